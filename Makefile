@@ -1,0 +1,62 @@
+# Everything here works on a fresh machine with Python >= 3.10, make, and a package index that pip can reach.
+# The first command makes .venv; it is made again when pyproject.toml changes.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+TORCH  ?=
+
+# Used above Python 3.10 only, behind a look at sys.version_info.
+GUARDED := tomllib annotationlib annotationlib.Format annotationlib.Format.FORWARDREF \
+           'inspect.signature(annotation_format)'
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  ARGS=…        is passed on: make test ARGS='-k digits', make bench ARGS='--only chain'"
+
+demo: $(VENV)/.demo ## run a real pipeline on real data, and show what happened
+	$(BIN)/upshift run examples/digits/pipeline.py
+	$(BIN)/upshift show latest
+
+test: $(VENV)/.dev ## run the tests; TORCH=torch==2.13.0 installs that first, for the tests of tensors
+	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH))
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## formatting, lint, types, layers, and nothing above Python 3.10
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/vermin --quiet --no-tips -t=3.10- --eval-annotations $(GUARDED:%=--exclude %) src examples
+
+bench: $(VENV)/.dev ## measure, and write docs/benchmarks.md
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove .venv and what the tools leave behind
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Upshift needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Dependency groups need pip 25.1.
+$(VENV)/.pip: | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(VENV)/.pip
+	$(BIN)/python -m pip install --quiet --editable . --group demo
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.pip
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@ $(VENV)/.demo

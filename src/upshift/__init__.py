@@ -1,0 +1,118 @@
+"""Shift any step of a Python pipeline up to the hardware that it needs, and prove that it got it.
+
+Every public name is imported at its first use, so that ``import upshift`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from upshift._version import __version__
+
+TYPE_CHECKING = False  # as type checkers know it; importing typing takes as long as all the rest
+if TYPE_CHECKING:
+    from typing import Any
+
+    from upshift.authoring.decorators import resources, retry, timeout
+    from upshift.authoring.pipelines import Pipeline, pipeline
+    from upshift.authoring.placeholders import unmapped
+    from upshift.authoring.resume import resume
+    from upshift.authoring.steps import Step, step
+    from upshift.config.docker import DockerSettings
+    from upshift.config.resources import ResourceSettings
+    from upshift.config.retry import Retry
+    from upshift.errors import (
+        BackendError,
+        BlobDamaged,
+        BlobMissing,
+        ConfigError,
+        GraphError,
+        LoadError,
+        MissingExtra,
+        NotFound,
+        NotSerializable,
+        RequestRefused,
+        RunCancelled,
+        RunFailed,
+        RunOwned,
+        SettingsError,
+        StoreError,
+        StoreUnavailable,
+        UpshiftError,
+        UsageError,
+    )
+    from upshift.store.external import External
+    from upshift.store.history import Run, get_run, list_runs
+    from upshift.worker.context import current
+
+__all__ = [
+    "BackendError",
+    "BlobDamaged",
+    "BlobMissing",
+    "ConfigError",
+    "DockerSettings",
+    "External",
+    "GraphError",
+    "LoadError",
+    "MissingExtra",
+    "NotFound",
+    "NotSerializable",
+    "Pipeline",
+    "RequestRefused",
+    "ResourceSettings",
+    "Retry",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
+    "RunOwned",
+    "SettingsError",
+    "Step",
+    "StoreError",
+    "StoreUnavailable",
+    "UpshiftError",
+    "UsageError",
+    "__version__",
+    "current",
+    "get_run",
+    "list_runs",
+    "pipeline",
+    "resources",
+    "resume",
+    "retry",
+    "step",
+    "timeout",
+    "unmapped",
+]
+
+_HOMES = {
+    "DockerSettings": "upshift.config.docker",
+    "External": "upshift.store.external",
+    "Pipeline": "upshift.authoring.pipelines",
+    "ResourceSettings": "upshift.config.resources",
+    "Retry": "upshift.config.retry",
+    "Run": "upshift.store.history",
+    "Step": "upshift.authoring.steps",
+    "current": "upshift.worker.context",
+    "get_run": "upshift.store.history",
+    "list_runs": "upshift.store.history",
+    "pipeline": "upshift.authoring.pipelines",
+    "resources": "upshift.authoring.decorators",
+    "resume": "upshift.authoring.resume",
+    "retry": "upshift.authoring.decorators",
+    "step": "upshift.authoring.steps",
+    "timeout": "upshift.authoring.decorators",
+    "unmapped": "upshift.authoring.placeholders",
+}
+"""Where a public name is defined; an error is in ``upshift.errors``."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'upshift' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES.get(name, "upshift.errors")), name)
+    globals()[name] = value  # the next use finds it at once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

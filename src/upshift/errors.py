@@ -1,0 +1,229 @@
+"""Every error that Upshift raises on purpose.
+
+::
+
+    UpshiftError
+    ├── UsageError            what the user wrote is wrong; nothing has run         exit 2
+    │   ├── SettingsError     a setting: unknown field, wrong value                 (also ValueError)
+    │   ├── GraphError        a pipeline that cannot be composed                    (also TypeError)
+    │   ├── ConfigError       the configuration file or an UPSHIFT_* variable
+    │   ├── LoadError         the user's file or module cannot be used
+    │   └── NotFound          no such run, step, task, output, target or backend    (also LookupError)
+    ├── RequestRefused        a request that cannot be honoured here                exit 2
+    ├── RunOwned              another engine owns the run                           exit 2
+    ├── MissingExtra          an optional package is needed                         exit 2
+    ├── RunFailed             a run ended without completing; has ``.run``          exit 1
+    │   └── RunCancelled      … because it was cancelled                            exit 130
+    ├── StoreError            the store cannot do what was asked                    exit 1
+    │   ├── NotSerializable   a value that cannot be saved, or not be read back
+    │   ├── BlobMissing       content that a record names is not there
+    │   ├── BlobDamaged       content that does not match its digest
+    │   └── StoreUnavailable  disk full, read-only, unreachable
+    └── BackendError          the infrastructure failed, not the step               exit 1
+
+A message says **what** is wrong, **where** (the user's file and line), **why**, and
+what to do (**fix**). ``str(error)`` shows all four, each on a line of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NOT_THE_USERS = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(os.__file__)) + os.sep,  # the standard library
+    os.path.join(os.path.dirname(sys.executable or os.__file__), "upshift"),  # the command
+    "<frozen ",
+    "<attrs generated",
+)
+
+
+class UpshiftError(Exception):
+    """The root of every error that Upshift raises on purpose.
+
+    Parameters
+    ----------
+    what
+        What is wrong, in one sentence.
+    where
+        The place in the user's code, as ``file:line``.
+    why
+        The reason, where ``what`` does not say it already.
+    fix
+        What the user can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self, what: str, *, where: str | None = None, why: str | None = None, fix: str | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.why = why
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        for label, text in (("where", self.where), ("why", self.why), ("fix", self.fix)):
+            if text:
+                lines.append(f"  {label + ':':<7}" + text.replace("\n", "\n         "))
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.__dict__.copy()))
+
+
+def _rebuild(kind: type[UpshiftError], state: dict[str, Any]) -> UpshiftError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, state["what"])
+    error.__dict__.update(state)
+    return error
+
+
+class UsageError(UpshiftError):
+    """What the user wrote is wrong; nothing has run."""
+
+    exit_code = 2
+
+
+class SettingsError(UsageError, ValueError):
+    """A setting has an unknown field or a value that makes no sense."""
+
+
+class GraphError(UsageError, TypeError):
+    """A pipeline that cannot be composed as written."""
+
+
+class ConfigError(UsageError):
+    """The configuration file, or an ``UPSHIFT_*`` variable, is wrong."""
+
+
+class LoadError(UsageError):
+    """The user's file or module cannot be used."""
+
+
+class NotFound(UsageError, LookupError):
+    """No such run, step, task, output, target or backend."""
+
+
+class RequestRefused(UpshiftError):
+    """A step asks for what its backend cannot give."""
+
+    exit_code = 2
+
+
+class RunOwned(UpshiftError):
+    """Another engine owns the run."""
+
+    exit_code = 2
+
+
+class MissingExtra(UpshiftError):
+    """An optional package is needed; the message names the exact ``pip install``."""
+
+    exit_code = 2
+
+
+class RunFailed(UpshiftError):
+    """A run ended without completing. ``run`` is the run, to be looked into."""
+
+    def __init__(self, what: str, *, run: Any = None, **details: str | None) -> None:
+        super().__init__(what, **details)
+        self.run = run
+
+
+class RunCancelled(RunFailed):
+    """A run was cancelled before it completed."""
+
+    exit_code = 130
+
+
+class StoreError(UpshiftError):
+    """The store cannot do what was asked."""
+
+
+class NotSerializable(StoreError):
+    """A value that cannot be saved, or cannot be read back."""
+
+
+class BlobMissing(StoreError):
+    """Content that a record names is not in the store."""
+
+
+class BlobDamaged(StoreError):
+    """Content in the store does not match its digest."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or written: disk full, read-only, no permission."""
+
+
+class BackendError(UpshiftError):
+    """The infrastructure failed, not the step."""
+
+
+@functools.cache
+def is_user_file(filename: str) -> bool:
+    """Whether code of this file is the user's own: not Upshift's, a package's or Python's."""
+    return not (
+        filename.startswith(_NOT_THE_USERS)
+        or f"{os.sep}site-packages{os.sep}" in filename
+        or f"{os.sep}dist-packages{os.sep}" in filename
+    )
+
+
+def user_frame() -> Any:
+    """The innermost frame of the call stack that is the user's own code, or None."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_location() -> str | None:
+    """The line of the user's code that is being executed, as ``file:line``.
+
+    Returns
+    -------
+    str or None
+        The path is relative to the working folder where that is shorter.
+    """
+    frame = user_frame()
+    return None if frame is None else location(frame.f_code.co_filename, frame.f_lineno)
+
+
+def location(file: str, line: int) -> str:
+    """``file:line``, the file relative to the working folder where it lies below it."""
+    try:
+        relative = os.path.relpath(file)
+    except (ValueError, OSError):  # another drive, or the working folder is gone
+        relative = file
+    return f"{file if relative.startswith('..') else relative}:{line}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that ``name`` is most likely a misspelling of, or None."""
+    known = list(known)
+    folded = {k.lower(): k for k in known}
+    found = get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    if found:
+        return folded[found[0]]
+    prefixed = [k for k in known if k.startswith(name[:3]) and len(name) >= 3]
+    return prefixed[0] if len(prefixed) == 1 else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``Did you mean …? Known: …``, for an unknown name."""
+    known = sorted(known)
+    close = nearest(name, known)
+    listing = "Known: " + (", ".join(known) if known else "none") + "."
+    return f"Did you mean {close!r}? {listing}" if close else listing
