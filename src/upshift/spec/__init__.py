@@ -1,0 +1,36 @@
+"""What travels: the task contract and the four records. Plain data, versioned."""
+
+from upshift.spec.artifact import INLINE_LIMIT, Artifact, Collected, Value
+from upshift.spec.codec import decode, encode, from_json, to_json
+from upshift.spec.hardware import Device, Hardware
+from upshift.spec.task import (
+    VERSION,
+    Code,
+    EntryPoint,
+    Failure,
+    OutputSpec,
+    TaskId,
+    TaskResult,
+    TaskSpec,
+)
+
+__all__ = [
+    "INLINE_LIMIT",
+    "VERSION",
+    "Artifact",
+    "Code",
+    "Collected",
+    "Device",
+    "EntryPoint",
+    "Failure",
+    "Hardware",
+    "OutputSpec",
+    "TaskId",
+    "TaskResult",
+    "TaskSpec",
+    "Value",
+    "decode",
+    "encode",
+    "from_json",
+    "to_json",
+]

@@ -1,0 +1,80 @@
+"""How the arguments of a call are named in a record, and turned back into a call.
+
+An input is named for the parameter that it is bound to. Two kinds of argument have no parameter of
+their own: what ``*args`` takes is named ``*0``, ``*1``, …; what ``**kwargs`` takes keeps its own
+name, or ``**name`` where a positional-only parameter has that name already.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The function's signature. Annotations that cannot be evaluated do no harm."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+def extra_positional(number: int) -> str:
+    """The input name of the ``number``-th argument, from 0, that ``*args`` takes."""
+    return f"*{number}"
+
+
+def shadowed_keyword(name: str) -> str:
+    """The input name of a keyword for ``**kwargs`` that a positional-only parameter is named like."""
+    return f"**{name}"
+
+
+def bind(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and keyword arguments with which to call ``function``.
+
+    Parameters
+    ----------
+    function
+        A function as it is now; inputs may have been recorded for an earlier version of it.
+    inputs
+        Values by input name. A parameter that is not among them keeps its default.
+
+    Raises
+    ------
+    TypeError
+        A parameter that has to be passed by position has neither a value nor a default.
+    """
+    code = None if hasattr(function, "__wrapped__") else getattr(function, "__code__", None)
+    if code is not None and not code.co_posonlyargcount and not any(name[0] == "*" for name in inputs):
+        return (), dict(inputs)  # nearly all functions: all inputs go by keyword
+    keywords = {
+        name.removeprefix("**"): value for name, value in inputs.items() if not _is_extra_positional(name)
+    }
+    shadowed = {name.removeprefix("**") for name in inputs if name.startswith("**")}
+    extra = [inputs[name] for name in sorted(filter(_is_extra_positional, inputs), key=_number)]
+    positional: list[Any] = []
+    for parameter in signature_of(function).parameters.values():
+        only = parameter.kind is parameter.POSITIONAL_ONLY
+        if not only and not (extra and parameter.kind is parameter.POSITIONAL_OR_KEYWORD):
+            continue
+        name = parameter.name
+        if name in inputs:
+            positional.append(inputs[name])
+            if name not in shadowed:
+                del keywords[name]
+        elif parameter.default is not parameter.empty:
+            positional.append(parameter.default)
+        else:
+            raise TypeError(f"{function.__name__}() is missing the argument {name!r}")
+    return (*positional, *extra), keywords
+
+
+def _is_extra_positional(name: str) -> bool:
+    return name.startswith("*") and not name.startswith("**")
+
+
+def _number(name: str) -> int:
+    return int(name[1:])

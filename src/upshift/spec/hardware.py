@@ -1,0 +1,93 @@
+"""The four records of an attempt: asked, granted, seen, used. They share one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from upshift.config.resources import ResourceSettings
+
+
+@attrs.frozen(kw_only=True)
+class Device:
+    """One GPU or other accelerator; None where unknown or not asked for.
+
+    Parameters
+    ----------
+    vendor
+        ``"nvidia"``, ``"amd"``, …
+    model
+        As the vendor's library names it, or the kind that was asked for.
+    memory
+        Bytes.
+    uuid
+        The vendor's identifier of the device, or of the slice of it.
+    index
+        Number on its node.
+    node
+        Number of the node in the task, from 0.
+    """
+
+    vendor: str | None = None
+    model: str | None = None
+    memory: int | None = None
+    uuid: str | None = None
+    index: int | None = None
+    node: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Hardware:
+    """Hardware, per node; None where unknown, or where nothing was asked for.
+
+    Parameters
+    ----------
+    cpu_count
+        CPUs, a fraction allowed.
+    memory
+        Bytes of host memory.
+    gpus
+        Accelerators; empty: none. None: not asked for, or unknown.
+    nodes
+        Number of nodes.
+    disk, shared_memory
+        Bytes.
+    details
+        What this record knows beyond the common shape: in ``granted`` the CPUs by number and how
+        memory is limited, in ``seen`` the host, its Python and its cgroup, in ``used`` the peaks,
+        the means and the digest of the series.
+    """
+
+    cpu_count: float | None = None
+    memory: int | None = None
+    gpus: tuple[Device, ...] | None = None
+    nodes: int | None = None
+    disk: int | None = None
+    shared_memory: int | None = None
+    details: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @classmethod
+    def asked(cls, request: ResourceSettings) -> Hardware:
+        """The record of a request."""
+        gpus = None
+        if request.gpu_count is not None:
+            device = Device(
+                vendor=request.gpu_vendor, model=request.accelerator_kind, memory=request.gpu_memory
+            )
+            gpus = (device,) * request.gpu_count
+        return cls(
+            cpu_count=request.cpu_count,
+            memory=request.memory,
+            gpus=gpus,
+            nodes=request.num_nodes,
+            disk=request.disk,
+            shared_memory=request.shared_memory,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field by name, null where unknown, details beside them; the form ``--json`` shows."""
+        gpus = None if self.gpus is None else [attrs.asdict(gpu) for gpu in self.gpus]
+        common = {f.name: getattr(self, f.name) for f in attrs.fields(Hardware) if f.name != "details"}
+        return common | {"gpus": gpus} | dict(self.details)

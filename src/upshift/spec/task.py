@@ -1,0 +1,221 @@
+"""The task contract: :class:`TaskSpec` goes out, :class:`TaskResult` comes back.
+
+Both are JSON. ``version`` is the major version of the form: a reader refuses a newer one, and
+ignores fields that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from upshift.config.resources import ResourceSettings
+from upshift.spec.artifact import Artifact, Value
+from upshift.spec.hardware import Hardware
+
+VERSION = 1
+
+
+@attrs.frozen(kw_only=True)
+class EntryPoint:
+    """What a step process calls.
+
+    Parameters
+    ----------
+    module, qualname
+        Where to import it from. ``__main__`` never appears here: it is the module that its file is.
+    payload
+        The function by value (cloudpickle), where it cannot be imported.
+    python
+        Minor version of Python that ``payload`` needs: ``"3.11"``.
+    """
+
+    module: str
+    qualname: str
+    payload: Artifact | None = None
+    python: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Code:
+    """The user's code.
+
+    Parameters
+    ----------
+    project
+        Folder of the project on the machine where the run was started.
+    paths
+        Entries of ``sys.path``, relative to the project, in order.
+    file
+        The file that was run, relative to the project; None in a notebook.
+    package
+        Digest of the code package; None where the project itself is at hand.
+    """
+
+    project: str
+    paths: tuple[str, ...] = ()
+    file: str | None = None
+    package: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class OutputSpec:
+    """One output of a step.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    by_item
+        Whether a list is to be saved item by item, because a step is mapped over it.
+    """
+
+    name: str
+    by_item: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class TaskId:
+    """One step instance in a run. Its text is ``train``, or ``train[3]`` for a mapped step."""
+
+    run: str
+    step: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.step if self.index is None else f"{self.step}[{self.index}]"
+
+
+@attrs.frozen(kw_only=True)
+class TaskSpec:
+    """Everything that one attempt needs to know.
+
+    Parameters
+    ----------
+    task, attempt
+        What this is an attempt of; attempts count from 1.
+    pipeline
+        Name of the pipeline.
+    entry, code, runtime
+        What to call; the user's code; the digest of the runtime blob (None: the installed Upshift).
+    inputs
+        By parameter name.
+    outputs
+        In order. With several, the step returns a tuple.
+    request, granted
+        What the code asked for; what the backend reserved, where that is known before it starts.
+    timeout
+        Seconds.
+    grace
+        Seconds between SIGTERM and SIGKILL.
+    environment
+        Environment variables of the step.
+    image
+        Digest of the container image.
+    launch
+        How many processes make this one task, and how they are started; None: one.
+    store, durability
+        Address of the store, and what a record there has to survive before it counts.
+    cwd
+        Working folder of the step; None: the unpacked code package.
+    key
+        What the result may be found under again; None: it is not reused.
+    degraded
+        Whether the grant is less than the request, or an input was made under such a grant.
+    """
+
+    task: TaskId
+    attempt: int
+    pipeline: str
+    entry: EntryPoint
+    code: Code
+    store: str
+    durability: str = "process"
+    runtime: str | None = None
+    inputs: Mapping[str, Value] = attrs.field(factory=dict)
+    outputs: tuple[OutputSpec, ...] = (OutputSpec(name="output"),)
+    request: ResourceSettings = attrs.field(factory=ResourceSettings)
+    granted: Hardware | None = None
+    timeout: float | None = None
+    grace: float = 10.0
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    image: str | None = None
+    launch: Mapping[str, Any] | None = None
+    cwd: str | None = None
+    key: str | None = None
+    degraded: bool = False
+    version: int = VERSION
+
+
+@attrs.frozen(kw_only=True)
+class Failure:
+    """Why an attempt did not complete.
+
+    Parameters
+    ----------
+    reason
+        One of :data:`upshift.config.retry.REASONS`.
+    message
+        What happened, in a sentence; for a user's exception ``Type: text``.
+    traceback
+        The user's frames, as Python prints them.
+    where
+        The user's line, ``file:line``.
+    fix
+        What to do about it.
+    lost
+        Digests of inputs that could not be read: whoever made them has to run again.
+    """
+
+    reason: str
+    message: str
+    traceback: str | None = None
+    where: str | None = None
+    fix: str | None = None
+    lost: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class TaskResult:
+    """What became of one attempt. Created once, exclusively, and never changed.
+
+    Parameters
+    ----------
+    task, attempt
+        As in the spec.
+    status
+        ``"completed"``, ``"failed"`` or ``"cancelled"``.
+    outputs
+        By name, if it completed.
+    failure
+        If it did not.
+    started, ended
+        Seconds since the epoch.
+    node
+        Name of the host.
+    asked, granted, seen, used
+        The four records.
+    log_bytes
+        Size of the log.
+    key, degraded
+        As in the spec.
+    """
+
+    task: TaskId
+    attempt: int
+    status: str
+    outputs: Mapping[str, Artifact] = attrs.field(factory=dict)
+    failure: Failure | None = None
+    started: float = 0.0
+    ended: float = 0.0
+    node: str | None = None
+    asked: Hardware | None = None
+    granted: Hardware | None = None
+    seen: Hardware | None = None
+    used: Hardware | None = None
+    log_bytes: int = 0
+    key: str | None = None
+    degraded: bool = False
+    version: int = VERSION
