@@ -1,0 +1,228 @@
+"""A SQLite file that several processes write at once, and that survives whatever is killed.
+
+* Write-ahead logging: readers never wait for the writer.
+* Every write is one ``BEGIN IMMEDIATE`` transaction, so that writers queue up for each other
+  instead of finding out half-way that another one was faster ("database is locked").
+* A new file is made complete beside its place and linked there, so that nobody sees it half made.
+* SQLite forbids to carry a connection across a fork, or even to close it there; so it is closed
+  before a fork, and opened again where it is used next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from upshift.errors import ConfigError, StoreError, StoreUnavailable, UpshiftError
+
+BUSY_SECONDS = 30.0
+"""How long a writer waits for the others."""
+
+_DAMAGED = ("file is not a database", "malformed", "file is encrypted")
+_UNAVAILABLE = {
+    "readonly": "It cannot be written",
+    "unable to open": "It cannot be opened",
+    "full": "The disk is full",
+    "disk I/O error": "The disk reports an error",
+    "locked": f"Another process has been writing to it for more than {BUSY_SECONDS:g} seconds",
+}
+
+Migrations = Sequence[Sequence[str]]
+
+
+class Database:
+    """A SQLite file at the newest of its versions. Opened at its first use; safe among threads.
+
+    Parameters
+    ----------
+    path
+        The file; its folder is made with it.
+    migrations
+        Step *n* holds the statements that lead to version *n*.
+    flush
+        Whether a commit waits for the disk, so that it survives a power failure.
+
+    Raises
+    ------
+    StoreUnavailable
+        From every method: the file cannot be opened or written.
+    StoreError
+        From every method: the file is damaged.
+    ConfigError
+        From every method: a newer version of Upshift has made the file.
+    """
+
+    def __init__(self, path: Path, migrations: Migrations, *, flush: bool = False) -> None:
+        self.path = path
+        self._migrations = migrations
+        self._flush = flush
+        self._connection: sqlite3.Connection | None = None
+        self._closing: weakref.finalize[[], Database] | None = None
+        self._lock = threading.RLock()
+        _opened.add(self)
+
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of one SELECT."""
+        with self._lock, self._translated():
+            return self._connect().execute(sql, values).fetchall()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is recorded, or nothing."""
+        with self._lock, self._translated():
+            connection = self._connect()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        with self._lock:
+            self._connection = None
+            if self._closing is not None:
+                self._closing()
+                self._closing = None
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            if not self.path.exists():
+                self._create()
+            connection = self._open(self.path)
+            try:
+                self._migrate(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+            self._closing = weakref.finalize(self, connection.close)
+        return self._connection
+
+    def _open(self, path: Path) -> sqlite3.Connection:
+        # The lock above keeps threads apart, so the module's own check may be off.
+        connection = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self._flush else 'NORMAL'}")
+        return connection
+
+    def _create(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(6)}")
+        try:
+            connection = self._open(draft)
+            try:
+                # A file system without shared memory keeps the journal that it has; that is slower
+                # and as safe.
+                connection.execute("PRAGMA journal_mode = WAL")
+                self._migrate(connection)
+            finally:
+                connection.close()
+            with contextlib.suppress(FileExistsError):  # another process was faster, and as complete
+                os.link(draft, self.path)
+        finally:
+            for leftover in (draft, *(draft.with_name(draft.name + end) for end in ("-wal", "-shm"))):
+                leftover.unlink(missing_ok=True)
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        newest = len(self._migrations)
+        while (version := _version(connection)) < newest:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                if _version(connection) == version:  # nobody else did it while this one waited
+                    for statement in self._migrations[version]:
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {version + 1}")
+                connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
+        if version > newest:
+            raise ConfigError(
+                f"the catalog {self.path} was made by a newer version of Upshift",
+                why=f"It is at version {version}; this Upshift knows versions up to {newest}.",
+                fix="Upgrade: pip install --upgrade upshift",
+            )
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            translated = self._explain(error)
+            if translated is None:
+                raise
+            raise translated from error
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the catalog {self.path} cannot be made",
+                why=f"{error.filename or self.path}: {error.strerror or error}",
+                fix="Set UPSHIFT_HOME to a folder that can be written.",
+            ) from error
+
+    def _explain(self, error: sqlite3.Error) -> UpshiftError | None:
+        text = str(error)
+        if any(sign in text for sign in _DAMAGED):
+            return StoreError(
+                f"the catalog {self.path} is damaged",
+                why=f"SQLite says: {text}.",
+                fix="Nothing is lost: the catalog is only an index of the store. Rebuild it:\n"
+                "python -m upshift.store.rebuild",
+            )
+        for sign, what in _UNAVAILABLE.items():
+            if sign in text:
+                return StoreUnavailable(
+                    f"the catalog {self.path} is not available",
+                    why=f"{what}. SQLite says: {text}.",
+                    fix="Free the disk or correct the permissions, or set UPSHIFT_HOME to another folder.",
+                )
+        return None
+
+    def hold(self) -> None:
+        """Close the file and keep every thread from opening it, until :meth:`release`."""
+        self._lock.acquire()
+        self.close()
+
+    def release(self) -> None:
+        """The end of :meth:`hold`, in the same thread."""
+        self._lock.release()
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:  # SQLite has rolled back by itself where the disk is full
+        connection.execute("ROLLBACK")
+
+
+_opened: weakref.WeakSet[Database] = weakref.WeakSet()
+_held: list[Database] = []
+_forking = threading.RLock()
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    _held[:] = _opened
+    for database in _held:
+        database.hold()
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+    _forking.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

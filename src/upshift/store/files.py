@@ -1,0 +1,148 @@
+"""Files that appear whole or not at all, and errors of the file system in a user's words."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from upshift.errors import StoreUnavailable
+
+_FIXES = {
+    errno.ENOSPC: "Free some space, or choose another store.",
+    errno.EDQUOT: "Free some space, or choose another store.",
+    errno.EROFS: "Choose a store that can be written: store = … in upshift.toml, or UPSHIFT_STORE.",
+    errno.EACCES: "Give this user access to it, or choose another store: store = …, or UPSHIFT_STORE.",
+    errno.EPERM: "Give this user access to it, or choose another store: store = …, or UPSHIFT_STORE.",
+    errno.ENOTDIR: "The store must be a folder: set store = … in upshift.toml, or UPSHIFT_STORE.",
+    errno.EOPNOTSUPP: "A store needs a file system with hard links: choose another store.",
+    errno.EMFILE: "Raise the limit on open files (`ulimit -n`).",
+}
+_PIECE = 1 << 30
+_CHUNK = 1 << 20
+_FIX = "See that the store's file system is mounted and healthy, or choose another store."
+
+
+@contextlib.contextmanager
+def available(action: str, path: str) -> Iterator[None]:
+    """Turn an ``OSError`` into a ``StoreUnavailable`` that names path, reason and fix."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the store cannot be {action}: {path}",
+            why=os.strerror(error.errno) if error.errno else str(error),
+            fix=_FIXES.get(error.errno or 0, _FIX),
+        ) from error
+
+
+def temporary(folder: str) -> str:
+    """A name for a file that is not complete yet; it tells which process of which boot it belongs to."""
+    return f"{folder}/{boot_id()[:8]}-{os.getpid()}-{os.urandom(8).hex()}"
+
+
+@functools.cache
+def boot_id() -> str:
+    """Identifies this boot of this machine's kernel; ``"unknown"`` where the system does not say."""
+    return _line("/proc/sys/kernel/random/boot_id")
+
+
+@functools.cache
+def machine_id() -> str:
+    """Identifies this machine; ``"unknown"`` where the system does not say."""
+    return _line("/etc/machine-id")
+
+
+def _line(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.readline().strip() or "unknown"
+    except OSError:
+        return "unknown"
+
+
+def create(path: str, *, mode: int = 0o666, access: int = os.O_WRONLY) -> int:
+    """Open a new file, making its folder if need be."""
+    flags = access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, mode)
+
+
+def with_folder(path: str, operation: Callable[[], None], *, power: bool) -> None:
+    """Do what puts an entry at ``path``; make its folder where that is missing.
+
+    With ``power`` the entry is on disk when this returns.
+    """
+    folder = os.path.dirname(path)
+    made: list[str] = []
+    try:
+        operation()
+    except FileNotFoundError:
+        made = make_folder(folder)
+        operation()
+    if power:
+        for parent in (folder, *made):
+            sync_folder(parent)
+
+
+def make_folder(folder: str) -> list[str]:
+    """Make a folder, and give those above it that have a new entry by that."""
+    parents: list[str] = []
+    there = folder
+    while not os.path.isdir(there):
+        there = os.path.dirname(there)
+        parents.append(there)
+    os.makedirs(folder, exist_ok=True)
+    return parents
+
+
+def write_all(fd: int, view: memoryview) -> None:
+    """Write all of it: a single call writes 2 GiB at most."""
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_folder(path: str) -> None:
+    """Flush a folder's entries to disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def copy(source: int, destination: int) -> None:
+    """Copy the rest of an open file; on some file systems both share the content from then on."""
+    try:
+        while os.copy_file_range(source, destination, _PIECE):
+            pass
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        while chunk := os.read(source, _CHUNK):
+            write_all(destination, memoryview(chunk))
+
+
+def discard(path: str) -> None:
+    """Remove a temporary file, wherever it got to."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def sweep(folder: str, older: float) -> int:
+    """Remove the files that nobody has touched for ``older`` seconds; give their number."""
+    removed = 0
+    limit = time.time() - older
+    with available("cleaned", folder), contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            # Not its modification time: that of a blob about to be put in place is a stamp.
+            if entry.stat(follow_symlinks=False).st_ctime <= limit:
+                os.unlink(entry.path)
+                removed += 1
+    return removed

@@ -1,0 +1,110 @@
+"""Runs as the JSON that ``upshift runs --json`` and ``upshift show --json`` print."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from upshift.store.history_records import utc
+
+if TYPE_CHECKING:
+    from upshift.spec.artifact import Artifact
+    from upshift.spec.hardware import Hardware
+    from upshift.spec.task import Failure
+    from upshift.store.catalog import RunRow
+    from upshift.store.history import Run
+    from upshift.store.history_steps import Attempt, Step, Task
+
+
+def row_as_json(row: RunRow) -> dict[str, Any]:
+    """A run as ``runs --json`` lists it; times are ISO 8601 in UTC."""
+    return {
+        "id": row.id,
+        "pipeline": row.pipeline,
+        "status": row.status,
+        "target": row.target,
+        "user": row.user,
+        "tags": list(row.tags),
+        "started": _seconds(row.started),
+        "ended": _seconds(row.ended),
+    }
+
+
+def run_as_json(run: Run) -> dict[str, Any]:
+    """A run as ``show --json`` prints it; times are ISO 8601 in UTC, sizes bytes."""
+    return {
+        "id": run.id,
+        "pipeline": run.pipeline,
+        "status": run.status,
+        "target": run.target,
+        "started": _time(run.started),
+        "ended": _time(run.ended),
+        "params": {name: _param(run, name, artifact) for name, artifact in run.param_artifacts.items()},
+        "steps": [_step(step) for step in run.steps],
+    }
+
+
+def _param(run: Run, name: str, artifact: Artifact) -> Any:
+    """The value where JSON has one for it; else what it is."""
+    if artifact.serializer == "json" and artifact.inline is not None:
+        return run.params[name]
+    return _artifact(artifact)
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {"name": step.name, "status": step.status, "tasks": [_task(task) for task in step.tasks]}
+
+
+def _task(task: Task) -> dict[str, Any]:
+    return {
+        "index": task.index,
+        "status": task.status,
+        "cached": task.cached,
+        "cache_reason": task.cache_reason,
+        "outputs": [{"name": name} | _artifact(saved) for name, saved in task.artifacts.items()],
+        "attempts": [_attempt(attempt) for attempt in task.attempts],
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "backend": attempt.backend,
+        "node": attempt.node,
+        "started": _time(attempt.started),
+        "ended": _time(attempt.ended),
+        "error": _error(attempt.error),
+        "asked": _hardware(attempt.asked),
+        "granted": _hardware(attempt.granted),
+        "seen": _hardware(attempt.seen),
+        "used": _hardware(attempt.used),
+    }
+
+
+def _artifact(artifact: Artifact) -> dict[str, Any]:
+    return {"type": artifact.type, "digest": artifact.digest, "bytes": artifact.bytes}
+
+
+def _error(failure: Failure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    return {
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "where": failure.where,
+        "fix": failure.fix,
+    }
+
+
+def _hardware(record: Hardware | None) -> dict[str, Any] | None:
+    return None if record is None else record.as_json()
+
+
+def _seconds(seconds: float | None) -> str | None:
+    return None if seconds is None else _time(utc(seconds))
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,271 @@
+"""Steps, tasks and attempts of a run, as users look at them; each reads what it shows when asked."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from upshift.errors import NotFound, suggestion
+from upshift.spec.artifact import Artifact
+from upshift.spec.hardware import Hardware
+from upshift.spec.task import Failure
+from upshift.store.catalog import AttemptRow, TaskRow
+from upshift.store.history_records import UNFINISHED, RunRecords, utc
+
+
+class Step:
+    """A step of a run. ``len(step)`` is its number of tasks so far."""
+
+    def __init__(self, name: str, records: RunRecords) -> None:
+        self.name = name
+        self._records = records
+
+    @functools.cached_property
+    def status(self) -> str:
+        """As :func:`upshift.store.history_records.step_status` says."""
+        return self._records.status(self.name)
+
+    @functools.cached_property
+    def tasks(self) -> list[Task]:
+        """The tasks, in the order of their indices; one if the step is not mapped."""
+        return [Task(row, self._records) for row in self._records.tasks(self.name)]
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the step has one task for each item."""
+        return self._records.nodes[self.name].mapped
+
+    @functools.cached_property
+    def output(self) -> object:
+        """The step's value; a tuple of several outputs; a list, in order, of a mapped step.
+
+        Raises
+        ------
+        NotFound
+            It failed, was skipped or is not over.
+        """
+        return _output(self.outputs)
+
+    @functools.cached_property
+    def outputs(self) -> Outputs:
+        """The outputs by name; of a mapped step lists, in order.
+
+        Raises
+        ------
+        NotFound
+            It failed, was skipped or is not over.
+        """
+        names = self._records.outputs(self.name)
+        if not self.mapped:
+            if not self.tasks:
+                raise _no_output(f"step {self.name!r}", self.status)
+            return self.tasks[0].outputs
+        if self.status in UNFINISHED or (not self.tasks and self.status != "completed"):
+            raise _no_output(f"step {self.name!r}", self.status)
+        each = [task.outputs for task in self.tasks]
+        return Outputs(
+            f"step {self.name!r}",
+            {name: functools.partial(_column, each, name) for name in names},
+        )
+
+    def __len__(self) -> int:
+        count = self._records.counts.get(self.name)
+        return sum(tasks for status, tasks in count.items() if status != "cached") if count else 0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Step {self.name}: {self.status}, {len(self)} task{'' if len(self) == 1 else 's'}>"
+
+
+class Task:
+    """One instance of a step."""
+
+    def __init__(self, row: TaskRow, records: RunRecords) -> None:
+        self.row = row
+        self._records = records
+        self.index = row.task.index
+        self.status = row.status
+        self.cached = row.cached
+        self.cache_reason = row.cache_reason
+
+    @functools.cached_property
+    def attempts(self) -> list[Attempt]:
+        """Its own attempts, in order; none if its result was reused."""
+        return [Attempt(row, self._records) for row in self._records.attempts(self.row.task)]
+
+    @functools.cached_property
+    def origin(self) -> Attempt | None:
+        """The attempt, of an earlier run, whose result was reused; None if this task has its own."""
+        row = self._records.origin(self.row)
+        return None if row is None else Attempt(row, self._records)
+
+    @functools.cached_property
+    def artifacts(self) -> dict[str, Artifact]:
+        """The outputs as they were saved, by name and in order; empty if the task did not complete."""
+        result = self._records.result(self.row)
+        if result is None:
+            return {}
+        return {name: result.outputs[name] for name in self._order(result.outputs)}
+
+    @functools.cached_property
+    def output(self) -> object:
+        """The task's value; a tuple of several outputs.
+
+        Raises
+        ------
+        NotFound
+            It failed, was skipped or is not over.
+        """
+        return _output(self.outputs)
+
+    @functools.cached_property
+    def outputs(self) -> Outputs:
+        """The outputs by name.
+
+        Raises
+        ------
+        NotFound
+            It failed, was skipped or is not over.
+        """
+        if self.status != "completed" or not self.artifacts:
+            failure = self.attempts[-1].error if self.status == "failed" and self.attempts else None
+            raise _no_output(self._name, self.status, failure)
+        load = self._records.load
+        return Outputs(self._name, {n: functools.partial(load, a) for n, a in self.artifacts.items()})
+
+    @property
+    def _name(self) -> str:
+        return f"{'step' if self.index is None else 'task'} {str(self.row.task)!r}"
+
+    def _order(self, outputs: Mapping[str, Artifact]) -> list[str]:
+        known = self._records.outputs(self.row.task.step)
+        return [name for name in known if name in outputs] or list(outputs)
+
+    def __repr__(self) -> str:
+        reused = " (reused)" if self.cached else ""
+        return f"<Task {self.row.task}: {self.status}{reused}>"
+
+
+class Attempt:
+    """One try of a task, and its four records: asked, granted, seen, used."""
+
+    def __init__(self, row: AttemptRow, records: RunRecords) -> None:
+        self.row = row
+        self._records = records
+        self.number = row.number
+        self.status = row.status
+        self.backend = row.backend
+        self.error: Failure | None = row.result.failure if row.result else row.failure
+        self.reason = row.reason or (self.error.reason if self.error else None)
+        self.node = row.node or (row.result.node if row.result else None)
+
+    @property
+    def started(self) -> datetime | None:
+        """When it started, in UTC; None before."""
+        return self._time("started")
+
+    @property
+    def ended(self) -> datetime | None:
+        """When it ended, in UTC; None before."""
+        return self._time("ended")
+
+    @property
+    def asked(self) -> Hardware | None:
+        """What the code requested."""
+        return self._early[0]
+
+    @property
+    def granted(self) -> Hardware | None:
+        """What the backend reserved."""
+        return self._early[1]
+
+    @property
+    def seen(self) -> Hardware | None:
+        """What the step's process found."""
+        return self.row.result.seen if self.row.result else None
+
+    @property
+    def used(self) -> Hardware | None:
+        """What it really consumed."""
+        return self.row.result.used if self.row.result else None
+
+    @property
+    def log(self) -> str:
+        """What the attempt has printed so far."""
+        path = self._records.store.log_path(self.row.task, self.number)
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    @functools.cached_property
+    def _early(self) -> tuple[Hardware | None, Hardware | None]:
+        result = self.row.result
+        if result is not None:
+            return result.asked, result.granted
+        return self._records.asked_and_granted(self.row)
+
+    def _time(self, field: str) -> datetime | None:
+        seconds = getattr(self.row, field) or (getattr(self.row.result, field) if self.row.result else None)
+        return utc(seconds) if seconds else None
+
+    def __repr__(self) -> str:
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"<Attempt {self.number} of {self.row.task}: {self.status}{reason}>"
+
+
+class Outputs(Mapping[str, object]):
+    """Values by name, in order, each loaded when it is first asked for."""
+
+    def __init__(self, owner: str, loaders: Mapping[str, Callable[[], object]]) -> None:
+        self._owner = owner
+        self._loaders = loaders
+        self._values: dict[str, object] = {}
+
+    def __getitem__(self, name: str) -> object:
+        if name not in self._loaders:
+            raise NotFound(f"{self._owner} has no output {name!r}", fix=suggestion(name, self._loaders))
+        if name not in self._values:
+            self._values[name] = self._loaders[name]()
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaders
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The output of this name, or ``default``."""
+        return self[name] if name in self._loaders else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaders)
+
+    def __len__(self) -> int:
+        return len(self._loaders)
+
+    def __repr__(self) -> str:
+        return f"<outputs of {self._owner}: {', '.join(self)}>"
+
+
+def _column(each: list[Outputs], name: str) -> list[object]:
+    return [outputs[name] for outputs in each]
+
+
+def _output(outputs: Outputs) -> object:
+    values = tuple(outputs.values())
+    return values[0] if len(values) == 1 else values
+
+
+def _no_output(what: str, status: str, failure: Failure | None = None) -> NotFound:
+    if status == "skipped":
+        return NotFound(
+            f"{what} has no output: it was skipped",
+            why="Its condition, or that of a step it needs, was false.",
+        )
+    if status in UNFINISHED:
+        return NotFound(f"{what} has no output yet: it is {status}")
+    if status == "completed":
+        return NotFound(f"{what} completed, but its result is neither in the catalog nor in the store")
+    verb = "it failed" if status == "failed" else f"it was {status}"
+    why, where, fix = (failure.message, failure.where, failure.fix) if failure else (None, None, None)
+    return NotFound(f"{what} has no output: {verb}", where=where, why=why, fix=fix)
