@@ -1,0 +1,362 @@
+"""One attempt under supervision, from its start to its result."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import attrs
+
+from upshift.accelerators.hidden import HIDDEN
+from upshift.config.sizes import format_size
+from upshift.errors import StoreError
+from upshift.spec import Failure, Hardware, TaskResult, TaskSpec, decode, from_json
+from upshift.store.serializers import scratch
+from upshift.store.store import Store
+from upshift.worker import proc
+from upshift.worker.confine import MARKER, Confinement
+from upshift.worker.cpus import CpuSet
+from upshift.worker.limits import HostMemory, MemoryLimit
+from upshift.worker.logs import Log
+from upshift.worker.loop import Loop, Timer
+from upshift.worker.sampling import Sampler
+from upshift.worker.step import Outcome, Seen
+
+ENFORCED = "supervisor"
+"""Value of ``granted.details["enforced_by"]`` where it is for the supervisor to limit the step."""
+
+
+EXITING = 10.0
+"""Seconds that a process is given to end after it has said that its step returned."""
+
+_numbers = itertools.count(1)
+
+
+class Born(NamedTuple):
+    """A step process that has just been started.
+
+    Parameters
+    ----------
+    pid
+        Its id.
+    log, seen, messages
+        Descriptors to read what it prints, what it finds, and what becomes of it.
+    baseline
+        Bytes of memory that it has from its parent, and did not ask for itself.
+    """
+
+    pid: int
+    log: int
+    seen: int
+    messages: int
+    baseline: int
+
+
+class Starter(Protocol):
+    """Starts a step process, by a fork or afresh. Who has one is told when it has ended."""
+
+    def __call__(self, spec: TaskSpec, bounds: Confinement) -> Born:
+        """Start it.
+
+        Raises
+        ------
+        OSError
+            There can be no further process.
+        """
+
+
+class Watcher(Protocol):
+    """Somebody who wants to know how an attempt goes."""
+
+    def started(self, attempt: Attempt) -> None:
+        """The step process runs."""
+
+    def log_grew(self, attempt: Attempt, size: int) -> None:
+        """The log has this many bytes."""
+
+    def ended(self, attempt: Attempt, problem: str | None) -> None:
+        """The result is in the store; or it is not, because of ``problem``."""
+
+
+@attrs.define
+class _Stop:
+    status: str
+    failure: Failure
+
+
+class Attempt:
+    """Supervises one step process.
+
+    A step that returned is completed as soon as its process says so; nothing waits while that
+    process, and what it left running, is taken down. In any other case the end of the process is
+    the end of the attempt, so that no further attempt meets anything of it.
+    """
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        *,
+        store: Store,
+        loop: Loop,
+        starter: Starter,
+        watcher: Watcher,
+        cpus: CpuSet,
+        host: Mapping[str, str],
+        host_memory: HostMemory,
+        supervisor: str,
+    ) -> None:
+        self.spec = spec
+        self.pid = 0
+        self._store = store
+        self._loop = loop
+        self._watcher = watcher
+        self._cpus = cpus
+        self._host = host
+        self._host_memory = host_memory
+        self._stopping: _Stop | None = None
+        self._outcome: Outcome | None = None
+        self._heard = b""
+        self._timers: list[Timer] = []
+        self._exiting = Timer(self._kill)
+        self._over = False
+        self._scratch = os.path.join(tempfile.gettempdir(), f"upshift-{supervisor}-{next(_numbers)}")
+        self._memory, bounds = self._bounds(supervisor)
+        self._bound_cpus = bounds.cpus or ()
+        self._started = time.time()
+        self._clock = time.monotonic()
+        self._begin(starter, bounds)
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def _bounds(self, supervisor: str) -> tuple[MemoryLimit | None, Confinement]:
+        spec, granted = self.spec, self.spec.granted
+        environment = {**spec.environment, MARKER: supervisor, scratch.VARIABLE: self._scratch}
+        if spec.request.gpu_count == 0:
+            environment |= HIDDEN
+        memory = cpus = threads = None
+        if granted is not None and granted.details.get("enforced_by") == ENFORCED:
+            memory = MemoryLimit(granted.memory) if granted.memory is not None else None
+            if granted.cpu_count is not None:
+                cpus = self._cpus.take(granted.cpu_count)
+                threads = len(cpus)
+        bounds = Confinement(
+            cpus=cpus,
+            threads=threads,
+            group=memory.folder if memory else None,
+            memory=memory.limit if memory else None,
+            environment=environment,
+        )
+        return memory, bounds
+
+    def _begin(self, starter: Starter, bounds: Confinement) -> None:
+        try:
+            self.pid, log, self._sightings, messages, baseline = starter(self.spec, bounds)
+        except OSError:
+            self._cpus.give_back(self._bound_cpus)
+            self._release()
+            raise
+        self._messages = messages
+        os.set_blocking(messages, False)
+        self._loop.watch(messages, self._hear)
+        task, number = self.spec.task, self.spec.attempt
+        self.log_path = self._store.log_path(task, number)
+        self._log = Log(
+            self._loop,
+            log,
+            self.log_path,
+            lambda size: self._watcher.log_grew(self, size),
+        )
+        self._sampler = Sampler(self._loop, self.pid, self._store.series_path(task, number), baseline)
+        if self._memory is not None:
+            self._memory.watch(self._loop, self.pid, baseline, self._kill)
+        if self.spec.timeout is not None:
+            self._timers.append(self._loop.after(self.spec.timeout, self._timed_out))
+        self._watcher.started(self)
+
+    # -- while it runs ----------------------------------------------------------------------------
+
+    def cancel(self, grace: float) -> None:
+        """SIGTERM, and ``grace`` seconds later SIGKILL."""
+        self._stop("cancelled", Failure(reason="cancelled", message="cancelled while it ran"), grace)
+
+    def _timed_out(self) -> None:
+        failure = Failure(
+            reason="timeout",
+            message=f"the step was still running after {self.spec.timeout:g} s",
+            fix="Give it more time (timeout=…), or less to do.",
+        )
+        self._stop("failed", failure, self.spec.grace)
+
+    def _stop(self, status: str, failure: Failure, grace: float) -> None:
+        if self._stopping is None:
+            self._stopping = _Stop(status, failure)
+        if grace > 0:
+            self._signal(signal.SIGTERM)
+            self._timers.append(self._loop.after(grace, self._kill))
+        else:
+            self._kill()
+
+    def _kill(self) -> None:
+        proc.kill(reversed(proc.tree(self.pid)))
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or not a group yet
+            os.killpg(self.pid, number)
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._messages, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._deafen()
+            return
+        self._heard += data
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            self._understand(json.loads(line))
+
+    def _understand(self, message: Mapping[str, Any]) -> None:
+        self._outcome = decode(Outcome, message)
+        if self._outcome.failure is None and self._stopping is None:
+            self._complete()
+
+    def _seen(self) -> Hardware | None:
+        """What the process found; None if it was killed before it looked."""
+        os.set_blocking(self._sightings, False)
+        with open(self._sightings, "rb", buffering=0) as pipe:
+            text = pipe.read(1 << 12)
+        if not text:
+            return None
+        seen = from_json(Seen, text)
+        details = {**self._host, "pid": self.pid}
+        return Hardware(cpu_count=seen.cpu_count, memory=seen.memory, nodes=1, details=details)
+
+    def _deafen(self) -> None:
+        if self._messages >= 0:
+            self._loop.forget(self._messages)
+            self._messages = -1
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    def exited(self, status: int, cpu_seconds: float) -> None:
+        """The process has ended with this wait status, and nothing that it started runs."""
+        while not self._over and self._messages >= 0:  # the pipe may hold more than one read gives
+            before = len(self._heard), self._outcome
+            self._hear()
+            if (len(self._heard), self._outcome) == before:
+                break
+        if not self._over:
+            self._finish(os.waitstatus_to_exitcode(status), cpu_seconds)
+        self._exiting.cancel()
+        self._deafen()
+        self._release()
+
+    def _complete(self) -> None:
+        assert self._outcome is not None
+        self._exiting = self._loop.after(EXITING, self._kill)
+        self._finish(0, self._outcome.cpu_seconds)
+
+    def _finish(self, code: int, cpu_seconds: float) -> None:
+        self._over = True
+        self._log.close()
+        self._sampler.stop()
+        for timer in self._timers:
+            timer.cancel()
+        self._cpus.give_back(self._bound_cpus)
+        peak = self._outcome.peak if self._outcome else None
+        verdict = self._memory.verdict(peak) if self._memory else None
+        result = self._result(code, verdict, cpu_seconds, peak)
+        problem = None
+        try:
+            if not self._store.create_result(result):
+                problem = "this attempt has a result already"
+        except StoreError as error:
+            problem = f"the result could not be written: {error.what} ({error.why})"
+        self._watcher.ended(self, problem)
+
+    def _release(self) -> None:
+        if os.path.isdir(self._scratch):
+            scratch.remove(self._scratch)
+        if self._memory is not None:
+            self._memory.close()
+            self._host_memory.killed()  # what the kernel killed in this group says nothing of the host
+
+    def _result(self, code: int, verdict: Failure | None, cpu_seconds: float, peak: int | None) -> TaskResult:
+        spec = self.spec
+        outputs: Mapping[str, Any] = {}
+        failure, status = verdict, "failed"
+        outcome = self._outcome
+        # A step that is being stopped usually fails somehow; that it was stopped is the cause.
+        if failure is None and outcome is not None and (outcome.failure is None or not self._stopping):
+            failure, outputs = outcome.failure, outcome.outputs
+            status = "completed" if failure is None else "failed"
+        elif failure is None and self._stopping is not None:
+            failure, status = self._stopping.failure, self._stopping.status
+        elif failure is None:
+            failure = self._died(code)
+        seconds = time.monotonic() - self._clock
+        return TaskResult(
+            task=spec.task,
+            attempt=spec.attempt,
+            status=status,
+            outputs=outputs,
+            failure=failure,
+            started=self._started,
+            ended=self._started + seconds,
+            node=os.uname().nodename,
+            asked=Hardware.asked(spec.request),
+            granted=self._granted(),
+            seen=self._seen(),
+            used=self._sampler.record(seconds=seconds, cpu_seconds=cpu_seconds, peak=peak),
+            log_bytes=self._log.size,
+            key=spec.key,
+            degraded=spec.degraded,
+        )
+
+    def _granted(self) -> Hardware | None:
+        granted = self.spec.granted
+        if granted is None:
+            return None
+        details = dict(granted.details)
+        if self._bound_cpus:
+            details["cpus"] = list(self._bound_cpus)
+        if self._memory is not None:
+            details["memory_limit"] = self._memory.kind
+        return attrs.evolve(granted, details=details)
+
+    def _died(self, code: int) -> Failure:
+        """Why the process ended without an outcome."""
+        if code >= 0:
+            return Failure(
+                reason="user-error",
+                message=f"the step's process ended with exit code {code} before the step returned",
+                fix="Something called os._exit(), or a library did; the end of the log may tell.",
+            )
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        if -code == signal.SIGKILL and self._memory is None and self._host_memory.killed():
+            return Failure(
+                reason="out-of-memory",
+                message="this machine ran out of memory, and the kernel killed the step",
+                fix=f"It has {format_size(proc.host_memory())}. Ask for what the step needs (memory=…), "
+                "so that fewer steps run at once.",
+            )
+        if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            return Failure(
+                reason="infrastructure",
+                message=f"the step's process was killed by {name}, which Upshift did not send",
+                fix="The step itself, another process or an administrator did.",
+            )
+        return Failure(
+            reason="user-error",
+            message=f"the step's process was killed by {name}",
+            fix="Native code crashed. Set environment PYTHONFAULTHANDLER=1 to see where.",
+        )

@@ -1,0 +1,112 @@
+"""The memory limit of a task: a cgroup where one may be made, else a watchdog."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+
+from upshift.config.sizes import format_size
+from upshift.spec.task import Failure
+from upshift.worker import cgroups, proc
+from upshift.worker.loop import Loop, Timer
+
+WATCH = 0.05
+"""Seconds between two looks of the watchdog."""
+
+DISABLE = "UPSHIFT_NO_CGROUPS"
+"""Environment variable: set, memory is limited by the watchdog everywhere."""
+
+_numbers = itertools.count(1)
+
+
+class HostMemory:
+    """Whether the kernel has killed for want of memory, on this host as a whole."""
+
+    def __init__(self) -> None:
+        self._kills = proc.kernel_kills()
+
+    def killed(self) -> bool:
+        """Whether it has since the last look."""
+        before, self._kills = self._kills, proc.kernel_kills()
+        return self._kills > before
+
+
+class MemoryLimit:
+    """Keeps a task below its limit, and knows when it was not.
+
+    With a cgroup the kernel kills the process that goes beyond. Without one, anonymous and shared
+    memory of the task's processes above what they were forked with is looked at twenty times a
+    second, and the peak once more at the end; mapped inputs do not count. What the watchdog cannot
+    see: memory that was taken and given back between two looks by a process other than the step's
+    own.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.exceeded: int | None = None
+        name = f"upshift-{os.getpid()}-{next(_numbers)}"
+        self._group = None if os.environ.get(DISABLE) else cgroups.create(name, limit)
+        self._timer: Timer | None = None
+
+    @property
+    def kind(self) -> str:
+        """How the limit is enforced: ``"cgroup"`` or ``"watchdog"``."""
+        return "watchdog" if self._group is None else "cgroup"
+
+    @property
+    def folder(self) -> str | None:
+        """The folder of the cgroup that the step process has to join."""
+        return None if self._group is None else str(self._group.path)
+
+    def watch(self, loop: Loop, pid: int, baseline: int, stop: Callable[[], None]) -> None:
+        """Look after process ``pid``; call ``stop`` if it goes beyond its limit."""
+        if self._group is not None:
+            return
+
+        def look() -> None:
+            pids = proc.tree(pid)
+            memory = sum(map(proc.unreclaimable, pids)) - baseline
+            if memory > self.limit and len(pids) > 1:  # shared pages were counted more than once
+                memory = proc.proportional(pids)
+            if memory > self.limit:
+                self.exceeded = memory
+                stop()
+            else:
+                self._timer = loop.after(WATCH, look)
+
+        look()
+
+    def verdict(self, peak: int | None) -> Failure | None:
+        """The failure, if the limit was exceeded.
+
+        Parameters
+        ----------
+        peak
+            Bytes that the step process itself found to be its peak.
+        """
+        killed = self._group is not None and self._group.kills() > 0
+        if self._group is None and self.exceeded is None and peak is not None and peak > self.limit:
+            self.exceeded = peak
+        if not killed and self.exceeded is None:
+            return None
+        reached = (
+            f"it reached {format_size(self.exceeded)}" if self.exceeded else "the kernel stopped it there"
+        )
+        return Failure(
+            reason="out-of-memory",
+            message=f"the step asked for {format_size(self.limit)} of memory, and {reached}",
+            fix=f'Ask for more, for example memory="{_more(self.exceeded or self.limit)}".',
+        )
+
+    def close(self) -> None:
+        """End the watch and remove the cgroup, with whatever still lives in it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._group is not None:
+            self._group.remove()
+
+
+def _more(size: int) -> str:
+    megabytes = -(-size * 2 // 1_000_000)
+    return f"{-(-megabytes // 1000)}GB" if megabytes >= 4000 else f"{megabytes}MB"

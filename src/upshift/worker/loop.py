@@ -1,0 +1,75 @@
+"""The event loop of a supervisor: descriptors that become readable, and times that come."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import selectors
+import time
+from collections.abc import Callable
+
+Callback = Callable[[], None]
+
+
+class Timer:
+    """A call that is due at some time; :meth:`cancel` takes it back."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callback) -> None:
+        self.call: Callback | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Loop:
+    """Single-threaded. Nothing is done but in answer to an event."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()
+
+    def watch(self, descriptor: int, call: Callback) -> None:
+        """Call whenever the descriptor is readable."""
+        self._selector.register(descriptor, selectors.EVENT_READ, call)
+
+    def watch_writable(self, descriptor: int, call: Callback) -> None:
+        """Call whenever the descriptor can be written."""
+        self._selector.register(descriptor, selectors.EVENT_WRITE, call)
+
+    def forget(self, descriptor: int) -> None:
+        """Watch the descriptor no more, and close it."""
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    def after(self, seconds: float, call: Callback) -> Timer:
+        """Call once, after this many seconds."""
+        timer = Timer(call)
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), timer))
+        return timer
+
+    def turn(self) -> None:
+        """Wait for what comes next, and do it."""
+        while self._timers and self._timers[0][2].call is None:
+            heapq.heappop(self._timers)
+        wait = None if not self._timers else max(0.0, self._timers[0][0] - time.monotonic())
+        for key, _ in self._selector.select(wait):
+            # An earlier callback of this very turn may have stopped watching this one.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data()
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            call = heapq.heappop(self._timers)[2].call
+            if call is not None:
+                call()
+
+    def abandon(self) -> None:
+        """In a forked child: close every descriptor that the parent watches."""
+        for key in list(self._selector.get_map().values()):
+            with contextlib.suppress(OSError):
+                os.close(key.fd)
+        self._selector.close()

@@ -1,0 +1,189 @@
+"""The fork server's end of its zygote: step processes that are there before they are needed."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from upshift.spec import TaskSpec, encode
+from upshift.worker import sockets, zygote
+from upshift.worker.attempt import Born
+from upshift.worker.confine import Confinement, detach
+from upshift.worker.loop import Loop
+from upshift.worker.peer import PACKET
+from upshift.worker.strays import kill_strays
+
+Exited = Callable[[int, int, float], None]
+"""Takes a process id, its wait status, and the seconds of CPU time that it used."""
+
+
+class Spare(NamedTuple):
+    """A step process that waits for its task at the other end of ``orders``."""
+
+    born: Born
+    orders: int
+
+
+class Nursery:
+    """Keeps spares, and starts tasks in them.
+
+    Parameters
+    ----------
+    exited
+        Called when a process that was taken has ended.
+    changed
+        Called when a spare has come, or when none will.
+    kin
+        Other children of this process, which are no strays.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        exited: Exited,
+        changed: Callable[[], None],
+        kin: Callable[[], Collection[int]],
+    ) -> None:
+        self.unsafe: str | None = None
+        self._loop = loop
+        self._exited = exited
+        self._changed = changed
+        self._kin = kin
+        self._spares: collections.deque[Spare] = collections.deque()
+        self._asked = 0
+        self._taken: set[int] = set()
+        self._opened: list[Mapping[str, Any]] = []
+        self._preload: Mapping[str, Any] | None = None
+        self.pid = 0
+        self._connection: socket.socket
+        self._start()
+
+    def open(self, store: str, durability: str) -> None:
+        """Let the zygote open a store, so that step processes need not."""
+        self._opened.append({"do": "open", "store": store, "durability": durability})
+        self._say(self._opened[-1])
+
+    def preload(self, code: Mapping[str, Any], module: str) -> None:
+        """Let the zygote import the module of the user's that has the steps."""
+        self._preload = {"do": "preload", "code": code, "module": module}
+        self._say(self._preload)
+
+    def keep(self, count: int) -> None:
+        """See to it that there are this many spares, now or soon."""
+        while self.unsafe is None and len(self._spares) + self._asked < count:
+            try:
+                self._say({"do": "fork"})
+            except BlockingIOError:  # it has enough to do; each spare that comes leads here again
+                return
+            self._asked += 1
+
+    def ready(self) -> bool:
+        """Whether there is a spare."""
+        return bool(self._spares)
+
+    def __call__(self, spec: TaskSpec, bounds: Confinement) -> Born:
+        """Give the task to a spare; there must be one."""
+        born, orders = self._spares.popleft()
+        self._taken.add(born.pid)
+        order = json.dumps({"spec": encode(spec), "bounds": encode(bounds)}).encode()
+        with open(orders, "wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
+            while order:  # a spare that was killed meanwhile: its exit is told by itself
+                order = order[pipe.write(order) or 0 :]
+        return born
+
+    def close(self) -> None:
+        """Let the zygote and its spares go."""
+        self._drop_spares()
+        self._loop.forget(self._connection.detach())
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sockets.private(ours)
+        parent = os.getpid()
+        self.pid = os.fork()  # this process has one thread
+        if self.pid == 0:
+            try:
+                self._loop.abandon()
+                detach(parent)
+            except BaseException:
+                os._exit(1)
+            zygote.main(theirs)
+        theirs.close()
+        ours.setblocking(False)
+        self._connection = ours
+        self._loop.watch(ours.fileno(), self._receive)
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # told by _receive as well
+            self._connection.send(json.dumps(message).encode())
+
+    def _receive(self) -> None:
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._connection, PACKET, 4, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            packet, descriptors = b"", []
+        if not packet:
+            self._lost()
+            return
+        message = json.loads(packet)
+        if message["event"] == "spare":
+            self._asked -= 1
+            log, seen, messages, orders = descriptors
+            born = Born(message["pid"], log, seen, messages, message["baseline"])
+            self._spares.append(Spare(born, orders))
+            self._changed()
+        elif message["event"] == "exit":
+            self._ended(message["pid"], message["status"], message["cpu"])
+        elif message["event"] == "unsafe":
+            self._asked -= 1
+            self.unsafe = message["why"]
+            self._changed()
+
+    def _ended(self, pid: int, status: int, cpu: float) -> None:
+        if pid in self._taken:
+            self._taken.discard(pid)
+            self._exited(pid, status, cpu)
+            return
+        for spare in self._spares:  # it was killed before it had a task
+            if spare.born.pid == pid:
+                self._discard(spare)
+                self._spares.remove(spare)
+                break
+        self._changed()
+
+    def _lost(self) -> None:
+        """The zygote died, so its children do; they are this process's own now. Start another one."""
+        self._loop.forget(self._connection.detach())
+        self._drop_spares()
+        self._asked = 0
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        ends = [os.wait4(pid, 0) for pid in self._taken]
+        self._taken.clear()
+        kill_strays(self._kin())
+        for pid, status, usage in ends:
+            self._exited(pid, status, usage.ru_utime + usage.ru_stime)
+        self._start()
+        for message in self._opened:
+            self._say(message)
+        if self._preload is not None:
+            self._say(self._preload)
+        self._changed()
+
+    def _drop_spares(self) -> None:
+        while self._spares:
+            self._discard(self._spares.popleft())
+
+    def _discard(self, spare: Spare) -> None:
+        for descriptor in (spare.born.log, spare.born.seen, spare.born.messages, spare.orders):
+            os.close(descriptor)

@@ -1,0 +1,305 @@
+"""The step process: loads inputs, calls the step, saves outputs. Nothing else.
+
+What it has to say goes to the supervisor through two pipes, as JSON: what it sees, and the outcome.
+The supervisor waits for the second only; it is not woken for the first, but finds it there even if
+the step is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attrs
+
+import upshift
+from upshift.config.home import home
+from upshift.errors import (
+    BlobDamaged,
+    BlobMissing,
+    NotSerializable,
+    StoreUnavailable,
+    UpshiftError,
+    location,
+)
+from upshift.spec import Artifact, Code, Collected, Failure, TaskSpec, Value, to_json
+from upshift.spec.calls import bind
+from upshift.store import artifacts
+from upshift.store.store import Store
+from upshift.worker import proc, usercode
+from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
+from upshift.worker.context import current
+from upshift.worker.randomness import Randomness
+
+_PACKAGE = os.path.dirname(os.path.abspath(upshift.__file__)) + os.sep
+
+
+@attrs.frozen(kw_only=True)
+class Seen:
+    """The first message: what the process finds of CPUs and bytes of memory."""
+
+    cpu_count: int
+    memory: int
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """The last message: what became of the call.
+
+    Parameters
+    ----------
+    outputs
+        By name, if it returned.
+    failure
+        If it did not.
+    peak
+        Bytes of memory that this process has needed at most, above what it was forked with.
+    cpu_seconds
+        That it used, children that it waited for included.
+    """
+
+    outputs: Mapping[str, Artifact] = attrs.field(factory=dict)
+    failure: Failure | None = None
+    peak: int | None = None
+    cpu_seconds: float = 0.0
+
+
+def run(
+    spec: TaskSpec,
+    store: Store,
+    *,
+    bounds: Confinement,
+    host_memory: int,
+    sightings: int,
+    messages: int,
+    randomness: Randomness,
+) -> None:
+    """Do the work of a step process that is confined already.
+
+    What it sees goes to the descriptor ``sightings``, the outcome to ``messages``.
+    """
+    resident, shared = proc.resident()
+    current.enter(spec)
+    seen = Seen(cpu_count=len(os.sched_getaffinity(0)), memory=memory_limit(bounds, host_memory))
+    _send(sightings, seen)
+    outputs: Mapping[str, Artifact] = {}
+    try:
+        _compare(seen, spec, bounds)
+        _enter_folder(spec, store)
+        function = _find(spec, store)
+        randomness.enter(spec.task)
+        inputs = _load(spec.inputs, store)
+        args, kwargs = bind(function, inputs)
+        value = function(*args, **kwargs)
+        outputs, failure = _save(spec, value, store), None
+    except BaseException as error:  # the supervisor is told of whatever ends the call
+        failure = _explain(error)
+    _flush()
+    high, (_, now_shared) = proc.high_water(), proc.resident()
+    peak = max(0, high - resident - max(0, now_shared - shared))
+    times = os.times()  # of children in ticks; of this process there is a finer clock
+    cpu = time.process_time() + times.children_user + times.children_system
+    _send(messages, Outcome(outputs=outputs, failure=failure, peak=peak, cpu_seconds=cpu))
+
+
+def refuse(messages: int, error: OSError) -> None:
+    """Tell the supervisor that this process could not be confined, so that the step was not called."""
+    failure = Failure(reason="infrastructure", message=f"the step's process could not be set up: {error}")
+    _send(messages, Outcome(failure=failure))
+
+
+class Shortage(UpshiftError):
+    """The process sees less than was granted."""
+
+
+class LostInputs(UpshiftError):
+    """Inputs that the store does not have any more, or not intact."""
+
+    def __init__(self, digests: tuple[str, ...], why: str) -> None:
+        super().__init__(f"{len(digests)} of the task's inputs cannot be read", why=why)
+        self.digests = digests
+
+
+def _compare(seen: Seen, spec: TaskSpec, bounds: Confinement) -> None:
+    granted = spec.granted
+    if granted is None:
+        return
+    # A limit may be seen rounded down to whole pages.
+    for name, slack in (("cpu_count", 0), ("memory", proc.PAGE)):
+        want, have = getattr(granted, name), getattr(seen, name)
+        if want is not None and have + slack < want:
+            raise Shortage(
+                f"{spec.task} was granted {name}={want:g} and its process sees {have:g}",
+                why=f"CPUs {sorted(os.sched_getaffinity(0))}, cgroup {bounds.group or 'of the supervisor'}.",
+                fix="Ask for less, or look at the limits of the shell or container that this runs in.",
+            )
+
+
+def _find(spec: TaskSpec, store: Store) -> Callable[..., object]:
+    entry = spec.entry
+    if entry.payload is not None:
+        running = "{}.{}".format(*sys.version_info[:2])
+        if entry.python != running:
+            raise NotSerializable(
+                f"step {spec.task.step} travels by value and needs Python {entry.python}; this is {running}",
+                fix="Move the function into a module, or use the same minor version of Python on both sides.",
+            )
+        usercode.add_paths([_project(spec, store) / path for path in spec.code.paths])
+        return artifacts.load(entry.payload, store)  # type: ignore[return-value]
+    module = sys.modules.get(entry.module)
+    if module is None:
+        module = import_entry(attrs.evolve(spec.code, project=str(_project(spec, store))), entry.module)
+    return usercode.resolve(module, entry.qualname)
+
+
+def import_entry(code: Code, name: str) -> ModuleType:
+    """Import the module of the user's that has the steps.
+
+    Raises
+    ------
+    Exception
+        Whatever the module raises.
+    """
+    project = Path(code.project)
+    usercode.add_paths([project / path for path in code.paths])
+    file = project / code.file if code.file else None
+    if file is not None and usercode.module_name(file)[0] != name:
+        file = None
+    return usercode.import_module(name, file)
+
+
+def _project(spec: TaskSpec, store: Store) -> Path:
+    """The folder of the user's project, at hand or unpacked."""
+    if spec.code.package is None:
+        return Path(spec.code.project)
+    from upshift.store.packages import unpack
+
+    return unpack(spec.code.package, store, home() / "code")
+
+
+def _enter_folder(spec: TaskSpec, store: Store) -> None:
+    folder = spec.cwd or _project(spec, store)
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UpshiftError(f"the working folder of the step is gone: {folder}", why=error.strerror) from None
+
+
+def _load(inputs: Mapping[str, Value], store: Store) -> dict[str, object]:
+    lost: list[str] = []
+    why = ""
+
+    def load(value: Value) -> object:
+        nonlocal why
+        if isinstance(value, Collected):
+            items = [load(item) for item in value.items]
+            if value.form == "dict":
+                return dict(zip(value.keys, items, strict=True))
+            return tuple(items) if value.form == "tuple" else items
+        try:
+            return artifacts.load(value, store)
+        except (BlobMissing, BlobDamaged) as error:
+            lost.append(value.digest)
+            why = why or error.what
+            return None
+
+    loaded = {name: load(value) for name, value in inputs.items()}
+    if lost:
+        raise LostInputs(tuple(lost), why)
+    return loaded
+
+
+def _save(spec: TaskSpec, value: object, store: Store) -> dict[str, Artifact]:
+    outputs = spec.outputs
+    if len(outputs) == 1:
+        values: tuple[object, ...] = (value,)
+    elif isinstance(value, tuple) and len(value) == len(outputs):
+        values = value
+    else:
+        got = f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
+        raise NotSerializable(
+            f"step {spec.task.step} declares {len(outputs)} outputs and returned {got}",
+            fix=f"Return a tuple of {len(outputs)}, or change the annotation of what it returns.",
+        )
+    return {
+        output.name: artifacts.save(item, store, by_item=output.by_item, name=output.name)
+        for output, item in zip(outputs, values, strict=True)
+    }
+
+
+def _explain(error: BaseException) -> Failure:
+    """The failure that an exception means, with the user's own frames."""
+    if isinstance(error, LostInputs):
+        return Failure(reason="infrastructure", message=str(error), lost=error.digests)
+    if isinstance(error, StoreUnavailable):
+        return Failure(reason="infrastructure", message=_told(error), where=error.where, fix=error.fix)
+    if isinstance(error, Shortage):
+        return Failure(reason="hardware", message=error.what, fix=error.fix)
+    frames = _user_frames(error)
+    if isinstance(error, UpshiftError) and frames is None:
+        return Failure(reason="user-error", message=_told(error), where=error.where, fix=error.fix)
+    where = None
+    if frames is not None:
+        last = frames
+        while last.tb_next is not None:
+            if not _ours(last.tb_next) and "site-packages" in last.tb_next.tb_frame.f_code.co_filename:
+                break
+            last = last.tb_next
+        where = location(last.tb_frame.f_code.co_filename, last.tb_lineno)
+    try:
+        text = f"{type(error).__qualname__}: {error}"
+    except Exception:  # the user's __str__ raises
+        text = f"{type(error).__qualname__} (its text cannot be shown)"
+    if isinstance(error, SystemExit):
+        text = f"the step called sys.exit({error.code!r})"
+    return Failure(
+        reason="out-of-memory" if isinstance(error, MemoryError) else "user-error",
+        message=text.rstrip(": "),
+        where=where,
+        traceback=_format(error, frames),
+    )
+
+
+def _told(error: UpshiftError) -> str:
+    return error.what if error.why is None else f"{error.what}: {error.why}"
+
+
+def _format(error: BaseException, frames: Any) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, frames))
+    except Exception:  # the user's __str__ or __repr__ raises
+        return "".join(traceback.format_tb(frames)) + type(error).__qualname__
+
+
+def _user_frames(error: BaseException) -> Any:
+    """The traceback from the user's first frame on; None where the user has none in it."""
+    frames = error.__traceback__
+    while frames is not None and (_ours(frames) or frames.tb_frame.f_code.co_filename.startswith("<frozen")):
+        frames = frames.tb_next
+    return frames
+
+
+def _ours(frames: Any) -> bool:
+    file: str = frames.tb_frame.f_code.co_filename
+    return file.startswith(_PACKAGE)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # the step closed or replaced it
+            continue
+    flush_c_streams()
+
+
+def _send(descriptor: int, message: Seen | Outcome) -> None:
+    data = to_json(message) + b"\n"
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,83 @@
+"""Supervises attempts, one or many, on one event loop."""
+
+from __future__ import annotations
+
+from upshift.spec import TaskId, TaskSpec
+from upshift.store.store import Store
+from upshift.worker.attempt import Attempt, Starter, Watcher
+from upshift.worker.confine import host_facts
+from upshift.worker.cpus import CpuSet
+from upshift.worker.limits import HostMemory
+from upshift.worker.loop import Loop
+
+Key = tuple[TaskId, int]
+
+
+class Supervisor:
+    """The attempts that run under this process.
+
+    Parameters
+    ----------
+    name
+        What this supervisor is called; every process below it carries the name in its environment.
+    """
+
+    def __init__(self, name: str, *, loop: Loop, watcher: Watcher) -> None:
+        self.attempts: dict[Key, Attempt] = {}
+        self._by_pid: dict[int, Attempt] = {}
+        self._name = name
+        self._loop = loop
+        self._watcher = watcher
+        self._cpus = CpuSet()
+        self._kills = HostMemory()
+        self._host = {key: value for key, value in host_facts().items() if key != "memory"}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step process is left, be its attempt over or not."""
+        return bool(self._by_pid)
+
+    def start(self, spec: TaskSpec, store: Store, starter: Starter) -> None:
+        """Start an attempt. The watcher hears of it from now on.
+
+        Raises
+        ------
+        OSError
+            No process could be started.
+        """
+        attempt = Attempt(
+            spec,
+            store=store,
+            loop=self._loop,
+            starter=starter,
+            watcher=self,
+            cpus=self._cpus,
+            host=self._host,
+            host_memory=self._kills,
+            supervisor=self._name,
+        )
+        self.attempts[spec.task, spec.attempt] = self._by_pid[attempt.pid] = attempt
+
+    def exited(self, pid: int, status: int, cpu_seconds: float) -> None:
+        """A step process has ended."""
+        attempt = self._by_pid.pop(pid, None)
+        if attempt is not None:
+            attempt.exited(status, cpu_seconds)
+
+    def cancel(self, task: TaskId, attempt: int, grace: float) -> None:
+        """Stop an attempt, if it still runs."""
+        running = self.attempts.get((task, attempt))
+        if running is not None:
+            running.cancel(grace)
+
+    # -- as the watcher of its attempts -----------------------------------------------------------
+
+    def started(self, attempt: Attempt) -> None:
+        self._watcher.started(attempt)
+
+    def log_grew(self, attempt: Attempt, size: int) -> None:
+        self._watcher.log_grew(attempt, size)
+
+    def ended(self, attempt: Attempt, problem: str | None) -> None:
+        del self.attempts[attempt.spec.task, attempt.spec.attempt]
+        self._watcher.ended(attempt, problem)
