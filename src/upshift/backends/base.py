@@ -1,0 +1,232 @@
+"""The backend protocol: all that Upshift asks of a place where tasks run.
+
+A backend carries *one command with a request, in an image, on N nodes*. The command is the
+supervisor (``python -m upshift.worker SPEC``); what becomes of the task comes back through the
+store, not through the backend. So a backend only has to say what it can honour, start a job, tell
+when it runs and when it is over, stop it, and find it again after the engine was killed.
+
+A backend passes ``tests/contract``; :mod:`upshift.backends.fake` is the smallest one there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Protocol, Union
+
+import attrs
+
+from upshift.config.configuration import Target
+from upshift.config.resources import ResourceSettings
+from upshift.spec.hardware import Hardware
+from upshift.spec.task import TaskSpec
+
+Handle = str
+"""A backend's own name for a job. It is recorded, and given back to :meth:`Backend.attach`."""
+
+
+@attrs.frozen(kw_only=True)
+class Capabilities:
+    """What a backend can do, as data: checked before a run, and shown in the docs' support matrix.
+
+    Parameters
+    ----------
+    fields
+        Fields of :class:`~upshift.config.ResourceSettings` that it honours.
+    images
+        Whether a step runs in the image that it asks for.
+    remote
+        Whether tasks run on other machines, so that code and runtime must be shipped.
+    strict
+        Whether a request that it cannot honour in full is refused unless the user says otherwise.
+    """
+
+    fields: frozenset[str]
+    images: bool = False
+    remote: bool = True
+    strict: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class Shortfall:
+    """One thing that was asked for and is not granted.
+
+    Parameters
+    ----------
+    field
+        Of the request, or ``"image"``.
+    asked, got
+        For people: ``"8 GPUs"``, ``"none"``.
+    why
+        The reason.
+    fix
+        What to do about it.
+    """
+
+    field: str
+    asked: str
+    got: str
+    why: str
+    fix: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Offer:
+    """What a request gets on a backend.
+
+    Parameters
+    ----------
+    granted
+        What would be reserved; None where nothing can be.
+    shortfalls
+        Where that is less than the request. A strict run is refused for any; else each is shown in
+        a line and recorded.
+    """
+
+    granted: Hardware | None
+    shortfalls: tuple[Shortfall, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """One attempt, to be carried to a supervisor.
+
+    Parameters
+    ----------
+    spec
+        The task contract.
+    spec_path
+        Where it lies in the store, relative to the store's address.
+    """
+
+    spec: TaskSpec
+    spec_path: str
+
+
+@attrs.frozen(kw_only=True)
+class Waiting:
+    """The backend holds the job back, and says why."""
+
+    handle: Handle
+    why: str
+
+
+@attrs.frozen(kw_only=True)
+class Started:
+    """The supervisor runs."""
+
+    handle: Handle
+    node: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class LogGrew:
+    """The log of the attempt, in the store, has at least this many bytes now."""
+
+    handle: Handle
+    size: int
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """The job is over. Only of a step that completed may something still be about to end.
+
+    Parameters
+    ----------
+    handle
+        The job.
+    reason
+        Why there may be no result: one of the causes of failure, from the backend's own status.
+        The engine believes a result in the store before this.
+    message
+        The backend's own words.
+    """
+
+    handle: Handle
+    reason: str | None = None
+    message: str | None = None
+
+
+Event = Union[Waiting, Started, LogGrew, Ended]
+Sink = Callable[[Event], None]
+"""Takes an event from any thread, at once."""
+
+
+class Backend(Protocol):
+    """Where tasks run. Every call returns soon; what takes long is told through the sink."""
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+
+    def capacity(self) -> Hardware | None:
+        """What runs at once. None: it queues jobs itself, and takes any number of them."""
+
+    def offer(self, request: ResourceSettings) -> Offer:
+        """What this request gets here."""
+
+    def submit(self, job: Job) -> Handle:
+        """Start a job.
+
+        Raises
+        ------
+        BackendError
+            The infrastructure refused it, or cannot be reached.
+        """
+
+    def attach(self, handle: Handle, job: Job) -> bool:
+        """Watch a job that an earlier engine submitted.
+
+        Returns
+        -------
+        bool
+            False: nothing of it runs, nor will it ever. True: events follow, at the latest ``Ended``.
+        """
+
+    def find(self, job: Job) -> Handle | None:
+        """Look for a job whose handle was not recorded: the engine was killed while it submitted it.
+
+        Returns
+        -------
+        Handle or None
+            What :meth:`attach` takes. None: nothing of this task and attempt runs, nor ever will.
+        """
+
+    def cancel(self, handle: Handle, *, grace: float) -> None:
+        """Stop a job: SIGTERM, and ``grace`` seconds later SIGKILL. ``Ended`` follows."""
+
+    def close(self) -> None:
+        """Let go of it. Jobs that run go on, and may be attached to later."""
+
+
+class Provider(Protocol):
+    """Makes a backend for a target: what a third party registers under ``upshift.backends``."""
+
+    def __call__(self, target: Target, *, store: str, sink: Sink) -> Backend:
+        """Open the backend.
+
+        Raises
+        ------
+        ConfigError
+            An option of the target means nothing to it.
+        MissingExtra
+            A package that it needs is not installed.
+        """
+
+
+def refuse_options(target: Target, known: Iterable[str]) -> Mapping[str, Any]:
+    """The target's options, if all of them are ``known``.
+
+    Raises
+    ------
+    ConfigError
+        One is not; the nearest name is shown.
+    """
+    from upshift.errors import ConfigError, suggestion
+
+    known = tuple(known)
+    for option in target.options:
+        if option not in known:
+            raise ConfigError(
+                f"target {target.name!r}: backend {target.backend!r} has no option {option!r}",
+                fix=suggestion(option, known),
+            )
+    return target.options

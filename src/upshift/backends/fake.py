@@ -1,0 +1,383 @@
+"""A backend that only plays: scripted, deterministic, without processes. The smallest one there is.
+
+It exists for tests, of the engine and of whatever is built on it. A :class:`FakeCluster` is the place
+where jobs are; it outlives the engines that come and go. A *script* says what becomes of each job::
+
+    def script(job):
+        if job.spec.task.step == "train" and job.spec.attempt == 1:
+            return Fail("out-of-memory", "killed at 2 GB")
+        return Complete()                       # calls the step, in this process
+
+    cluster = FakeCluster(script, capacity=Hardware(cpu_count=4))
+    execute(graph, …, open_backend=cluster.open)
+
+By default a job ends before ``submit`` returns. With ``instant=False`` it goes on until
+:meth:`FakeCluster.finish` is called, in any order the test likes; a clock that calls it whenever the
+engine has nothing else to wait for makes a whole run deterministic in one thread.
+
+What it cannot show: anything about processes, limits, or two threads that meet.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Union, cast
+
+import attrs
+
+from upshift.backends.base import (
+    Capabilities,
+    Ended,
+    Handle,
+    Job,
+    LogGrew,
+    Offer,
+    Shortfall,
+    Sink,
+    Started,
+    Waiting,
+    refuse_options,
+)
+from upshift.config.configuration import Target
+from upshift.config.resources import ResourceSettings
+from upshift.errors import BackendError
+from upshift.spec.artifact import Artifact
+from upshift.spec.calls import bind
+from upshift.spec.hardware import Device, Hardware
+from upshift.spec.task import Failure, TaskResult
+from upshift.store import artifacts
+from upshift.store.store import Store, open_store
+
+
+@attrs.frozen
+class Complete:
+    """The step completes.
+
+    Parameters
+    ----------
+    compute
+        Its values in the order of its outputs, from its inputs by parameter; None: the step's own
+        function is called, in this process.
+    prints
+        What it prints before.
+    """
+
+    compute: Callable[[Mapping[str, object]], object] | None = None
+    prints: bytes = b""
+
+
+@attrs.frozen
+class Fail:
+    """The attempt records that it failed."""
+
+    reason: str = "user-error"
+    message: str = "ValueError: scripted"
+    lost: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Lose:
+    """The supervisor dies: there is no result, only the backend's word."""
+
+    reason: str | None = None
+    message: str | None = None
+
+
+@attrs.frozen
+class Hang:
+    """It runs until it is cancelled."""
+
+
+@attrs.frozen
+class Refuse:
+    """The backend does not take the job."""
+
+    message: str = "the queue is closed"
+
+
+@attrs.frozen
+class Wait:
+    """The backend holds the job back first, and says why."""
+
+    why: str
+    then: Outcome = attrs.field(factory=Complete)
+
+
+Outcome = Union[Complete, Fail, Lose, Hang, Refuse, Wait]
+Script = Callable[[Job], Outcome]
+
+
+def complete_all(job: Job) -> Outcome:
+    """The script that calls every step."""
+    return Complete()
+
+
+class FakeCluster:
+    """Where the jobs of fake backends are.
+
+    Parameters
+    ----------
+    script
+        What becomes of each job.
+    capacity
+        What runs at once; None: any number.
+    offer
+        What a request gets; by default all of it.
+    instant
+        Whether a job ends before ``submit`` returns.
+    capabilities
+        What the backend says it can do.
+    """
+
+    def __init__(
+        self,
+        script: Script = complete_all,
+        *,
+        capacity: Hardware | None = None,
+        offer: Callable[[ResourceSettings], Offer] | None = None,
+        instant: bool = True,
+        capabilities: Capabilities | None = None,
+    ) -> None:
+        self.script = script
+        self.capacity = capacity
+        self.offer = offer
+        self.instant = instant
+        self.capabilities = capabilities
+        self.submitted: list[Job] = []
+        """Every job, in the order of submission."""
+        self.running: dict[Handle, Job] = {}
+        """Those that have not ended."""
+        self.most_at_once = 0
+        """The largest number of jobs that ran at one time."""
+        self.cancelled: list[tuple[Handle, float]] = []
+        """What was cancelled, with what grace."""
+        self.clock: Callable[[], float] = time.time
+        self._sinks: dict[Handle, Sink] = {}
+        self._outcomes: dict[Handle, Outcome] = {}
+
+    def open(self, target: Target, *, store: str, sink: Sink) -> FakeBackend:
+        """A backend of this cluster; takes the place of :func:`~upshift.backends.registry.open_backend`."""
+        return FakeBackend(target, store=store, sink=sink, cluster=self)
+
+    def finish(self, handle: Handle | None = None) -> bool:
+        """Let a job end as the script says, by default the one that was submitted first.
+
+        Returns
+        -------
+        bool
+            False: nothing runs that would end by itself.
+        """
+        if handle is None:
+            ending = [h for h in self.running if not isinstance(self._outcomes[h], Hang)]
+            if not ending:
+                return False
+            handle = ending[0]
+        self._end(handle, self._outcomes[handle])
+        return True
+
+    def submit(self, job: Job, sink: Sink) -> Handle:
+        """Take a job; what happens to it is told to ``sink``."""
+        handle = f"fake/{job.spec.task.run}/{job.spec.task}#{job.spec.attempt}"
+        outcome = self.script(job)
+        if isinstance(outcome, Refuse):
+            raise BackendError(outcome.message)
+        self.submitted.append(job)
+        self.running[handle] = job
+        self.most_at_once = max(self.most_at_once, len(self.running))
+        self._sinks[handle] = sink
+        if isinstance(outcome, Wait):
+            sink(Waiting(handle=handle, why=outcome.why))
+            outcome = outcome.then
+        sink(Started(handle=handle, node="fake-0"))
+        self._outcomes[handle] = outcome
+        if self.instant and not isinstance(outcome, Hang):
+            self.finish(handle)
+        return handle
+
+    def attach(self, handle: Handle, sink: Sink) -> bool:
+        """Tell ``sink`` what happens to a job from now on."""
+        if handle not in self.running:
+            return False
+        self._sinks[handle] = sink
+        return True
+
+    def find(self, job: Job) -> Handle | None:
+        """The handle under which this task and attempt runs."""
+        for handle, other in self.running.items():
+            if (other.spec.task, other.spec.attempt) == (job.spec.task, job.spec.attempt):
+                return handle
+        return None
+
+    def cancel(self, handle: Handle, grace: float) -> None:
+        """Stop a job. It records that it was cancelled."""
+        self.cancelled.append((handle, grace))
+        if handle in self.running:
+            self._end(handle, Fail("cancelled", "stopped on request"))
+
+    def let_go(self, sink: Sink) -> None:
+        """Tell this sink nothing more."""
+        for handle, other in self._sinks.items():
+            if other == sink:
+                self._sinks[handle] = _nobody
+
+    def _end(self, handle: Handle, outcome: Outcome) -> None:
+        job = self.running.pop(handle)
+        ended = Ended(handle=handle)
+        if isinstance(outcome, Lose):
+            ended = Ended(handle=handle, reason=outcome.reason, message=outcome.message)
+        else:
+            store = open_store(job.spec.store)
+            if isinstance(outcome, Complete) and outcome.prints:
+                log = store.log_path(job.spec.task, job.spec.attempt)
+                log.write_bytes(outcome.prints)
+                self._sinks[handle](LogGrew(handle=handle, size=len(outcome.prints)))
+            store.create_result(_result(job, outcome, store, self.clock()))
+        self._sinks[handle](ended)
+
+
+class FakeBackend:
+    """A connection to a :class:`FakeCluster`; by default to one of its own, which calls every step."""
+
+    name: ClassVar[str] = "fake"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        fields=frozenset(f.name for f in attrs.fields(ResourceSettings)),
+        images=True,
+        remote=False,
+        strict=False,
+    )
+
+    def __init__(self, target: Target, *, store: str, sink: Sink, cluster: FakeCluster | None = None) -> None:
+        refuse_options(target, ())
+        self._sink = sink
+        self._cluster = cluster or FakeCluster()
+        if self._cluster.capabilities is not None:
+            # One cluster may play a backend that can do less.
+            self.capabilities = self._cluster.capabilities  # type: ignore[misc]
+
+    def capacity(self) -> Hardware | None:
+        """What the cluster was made with."""
+        return self._cluster.capacity
+
+    def offer(self, request: ResourceSettings) -> Offer:
+        """What the cluster was made to offer; else all of it, but for fields that it cannot honour."""
+        if self._cluster.offer is not None:
+            return self._cluster.offer(request)
+        short = [
+            Shortfall(field=name, asked=f"{name}={value}", got="nothing", why="the fake backend lacks it")
+            for name, value in request.explicit().items()
+            if value and name not in self.capabilities.fields
+        ]
+        most = self._cluster.capacity or Hardware()
+        granted = Hardware(
+            cpu_count=_clipped("cpu_count", request.cpu_count, most.cpu_count, short),
+            memory=_clipped("memory", request.memory, most.memory, short),
+            gpus=None if request.gpu_count is None else (Device(),) * request.gpu_count,
+        )
+        if request.gpu_count and most.gpus is not None and request.gpu_count > len(most.gpus):
+            short.append(_too_much("gpu_count", request.gpu_count, len(most.gpus)))
+            granted = attrs.evolve(granted, gpus=most.gpus)
+        return Offer(granted=granted, shortfalls=tuple(short))
+
+    def submit(self, job: Job) -> Handle:
+        """Do with the job what the script says."""
+        return self._cluster.submit(job, self._sink)
+
+    def attach(self, handle: Handle, job: Job) -> bool:
+        """Hear of a job that another backend of the cluster submitted."""
+        return self._cluster.attach(handle, self._sink)
+
+    def find(self, job: Job) -> Handle | None:
+        """Look for the job among those that run."""
+        return self._cluster.find(job)
+
+    def cancel(self, handle: Handle, *, grace: float) -> None:
+        """Stop a job at once."""
+        self._cluster.cancel(handle, grace)
+
+    def close(self) -> None:
+        """Hear nothing more."""
+        self._cluster.let_go(self._sink)
+
+
+def _clipped(field: str, asked: Any, most: Any, short: list[Shortfall]) -> Any:
+    if asked is None or most is None or asked <= most:
+        return asked
+    short.append(_too_much(field, asked, most))
+    return most
+
+
+def _too_much(field: str, asked: object, most: object) -> Shortfall:
+    return Shortfall(field=field, asked=f"{field}={asked}", got=str(most), why=f"the cluster has {most}")
+
+
+def _nobody(event: object) -> None:
+    """The sink of a backend that was closed."""
+
+
+def _result(job: Job, outcome: Outcome, store: Store, now: float) -> TaskResult:
+    spec = job.spec
+    outputs: dict[str, Artifact] = {}
+    failure = None
+    if isinstance(outcome, Complete):
+        try:
+            outputs = _outputs(job, outcome, store)
+        except Exception as error:  # the step's own, as it would be recorded anywhere else
+            failure = Failure(
+                reason="user-error",
+                message=f"{type(error).__name__}: {error}",
+                traceback="".join(traceback.format_exception(error)),
+            )
+    elif isinstance(outcome, Fail):
+        failure = Failure(reason=outcome.reason, message=outcome.message, lost=outcome.lost)
+    status = "completed" if failure is None else "cancelled" if failure.reason == "cancelled" else "failed"
+    return TaskResult(
+        task=spec.task,
+        attempt=spec.attempt,
+        status=status,
+        outputs=outputs,
+        failure=failure,
+        started=now,
+        ended=now,
+        node="fake-0",
+        asked=Hardware.asked(spec.request),
+        granted=spec.granted,
+        seen=Hardware(),
+        used=Hardware(details={"samples": 0}),
+        key=spec.key,
+        degraded=spec.degraded,
+    )
+
+
+def _outputs(job: Job, outcome: Complete, store: Store) -> dict[str, Artifact]:
+    spec = job.spec
+    inputs = {name: artifacts.load_value(value, store) for name, value in spec.inputs.items()}
+    if outcome.compute is not None:
+        returned = outcome.compute(inputs)
+    else:
+        function = _function(job, store)
+        positional, keywords = bind(function, inputs)
+        returned = function(*positional, **keywords)
+    values = (returned,) if len(spec.outputs) == 1 else cast("tuple[object, ...]", returned)
+    return {
+        output.name: artifacts.save(value, store, by_item=output.by_item, name=output.name)
+        for output, value in zip(spec.outputs, values, strict=True)
+    }
+
+
+def _function(job: Job, store: Store) -> Callable[..., Any]:
+    entry = job.spec.entry
+    if entry.payload is not None:
+        return cast("Callable[..., Any]", artifacts.load(entry.payload, store))
+    for path in job.spec.code.paths:
+        folder = str(Path(job.spec.code.project, path))
+        if folder not in sys.path:
+            sys.path.append(folder)
+    function: Any = import_module(entry.module)
+    for name in entry.qualname.split("."):
+        function = getattr(function, name)
+    return cast("Callable[..., Any]", function)

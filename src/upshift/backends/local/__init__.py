@@ -1,0 +1,5 @@
+"""This machine. Tasks are forked by a fork server (:mod:`upshift.worker.forkserver`)."""
+
+from upshift.backends.local.backend import LocalBackend
+
+__all__ = ["LocalBackend"]

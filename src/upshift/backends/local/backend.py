@@ -1,0 +1,222 @@
+"""The local backend: tasks on this machine, in processes of their own, with real limits."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from upshift.backends.base import (
+    Capabilities,
+    Ended,
+    Handle,
+    Job,
+    LogGrew,
+    Offer,
+    Shortfall,
+    Sink,
+    Started,
+    refuse_options,
+)
+from upshift.backends.local import link as links
+from upshift.backends.local.link import Link
+from upshift.config.configuration import Target
+from upshift.config.resources import ResourceSettings
+from upshift.config.sizes import format_size
+from upshift.errors import BackendError, ConfigError
+from upshift.spec import Device, Hardware
+from upshift.worker import forkserver
+from upshift.worker.attempt import ENFORCED
+from upshift.worker.confine import host_facts
+
+
+class LocalBackend:
+    """Runs tasks on this machine, through a fork server that outlives the engine."""
+
+    name: ClassVar[str] = "local"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        fields=frozenset({"cpu_count", "memory"}), images=False, remote=False, strict=False
+    )
+
+    def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
+        refuse_options(target, ())
+        for inside, outside in target.mounts.items():
+            if os.path.realpath(inside) != os.path.realpath(outside):
+                raise ConfigError(
+                    f"target {target.name!r}: the local backend cannot place {outside} at {inside}",
+                    why="Steps see this machine's own folders.",
+                    fix=f"Make {inside} a link to {outside}, or leave the mount out.",
+                )
+        self._store = store
+        self._sink = sink
+        self._host = host_facts()
+        self._server: Link | None = None
+        self._links: dict[str, Link] = {}
+        self._running: dict[Handle, str] = {}
+        self._answers: dict[Handle, bool] = {}
+        self._changed = threading.Condition()
+
+    def capacity(self) -> Hardware:
+        """The CPUs that this process may use, and the memory of this machine or container."""
+        return Hardware(cpu_count=len(os.sched_getaffinity(0)), memory=self._host["memory"], gpus=(), nodes=1)
+
+    def offer(self, request: ResourceSettings) -> Offer:
+        """The request, as far as this machine goes."""
+        here = self.capacity()
+        short: list[Shortfall] = []
+        cpus, memory = request.cpu_count, request.memory
+        if cpus is not None and here.cpu_count is not None and cpus > here.cpu_count:
+            short.append(
+                Shortfall(
+                    field="cpu_count",
+                    asked=f"{cpus:g} CPUs",
+                    got=f"{here.cpu_count:g}",
+                    why=f"this machine has {here.cpu_count:g}",
+                )
+            )
+            cpus = here.cpu_count
+        if memory is not None and here.memory is not None and memory > here.memory:
+            short.append(
+                Shortfall(
+                    field="memory",
+                    asked=format_size(memory),
+                    got=format_size(here.memory),
+                    why=f"this machine has {format_size(here.memory)}",
+                )
+            )
+            memory = here.memory
+        gpus: tuple[Device, ...] | None = None
+        if request.gpu_count is not None:
+            gpus = ()
+            if request.gpu_count > 0:
+                kind = request.accelerator_kind or "GPU"
+                short.append(
+                    Shortfall(
+                        field="gpu_count",
+                        asked=f"{request.gpu_count} {kind}{'s' if request.gpu_count > 1 else ''}",
+                        got="none",
+                        why="the local backend does not hand out accelerators yet",
+                    )
+                )
+        if request.num_nodes is not None and request.num_nodes > 1:
+            short.append(
+                Shortfall(
+                    field="num_nodes", asked=f"{request.num_nodes} nodes", got="1", why="this is one machine"
+                )
+            )
+        for field in ("disk", "shared_memory"):
+            size = getattr(request, field)
+            if size is not None:
+                short.append(
+                    Shortfall(
+                        field=field,
+                        asked=f"{format_size(size)} of {field.replace('_', ' ')}",
+                        got="what there is",
+                        why="the local backend does not reserve it",
+                    )
+                )
+        granted = Hardware(
+            cpu_count=cpus,
+            memory=None if memory is None else math.floor(memory),
+            gpus=gpus,
+            nodes=1,
+            details={"enforced_by": ENFORCED},
+        )
+        return Offer(granted=granted, shortfalls=tuple(short))
+
+    def submit(self, job: Job) -> Handle:
+        """Hand the task to the fork server, which is started for the first one."""
+        if self._server is None or not self._server.alive:
+            self._server = links.start(job.spec, self._hear)
+            self._links[self._server.place.name] = self._server
+        server = self._server
+        handle = forkserver.handle(server.place.name, job.spec.task, job.spec.attempt)
+        with self._changed:
+            self._running[handle] = server.place.name
+        try:
+            server.say("run", store=self._store, spec=job.spec_path, durability=job.spec.durability)
+        except BackendError:
+            with self._changed:
+                self._running.pop(handle, None)
+            raise
+        return handle
+
+    def attach(self, handle: Handle, job: Job) -> bool:
+        """Ask the fork server of an earlier engine, if it still lives."""
+        name = handle.partition("/")[0]
+        server = self._links.get(name)
+        if server is None or not server.alive:
+            server = links.find(name, self._hear)
+            if server is None:
+                return False
+            self._links[name] = server
+        with self._changed:
+            self._running[handle] = name
+            self._answers.pop(handle, None)
+            try:
+                server.say("query", name=handle)
+            except BackendError:
+                return False
+            self._changed.wait_for(lambda: handle in self._answers or handle not in self._running)
+            if not self._answers.pop(handle, False):
+                self._running.pop(handle, None)
+                return False
+        return True
+
+    def find(self, job: Job) -> Handle | None:
+        """Ask every fork server on this machine whether it has the task."""
+        for path in sorted(forkserver.Place("").folder.glob("*.sock")):
+            handle = forkserver.handle(path.stem, job.spec.task, job.spec.attempt)
+            if self.attach(handle, job):
+                return handle
+        return None
+
+    def cancel(self, handle: Handle, *, grace: float) -> None:
+        """SIGTERM to the step's processes, SIGKILL after ``grace`` seconds."""
+        server = self._links.get(self._running.get(handle, ""))
+        if server is not None and server.alive:
+            server.say("cancel", name=handle, grace=grace)
+
+    def close(self) -> None:
+        """Let go of the fork server; it leaves when its tasks have ended."""
+        with self._changed:
+            busy = set(self._running.values())
+        for name, server in self._links.items():
+            server.close(wait=name not in busy)
+        self._links.clear()
+
+    def _hear(self, server: Link, message: Mapping[str, Any] | None) -> None:
+        """What a fork server says; called on the thread of its link."""
+        if message is None:
+            self._lost(server)
+            return
+        handle = message["handle"]
+        kind = message["event"]
+        if kind == "started":
+            self._sink(Started(handle=handle, node=self._host["host"]))
+        elif kind == "log":
+            self._sink(LogGrew(handle=handle, size=message["size"]))
+        elif kind == "ended":
+            with self._changed:
+                self._running.pop(handle, None)
+            problem = message["problem"]
+            self._sink(Ended(handle=handle, reason="infrastructure" if problem else None, message=problem))
+        elif kind == "status":
+            with self._changed:
+                self._answers[handle] = message["running"]
+                self._changed.notify_all()
+
+    def _lost(self, server: Link) -> None:
+        """A fork server died: so did its tasks. Make sure of it before anybody hears."""
+        why = server.last_words()
+        forkserver.sweep(server.place)
+        message = "the fork server died" + (f": {why.splitlines()[-1]}" if why else ", and its tasks with it")
+        with self._changed:
+            gone = [handle for handle, name in self._running.items() if name == server.place.name]
+            for handle in gone:
+                del self._running[handle]
+            self._changed.notify_all()
+        for handle in gone:
+            self._sink(Ended(handle=handle, reason="infrastructure", message=message))

@@ -1,0 +1,208 @@
+"""The engine's end of a fork server: starting one, or finding one again, and talking to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from upshift.errors import BackendError, StoreUnavailable
+from upshift.spec import TaskSpec, encode
+from upshift.worker import forkserver, sockets
+from upshift.worker.forkserver import Place
+from upshift.worker.fresh import command
+from upshift.worker.peer import PACKET
+from upshift.worker.pools import OWN_THREAD_PREFIX, unsafe_to_fork
+
+CLOSING = 5.0
+"""Seconds that an idle fork server is given to leave, once nobody is connected."""
+
+
+class Link:
+    """A connection to a fork server.
+
+    Parameters
+    ----------
+    place
+        The server.
+    connection
+        The socket.
+    hear
+        Takes what the server says, on a thread of the link's own; ``None`` once it is gone.
+    pid
+        The server's process, where it is a child of this one.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        connection: socket.socket,
+        hear: Callable[[Link, Mapping[str, Any] | None], None],
+        pid: int | None = None,
+    ) -> None:
+        self.place = place
+        self.alive = True
+        self._connection = connection
+        self._hear = hear
+        self._pid = pid
+        self._thread = threading.Thread(
+            target=self._listen, name=f"{OWN_THREAD_PREFIX}{place.name}", daemon=True
+        )
+        self._thread.start()
+
+    def say(self, do: str, **message: object) -> None:
+        """Ask the server for something.
+
+        Raises
+        ------
+        BackendError
+            The server is gone.
+        """
+        try:
+            self._connection.send(json.dumps({"do": do, **message}).encode())
+        except OSError as error:
+            raise BackendError(
+                "the fork server of this run is gone", why=self.last_words() or str(error)
+            ) from None
+
+    def last_words(self) -> str | None:
+        """What the server printed before it died."""
+        try:
+            text = self.place.errors.read_text(errors="replace").strip()
+        except OSError:
+            return None
+        return text[-2000:] or None
+
+    def close(self, *, wait: bool) -> None:
+        """Disconnect. With ``wait``, until the server has left; it leaves once nothing runs."""
+        self.alive = False
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._connection.close()
+        if self._pid is not None:
+            with contextlib.suppress(OSError):
+                _await(self._pid, CLOSING if wait else 0.0)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                packet = self._connection.recv(PACKET)
+            except OSError:
+                packet = b""
+            if not packet:
+                break
+            self._hear(self, json.loads(packet))
+        if self.alive:
+            self.alive = False
+            self._hear(self, None)
+
+
+def start(spec: TaskSpec, hear: Callable[[Link, Mapping[str, Any] | None], None]) -> Link:
+    """Start a fork server: a fork of this process if that is safe, else a fresh interpreter.
+
+    Parameters
+    ----------
+    spec
+        The first task: a fresh server imports its module.
+    hear
+        As in :class:`Link`.
+
+    Raises
+    ------
+    StoreUnavailable
+        ``UPSHIFT_HOME`` cannot be written.
+    """
+    place = Place(f"{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with sockets.address(place.socket) as address:
+            listener.bind(address)
+        listener.listen(8)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"Upshift cannot keep its state in {place.folder.parent}",
+            why=error.strerror,
+            fix="Set UPSHIFT_HOME to a folder that can be written.",
+        ) from None
+    fresh = unsafe_to_fork() is not None
+    pid = _start_fresh(listener, place) if fresh else _fork(listener, place)
+    listener.close()
+    link = Link(place, _connect(place), hear, pid)
+    if fresh and spec.entry.payload is None:
+        link.say("preload", code=encode(spec.code), module=spec.entry.module)
+    return link
+
+
+def find(name: str, hear: Callable[[Link, Mapping[str, Any] | None], None]) -> Link | None:
+    """Connect to a fork server that an earlier engine started.
+
+    If it is dead, what is left of it is killed, and None is returned only then. One that has not made
+    its lock yet is about to start, and has no tasks.
+    """
+    place = Place(name)
+    try:
+        return Link(place, _connect(place), hear)
+    except OSError:
+        forkserver.sweep(place)
+        return None
+
+
+def _fork(listener: socket.socket, place: Place) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()  # else the child would write it out once more
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads: looked at by unsafe_to_fork
+        pid = os.fork()
+    if pid == 0:
+        forkserver.serve(listener, place)
+    return pid
+
+
+def _start_fresh(listener: socket.socket, place: Place) -> int:
+    from upshift.worker.pools import VARIABLES
+
+    # Pools of one thread: nothing but the main thread is alive when it forks.
+    process = subprocess.Popen(
+        command("--forkserver", str(listener.fileno()), place.name),
+        pass_fds=(listener.fileno(),),
+        start_new_session=True,
+        env={**dict.fromkeys(VARIABLES, "1"), **os.environ},
+        stdin=subprocess.DEVNULL,
+    )
+    process.returncode = 0  # waited for by the link
+    return process.pid
+
+
+def _connect(place: Place) -> socket.socket:
+    connection = sockets.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    try:
+        with sockets.address(place.socket) as address:
+            connection.connect(address)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _await(pid: int, seconds: float) -> None:
+    descriptor = os.pidfd_open(pid)
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        if poller.poll(seconds * 1000):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+    finally:
+        os.close(descriptor)

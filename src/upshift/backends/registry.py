@@ -1,0 +1,71 @@
+"""Backends by name: the built-in ones, and those that other packages register."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import cast
+
+from upshift.backends.base import Backend, Provider, Sink
+from upshift.config.configuration import Target
+from upshift.errors import ConfigError, NotFound, suggestion
+
+GROUP = "upshift.backends"
+"""The entry point group of third parties' backends."""
+
+BUILT_IN = {
+    "fake": "upshift.backends.fake:FakeBackend",
+    "local": "upshift.backends.local:LocalBackend",
+}
+"""Where each built-in backend is. None is imported before it is used."""
+
+
+def open_backend(target: Target, *, store: str, sink: Sink) -> Backend:
+    """Open the backend of a target.
+
+    Parameters
+    ----------
+    target
+        The target.
+    store
+        Address of the store.
+    sink
+        Takes the backend's events, from any thread.
+
+    Raises
+    ------
+    NotFound
+        No backend has this name.
+    ConfigError
+        An option of the target means nothing to it, or the package that has it cannot be imported.
+    MissingExtra
+        A package that it needs is not installed.
+    """
+    return _provider(target)(target, store=store, sink=sink)
+
+
+def backend_names() -> list[str]:
+    """The names of all backends that are there."""
+    return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+
+
+def _provider(target: Target) -> Provider:
+    name = target.backend
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        return cast(Provider, getattr(import_module(module), attribute))
+    for entry in entry_points(group=GROUP, name=name):
+        try:
+            return cast(Provider, entry.load())
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"backend {name!r} of target {target.name!r} cannot be loaded from {entry.value}",
+                why=str(error),
+                fix="Install the package that registers it anew, or fix it.",
+            ) from error
+    raise NotFound(
+        f"no backend is named {name!r}, which target {target.name!r} asks for",
+        fix=f"{suggestion(name, backend_names())}\n"
+        f"A package adds one with an entry point in the group {GROUP}:\n"
+        f'[project.entry-points."{GROUP}"]\n{name} = "package.module:Backend"',
+    )
