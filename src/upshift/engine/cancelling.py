@@ -1,0 +1,128 @@
+"""Cancelling a run from another process: :func:`cancel`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import attrs
+
+from upshift.backends.base import Job
+from upshift.backends.registry import open_backend
+from upshift.config.configuration import Configuration
+from upshift.engine.control import ask
+from upshift.engine.lease import Lease
+from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
+from upshift.errors import RunOwned, StoreError
+from upshift.spec.task import Failure
+from upshift.store.catalog import AttemptRow, Catalog, RunRow, open_catalog
+from upshift.store.store import open_store
+
+if TYPE_CHECKING:
+    from upshift.backends.base import Backend, Event
+
+_UNFINISHED = (PENDING, RUNNING)
+
+
+def cancel(ref: str, configuration: Configuration) -> str:
+    """Stop a run. What is done is kept.
+
+    Parameters
+    ----------
+    ref
+        The run's id, a unique prefix of it, or ``latest``.
+    configuration
+        Where the catalog and the targets are.
+
+    Returns
+    -------
+    str
+        A sentence for the user.
+
+    Raises
+    ------
+    NotFound
+        There is no such run.
+    RunOwned
+        An engine owns the run and does not answer: it is on another machine, or stopped.
+    """
+    with contextlib.closing(open_catalog(configuration)) as catalog:
+        row = catalog.run(ref)
+        try:
+            with Lease(row.id):
+                row = catalog.run(row.id)
+                if row.status not in _UNFINISHED:
+                    return f"run {row.id} has ended already: {row.status}"
+                stopped = _cancel_ownerless(row, configuration, catalog)
+                left = f", {stopped} of its tasks still ran and were stopped" if stopped else ""
+                return f"run {row.id} is cancelled: no engine was at work on it any more{left}"
+        except RunOwned:
+            if ask(row.id, "cancel") is None:
+                raise
+            return f"run {row.id} is being cancelled"
+
+
+def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalog) -> int:
+    attempts = [attempt for attempt in catalog.attempts(row.id) if attempt.status in _UNFINISHED]
+    stopped = _stop_jobs(row, attempts, configuration) if attempts else set()
+    now = time.time()
+    store = open_store(row.store, durability=configuration.durability)
+    ended = []
+    for attempt in attempts:
+        result = store.read_result(attempt.task, attempt.number)
+        failure = result.failure if result else Failure(reason="cancelled", message="the run was cancelled")
+        ended.append(
+            attrs.evolve(
+                attempt,
+                status=result.status if result else CANCELLED,
+                reason=failure.reason if failure else None,
+                ended=result.ended if result else now,
+                result=result,
+                failure=None if result else failure,
+            )
+        )
+    status = {attempt.task: attempt.status for attempt in ended}
+    tasks = [
+        attrs.evolve(task, status=status.get(task.task, CANCELLED))
+        for task in catalog.tasks(row.id)
+        if task.status in _UNFINISHED
+    ]
+    catalog.record(tasks, ended)
+    catalog.update_run(row.id, status=CANCELLED, ended=now)
+    return len(stopped)
+
+
+def _stop_jobs(row: RunRow, attempts: list[AttemptRow], configuration: Configuration) -> set[str]:
+    """Stop what still runs of these attempts, and wait until it has ended."""
+    store = open_store(row.store, durability=configuration.durability)
+    inbox: SimpleQueue[Event] = SimpleQueue()
+    target = configuration.target(row.target)
+    names = {target.name: target, **configuration.targets}
+    backends: dict[str, Backend] = {}
+    running: set[str] = set()
+    try:
+        for candidate in names.values():
+            if any(a.backend == candidate.backend for a in attempts) and candidate.backend not in backends:
+                backends[candidate.backend] = open_backend(candidate, store=row.store, sink=inbox.put)
+        for attempt in attempts:
+            backend = backends.get(attempt.backend)
+            path = store.spec_path(attempt.task, attempt.number)
+            try:
+                job = Job(spec=store.read_spec(path), spec_path=path)
+            except StoreError:  # it was never submitted
+                continue
+            handle = attempt.handle or (backend.find(job) if backend else None)
+            if backend and handle and backend.attach(handle, job):
+                running.add(handle)
+                backend.cancel(handle, grace=job.spec.grace)
+        stopped = set(running)
+        while running:
+            event = inbox.get()
+            if type(event).__name__ == "Ended":
+                running.discard(event.handle)
+        return stopped
+    finally:
+        for backend in backends.values():
+            backend.close()

@@ -1,0 +1,481 @@
+"""Drives a walk: hands ready tasks to backends, and tells the walk what became of them.
+
+::
+
+    walk ── ready ──► admit ── reused ─────────────────────────────► completed ──► walk
+                        └───► queue ── room ──► submit ──► backend
+    backend ── events ──► inbox ──► end ──► retry, after a pause ──► queue
+                                     └────► completed, failed ─────► walk
+
+One thread. It waits for one thing only, the inbox, and after each batch of events submits what can
+start before it writes down what happened: see :mod:`upshift.engine.journal`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from heapq import heappop, heappush
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import attrs
+
+from upshift.backends.base import Ended, Event, Job, LogGrew, Started, Waiting
+from upshift.engine.attempts import Attempt, Verdict, judge
+from upshift.engine.clock import Clock
+from upshift.engine.follow import LogReader
+from upshift.engine.journal import Journal, over
+from upshift.engine.keys import Keys
+from upshift.engine.leftovers import Leftovers
+from upshift.engine.places import Place, Terms
+from upshift.engine.reuse import Hit, Reuse, intact
+from upshift.engine.specs import Specs
+from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
+from upshift.engine.values import producers, task_inputs
+from upshift.engine.walk import ROUNDS, Walk
+from upshift.errors import BackendError, BlobDamaged, BlobMissing
+from upshift.report.progress import TaskChange
+from upshift.spec.artifact import Artifact
+from upshift.spec.task import Failure, TaskId
+from upshift.store import artifacts
+from upshift.store.catalog import AttemptRow, TaskRow
+from upshift.store.store import Store
+
+DEFAULT_GRACE = 10.0
+"""Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
+
+
+class Command(enum.Enum):
+    """What others put into the inbox, beside the events of backends and what is to be called."""
+
+    CANCEL = "cancel"
+    """Stop the run. The second one stops it without grace."""
+
+
+@attrs.define(kw_only=True)
+class Work:
+    """Everything that a driver works with."""
+
+    walk: Walk
+    terms: dict[str, Terms]
+    places: tuple[Place, ...]
+    store: Store
+    specs: Specs
+    reuse: Reuse
+    journal: Journal
+    leftovers: Leftovers
+    clock: Clock
+    inbox: SimpleQueue[Any]
+    keep_going: bool = False
+    submitted: Callable[[], None] = attrs.field(default=lambda: None)
+    """Called after the first submit: threads may be started from now on."""
+
+
+class Driver:
+    """Drives one walk to its end."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._walk = work.walk
+        self._journal = work.journal
+        self._keys = Keys()
+        self._changes: dict[Task, TaskChange] = {}
+        self._unexplained: list[Task] = []
+        self._timers: list[tuple[float, int, Task]] = []
+        self._retries = 0
+        self._submits = 0
+        self._told_submitted = False
+        self._stopping: str | None = None
+        self.first_failure: tuple[TaskId, Failure, int] | None = None
+        """The task that failed first, why, and in which attempt."""
+
+    def run(self) -> str:
+        """Drive the walk to its end.
+
+        Returns
+        -------
+        str
+            Status of the run.
+        """
+        for attempt in self._work.leftovers.watch_all():
+            self._journal.attempt(attempt)
+        self._walk.start()
+        self._advance()
+        while not self._done():
+            self._wait()
+            self._advance()
+        if self._walk.worst in (COMPLETED, SKIPPED):
+            return COMPLETED
+        return CANCELLED if self._stopping == CANCELLED else FAILED
+
+    def abandon(self) -> None:
+        """Stop what runs, because the run cannot go on, and wait until it has ended."""
+        self._cancel_jobs(None)
+        deadline = self._work.clock.monotonic() + 2 * DEFAULT_GRACE
+        while any(place.jobs for place in self._work.places):
+            item = self._work.clock.wait(self._work.inbox, deadline)
+            if item is None:
+                return
+            if isinstance(item, tuple) and isinstance(item[1], Ended):
+                item[0].jobs.pop(item[1].handle, None)
+
+    def finish(self) -> None:
+        """Take what other threads of the engine still had to say."""
+        while not self._work.inbox.empty():
+            item = self._work.inbox.get()
+            if callable(item):
+                item()
+
+    def _done(self) -> bool:
+        if not self._walk.finished:
+            return False
+        # What is left are jobs of an earlier engine that no task of this run asks for.
+        left = [attempt for place in self._work.places for attempt in place.jobs.values()]
+        for attempt in left:
+            if not attempt.cancelled:
+                self._cancel(attempt, None)
+        return not left
+
+    def _advance(self) -> None:
+        self._note_changes()
+        while self._walk.ready:
+            while self._walk.ready:
+                self._admit(self._walk.ready.popleft())
+            self._launch()
+        self._launch()
+        for task in self._unexplained:
+            task.cache_reason = self._work.reuse.why(task)
+            if task.status == RUNNING:  # submitted; nobody has said yet that it started
+                self._journal.task(task, status=PENDING)
+        self._unexplained.clear()
+        if self._submits and not self._told_submitted:
+            self._told_submitted = True
+            self._work.submitted()
+        self._note_changes()
+        self._journal.write()
+
+    # From ready to submitted
+
+    def _admit(self, task: Task) -> None:
+        """Take the task's result from where it is already, or queue it."""
+        task_id = self._journal.id(task)
+        try:
+            inputs, _ = task_inputs(task, self._walk.nodes, self._items_of)
+        except (BlobMissing, BlobDamaged) as error:
+            self._make_again(task, Failure(reason="infrastructure", message=str(error)))
+            return
+        task.key = self._keys.key(task.node, inputs)
+        terms = self._work.terms[task.node.node.step]
+        if task.redone_for is not None:
+            task.cached, task.origin = False, None
+            task.cache_reason = "its result was lost"
+            self._queue(task)
+        elif not self._resumed(task, task_id, terms):
+            found = self._work.reuse.find(task, task.key, strict=terms.strict, now=self._work.clock.now())
+            if isinstance(found, Hit):
+                self._reuse(task, found)
+            else:
+                task.cache_reason = found
+                if found is None:
+                    self._unexplained.append(task)
+                self._queue(task)
+
+    def _queue(self, task: Task) -> None:
+        terms = self._work.terms[task.node.node.step]
+        terms.place.queue.add(task, terms.need)
+
+    def _reuse(self, task: Task, hit: Hit) -> None:
+        result = hit.result
+        task.cached = True
+        task.cache_reason = hit.reason
+        task.origin = (result.task.run, result.task.step, result.task.index, result.attempt)
+        self._changes[task] = TaskChange(
+            task=self._journal.id(task),
+            status=COMPLETED,
+            cached=True,
+            granted=result.granted,
+            used=result.used,
+        )
+        self._walk.completed(task, result.outputs, degraded=result.degraded)
+
+    def _resumed(self, task: Task, task_id: TaskId, terms: Terms) -> bool:
+        """Go on with what an earlier engine of this run left of the task."""
+        found = self._work.leftovers.of(task_id, task.key, strict=terms.strict)
+        task.attempts = max(task.attempts, found.attempts)
+        if found.watched is not None:
+            self._take_over(task, found.watched, same=found.same)
+            return True
+        if found.over is not None:
+            attempt, verdict = found.over
+            self._journal.attempt(attempt, verdict, ended=self._work.clock.now())
+        if found.result is None:
+            return False
+        row = found.row
+        if row is not None:
+            task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
+        self._changes[task] = TaskChange(
+            task=task_id,
+            status=COMPLETED,
+            cached=True,
+            granted=found.result.granted,
+            used=found.result.used,
+        )
+        self._walk.completed(task, found.result.outputs, degraded=found.result.degraded)
+        return True
+
+    def _take_over(self, task: Task, attempt: Attempt, *, same: bool) -> None:
+        """Wait for a job that an earlier engine submitted; it is stopped if it is not the same work."""
+        attempt.task = task
+        self._walk.began(task)
+        self._journal.attempt(attempt)
+        self._journal.task(task)
+        if same:
+            self._tell_running(attempt)
+        else:
+            task.cache_reason = "the attempt that was running is of other code or inputs"
+            self._cancel(attempt, None)
+
+    def _launch(self) -> None:
+        """Submit as much as there is room for."""
+        for place in self._work.places:
+            while (taken := place.queue.take()) is not None:
+                self._submit(*taken)
+
+    def _submit(self, task: Task, need: Any) -> None:
+        terms = self._work.terms[task.node.node.step]
+        place = terms.place
+        task_id = self._journal.id(task)
+        try:
+            inputs, tainted = task_inputs(task, self._walk.nodes, self._items_of)
+        except (BlobMissing, BlobDamaged) as error:
+            place.queue.room.give_back(need)
+            self._make_again(task, Failure(reason="infrastructure", message=str(error)))
+            return
+        task.attempts += 1
+        spec = self._work.specs.make(
+            task, task_id, task.attempts, inputs, terms, degraded=tainted or terms.degraded
+        )
+        path = self._work.store.write_spec(spec)
+        log = LogReader(self._work.store.log_path(task_id, task.attempts))
+        attempt = Attempt(task, spec, place, "", need, log)
+        self._walk.began(task)
+        try:
+            attempt.handle = place.backend.submit(Job(spec=spec, spec_path=path))
+        except BackendError as error:
+            place.queue.room.give_back(need)
+            failure = Failure(reason="infrastructure", message=error.what, fix=error.fix)
+            self._end(attempt, task, Verdict(None, failure))
+            return
+        place.jobs[attempt.handle] = attempt
+        self._submits += 1
+        self._journal.attempt(attempt)
+        self._journal.task(task, status=PENDING)
+
+    # Events
+
+    def _wait(self) -> None:
+        deadline = self._timers[0][0] if self._timers else None
+        inbox = self._work.inbox
+        try:
+            item = self._work.clock.wait(inbox, deadline)
+        except KeyboardInterrupt:
+            item = Command.CANCEL
+        while item is not None:
+            self._take(item)
+            try:
+                item = inbox.get_nowait()
+            except Empty:
+                item = None
+        while self._timers and self._timers[0][0] <= self._work.clock.monotonic():
+            self._queue(heappop(self._timers)[2])
+
+    def _take(self, item: Any) -> None:
+        if isinstance(item, tuple):
+            self._hear(*item)
+        elif item is Command.CANCEL:
+            self._cancel_run()
+        else:
+            item()
+
+    def _hear(self, place: Place, event: Event) -> None:
+        attempt = place.jobs.get(event.handle)
+        if attempt is None:  # it was told twice, or of a job that is not ours
+            return
+        if isinstance(event, Ended):
+            del place.jobs[event.handle]
+            place.queue.room.give_back(attempt.need)
+            attempt.ended = event
+            result = self._work.store.read_result(attempt.task_id, attempt.number)
+            verdict = judge(attempt.task_id, attempt.number, result, event, cancelled=attempt.cancelled)
+            if attempt.task is None:  # a job of an earlier engine; its task may ask for it yet
+                self._journal.attempt(attempt, verdict, ended=self._work.clock.now())
+            else:
+                self._end(attempt, attempt.task, verdict)
+        elif isinstance(event, Started):
+            attempt.started = self._work.clock.now()
+            attempt.node = event.node
+            self._journal.attempt(attempt)
+            if attempt.task is not None:
+                self._journal.task(attempt.task)
+                self._tell_running(attempt)
+        elif isinstance(event, LogGrew):
+            self._journal.printed(attempt, size=event.size)
+        elif isinstance(event, Waiting):
+            self._journal.notice(event.why, attempt.task_id)
+
+    def _tell_running(self, attempt: Attempt) -> None:
+        self._journal.tell(
+            TaskChange(
+                task=attempt.task_id, status=RUNNING, attempt=attempt.number, granted=attempt.spec.granted
+            )
+        )
+
+    def _end(self, attempt: Attempt, task: Task, verdict: Verdict) -> None:
+        """The attempt is over. What that means for its task."""
+        now = self._work.clock.now()
+        replaced = attempt.cancelled and self._stopping is None
+        failure = verdict.failure
+        if failure is None and verdict.result is not None and not replaced:
+            self._changes[task] = over(attempt, verdict, now=now)
+            self._walk.completed(task, verdict.result.outputs, degraded=verdict.result.degraded)
+        elif replaced:
+            self._walk.again(task)
+            self._queue(task)
+        elif failure is not None:
+            self._fail(attempt, task, verdict, failure)
+        self._journal.printed(attempt, end=True)
+        self._journal.attempt(attempt, verdict, ended=now)
+
+    def _fail(self, attempt: Attempt, task: Task, verdict: Verdict, failure: Failure) -> None:
+        now = self._work.clock.now()
+        if self._stopping is not None and failure.reason == "cancelled":
+            self._changes[task] = over(attempt, verdict, now=now)
+            self._walk.cancelled(task)
+            return
+        if failure.lost and self._make_again(task, failure):
+            return
+        retry = task.node.definition.retry
+        task.failures += 1
+        if self._stopping is None and retry.again(failure.reason, task.failures):
+            pause = retry.pause(task.failures)
+            self._changes[task] = over(attempt, verdict, now=now, retry_in=pause)
+            self._walk.again(task)
+            self._retries += 1
+            heappush(self._timers, (self._work.clock.monotonic() + pause, self._retries, task))
+            return
+        self._changes[task] = over(attempt, verdict, now=now)
+        self._give_up(task, failure, attempt.number)
+
+    def _give_up(self, task: Task, failure: Failure, attempt: int) -> None:
+        if self.first_failure is None:
+            self.first_failure = (self._journal.id(task), failure, attempt)
+        self._walk.failed(task, failure)
+        if not self._work.keep_going:
+            self._stop(FAILED)
+
+    def _make_again(self, task: Task, failure: Failure) -> bool:
+        """Let the producers of what the task could not read run again, and then the task."""
+        if self._stopping is not None:
+            return False
+        lost = set(failure.lost)
+        makers = [
+            maker
+            for maker in producers(task, self._walk.nodes)
+            if not lost.isdisjoint(a.digest for a in maker.outputs.values())
+            or not intact(maker.outputs, self._work.store)
+        ]
+        if makers and task.rounds < ROUNDS:
+            self._journal.notice(f"{task}: an input is lost; {_names(makers)} again", self._journal.id(task))
+            self._walk.remake(task, makers)
+            return True
+        if not failure.lost:
+            self._give_up(task, failure, task.attempts + 1)
+        return False
+
+    # Stopping
+
+    def _stop(self, status: str) -> None:
+        self._stopping = status
+        self._walk.stop()
+        self._timers.clear()
+        for place in self._work.places:
+            place.queue.clear()
+        self._cancel_jobs(None)
+
+    def _cancel_run(self) -> None:
+        if self._stopping is None:
+            self._stop(CANCELLED)
+        else:
+            self._cancel_jobs(0.0)
+
+    def _cancel_jobs(self, grace: float | None) -> None:
+        for place in self._work.places:
+            for attempt in list(place.jobs.values()):
+                self._cancel(attempt, grace)
+
+    def _cancel(self, attempt: Attempt, grace: float | None) -> None:
+        attempt.cancelled = True
+        try:
+            attempt.place.backend.cancel(attempt.handle, grace=attempt.spec.grace if grace is None else grace)
+        except BackendError as error:
+            self._journal.notice(f"{attempt.task_id} cannot be cancelled: {error.what}", attempt.task_id)
+
+    # Notes
+
+    def _note_changes(self) -> None:
+        """Record and show what the walk has decided since the last time."""
+        walk, journal = self._walk, self._journal
+        for state in walk.sized:
+            journal.sized(state)
+            if state.node.mapped:
+                journal.forget(self._work.leftovers.surplus(state.node.name, len(state.tasks)))
+            for task in state.tasks:
+                if task.status == PENDING:
+                    journal.task(task)
+        walk.sized.clear()
+        for task in walk.changed:
+            change = self._changes.pop(task, None)
+            if task.status == RUNNING:
+                continue
+            journal.task(task)
+            if change is None and task.status != PENDING:
+                change = TaskChange(task=journal.id(task), status=task.status, failure=task.failure)
+                if task.status == FAILED and task.failure is not None:
+                    self._note_refusal(task, task.failure)
+            if change is not None:
+                journal.tell(change)
+        walk.changed.clear()
+        for state in walk.closed:
+            row = TaskRow(task=journal.id(Task(state, None)), status=state.ended or CANCELLED)
+            if row.status == SKIPPED:
+                journal.row(row)
+            journal.tell(TaskChange(task=row.task, status=row.status))
+        walk.closed.clear()
+
+    def _note_refusal(self, task: Task, failure: Failure) -> None:
+        """A step that failed before it could be submitted."""
+        task.attempts += 1
+        self._journal.attempt_row(
+            AttemptRow(
+                task=self._journal.id(task),
+                number=task.attempts,
+                status=FAILED,
+                reason=failure.reason,
+                backend=self._work.terms[task.node.node.step].place.backend.name,
+                ended=self._work.clock.now(),
+                failure=failure,
+            )
+        )
+        if self.first_failure is None:
+            self.first_failure = (self._journal.id(task), failure, task.attempts)
+        if self._stopping is None and not self._work.keep_going:
+            self._stop(FAILED)
+
+    def _items_of(self, artifact: Artifact) -> tuple[Artifact, ...]:
+        return artifacts.items_of(artifact, self._work.store)
+
+
+def _names(tasks: list[Task]) -> str:
+    names = ", ".join(str(task) for task in tasks[:3])
+    return f"{names}{', …' if len(tasks) > 3 else ''} run{'s' if len(tasks) == 1 else ''}"

@@ -1,0 +1,209 @@
+"""What an earlier engine left of a run that is resumed: done tasks, and jobs that may still run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from upshift.backends.base import Ended, Job
+from upshift.engine.attempts import Attempt, Verdict, judge
+from upshift.engine.follow import LogReader
+from upshift.engine.keys import same_work
+from upshift.engine.places import Place
+from upshift.engine.reuse import intact
+from upshift.engine.schedule import Need
+from upshift.engine.tasks import COMPLETED, PENDING, RUNNING
+from upshift.errors import ConfigError
+from upshift.spec.hardware import Hardware
+from upshift.spec.task import TaskId, TaskResult, TaskSpec
+from upshift.store.catalog import AttemptRow, Catalog, TaskRow
+from upshift.store.store import Store
+
+
+@attrs.frozen(kw_only=True)
+class Found:
+    """What is left of one task.
+
+    Parameters
+    ----------
+    attempts
+        Number of its newest attempt; 0: it has none.
+    result, row
+        Its result, if that is of the same work and whole; and its row, if it had ended.
+    over
+        An attempt of which nobody had seen the end, and what became of it.
+    watched, same
+        An attempt that runs, and whether it does the same work.
+    """
+
+    attempts: int = 0
+    result: TaskResult | None = None
+    row: TaskRow | None = None
+    over: tuple[Attempt, Verdict] | None = None
+    watched: Attempt | None = None
+    same: bool = False
+
+
+class Leftovers:
+    """What is recorded of a run, looked at once for each task.
+
+    Parameters
+    ----------
+    places
+        Where its jobs may run.
+    store
+        Its store.
+    tasks
+        The rows of tasks.
+    attempts
+        The newest attempt of each task.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        store: Store,
+        *,
+        tasks: Mapping[TaskId, TaskRow] | None = None,
+        attempts: Mapping[TaskId, AttemptRow] | None = None,
+    ) -> None:
+        self._places = places
+        self._store = store
+        self._tasks = dict(tasks or {})
+        self._attempts = dict(attempts or {})
+        self._unfinished: dict[TaskId, Attempt] = {}
+        self._resumed = tasks is not None
+        self._steps: dict[str, list[TaskId]] | None = None
+
+    @classmethod
+    def of_run(cls, run: str, catalog: Catalog, places: Sequence[Place], store: Store) -> Leftovers:
+        """What is left of a run."""
+        newest: dict[TaskId, AttemptRow] = {}
+        for row in catalog.attempts(run):
+            if row.task not in newest or row.number > newest[row.task].number:
+                newest[row.task] = row
+        tasks = {row.task: row for row in catalog.tasks(run)}
+        return cls(places, store, tasks=tasks, attempts=newest)
+
+    def watch_all(self) -> list[Attempt]:
+        """Watch every recorded job that still runs.
+
+        Raises
+        ------
+        ConfigError
+            A job runs on a backend that this engine was not told to use.
+        """
+        for row in self._attempts.values():
+            if row.status in (PENDING, RUNNING):
+                self._unfinished[row.task] = self._watch(row)
+        return [attempt for attempt in self._unfinished.values() if attempt.ended is None]
+
+    def surplus(self, step: str, length: int) -> list[TaskId]:
+        """Recorded tasks of a mapped step beyond its ``length`` now, of which nothing runs."""
+        if self._steps is None:
+            self._steps = {}
+            for task in self._tasks:
+                self._steps.setdefault(task.step, []).append(task)
+        return [
+            task
+            for task in self._steps.get(step, ())
+            if task.index is not None and task.index >= length and task not in self._unfinished
+        ]
+
+    def of(self, task: TaskId, key: str | None, *, strict: bool) -> Found:
+        """What is left of a task; the second time nothing is.
+
+        Parameters
+        ----------
+        task
+            The task.
+        key
+            Its key now.
+        strict
+            Whether a degraded result will not do.
+        """
+        if not self._resumed:
+            return Found()
+        newest = self._attempts.pop(task, None)
+        number = newest.number if newest else 0
+        row = self._tasks.pop(task, None)
+        if row is not None and row.status == COMPLETED:
+            result = self._usable(self._recorded(row, number), key, strict=strict)
+            return Found(attempts=number, result=result, row=row)
+        attempt = self._unfinished.pop(task, None) or self._left_behind(task, number)
+        if attempt is None:
+            return Found(attempts=number)
+        if attempt.ended is None:
+            return Found(attempts=attempt.number, watched=attempt, same=same_work(attempt.spec.key, key))
+        result = self._store.read_result(task, attempt.number)
+        verdict = judge(task, attempt.number, result, attempt.ended)
+        usable = self._usable(result, key, strict=strict) if verdict.failure is None else None
+        return Found(attempts=attempt.number, over=(attempt, verdict), result=usable)
+
+    def _recorded(self, row: TaskRow, number: int) -> TaskResult | None:
+        task = row.task
+        if row.origin is not None:
+            run, step, index, number = row.origin
+            task = TaskId(run=run, step=step, index=index)
+        return self._store.read_result(task, number) if number else None
+
+    def _usable(self, result: TaskResult | None, key: str | None, *, strict: bool) -> TaskResult | None:
+        if result is None or result.status != COMPLETED or not same_work(result.key, key):
+            return None
+        if (strict and result.degraded) or not intact(result.outputs, self._store):
+            return None
+        return result
+
+    def _watch(self, row: AttemptRow) -> Attempt:
+        path = self._store.spec_path(row.task, row.number)
+        spec = self._store.read_spec(path)
+        place = next((p for p in self._places if p.backend.name == row.backend), None)
+        if place is None:
+            raise ConfigError(
+                f"{row.task} may still run on backend {row.backend!r}, which this run does not use now",
+                fix="Resume it on the target that it was started on, or cancel it first.",
+            )
+        if row.handle is None:
+            return self._find(spec, path, [place])
+        attempt = self._attempt(spec, place, row.handle, started=row.started)
+        if place.backend.attach(row.handle, Job(spec=spec, spec_path=path)):
+            self._occupy(attempt)
+        else:
+            attempt.ended = Ended(handle=row.handle)
+        return attempt
+
+    def _left_behind(self, task: TaskId, number: int) -> Attempt | None:
+        """An attempt that an engine was about to submit when it was killed, and may have submitted."""
+        path = None
+        for candidate in self._specs_after(task, number):
+            path = candidate
+        return None if path is None else self._find(self._store.read_spec(path), path, self._places)
+
+    def _specs_after(self, task: TaskId, number: int) -> Iterator[str]:
+        while (self._store.root / (path := self._store.spec_path(task, number + 1))).exists():
+            yield path
+            number += 1
+
+    def _find(self, spec: TaskSpec, path: str, places: Sequence[Place]) -> Attempt:
+        job = Job(spec=spec, spec_path=path)
+        for place in places:
+            handle = place.backend.find(job)
+            if handle is not None and place.backend.attach(handle, job):
+                attempt = self._attempt(spec, place, handle)
+                self._occupy(attempt)
+                return attempt
+        attempt = self._attempt(spec, places[0], "")
+        attempt.ended = Ended(handle="")
+        return attempt
+
+    def _attempt(self, spec: TaskSpec, place: Place, handle: str, *, started: float | None = None) -> Attempt:
+        need = place.queue.room.clipped(Need.of(spec.granted or Hardware()))
+        log = LogReader(self._store.log_path(spec.task, spec.attempt), skip=True)
+        attempt = Attempt(None, spec, place, handle, need, log)
+        attempt.started = started
+        return attempt
+
+    def _occupy(self, attempt: Attempt) -> None:
+        attempt.place.queue.room.take(attempt.need)
+        attempt.place.jobs[attempt.handle] = attempt

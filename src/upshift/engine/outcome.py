@@ -1,0 +1,52 @@
+"""How a run that did not complete is reported to whoever started it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from upshift.errors import RunCancelled, RunFailed
+from upshift.spec.task import Failure, TaskId
+from upshift.store.history import Run
+
+
+def raise_unless_completed(
+    run: Run, status: str, first: tuple[TaskId, Failure, int] | None, *, log: Path | None
+) -> None:
+    """Raise what a run with this status deserves.
+
+    Parameters
+    ----------
+    run
+        The run.
+    status
+        Its status.
+    first
+        The task that failed first, why, and in which attempt.
+    log
+        What that attempt printed, if it printed anything.
+
+    Raises
+    ------
+    RunCancelled, RunFailed
+    """
+    go_on = f"upshift resume {run.id} goes on from what is done."
+    if status == "cancelled":
+        raise RunCancelled(f"run {run.id} was cancelled", run=run, fix=go_on)
+    if status == "completed":
+        return
+    if first is None:
+        raise RunFailed(f"run {run.id} failed", run=run, fix=f"See upshift show {run.id}.")
+    task, failure, attempt = first
+    tried = f" in attempt {attempt}" if attempt > 1 else ""
+    why = failure.traceback.rstrip() if failure.traceback else None
+    advice = [failure.fix] if failure.fix else []
+    if log is not None:
+        advice.append(f"upshift logs {run.id} {task.step} shows what it printed; the file is {log}")
+    advice.append(go_on)
+    raise RunFailed(
+        f"step {task} failed{tried} ({failure.reason}): {failure.message}",
+        run=run,
+        where=failure.where,
+        why=why,
+        fix="\n".join(advice),
+    )

@@ -1,0 +1,299 @@
+"""Where the steps of a run go, and what they get there; refused before anything runs if need be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.backends.base import Backend, Event, Offer, Shortfall
+from upshift.backends.registry import open_backend as open_registered
+from upshift.config.configuration import Configuration, Target
+from upshift.config.resources import ResourceSettings
+from upshift.engine.schedule import Need, Queue, Room
+from upshift.errors import ConfigError, NotFound, RequestRefused
+from upshift.graph import Graph, StepDefinition
+from upshift.spec.hardware import Hardware
+
+if TYPE_CHECKING:
+    from upshift.engine.attempts import Attempt
+
+OpenBackend = Callable[..., Backend]
+"""As :func:`upshift.backends.registry.open_backend`."""
+
+
+class Place:
+    """One target with its open backend, what waits for it and what runs on it."""
+
+    def __init__(
+        self, target: Target, *, store: str, inbox: SimpleQueue[Any], open_backend: OpenBackend
+    ) -> None:
+        self.target = target
+        self.backend: Backend = open_backend(target, store=store, sink=self._receive)
+        self.queue = Queue(Room(self.backend.capacity()))
+        self.jobs: dict[str, Attempt] = {}
+        self._inbox = inbox
+
+    def _receive(self, event: Event) -> None:
+        # Handles are unique within a backend only.
+        self._inbox.put((self, event))
+
+
+@attrs.frozen(kw_only=True)
+class Terms:
+    """What a step gets.
+
+    Parameters
+    ----------
+    place
+        Where it runs.
+    granted
+        What it is granted there.
+    need
+        What it takes up there.
+    strict
+        Whether it gets all that it asks for, or does not run.
+    shortfalls
+        What it does not get.
+    """
+
+    place: Place
+    granted: Hardware
+    need: Need
+    strict: bool
+    shortfalls: tuple[Shortfall, ...] = ()
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it gets less than it asks for."""
+        return bool(self.shortfalls)
+
+
+def open_places(
+    graph: Graph,
+    configuration: Configuration,
+    target: str | None,
+    *,
+    inbox: SimpleQueue[Any],
+    open_backend: OpenBackend = open_registered,
+) -> dict[str | None, Place]:
+    """Open the backend of each target that the graph's steps name; the run's own is under None.
+
+    Raises
+    ------
+    NotFound, ConfigError, MissingExtra
+        A target or its backend is not there, or cannot be used.
+    """
+    own = configuration.target(target)
+    store = configuration.store_address(own)
+    places: dict[str | None, Place] = {}
+    try:
+        places[None] = Place(own, store=store, inbox=inbox, open_backend=open_backend)
+        by_target = {own.name: places[None]}
+        used = {node.step for node in graph.nodes}
+        for name, definition in graph.steps.items():
+            if name not in used or definition.on in places:
+                continue
+            other = _target_of(name, definition, configuration)
+            if other.name not in by_target:
+                if configuration.store_address(other) != store:
+                    raise ConfigError(
+                        f"step {name} runs on target {other.name!r}, whose store is not that of {own.name!r}",
+                        where=definition.location,
+                        why="The steps of a run hand each other their results through one store.",
+                        fix="Give both targets the same store.",
+                    )
+                by_target[other.name] = Place(other, store=store, inbox=inbox, open_backend=open_backend)
+            places[definition.on] = by_target[other.name]
+    except BaseException:
+        close_places(places.values())
+        raise
+    return places
+
+
+def close_places(places: Iterable[Place]) -> None:
+    """Close each backend once."""
+    for place in dict.fromkeys(places):
+        place.backend.close()
+
+
+def _target_of(name: str, definition: StepDefinition, configuration: Configuration) -> Target:
+    try:
+        return configuration.target(definition.on)
+    except NotFound as error:
+        error.what = f"step {name}: {error.what}"
+        error.where = definition.location or error.where
+        raise
+
+
+@attrs.frozen(kw_only=True)
+class Proposal:
+    """What a place offers to a step, before anybody has said yes.
+
+    Parameters
+    ----------
+    step, definition
+        The step.
+    place
+        Where it would run.
+    offer
+        What it would get there.
+    strict
+        Whether it gets all that it asks for, or does not run.
+    """
+
+    step: str
+    definition: StepDefinition
+    place: Place
+    offer: Offer
+    strict: bool
+
+    @property
+    def refused(self) -> bool:
+        """Whether the step cannot run like this."""
+        return self.offer.granted is None or (self.strict and bool(self.offer.shortfalls))
+
+
+def proposals(
+    graph: Graph, places: Mapping[str | None, Place], *, strict: bool | None
+) -> dict[str, Proposal]:
+    """What each step that is used is offered, by the name of its definition.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    places
+        As :func:`open_places` gives them.
+    strict
+        Whether to refuse what cannot be honoured in full; None: as each backend has it.
+    """
+    offers: dict[tuple[Place, ResourceSettings], Offer] = {}
+    found: dict[str, Proposal] = {}
+    for name in dict.fromkeys(node.step for node in graph.nodes):
+        definition = graph.steps[name]
+        place = places[definition.on]
+        asked = (place, definition.request)
+        if asked not in offers:
+            offers[asked] = place.backend.offer(definition.request)
+        found[name] = Proposal(
+            step=name,
+            definition=definition,
+            place=place,
+            offer=_with_image(offers[asked], definition, place),
+            strict=place.backend.capabilities.strict if strict is None else strict,
+        )
+    return found
+
+
+def refusal(offered: Iterable[Proposal], *, strict: bool | None) -> RequestRefused | None:
+    """The error that names every step that is refused; None: all of them can run.
+
+    Parameters
+    ----------
+    offered
+        What :func:`proposals` gave.
+    strict
+        What the user said.
+    """
+    refused = [proposal for proposal in offered if proposal.refused]
+    return _refusal(refused, strict) if refused else None
+
+
+def settle_terms(
+    graph: Graph, places: Mapping[str | None, Place], *, strict: bool | None
+) -> dict[str, Terms]:
+    """What each step that is used gets, by the name of its definition.
+
+    The parameters are those of :func:`proposals`.
+
+    Raises
+    ------
+    RequestRefused
+        A step does not get what it asks for, and strictly has to; or gets nothing at all. All such
+        steps are named.
+    """
+    offered = proposals(graph, places, strict=strict)
+    error = refusal(offered.values(), strict=strict)
+    if error is not None:
+        raise error
+    return {
+        name: Terms(
+            place=proposal.place,
+            granted=proposal.offer.granted,
+            need=Need.of(proposal.offer.granted),
+            strict=proposal.strict,
+            shortfalls=proposal.offer.shortfalls,
+        )
+        for name, proposal in offered.items()
+        if proposal.offer.granted is not None  # always: nothing at all would have been refused
+    }
+
+
+def notices(graph: Graph, terms: Mapping[str, Terms]) -> list[str]:
+    """One line for each step that gets less than it asks for, and one for each image that is not used."""
+    lines: list[str] = []
+    images: dict[str, tuple[list[str], Shortfall]] = {}
+    for name, own in terms.items():
+        short = [s for s in own.shortfalls if s.field != "image"]
+        if short:
+            asked = " and ".join(s.asked for s in short)
+            lines.append(f"{name}: asked {asked}, gets {_listing(s.got for s in short)}: {short[0].why}")
+        for shortfall in own.shortfalls:
+            if shortfall.field == "image":
+                images.setdefault(shortfall.asked, ([], shortfall))[0].append(name)
+    for names, shortfall in images.values():
+        lines.append(f"{', '.join(names)}: {shortfall.asked} is not used: {shortfall.why}")
+    return lines
+
+
+def _listing(texts: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(texts))
+
+
+def _with_image(offer: Offer, definition: StepDefinition, place: Place) -> Offer:
+    docker = definition.docker
+    if docker is None or not docker.explicit() or place.backend.capabilities.images:
+        return offer
+    image = f"image {docker.parent_image}" if docker.parent_image else "its own image"
+    missing = Shortfall(
+        field="image",
+        asked=image,
+        got="this environment",
+        why=f"backend {place.backend.name} runs steps in the environment of the run",
+        fix="Choose a target whose backend runs images.",
+    )
+    return attrs.evolve(offer, shortfalls=(*offer.shortfalls, missing))
+
+
+def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
+    lines = []
+    fixes = []
+    for proposal in refused:
+        for shortfall in proposal.offer.shortfalls or (_NOTHING,):
+            line = proposal.definition.origins.get(shortfall.field) or proposal.definition.location
+            at = f" ({line})" if line else ""
+            lines.append(
+                f"{proposal.step}{at}: asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}"
+            )
+            fixes.append(shortfall.fix)
+    places = _listing(repr(proposal.place.target.name) for proposal in refused)
+    steps = _listing(proposal.step for proposal in refused)
+    definition, shortfalls = refused[0].definition, refused[0].offer.shortfalls
+    field = shortfalls[0].field if shortfalls else ""
+    advice = " ".join(dict.fromkeys(fix for fix in fixes if fix))
+    if not advice:
+        advice = "Ask for less, or choose another target with --on."
+    if strict and all(proposal.offer.granted is not None for proposal in refused):
+        advice += " Without --strict it runs with what there is."
+    return RequestRefused(
+        f"target {places} cannot give what {steps} asks for",
+        where=definition.origins.get(field) or definition.location,
+        why="\n".join(lines),
+        fix=advice,
+    )
+
+
+_NOTHING = Shortfall(field="", asked="what it needs", got="nothing", why="the backend cannot run it")

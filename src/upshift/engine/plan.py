@@ -1,0 +1,313 @@
+"""What a run would do, found out without one: :func:`make_plan`. Nothing runs, no run is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import attrs
+
+from upshift.backends.base import Shortfall
+from upshift.backends.registry import open_backend as open_registered
+from upshift.config.configuration import Configuration
+from upshift.config.retry import Retry
+from upshift.engine.clock import Clock, SystemClock
+from upshift.engine.forecast import Forecast, Forecaster, PlannedTask
+from upshift.engine.options import RunOptions
+from upshift.engine.places import (
+    OpenBackend,
+    Place,
+    Proposal,
+    close_places,
+    open_places,
+    proposals,
+    refusal,
+)
+from upshift.engine.reuse import Reuse
+from upshift.engine.values import plain_value
+from upshift.errors import UpshiftError, UsageError
+from upshift.graph import Graph, Node, references
+from upshift.spec.artifact import Artifact
+from upshift.spec.hardware import Hardware
+from upshift.spec.task import Code
+from upshift.store.catalog import open_catalog
+from upshift.store.packages import preview_package
+from upshift.store.project_files import LeftOut
+from upshift.store.store import Store, open_store
+
+
+@attrs.frozen(kw_only=True)
+class Edge:
+    """One step needs another.
+
+    Parameters
+    ----------
+    step
+        Name of the step that is needed.
+    kind
+        ``"data"``: its result; ``"item"``: one task for each of its items, or of its tasks;
+        ``"when"``: its boolean; ``"after"``: only its end.
+    """
+
+    step: str
+    kind: str
+
+
+@attrs.frozen(kw_only=True)
+class PlannedValue:
+    """One value of a request.
+
+    Parameters
+    ----------
+    field
+        Of :class:`~upshift.config.ResourceSettings`.
+    value
+        Sizes in bytes.
+    origin
+        Who said it, as ``file:line (@decorator)``.
+    """
+
+    field: str
+    value: Any
+    origin: str | None
+
+
+@attrs.frozen(kw_only=True)
+class PlannedStep:
+    """One step of a plan.
+
+    Parameters
+    ----------
+    name
+        Its name in the graph.
+    step
+        Name of its definition, which other steps of the plan may share.
+    location
+        Where the pipeline calls it, as ``file:line``.
+    needs
+        The steps that come before it, each once for each kind of need.
+    mapped
+        Whether it has one task for each item.
+    length, tasks
+        As in :class:`~upshift.engine.forecast.Forecast`.
+    target, backend
+        Where it runs.
+    request
+        What it asks for.
+    asked, granted
+        The same as a record, and what it would be granted; None: nothing can be.
+    strict
+        Whether it gets all that it asks for, or does not run.
+    shortfalls
+        What it would not get.
+    refused
+        Whether the run would be refused for it.
+    retry, timeout, cache, cache_expires
+        As in its definition; seconds.
+    docker
+        The settings of its image that were said.
+    images
+        Whether its backend runs images at all.
+    """
+
+    name: str
+    step: str
+    location: str | None
+    needs: tuple[Edge, ...]
+    mapped: bool
+    length: int | None
+    tasks: tuple[PlannedTask, ...]
+    target: str
+    backend: str
+    request: tuple[PlannedValue, ...]
+    asked: Hardware
+    granted: Hardware | None
+    strict: bool
+    shortfalls: tuple[Shortfall, ...]
+    refused: bool
+    retry: Retry
+    timeout: float | None
+    cache: bool
+    cache_expires: float | None
+    docker: Mapping[str, Any]
+    images: bool
+
+
+@attrs.frozen(kw_only=True)
+class PlannedCode:
+    """The code package that the run would keep, or send to other machines.
+
+    Parameters
+    ----------
+    project
+        The project's folder.
+    files, bytes
+        How many files it would hold, and their size together; None: there can be no package.
+    left_out
+        What it would not hold though no ignore file names it.
+    problem
+        Why there can be none.
+    """
+
+    project: str
+    files: int | None = None
+    bytes: int | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    problem: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """What a run would do.
+
+    Parameters
+    ----------
+    pipeline, target
+        As in the run's row.
+    store
+        Address of the store.
+    params
+        The pipeline's parameters; those that are plain data by value, others as artifacts.
+    steps
+        In the order in which each comes after what it needs.
+    code
+        The code package.
+    refusals
+        The errors that the run would be refused with; the first one is what it would raise.
+    """
+
+    pipeline: str
+    target: str
+    store: str
+    params: Mapping[str, Any]
+    steps: tuple[PlannedStep, ...]
+    code: PlannedCode
+    refusals: tuple[UpshiftError, ...] = ()
+
+
+def make_plan(
+    graph: Graph,
+    *,
+    code: Code,
+    configuration: Configuration,
+    options: RunOptions,
+    open_backend: OpenBackend = open_registered,
+    clock: Clock | None = None,
+) -> Plan:
+    """What :func:`upshift.engine.execute` would do with the same arguments.
+
+    Parameters
+    ----------
+    graph, code, configuration, options
+        As for a run.
+    open_backend, clock
+        Given by tests.
+
+    Raises
+    ------
+    NotFound, ConfigError, MissingExtra
+        A target or its backend is not there, or cannot be used.
+    GraphError
+        The graph cannot be walked.
+    StoreUnavailable
+        The store or the catalog cannot be read.
+    """
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
+    try:
+        target = places[None].target
+        store = open_store(configuration.store_address(target), durability=configuration.durability)
+        offered = proposals(graph, places, strict=options.strict)
+        refused = refusal(offered.values(), strict=options.strict)
+        with contextlib.closing(open_catalog(configuration)) as catalog:
+            forecasts = Forecaster(
+                graph,
+                strict={name: proposal.strict for name, proposal in offered.items()},
+                # No run has an empty name: a plan leaves none of the earlier runs out.
+                reuse=Reuse("", graph.pipeline, catalog, store, enabled=options.reuse),
+                reusing=options.reuse,
+                store=store,
+                truth=lambda artifact: plain_value(artifact, store),
+                now=(clock or SystemClock()).now(),
+            ).forecast()
+        nodes = {node.name: node for node in graph.nodes}
+        position = {name: i for i, name in enumerate(forecasts)}
+        planned_code, problem = _code(code, places, store)
+        return Plan(
+            pipeline=graph.pipeline,
+            target=target.name,
+            store=store.address,
+            params={name: _param(artifact, store) for name, artifact in graph.params.items()},
+            steps=tuple(
+                _step(nodes[name], position, offered[nodes[name].step], forecast)
+                for name, forecast in forecasts.items()
+            ),
+            code=planned_code,
+            refusals=tuple(error for error in (refused, problem) if error is not None),
+        )
+    finally:
+        close_places(places.values())
+
+
+def _step(node: Node, position: Mapping[str, int], proposal: Proposal, forecast: Forecast) -> PlannedStep:
+    definition, place = proposal.definition, proposal.place
+    return PlannedStep(
+        name=node.name,
+        step=node.step,
+        location=node.location,
+        needs=_edges(node, position),
+        mapped=node.mapped,
+        length=forecast.length,
+        tasks=forecast.tasks,
+        target=place.target.name,
+        backend=place.backend.name,
+        request=tuple(
+            PlannedValue(field=field, value=value, origin=definition.origins.get(field))
+            for field, value in definition.request.explicit().items()
+        ),
+        asked=Hardware.asked(definition.request),
+        granted=proposal.offer.granted,
+        strict=proposal.strict,
+        shortfalls=proposal.offer.shortfalls,
+        refused=proposal.refused,
+        retry=definition.retry,
+        timeout=definition.timeout,
+        cache=definition.cache,
+        cache_expires=definition.cache_expires,
+        docker=definition.docker.explicit() if definition.docker else {},
+        images=place.backend.capabilities.images,
+    )
+
+
+def _edges(node: Node, position: Mapping[str, int]) -> tuple[Edge, ...]:
+    edges: dict[Edge, None] = {}
+    for parameter, source in node.inputs.items():
+        for reference in references(source):
+            by_item = parameter in node.over and reference is source
+            edges[Edge(step=reference.node, kind="item" if by_item else "data")] = None
+    edges.update({Edge(step=name, kind="after"): None for name in node.after})
+    if node.when is not None:
+        edges[Edge(step=node.when.node, kind="when")] = None
+    return tuple(sorted(edges, key=lambda edge: position[edge.step]))
+
+
+def _code(
+    code: Code, places: Mapping[str | None, Place], store: Store
+) -> tuple[PlannedCode, UsageError | None]:
+    """What the package would hold; the error too, where the run cannot do without one."""
+    try:
+        preview = preview_package(Path(code.project), store)
+    except UsageError as error:
+        needed = any(place.backend.capabilities.remote for place in places.values())
+        return PlannedCode(project=code.project, problem=error.what), error if needed else None
+    return PlannedCode(
+        project=code.project, files=len(preview.files), bytes=preview.bytes, left_out=preview.left_out
+    ), None
+
+
+def _param(artifact: Artifact, store: Store) -> Any:
+    plain = artifact.serializer == "json" and artifact.inline is not None
+    return plain_value(artifact, store) if plain else artifact

@@ -1,0 +1,55 @@
+"""A plan as the JSON that ``upshift plan --json`` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from upshift.engine.plan import Plan, PlannedStep
+from upshift.errors import UpshiftError
+from upshift.spec.artifact import Artifact
+
+_PLAIN = (
+    *("name", "step", "location", "mapped", "target", "backend", "strict", "refused"),
+    *("timeout", "cache", "cache_expires"),
+)
+
+
+def plan_as_json(plan: Plan) -> dict[str, Any]:
+    """Everything that a plan says; sizes are bytes, times seconds, null where unknown."""
+    return {
+        "pipeline": plan.pipeline,
+        "target": plan.target,
+        "store": plan.store,
+        "params": {name: _param(value) for name, value in plan.params.items()},
+        "steps": [_step(step) for step in plan.steps],
+        "code": attrs.asdict(plan.code),
+        "refused": [_error(error) for error in plan.refusals],
+    }
+
+
+def _step(step: PlannedStep) -> dict[str, Any]:
+    return {
+        **{name: getattr(step, name) for name in _PLAIN},
+        "needs": [attrs.asdict(edge) for edge in step.needs],
+        "request": {value.field: {"value": value.value, "origin": value.origin} for value in step.request},
+        "asked": step.asked.as_json(),
+        "granted": None if step.granted is None else step.granted.as_json(),
+        "shortfalls": [attrs.asdict(shortfall) for shortfall in step.shortfalls],
+        "retry": attrs.asdict(step.retry),
+        "docker": dict(step.docker),
+        "length": step.length,
+        "tasks": [attrs.asdict(task) for task in step.tasks],
+    }
+
+
+def _param(value: Any) -> Any:
+    """The value where JSON has one for it; else what it is."""
+    if isinstance(value, Artifact):
+        return {"type": value.type, "digest": value.digest, "bytes": value.bytes}
+    return value
+
+
+def _error(error: UpshiftError) -> dict[str, str | None]:
+    return {name: getattr(error, name) for name in ("what", "where", "why", "fix")}

@@ -1,0 +1,210 @@
+"""Finding the result of earlier, equal work; and saying why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+
+import attrs
+
+from upshift.engine.keys import ONCE, key_parts, same_work
+from upshift.engine.tasks import COMPLETED, NodeState, Task
+from upshift.errors import BlobDamaged, BlobMissing
+from upshift.graph import Graph
+from upshift.spec.artifact import Artifact
+from upshift.spec.codec import from_json
+from upshift.spec.task import TaskResult
+from upshift.store import artifacts
+from upshift.store.catalog import Catalog, RunRow, TaskRow
+from upshift.store.store import Store
+
+_NAMED = 3
+"""Pieces of changed code that are named."""
+
+_RUNS_COMPARED = 10
+"""Earlier runs that are looked into for a reason why there is no result."""
+
+
+@attrs.frozen
+class Hit:
+    """A result that can be reused."""
+
+    result: TaskResult
+    reason: str
+
+
+class Reuse:
+    """Looks for results of earlier runs in one store.
+
+    Parameters
+    ----------
+    run
+        Id of this run, whose own results do not count: whether an equal task of the same run is
+        done already would depend on chance.
+    catalog, store
+        Where to look.
+    enabled
+        Whether the user wants anything reused.
+    """
+
+    def __init__(self, run: str, pipeline: str, catalog: Catalog, store: Store, *, enabled: bool) -> None:
+        self._run = run
+        self._catalog = catalog
+        self._store = store
+        self._enabled = enabled
+        self._history = _History(run, pipeline, catalog, store)
+
+    def find(self, task: Task, key: str, *, strict: bool, now: float) -> Hit | str | None:
+        """A result of equal work, or why one cannot be used; None: there is none, see :meth:`why`.
+
+        Parameters
+        ----------
+        task
+            The task.
+        key
+            Its key.
+        strict
+            Whether the grant must be all that was asked for; then no degraded result will do.
+        now
+            Seconds since the epoch.
+        """
+        if key.startswith(ONCE):
+            return "cache=False"
+        if not self._enabled:
+            return "reuse is switched off for this run"
+        why: str | None = None
+        expires = task.node.definition.cache_expires
+        for found, attempt in self._catalog.find_results(key, store=self._store.address):
+            if found.run == self._run:
+                continue
+            result = self._store.read_result(found, attempt)
+            if result is None or result.status != COMPLETED:
+                why = why or f"the result of run {found.run} is missing or damaged"
+            elif strict and result.degraded:
+                why = why or f"the result of run {found.run} was made with less than the step asks for"
+            elif expires is not None and result.ended + expires <= now:
+                why = why or f"the result of run {found.run} has expired"
+            elif not intact(result.outputs, self._store):
+                why = why or f"the result of run {found.run} is missing or damaged"
+            else:
+                return Hit(result, f"same code, inputs and environment as run {found.run}")
+        return why
+
+    def why(self, task: Task) -> str:
+        """Why there is no result of equal work: what is different from the newest earlier run.
+
+        It takes longer than :meth:`find`, and a task need not wait for it.
+        """
+        return self._history.why(task)
+
+    def changed(self, state: NodeState) -> str | None:
+        """What is different about a node since its newest earlier result, inputs apart; None: nothing is."""
+        return self._history.changed(state)
+
+
+def intact(outputs: Mapping[str, Artifact], store: Store) -> bool:
+    """Whether everything that these outputs need is in the store."""
+    try:
+        for artifact in outputs.values():
+            artifacts.verify(artifact, store)
+    except (BlobMissing, BlobDamaged):
+        return False
+    return True
+
+
+class _History:
+    """What the newest earlier run of the same pipeline did, read when somebody asks."""
+
+    def __init__(self, run: str, pipeline: str, catalog: Catalog, store: Store) -> None:
+        self._run = run
+        self._pipeline = pipeline
+        self._catalog = catalog
+        self._store = store
+        self._runs: list[tuple[RunRow, Graph]] | None = None
+        self._by_node: dict[str, str | None] = {}
+        self._tasks: dict[str, tuple[str, dict[int | None, TaskRow]] | None] = {}
+
+    def why(self, task: Task) -> str:
+        """What is different from the newest earlier result of the same step."""
+        name = task.node.node.name
+        if name not in self._tasks:
+            self._compare(task.node)
+        earlier = self._tasks[name]
+        if earlier is None:
+            return "first run"
+        run, rows = earlier
+        row = rows.get(task.index)
+        if row is None or row.status != COMPLETED:
+            return "first run of this task"
+        different = self._by_node[name]
+        if different is not None:
+            return different
+        if task.key is not None and same_work(row.key, task.key):
+            return f"no result of run {run} may be reused"
+        return "input data changed"
+
+    def changed(self, state: NodeState) -> str | None:
+        """What is different about a node from its newest earlier result, inputs apart."""
+        name = state.node.name
+        if name not in self._tasks:
+            self._compare(state)
+        return "first run" if self._tasks[name] is None else self._by_node[name]
+
+    def _compare(self, state: NodeState) -> None:
+        name = state.node.name
+        self._tasks[name] = self._by_node[name] = None
+        for row, graph in self._earlier():
+            node = next((n for n in graph.nodes if n.name == name), None)
+            if node is None:
+                continue
+            rows = {t.task.index: t for t in self._catalog.tasks(row.id, name) if t.status == COMPLETED}
+            if rows:
+                self._tasks[name] = (row.id, rows)
+                before = key_parts(graph.definition(node), node)
+                self._by_node[name] = difference(before, key_parts(state.definition, state.node))
+                return
+
+    def _earlier(self) -> list[tuple[RunRow, Graph]]:
+        if self._runs is None:
+            self._runs = []
+            for row in self._catalog.runs(pipeline=self._pipeline, limit=_RUNS_COMPARED + 1):
+                content = None
+                if row.id != self._run and row.store == self._store.address:
+                    content = self._store.read_record(row.id, "graph.json")
+                if content is not None:
+                    self._runs.append((row, from_json(Graph, content)))
+        return self._runs
+
+
+def difference(before: Mapping[str, object], now: Mapping[str, object]) -> str | None:
+    """In words, what of a key's parts is different; None: nothing is."""
+    changed = [name for name in now if before.get(name) != now[name]]
+    if not changed:
+        return None
+    if "code" in changed:
+        return "code changed: " + _changed_code(before["code"], now["code"])
+    if changed == ["outputs"]:
+        return "the outputs are saved in another way"
+    return " and ".join(changed) + " changed"
+
+
+def _changed_code(before: object, now: object) -> str:
+    assert isinstance(before, dict)
+    assert isinstance(now, dict)
+    old, new = before["reached"], now["reached"]
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if not names:
+        return "another function"
+    words = [_change(name, old.get(name), new.get(name)) for name in names[:_NAMED]]
+    return ", ".join(words) + (", …" if len(names) > _NAMED else "")
+
+
+def _change(name: str, before: str | None, now: str | None) -> str:
+    """``normalize in features.py`` of ``features.normalize (features.py)``; ``numpy 1.26 → 2.0``."""
+    if ":" not in (before or now or ""):  # a version, not a digest
+        return f"{name} {before or 'unused'} → {now or 'unused'}"
+    path, separator, file = name.removesuffix(")").partition(" (")
+    if not separator:
+        return name
+    _, found, function = path.rpartition(f"{PurePath(file).stem}.")
+    return f"{function if found else path} in {file}"

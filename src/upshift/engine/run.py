@@ -1,0 +1,278 @@
+"""A run from its beginning to its end: :func:`execute`."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any
+
+import attrs
+
+from upshift.backends.registry import open_backend as open_registered
+from upshift.config.configuration import Configuration
+from upshift.engine.clock import Clock, SystemClock
+from upshift.engine.control import Control
+from upshift.engine.driver import Command, Driver, Work
+from upshift.engine.interrupts import interrupts
+from upshift.engine.journal import Journal
+from upshift.engine.lease import Lease
+from upshift.engine.leftovers import Leftovers
+from upshift.engine.options import RunOptions
+from upshift.engine.outcome import raise_unless_completed
+from upshift.engine.places import OpenBackend, Place, Terms, close_places, notices, open_places, settle_terms
+from upshift.engine.reuse import Reuse
+from upshift.engine.shipping import Keeper, ship
+from upshift.engine.specs import Shipped, Specs
+from upshift.engine.values import plain_value
+from upshift.engine.walk import Walk
+from upshift.errors import UpshiftError
+from upshift.graph import Graph
+from upshift.report.progress import Progress
+from upshift.spec.codec import encode, to_json
+from upshift.spec.task import Code
+from upshift.store.catalog import Catalog, RunRow, open_catalog
+from upshift.store.history import Run
+from upshift.store.store import Store, open_store
+
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+"""Without those that are easily taken for another."""
+
+
+def execute(
+    graph: Graph,
+    *,
+    code: Code,
+    source: Mapping[str, Any],
+    configuration: Configuration,
+    options: RunOptions,
+    progress: Progress,
+    resume: str | None = None,
+    open_backend: OpenBackend = open_registered,
+    clock: Clock | None = None,
+) -> Run:
+    """Run a graph, or finish a run of it.
+
+    Parameters
+    ----------
+    graph
+        The pipeline.
+    code
+        The user's code.
+    source
+        Where the pipeline comes from, for ``resume``; ``cwd`` is the steps' working folder.
+    configuration, options
+        Where and how.
+    progress
+        Who watches.
+    resume
+        Id of the run to finish. What it has done with the same code and inputs is kept.
+    open_backend, clock
+        Given by tests.
+
+    Returns
+    -------
+    Run
+        The run, completed.
+
+    Raises
+    ------
+    RequestRefused
+        A step asks for what it does not get; nothing has run.
+    RunOwned
+        Another engine owns the run that is to be finished.
+    RunFailed, RunCancelled
+        With ``.run``.
+    StoreUnavailable
+        The store or the catalog cannot be written.
+    """
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
+    try:
+        target = places[None].target
+        store = open_store(configuration.store_address(target), durability=configuration.durability)
+        terms = settle_terms(graph, places, strict=options.strict)
+        walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store))
+        run = _Run(
+            graph=graph,
+            code=code,
+            source=source,
+            options=options,
+            progress=progress,
+            places=tuple(dict.fromkeys(places.values())),
+            terms=terms,
+            walk=walk,
+            store=store,
+            catalog=open_catalog(configuration),
+            inbox=inbox,
+            clock=clock or SystemClock(),
+            shipped=ship(code, places.values(), store),
+        )
+        with contextlib.closing(run.catalog):
+            return run.execute(resume)
+    finally:
+        close_places(places.values())
+
+
+@attrs.define(kw_only=True)
+class _Run:
+    """The parts of a run that is being executed."""
+
+    graph: Graph
+    code: Code
+    source: Mapping[str, Any]
+    options: RunOptions
+    progress: Progress
+    places: tuple[Place, ...]
+    terms: dict[str, Terms]
+    walk: Walk
+    store: Store
+    catalog: Catalog
+    inbox: SimpleQueue[Any]
+    clock: Clock
+    shipped: Shipped | None
+    row: RunRow = attrs.field(init=False)
+
+    def execute(self, resume: str | None) -> Run:
+        """Own the run, do it, and say how it ended."""
+        now = self.clock.now()
+        earlier = None if resume is None else self.catalog.run(resume)
+        run_id = earlier.id if earlier else new_run_id(now)
+        with Lease(run_id):
+            self.row = self._row(run_id, earlier, now)
+            self._write_row()
+            self.store.write_record(run_id, "graph.json", to_json(self.graph))
+            self.progress.run_started(
+                run_id, self.graph.pipeline, self.row.target, [node.name for node in self.graph.nodes]
+            )
+            for line in notices(self.graph, self.terms):
+                self.progress.notice(line)
+            driver, status = self._drive(resumed=earlier is not None)
+        run = Run(self.catalog.run(run_id), self.catalog, self.store)
+        log = None
+        if driver.first_failure is not None:
+            task, _, attempt = driver.first_failure
+            path = self.store.log_path(task, attempt)
+            log = path if path.exists() else None
+        raise_unless_completed(run, status, driver.first_failure, log=log)
+        return run
+
+    def _drive(self, *, resumed: bool) -> tuple[Driver, str]:
+        began = self.clock.monotonic()
+        control = Control(self.row.id, self._cancel)
+        keeper = Keeper(
+            self.shipped.code if self.shipped else self.code,
+            self.store,
+            self.inbox,
+            keep=self._keep_code,
+            give_up=lambda why: self.progress.notice(f"--same-code will not work for this run: {why}"),
+        )
+
+        def start_threads() -> None:
+            # Not before the first submit: the local backend forks this process then, which is safe
+            # only while no thread but the main one is alive.
+            control.start()
+            keeper.start()
+
+        driver = Driver(self._work(resumed=resumed, submitted=start_threads))
+        try:
+            with interrupts(self._cancel):
+                try:
+                    status = driver.run()
+                except BaseException:
+                    driver.abandon()
+                    self._end("failed")
+                    raise
+                keeper.start()  # no earlier submit did, if everything was reused
+                keeper.join()
+                driver.finish()
+            self._end(status)
+        finally:
+            keeper.join()
+            control.close()
+        self.progress.run_ended(self.row.id, status, self.clock.monotonic() - began)
+        return driver, status
+
+    def _work(self, *, resumed: bool, submitted: Any) -> Work:
+        run = self.row.id
+        leftovers = Leftovers(self.places, self.store)
+        if resumed:
+            leftovers = Leftovers.of_run(run, self.catalog, self.places, self.store)
+        return Work(
+            walk=self.walk,
+            terms=self.terms,
+            places=self.places,
+            store=self.store,
+            specs=Specs(
+                self.graph,
+                code=self.code,
+                store=self.store,
+                cwd=self.source.get("cwd") or os.getcwd(),
+                shipped=self.shipped,
+            ),
+            reuse=Reuse(run, self.graph.pipeline, self.catalog, self.store, enabled=self.options.reuse),
+            journal=Journal(run, self.catalog, self.progress),
+            leftovers=leftovers,
+            clock=self.clock,
+            inbox=self.inbox,
+            keep_going=self.options.keep_going,
+            submitted=submitted,
+        )
+
+    def _row(self, run: str, earlier: RunRow | None, now: float) -> RunRow:
+        return RunRow(
+            id=run,
+            pipeline=self.graph.pipeline,
+            status="running",
+            target=self.places[0].target.name,
+            user=self.options.user or (earlier.user if earlier else None) or _user(),
+            tags=self.options.tags,
+            started=earlier.started if earlier else now,
+            store=self.store.address,
+            source=_plain(self.source),
+            params={name: encode(artifact) for name, artifact in self.graph.params.items()},
+        )
+
+    def _write_row(self) -> None:
+        self.store.write_record(self.row.id, "run.json", to_json(self.row))
+        self.catalog.add_run(self.row)
+
+    def _keep_code(self, code: Code) -> None:
+        self.row = attrs.evolve(self.row, source={**self.row.source, "code": encode(code)})
+        self._write_row()
+
+    def _cancel(self) -> None:
+        self.inbox.put(Command.CANCEL)
+
+    def _end(self, status: str) -> None:
+        """Record that the run is over."""
+        self.row = attrs.evolve(self.row, status=status, ended=self.clock.now())
+        try:
+            self.catalog.update_run(self.row.id, status=status, ended=self.row.ended)
+            tasks = [encode(row) for row in self.catalog.tasks(self.row.id)]
+            self.store.write_record(self.row.id, "tasks.json", to_json(tasks))
+            self.store.write_record(self.row.id, "run.json", to_json(self.row))
+        except UpshiftError as error:
+            # Whoever hears of the first failure needs that one; the run can be resumed all the same.
+            self.progress.notice(f"the end of run {self.row.id} was not recorded: {error.what}")
+
+
+def new_run_id(now: float) -> str:
+    """An id that sorts by time, and that no other run has: ``20261121-032154-k3f9``."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    return f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return str(os.getuid())
+
+
+def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: encode(value) for name, value in source.items()}

@@ -1,0 +1,95 @@
+"""The user's code on its way: what other machines need, and what ``--same-code`` needs later."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import attrs
+
+from upshift.engine.places import Place
+from upshift.engine.specs import Shipped
+from upshift.errors import UpshiftError
+from upshift.spec.task import Code
+from upshift.store.store import Store
+
+
+def ship(code: Code, places: Iterable[Place], store: Store) -> Shipped | None:
+    """Put code and runtime into the store, if any step runs on another machine.
+
+    Raises
+    ------
+    UsageError
+        The project is too large, or a file of it cannot be read.
+    """
+    if not any(place.backend.capabilities.remote for place in places):
+        return None
+    from upshift.store.packages import make_package
+    from upshift.store.runtime import runtime_blob
+
+    package = code.package or make_package(Path(code.project), store).digest
+    return Shipped(code=attrs.evolve(code, package=package), runtime=runtime_blob(store))
+
+
+class Keeper:
+    """Keeps a package of the code of a run on this machine, while its first tasks run.
+
+    A run with steps elsewhere has its package already. Here nothing waits for it, so it is made by a
+    thread, which tells the engine's own through its inbox.
+
+    Parameters
+    ----------
+    code
+        The user's code.
+    store
+        Where the package goes.
+    inbox
+        The engine's inbox.
+    keep
+        Called by the engine's thread with the code and its package.
+    give_up
+        Called by the engine's thread with the reason why there is no package.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        store: Store,
+        inbox: SimpleQueue[Any],
+        *,
+        keep: Callable[[Code], None],
+        give_up: Callable[[str], None],
+    ) -> None:
+        self._code = code
+        self._store = store
+        self._inbox = inbox
+        self._keep = keep
+        self._give_up = give_up
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, if that has not happened yet."""
+        if self._thread is None and self._code.package is None:
+            self._thread = threading.Thread(target=self._make, name="upshift-package", daemon=True)
+            self._thread.start()
+
+    def join(self) -> None:
+        """Wait until it is done."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _make(self) -> None:
+        from upshift.store.packages import make_package
+
+        try:
+            digest = make_package(Path(self._code.project), self._store).digest
+        except Exception as error:
+            # Whatever it is, the run does not need the package; its user is told.
+            reason = error.what if isinstance(error, UpshiftError) else repr(error)
+            self._inbox.put(lambda: self._give_up(reason))
+        else:
+            code = attrs.evolve(self._code, package=digest)
+            self._inbox.put(lambda: self._keep(code))

@@ -1,0 +1,94 @@
+"""The spec of an attempt, made when it is submitted and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from upshift.engine.places import Terms
+from upshift.engine.tasks import Task
+from upshift.graph import Graph
+from upshift.spec.artifact import Value
+from upshift.spec.task import Code, OutputSpec, TaskId, TaskSpec
+from upshift.store.store import Store
+
+
+@attrs.frozen(kw_only=True)
+class Shipped:
+    """What tasks on other machines need of this one.
+
+    Parameters
+    ----------
+    code
+        The user's code, with its package.
+    runtime
+        Digest of the runtime blob.
+    """
+
+    code: Code
+    runtime: str
+
+
+class Specs:
+    """Makes the specs of one run.
+
+    Parameters
+    ----------
+    graph, code
+        As in :func:`upshift.engine.execute`.
+    store
+        The store.
+    cwd
+        Where the run was started.
+    shipped
+        What goes to other machines; None: no step runs on one.
+    """
+
+    def __init__(
+        self, graph: Graph, *, code: Code, store: Store, cwd: str | None, shipped: Shipped | None
+    ) -> None:
+        self._graph = graph
+        self._code = code
+        self._store = store
+        self._cwd = cwd
+        self._shipped = shipped
+        self._outputs: dict[str, tuple[OutputSpec, ...]] = {}
+
+    def make(
+        self,
+        task: Task,
+        task_id: TaskId,
+        number: int,
+        inputs: Mapping[str, Value],
+        terms: Terms,
+        *,
+        degraded: bool,
+    ) -> TaskSpec:
+        """The spec of attempt ``number`` of a task."""
+        node, definition = task.node.node, task.node.definition
+        remote = self._shipped if terms.place.backend.capabilities.remote else None
+        outputs = self._outputs.get(node.name)
+        if outputs is None:
+            outputs = tuple(OutputSpec(name=o, by_item=o in node.by_item) for o in definition.outputs)
+            self._outputs[node.name] = outputs
+        return TaskSpec(
+            task=task_id,
+            attempt=number,
+            pipeline=self._graph.pipeline,
+            entry=definition.entry,
+            code=remote.code if remote else self._code,
+            runtime=remote.runtime if remote else None,
+            store=self._store.address,
+            durability=self._store.durability,
+            inputs=inputs,
+            outputs=outputs,
+            request=definition.request,
+            granted=terms.granted,
+            timeout=definition.timeout,
+            environment=definition.environment,
+            launch=definition.launch,
+            cwd=None if remote else self._cwd,
+            key=task.key,
+            degraded=degraded,
+        )

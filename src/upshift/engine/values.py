@@ -1,0 +1,127 @@
+"""The inputs of a task: what its node's sources have become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from upshift.engine.tasks import NodeState, Task
+from upshift.errors import BlobDamaged
+from upshift.graph import Collection, Constant, FromStep, Source, references
+from upshift.spec.artifact import Artifact, Collected, Value
+from upshift.store import artifacts
+from upshift.store.store import Store
+
+ItemsOf = Callable[[Artifact], tuple[Artifact, ...]]
+"""The items of a list that was saved by item.
+
+Raises ``BlobMissing`` or ``BlobDamaged``.
+"""
+
+
+def task_inputs(
+    task: Task, nodes: Mapping[str, NodeState], items_of: ItemsOf
+) -> tuple[dict[str, Value], bool]:
+    """The inputs of a task, by parameter, and whether any was made under a degraded grant.
+
+    What all tasks of a node get whole is put together once for the node.
+
+    Raises
+    ------
+    BlobMissing, BlobDamaged
+        The manifest of a list that is mapped over cannot be read.
+    """
+    state = task.node
+    node = state.node
+    if state.shared is None:
+        state.shared = {p: _value(s, nodes) for p, s in node.inputs.items() if p not in node.over}
+        whole = [s for p, s in node.inputs.items() if p not in node.over or p in state.expansion.lists]
+        state.shared_degraded = any(_degraded(source, nodes) for source in whole)
+    if not node.over:
+        return state.shared, state.shared_degraded
+    assert task.index is not None
+    values: dict[str, Value] = {}
+    degraded = state.shared_degraded
+    for parameter, source in node.inputs.items():
+        if parameter not in node.over:
+            values[parameter] = state.shared[parameter]
+        elif parameter in state.expansion.lists:
+            values[parameter] = _list(state, parameter, source, nodes, items_of)[task.index]
+        elif isinstance(source, Collection):
+            item = source.items[task.index]
+            values[parameter] = _value(item, nodes)
+            degraded = degraded or _degraded(item, nodes)
+        else:
+            assert isinstance(source, FromStep)
+            other = nodes[source.node].tasks[task.index]
+            values[parameter] = other.outputs[source.output]
+            degraded = degraded or other.degraded
+    return values, degraded
+
+
+def plain_value(artifact: Artifact, store: Store) -> object:
+    """The value that a ``when`` refers to, without unpickling: anything but JSON is no bool, and gives None.
+
+    Raises
+    ------
+    BlobMissing, BlobDamaged
+        It cannot be read.
+    """
+    return artifacts.load(artifact, store) if artifact.serializer == "json" else None
+
+
+def producers(task: Task, nodes: Mapping[str, NodeState]) -> list[Task]:
+    """The tasks whose outputs this task gets."""
+    found: dict[Task, None] = {}
+    node = task.node.node
+    for parameter, source in node.inputs.items():
+        own = source
+        if parameter in node.over and isinstance(source, Collection) and task.index is not None:
+            own = source.items[task.index]
+        for reference in references(own):
+            state = nodes[reference.node]
+            if parameter in node.over and state.node.mapped and own is source and task.index is not None:
+                found[state.tasks[task.index]] = None
+            else:
+                found.update(dict.fromkeys(state.tasks))
+    return list(found)
+
+
+def _list(
+    state: NodeState, parameter: str, source: Source, nodes: Mapping[str, NodeState], items_of: ItemsOf
+) -> tuple[Artifact, ...]:
+    items = state.lists.get(parameter)
+    if items is None:
+        if isinstance(source, Constant):
+            artifact = source.artifact
+        else:
+            assert isinstance(source, FromStep)
+            artifact = nodes[source.node].tasks[0].outputs[source.output]
+        items = items_of(artifact)
+        if len(items) != state.length:
+            raise BlobDamaged(
+                f"{state} has {state.length} tasks, and what it is mapped over has {len(items)} items now",
+                why="The step that makes the list ran again and gave another one.",
+            )
+        state.lists[parameter] = items
+    return items
+
+
+def _value(source: Source, nodes: Mapping[str, NodeState]) -> Value:
+    if isinstance(source, Constant):
+        return source.artifact
+    if isinstance(source, Collection):
+        return Collected(
+            form=source.form, items=tuple(_value(item, nodes) for item in source.items), keys=source.keys
+        )
+    state = nodes[source.node]
+    if not state.node.mapped:
+        return state.tasks[0].outputs[source.output]
+    value = state.collected.get(source.output)
+    if value is None:
+        value = Collected(items=tuple(task.outputs[source.output] for task in state.tasks))
+        state.collected[source.output] = value
+    return value
+
+
+def _degraded(source: Source, nodes: Mapping[str, NodeState]) -> bool:
+    return any(nodes[reference.node].degraded for reference in references(source))
