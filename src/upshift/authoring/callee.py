@@ -1,0 +1,139 @@
+"""A function that was decorated, and what is known about calling it."""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from upshift.errors import GraphError, location, user_location
+
+if TYPE_CHECKING:
+    from upshift.authoring.signatures import CallSignature
+
+_KINDS = (
+    (inspect.isasyncgenfunction, "an async generator", "Collect the items in a list and return it."),
+    (inspect.iscoroutinefunction, "an async function", "Write a plain one that calls asyncio.run(…)."),
+    (inspect.isgeneratorfunction, "a generator", "Collect the items in a list and return it."),
+    (inspect.isclass, "a class", "Write a function that makes one and returns it."),
+)
+
+
+class Callee:
+    """A step's or a pipeline's function.
+
+    Parameters
+    ----------
+    function
+        The plain function.
+    kind
+        ``"step"`` or ``"pipeline"``.
+    """
+
+    def __init__(self, function: Callable[..., Any], kind: str) -> None:
+        self.function = function
+        self.kind = kind
+
+    @functools.cached_property
+    def signature(self) -> CallSignature:
+        """What it can be called with."""
+        # Imported at the first call in a pipeline: a module that only defines steps stays light.
+        from upshift.authoring.signatures import CallSignature
+
+        return CallSignature(self.function, self.kind)
+
+    @functools.cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of its outputs, in order."""
+        from upshift.authoring.outputs import output_names
+
+        return output_names(self.function)
+
+    @property
+    def location(self) -> str:
+        """Its ``def``, as ``file:line``."""
+        code = inspect.unwrap(self.function).__code__
+        return location(code.co_filename, code.co_firstlineno)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"function": self.function, "kind": self.kind}
+
+
+def checked_function(function: Any, kind: str, name: str | None) -> Callable[..., Any]:
+    """The function, if it can be a step or a pipeline.
+
+    Parameters
+    ----------
+    function
+        What was decorated.
+    kind
+        ``"step"`` or ``"pipeline"``.
+    name
+        The name it was given, if any.
+
+    Raises
+    ------
+    GraphError
+        It is no plain function.
+    """
+    already = getattr(type(function), "__upshift_kind__", None)
+    if already is not None:
+        fix = (
+            "Use .with_options(…) for a changed copy."
+            if already == kind
+            else f"Leave @{kind} or @{already} out."
+        )
+        raise _refused(f"{function.name!r} is a {already} already", fix)
+    for test, what, fix in _KINDS:
+        if test(function):
+            raise _refused(f"{function.__name__!r} is {what}, which cannot be a {kind}", fix)
+    if not inspect.isfunction(function):
+        raise _refused(
+            f"{function!r} is no plain function, and cannot be a {kind}",
+            f"Write a function that calls it: def …, with @{kind} above.",
+        )
+    if function.__name__ == "<lambda>" and name is None:
+        raise _refused(
+            f"a lambda has no name, and a {kind} needs one", f'Give it one: {kind}(name="…")(lambda …).'
+        )
+    return function
+
+
+def look_like(wrapper: Any, function: Callable[..., Any]) -> None:
+    """Give a step or pipeline the name, the text and the signature of its function."""
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(wrapper, attribute, getattr(function, attribute))
+    wrapper.__wrapped__ = function  # what inspect.signature, help() and editors follow
+
+
+def reduced(wrapper: Any) -> tuple[Any, ...]:
+    """How a step or pipeline is pickled: by its name where that leads to it, else by value.
+
+    A function that travels by value may refer to steps of its module; those that are importable
+    over there must be the same steps, not copies.
+    """
+    module, qualname = wrapper.__module__, wrapper.__qualname__
+    if module != "__main__" and named(module, qualname) is wrapper:
+        return (find, (module, qualname))
+    return (copyreg.__newobj__, (type(wrapper),), wrapper.__dict__)  # type: ignore[attr-defined]
+
+
+def find(module: str, qualname: str) -> Any:
+    """A step or pipeline by name, its module imported."""
+    return named(importlib.import_module(module).__name__, qualname)
+
+
+def named(module: str, qualname: str) -> Any:
+    """What a module that is imported knows by this name; None: nothing."""
+    found: Any = sys.modules.get(module)
+    for name in qualname.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _refused(what: str, fix: str) -> GraphError:
+    return GraphError(what, where=user_location(), fix=fix)

@@ -1,0 +1,70 @@
+"""A pipeline's function, called to compose: as a graph of its own, or inside another pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.authoring.composition import Composition
+from upshift.authoring.inlined import Inlined
+from upshift.authoring.placeholders import Placeholder
+from upshift.authoring.project import project_of
+from upshift.authoring.scope import Scope
+from upshift.graph.model import FromStep, Graph
+from upshift.spec.calls import bind
+
+if TYPE_CHECKING:
+    from upshift.authoring.pipelines import Pipeline
+    from upshift.store.store import Store
+
+
+def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store: Store) -> Graph:
+    """The graph of a pipeline for these arguments; see :meth:`Pipeline.build`."""
+    callee = pipeline.callee
+    callee.signature.check(arguments)
+    composition = Composition(store, project_of(callee.function))
+    # The outermost pipeline's place to run is the run's own, not that of each of its steps.
+    options = attrs.evolve(pipeline.options, on=None)
+    try:
+        with Scope(composition, options, (pipeline.name,)):
+            params = composition.params({**callee.signature.recorded, **arguments}, callee.location)
+            args, kwargs = bind(callee.function, arguments)
+            returned = callee.function(*args, **kwargs)
+            output = (
+                None if returned is None else composition.source(returned, "return value", callee.location)
+            )
+    finally:
+        nodes = composition.close()
+    return Graph(
+        pipeline=pipeline.name,
+        steps=dict(composition.definitions),
+        nodes=nodes,
+        output=output,
+        params=params,
+    )
+
+
+def inline(
+    pipeline: Pipeline[Any, Any], scope: Scope, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Inlined:
+    """The steps of a pipeline as part of the one that calls it.
+
+    Parameters
+    ----------
+    scope
+        The pipeline that calls.
+    args, kwargs
+        The arguments of the call: plain values, or results of steps.
+    """
+    callee = pipeline.callee
+    bound = callee.signature.bind(args, kwargs)
+    composition = scope.composition
+    before = composition.size
+    with Scope(composition, pipeline.options.over(scope.options), (*scope.path, pipeline.name)):
+        positional, keywords = bind(callee.function, bound)
+        output = callee.function(*positional, **keywords)
+    names = composition.names_since(before)
+    results = tuple(Placeholder(FromStep(node=name), composition, False) for name in names)
+    return Inlined(pipeline.name, output.output if type(output) is Inlined else output, results)

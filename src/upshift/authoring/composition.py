@@ -1,0 +1,303 @@
+"""A pipeline while it is composed: calls of steps become nodes, values become sources.
+
+One :class:`Composition` makes one graph, that of the outermost pipeline.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.authoring.definitions import Definitions
+from upshift.authoring.inlined import Inlined
+from upshift.authoring.placeholders import Placeholder, Unmapped
+from upshift.errors import GraphError, NotSerializable, is_user_file, location, user_location
+from upshift.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
+from upshift.store.artifacts import save
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from upshift.authoring.scope import Scope
+    from upshift.authoring.steps import Step
+    from upshift.spec.artifact import Artifact
+    from upshift.store.store import Store
+
+_SMALL = frozenset({type(None), bool, int, float, str})
+
+
+class Composition:
+    """A graph in the making.
+
+    Parameters
+    ----------
+    store
+        Where plain values go.
+    project
+        The project that the pipeline belongs to.
+    """
+
+    def __init__(self, store: Store, project: Path) -> None:
+        self._store = store
+        self._definitions = Definitions(store, project)
+        self._nodes: list[Node] = []
+        self._uses: dict[str, int] = {}
+        self._taken: set[str] = set()
+        self._mapped: set[str] = set()
+        self._by_item: dict[str, list[str]] = {}
+        self._constants: dict[tuple[type, object], Constant] = {}
+        self._defaults: dict[tuple[int, str], Source] = {}
+        self._lines: dict[tuple[CodeType, int], str] = {}
+        self.open = True
+
+    @property
+    def size(self) -> int:
+        """The number of nodes so far."""
+        return len(self._nodes)
+
+    def names_since(self, size: int) -> list[str]:
+        """The names of the nodes that came after the first ``size``, in order."""
+        return [node.name for node in self._nodes[size:]]
+
+    @property
+    def definitions(self) -> Mapping[str, StepDefinition]:
+        """The steps so far, by name."""
+        return self._definitions.by_name
+
+    def close(self) -> tuple[Node, ...]:
+        """The nodes, complete. From now on the placeholders of this composition mean nothing."""
+        self.open = False
+        if not self._by_item:
+            return tuple(self._nodes)
+        return tuple(
+            attrs.evolve(node, by_item=tuple(self._by_item[node.name]))
+            if node.name in self._by_item
+            else node
+            for node in self._nodes
+        )
+
+    def params(self, values: Mapping[str, Any], where: str) -> dict[str, Artifact]:
+        """The pipeline's parameters, saved.
+
+        Raises
+        ------
+        NotSerializable
+            One of them cannot be saved.
+        """
+        return {name: self._constant(value, name, where).artifact for name, value in values.items()}
+
+    def add(self, step: Step[Any, Any], bound: Mapping[str, Any], scope: Scope) -> Any:
+        """A node for a call; its placeholder, or a tuple of them.
+
+        Parameters
+        ----------
+        step
+            What is called.
+        bound
+            The arguments by input name.
+        scope
+            The pipeline that calls.
+        """
+        where = self._here()
+        inputs = {name: self.source(value, name, where) for name, value in bound.items()}
+        return self._node(step, inputs, (), scope, where)
+
+    def add_mapped(
+        self,
+        step: Step[Any, Any],
+        mapped: Mapping[str, Any],
+        whole: Mapping[str, Any],
+        scope: Scope,
+    ) -> Any:
+        """A node for a mapped call; a placeholder for each output, which stands for a list.
+
+        Parameters
+        ----------
+        mapped
+            Placeholders, or lists of items, by input name.
+        whole
+            The other arguments.
+        """
+        where = self._here()
+        inputs: dict[str, Source] = {}
+        for name, items in mapped.items():
+            if type(items) is Placeholder:
+                inputs[name] = self._over(items)
+            else:
+                sources = tuple([self.source(item, f"{name}[{i}]", where) for i, item in enumerate(items)])
+                inputs[name] = Collection(form="list", items=sources)
+        for name, value in whole.items():
+            inputs[name] = self.source(value, name, where)
+        return self._node(step, inputs, tuple(mapped), scope, where)
+
+    def source(self, value: Any, name: str, where: str | None) -> Source:
+        """What a value is in the graph.
+
+        Parameters
+        ----------
+        value
+            Whatever the user passed.
+        name
+            What to call it in an error.
+        where
+            The user's line.
+        """
+        kind = type(value)
+        if kind is Placeholder:
+            self.check_own(value)
+            return value._source  # type: ignore[no-any-return]
+        if kind in _SMALL:
+            # A float by its text: 0.0 and -0.0 are equal, and nan does not equal itself.
+            key = (kind, repr(value) if kind is float else value)
+            known = self._constants.get(key)
+            if known is None:
+                known = self._constants[key] = self._constant(value, name, where)
+            return known
+        if kind is Unmapped or kind is Inlined:
+            return self.source(value.value if kind is Unmapped else value.output, name, where)
+        if kind in (list, tuple, dict) and holds_placeholder(value):
+            return self._collection(value, name, where)
+        self._refuse_uncalled(value, name, where)
+        return self._constant(value, name, where)
+
+    def check_own(self, placeholder: Placeholder) -> None:
+        """Refuse the result of a step in another pipeline, or in one that is complete."""
+        if placeholder._owner is not self:
+            raise GraphError(
+                f"the result of step {placeholder._source.node!r} belongs to another run of a pipeline",
+                where=user_location(),
+                why="A placeholder means something only while the pipeline that made it is composed.",
+                fix="Call the step in this pipeline, or pass its value as a parameter.",
+            )
+
+    def _node(
+        self,
+        step: Step[Any, Any],
+        inputs: dict[str, Source],
+        over: tuple[str, ...],
+        scope: Scope,
+        where: str | None,
+    ) -> Any:
+        callee = step.callee
+        for name, value in callee.signature.recorded.items():
+            if name not in inputs:
+                inputs[name] = self._default(callee, name, value, where)
+        definition = self._definitions.name_of(callee, step.options, scope.options)
+        name = self._unique(step.name)
+        for placeholder in step.waits_for:
+            self.check_own(placeholder)
+        if step.condition is not None:
+            self.check_own(step.condition)
+        node = Node(
+            name=name,
+            step=definition,
+            inputs=inputs,
+            over=over,
+            after=tuple(dict.fromkeys(p._source.node for p in step.waits_for)),
+            when=None if step.condition is None else step.condition._source,
+            location=where,
+        )
+        self._nodes.append(node)
+        mapped = bool(over)
+        if mapped:
+            self._mapped.add(name)
+        results = [Placeholder(FromStep(node=name, output=o), self, mapped) for o in callee.outputs]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _over(self, placeholder: Placeholder) -> FromStep:
+        self.check_own(placeholder)
+        source = placeholder._source
+        if not placeholder._mapped:
+            outputs = self._by_item.setdefault(source.node, [])
+            if source.output not in outputs:
+                outputs.append(source.output)
+        return source
+
+    def _collection(self, value: Any, name: str, where: str | None) -> Collection:
+        kind = type(value)
+        if kind is not dict:
+            items = tuple([self.source(item, f"{name}[{i}]", where) for i, item in enumerate(value)])
+            return Collection(form=kind.__name__, items=items)
+        for key in value:
+            if type(key) is not str:
+                raise GraphError(
+                    f"{name}: a dictionary that holds step results has the key {key!r}",
+                    where=where,
+                    fix="Use strings as keys, or put the results in a list.",
+                )
+        items = tuple([self.source(item, f"{name}[{key!r}]", where) for key, item in value.items()])
+        return Collection(form="dict", items=items, keys=tuple(value))
+
+    def _constant(self, value: Any, name: str, where: str | None) -> Constant:
+        try:
+            return Constant(artifact=save(value, self._store, name=name))
+        except NotSerializable as error:
+            error.where = error.where or where
+            raise
+
+    def _default(self, callee: Any, name: str, value: Any, where: str | None) -> Source:
+        key = (id(callee), name)
+        known = self._defaults.get(key)
+        if known is None:
+            known = self._defaults[key] = self.source(value, name, where)
+        return known
+
+    def _refuse_uncalled(self, value: Any, name: str, where: str | None) -> None:
+        kind = getattr(type(value), "__upshift_kind__", None)
+        if kind is not None:
+            raise GraphError(
+                f"the argument {name!r} is the {kind} {value.name!r} itself, not its result",
+                where=where,
+                fix=f"Call it: {value.name}(…).",
+            )
+        if isinstance(value, (set, frozenset)) and any(type(item) is Placeholder for item in value):
+            raise GraphError(
+                f"the argument {name!r} is a set that holds step results",
+                where=where,
+                fix="Use a list, a tuple or a dictionary.",
+            )
+
+    def _unique(self, base: str) -> str:
+        count = self._uses.get(base, 0) + 1
+        name = base if count == 1 else f"{base}_{count}"
+        while name in self._taken:
+            count += 1
+            name = f"{base}_{count}"
+        self._uses[base] = count
+        self._taken.add(name)
+        return name
+
+    def _here(self) -> str | None:
+        """The user's line, as :func:`upshift.errors.user_location` gives it; each is worked out once."""
+        frame: Any = sys._getframe(2)
+        while frame is not None and not is_user_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return None
+        key = (frame.f_code, frame.f_lineno)
+        known = self._lines.get(key)
+        if known is None:
+            known = self._lines[key] = location(frame.f_code.co_filename, frame.f_lineno)
+        return known
+
+
+def holds_placeholder(value: Iterable[Any]) -> bool:
+    """Whether a list, tuple or dictionary holds a step's result, at any depth."""
+    seen: set[int] = set()
+    pending: list[Any] = [value]
+    while pending:
+        current = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        for item in current.values() if type(current) is dict else current:
+            kind = type(item)
+            if kind is Placeholder or kind is Inlined:
+                return True
+            if kind is list or kind is tuple or kind is dict:
+                pending.append(item)
+    return False

@@ -1,0 +1,169 @@
+"""``@resources``, ``@retry`` and ``@timeout``: above or below ``@step``, as in Metaflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, overload
+
+from upshift.authoring.keywords import checked_keywords
+from upshift.authoring.options import StepOptions
+from upshift.authoring.options import seconds as checked_seconds
+from upshift.authoring.steps import add_options
+from upshift.config.resources import ResourceSettings
+from upshift.config.retry import Retry
+from upshift.config.settings import bad_value
+from upshift.config.sizes import FORMS, parse_size
+from upshift.errors import SettingsError, user_location
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@checked_keywords("@resources")
+def resources(
+    *,
+    cpu: float | None = None,
+    gpu: int | None = None,
+    memory: int | float | str | None = None,
+    disk: int | float | str | None = None,
+    shared_memory: int | float | str | None = None,
+    cpu_count: float | None = None,
+    gpu_count: int | None = None,
+    accelerator: str | None = None,
+    gpu_memory: int | float | str | None = None,
+    gpu_vendor: str | None = None,
+    num_nodes: int | None = None,
+) -> Callable[[F], F]:
+    """What a step asks for. Beside other requests of the step, the larger of each value counts.
+
+    Parameters
+    ----------
+    cpu, cpu_count
+        CPUs, a fraction allowed.
+    gpu, gpu_count
+        GPUs.
+    memory, disk, shared_memory
+        A bare number is MB, as in Metaflow; or ``"16GB"``.
+    accelerator, gpu_memory, gpu_vendor, num_nodes
+        As in :class:`~upshift.config.ResourceSettings`; a bare ``gpu_memory`` is MB too.
+
+    Raises
+    ------
+    SettingsError
+        An option is unknown, or its value makes no sense.
+    """
+    sizes = {"memory": memory, "disk": disk, "shared_memory": shared_memory, "gpu_memory": gpu_memory}
+    request = ResourceSettings(
+        cpu_count=_either("cpu", cpu, "cpu_count", cpu_count),
+        gpu_count=_either("gpu", gpu, "gpu_count", gpu_count),
+        accelerator=accelerator,
+        gpu_vendor=gpu_vendor,
+        num_nodes=num_nodes,
+        **{field: _megabytes(field, value) for field, value in sizes.items()},
+    )
+    where = f"{user_location()} (@resources)"
+    return _decorator(StepOptions(resources=request, origins=dict.fromkeys(request.explicit(), where)))
+
+
+@overload
+def retry(function: F, /) -> F: ...
+@overload
+def retry(
+    *,
+    times: int = 3,
+    minutes_between_retries: float | None = None,
+    delay: float | None = None,
+    backoff: float | None = None,
+    max_delay: float | None = None,
+    on: str | Iterable[str] | None = None,
+) -> Callable[[F], F]: ...
+@checked_keywords("@retry")
+def retry(
+    function: Any = None,
+    /,
+    *,
+    times: int = 3,
+    minutes_between_retries: float | None = None,
+    delay: float | None = None,
+    backoff: float | None = None,
+    max_delay: float | None = None,
+    on: str | Iterable[str] | None = None,
+) -> Any:
+    """Try a failed step again.
+
+    Parameters
+    ----------
+    times
+        Attempts after the first one.
+    minutes_between_retries
+        A constant pause in minutes, as in Metaflow.
+    delay, backoff, max_delay, on
+        As in :class:`~upshift.config.Retry`: seconds, a factor, seconds, causes of failure.
+
+    Raises
+    ------
+    SettingsError
+        An option is unknown, or its value makes no sense.
+    """
+    if minutes_between_retries is not None:
+        minutes = _amount("@retry", "minutes_between_retries", minutes_between_retries)
+        if delay is not None or backoff is not None:
+            raise SettingsError(
+                "@retry: minutes_between_retries is a constant pause, delay and backoff a growing one",
+                where=user_location(),
+                fix="Use one of the two.",
+            )
+        delay, backoff = minutes * 60, 1.0
+        max_delay = max(delay, 300.0) if max_delay is None else max_delay
+    given = {"delay": delay, "backoff": backoff, "max_delay": max_delay, "on": on}
+    policy = Retry(times=times, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    decorate = _decorator(StepOptions(retry=policy))
+    return decorate if function is None else decorate(function)
+
+
+@checked_keywords("@timeout")
+def timeout(*, seconds: float = 0, minutes: float = 0, hours: float = 0) -> Callable[[F], F]:
+    """Stop the step after this long; the three amounts add up.
+
+    Raises
+    ------
+    SettingsError
+        An option is unknown, or the sum is not above 0.
+    """
+    total = (
+        _amount("@timeout", "seconds", seconds)
+        + _amount("@timeout", "minutes", minutes) * 60
+        + _amount("@timeout", "hours", hours) * 3600
+    )
+    return _decorator(StepOptions(timeout=checked_seconds("@timeout", "seconds", total)))
+
+
+def _decorator(options: StepOptions) -> Callable[[F], F]:
+    def decorate(target: F) -> F:
+        return add_options(target, options)
+
+    return decorate
+
+
+def _either(short: str, value: Any, long: str, other: Any) -> Any:
+    if value is not None and other is not None:
+        raise SettingsError(
+            f"@resources: {short} and {long} are the same thing",
+            where=user_location(),
+            fix=f"Set {short} only.",
+        )
+    return other if value is None else value
+
+
+def _megabytes(field: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    try:
+        return parse_size(value, unit="MB")
+    except ValueError:
+        raise bad_value("@resources", field, value, f"{FORMS}; a bare number is MB") from None
+
+
+def _amount(owner: str, field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise bad_value(owner, field, value, "a number of at least 0")
+    return float(value)

@@ -1,0 +1,90 @@
+"""The definitions of a graph's steps: a function, and settings of step and pipelines merged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.authoring.entry import entry_point
+from upshift.authoring.fingerprint import Analysis
+from upshift.config.retry import Retry
+from upshift.graph.model import StepDefinition
+from upshift.spec.codec import to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from upshift.authoring.callee import Callee
+    from upshift.authoring.options import PipelineOptions, StepOptions
+    from upshift.spec.task import EntryPoint
+    from upshift.store.store import Store
+
+
+class Definitions:
+    """The definitions of one graph; equal ones are shared.
+
+    Parameters
+    ----------
+    store
+        Where functions go that travel by value.
+    project
+        The project, for the fingerprint of the code.
+    """
+
+    def __init__(self, store: Store, project: Path) -> None:
+        self._store = store
+        self._analysis = Analysis(project)
+        self._names: dict[tuple[Callee, StepOptions, PipelineOptions], str] = {}
+        self._equal: dict[tuple[str, bytes], str] = {}
+        self._code: dict[Callable[..., Any], tuple[EntryPoint, Mapping[str, str]]] = {}
+        self.by_name: dict[str, StepDefinition] = {}
+
+    def name_of(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> str:
+        """The name of the definition of a step in a pipeline. It is made at the first use."""
+        key = (callee, options, outer)
+        known = self._names.get(key)
+        if known is None:
+            known = self._names[key] = self._named(callee, options, outer)
+        return known
+
+    def _named(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> str:
+        definition = self._define(callee, options, outer)
+        base = options.name or callee.function.__name__
+        content = (base, to_json(attrs.evolve(definition, origins={}, location=None)))
+        if content not in self._equal:
+            name, count = base, 1
+            while name in self.by_name:
+                count += 1
+                name = f"{base}_{count}"
+            self.by_name[name] = definition
+            self._equal[content] = name
+        return self._equal[content]
+
+    def _define(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> StepDefinition:
+        merged = options.over(outer)
+        entry, code = self._code_of(callee.function)
+        variables = (merged.docker.runtime_environment if merged.docker else None) or {}
+        return StepDefinition(
+            entry=entry,
+            outputs=callee.outputs,
+            request=merged.resources,
+            origins=merged.origins,
+            docker=merged.docker,
+            retry=merged.retry or Retry(),
+            timeout=merged.timeout,
+            cache=merged.cache is not False,
+            cache_expires=merged.cache_expires,
+            on=merged.on,
+            environment={name: value for name, value in variables.items() if value is not None},
+            code=code,
+            location=callee.location,
+        )
+
+    def _code_of(self, function: Callable[..., Any]) -> tuple[EntryPoint, Mapping[str, str]]:
+        known = self._code.get(function)
+        if known is None:
+            known = (entry_point(function, self._store), self._analysis.function(function))
+            self._code[function] = known
+        return known

@@ -1,0 +1,55 @@
+"""What code a step reaches, so that a cached result is never one of other code.
+
+A fingerprint names every piece of reached code with a digest of it. It is made from the live objects of
+this process, so that whatever rebinds, patches or decorates something is seen, and from their source,
+so that comments, layout and docstrings do not matter:
+
+* functions, with their decorators, computed default values and closures, and classes with all that
+  is in them and their bases, by normalized source; by bytecode where there is no source;
+* constants by value; by the statements that assign them where a part cannot be compared;
+* installed packages by version, the standard library by the version of Python;
+* what the top level of the modules does beyond binding names (``toplevel``);
+* the whole module, or the whole project, where code is reached in a way that cannot be told before it
+  runs (``widening``). If in doubt, more counts.
+
+A new function, a plain new constant, a comment, a docstring that nobody reads, the arguments of
+Upshift's own decorators and what calls a pipeline do not count.
+
+It cannot see: files, clocks, environment variables and services that a function reads by itself; the
+classes of its inputs, for which there is :func:`class_fingerprint`; what a script does to libraries under
+``if __name__ == "__main__"`` (its effect on the project's own names is seen); what a function of the
+project that is called at the top level does to ``numpy``, ``pandas`` or ``pyarrow`` by assigning to
+their attributes; a package that is changed in place without a new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from upshift.authoring.fingerprint.analysis import Analysis
+
+__all__ = ["Analysis", "class_fingerprint", "fingerprint"]
+
+
+def fingerprint(function: Callable[..., object], project: Path) -> dict[str, str]:
+    """Every piece of code that a function reaches.
+
+    Parameters
+    ----------
+    function
+        A function, method, step, or anything else that can be called.
+    project
+        Folder of the project; how files are named depends on it.
+
+    Returns
+    -------
+    dict
+        Name, for people, to digest or version. Equal if and only if the reached code is.
+    """
+    return Analysis(project).function(function)
+
+
+def class_fingerprint(cls: type, project: Path) -> dict[str, str]:
+    """Every piece of code that the methods of a class reach; see :func:`fingerprint`."""
+    return Analysis(project).function(cls)

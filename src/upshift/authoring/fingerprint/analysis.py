@@ -1,0 +1,107 @@
+"""Fingerprints of several functions that are analysed together."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+from upshift.authoring.fingerprint.digests import combined
+from upshift.authoring.fingerprint.methods import expand_method
+from upshift.authoring.fingerprint.nodes import Node, reachable
+from upshift.authoring.fingerprint.sources import PROJECT
+from upshift.authoring.fingerprint.toplevel import is_upshift
+from upshift.authoring.fingerprint.walk import Walk
+
+
+class Analysis:
+    """Makes fingerprints; what several functions share is analysed once.
+
+    Values are read as they are now: an analysis is for one moment, such as the composition of a
+    pipeline, and is then thrown away.
+
+    Parameters
+    ----------
+    project
+        Folder of the project.
+    """
+
+    def __init__(self, project: Path) -> None:
+        self._walk = Walk(project)
+
+    def function(self, function: Any) -> dict[str, str]:
+        """The fingerprint of a function, a class, or anything else that can be called."""
+        # Everything that is made here stays until the end: looking for garbage among it takes long.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return self._entries(self._start(function))
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _start(self, function: Any) -> list[Node]:
+        walk = self._walk
+        owner: type | None = None
+        held: list[Node] = []
+        if type(function) is MethodType:
+            bound, function = function.__self__, function.__func__
+            owner = bound if isinstance(bound, type) else type(bound)
+            if not any(is_upshift(base) for base in owner.__mro__):  # a flow's own state comes as input
+                held = [walk.value(bound, f"the object of {owner.__qualname__}.{function.__name__}")]
+        plain = getattr(function, "__wrapped__", None) if not isinstance(function, type) else None
+        start = [*held, *([walk.code(plain)] if type(plain) is FunctionType else [])]
+        if type(function) is FunctionType or isinstance(function, type):
+            start.append(walk.code(function))
+        else:
+            start.append(walk.value(function, f"{type(function).__qualname__} itself"))
+        method = plain if type(plain) is FunctionType else function
+        if type(method) is FunctionType:
+            start.append(Node(lambda node: expand_method(walk, node, method, owner)))
+        return start
+
+    def _entries(self, start: list[Node]) -> dict[str, str]:
+        nodes = self._with_subclasses(start)
+        documented = any(node.reflects for node in nodes)
+        found: dict[str, set[str]] = {}
+        for node in nodes:
+            for name, digest, with_docstrings in node.entries:
+                if documented and with_docstrings:
+                    digest = combined([digest, with_docstrings])
+                found.setdefault(name, set()).add(digest)
+        if any(node.reads_source for node in nodes):
+            found.update(self._walk.sources.texts())
+        self._walk.sources.save()
+        entries = {name: _one(digests) for name, digests in sorted(found.items())}
+        return {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", **entries}
+
+    def _with_subclasses(self, start: list[Node]) -> list[Node]:
+        """Reached code; with all subclasses of reached classes, where it asks for subclasses."""
+        while True:
+            nodes = reachable(start)
+            if not any(node.subclasses for node in nodes):
+                return nodes
+            classes = [self._walk.classes[id(node)] for node in nodes if id(node) in self._walk.classes]
+            more = [self._walk.code(subclass) for cls in classes for subclass in self._subclasses(cls)]
+            known = {id(node) for node in nodes}
+            if all(id(node) in known for node in more):
+                return nodes
+            start = [*start, *more]
+
+    def _subclasses(self, cls: type) -> Iterator[type]:
+        """The project's classes below a class, also those below a class of a library."""
+        if cls in (object, type):
+            return
+        below: list[type] = type.__subclasses__(cls)
+        for subclass in below:
+            owner = sys.modules.get(subclass.__module__)
+            if owner is not None and self._walk.sources.kind(vars(owner))[0] == PROJECT:
+                yield subclass
+            yield from self._subclasses(subclass)
+
+
+def _one(digests: set[str]) -> str:
+    return digests.pop() if len(digests) == 1 else combined(sorted(digests))

@@ -1,0 +1,138 @@
+"""What a name of a live module is bound to: code, a name of another module, or a constant."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from upshift.authoring.fingerprint import purity
+from upshift.authoring.fingerprint.digests import combined
+from upshift.authoring.fingerprint.facts import Bound, Facts, Import
+from upshift.authoring.fingerprint.names import imported
+from upshift.authoring.fingerprint.nodes import Node
+from upshift.authoring.fingerprint.scope import Scope
+from upshift.authoring.fingerprint.sources import PACKAGE, STANDARD, Module
+from upshift.authoring.fingerprint.values import is_code, is_module
+
+if TYPE_CHECKING:
+    from upshift.authoring.fingerprint.walk import Walk
+
+
+def expand_binding(walk: Walk, node: Node, module: Module, name: str) -> None:
+    """Fill in the node of a name.
+
+    Which object it is bound to counts by itself: two functions that swap their names are both still
+    reached.
+    """
+    assert module.namespace is not None
+    value = module.namespace[name]
+    node.next.append(walk.module(module))
+    if is_module(value):
+        node.add(walk.title(module, name), walk.token_digest(f"module {value.__name__}"))
+        return
+    if is_code(value):
+        node.next.append(walk.code(value))
+        if not is_home(module, name, value):
+            node.add(walk.title(module, name), walk.token_digest(walk.token(value)))
+            node.acts |= _acts(walk, value)
+        return
+    home = _home(walk, module, name, value)
+    if home is not None:
+        node.add(walk.title(module, name), walk.token_digest(f"{home[0].name}.{home[1]}"))
+        node.next.append(walk.binding(*home))
+        return
+    _constant(walk, node, module, name, value)
+
+
+def is_home(module: Module, name: str, value: Any) -> bool:
+    """Whether a function or class was made where it is bound, under this name."""
+    if value.__qualname__ != name:
+        return False
+    if type(value) is FunctionType:
+        return value.__globals__ is module.namespace
+    owner = sys.modules.get(value.__module__)
+    return owner is not None and vars(owner) is module.namespace
+
+
+def _acts(walk: Walk, value: Any) -> bool:
+    """Whether calling a function or class of a library may act on something."""
+    owner = sys.modules.get(getattr(value, "__module__", None) or "")
+    if owner is None:
+        return False
+    kind, _ = walk.sources.kind(vars(owner))
+    path = (owner.__name__.partition(".")[0], *value.__qualname__.split("."))
+    if kind == PACKAGE:
+        return purity.package_acts(path)
+    return kind == STANDARD and owner is not builtins and purity.standard_acts(path)
+
+
+def _home(walk: Walk, module: Module, name: str, value: Any) -> tuple[Module, str] | None:
+    """The live module of the project that a constant was imported from, and its name there."""
+    facts = walk.sources.facts(module.file)
+    if facts is None:
+        return None
+    bound = facts.bindings.get(name, ())
+    sources = [Import(level, source, name) for level, source in facts.stars]
+    if bound:
+        sources = [what for what in bound if isinstance(what, Import) and what.attribute]
+        if len(sources) < len(bound):
+            return None
+    for source in sources:
+        found = walk.sources.find(walk.sources.absolute(module, source.level, source.module))
+        attribute = source.attribute or name
+        if not isinstance(found, Module) or found.namespace is None or found is module:
+            continue
+        if attribute in found.namespace and found.namespace[attribute] is value:
+            return found, attribute
+    return None
+
+
+def _constant(walk: Walk, node: Node, module: Module, name: str, value: Any) -> None:
+    digest, complete = walk.digest(node, value)
+    title = f"constant {module.name}.{name}"
+    if complete and not walk.freshness.doubtful(module.file):
+        node.add(title, digest)
+        return
+    facts = walk.sources.facts(module.file)
+    if facts is not None and name in facts.bindings:
+        written = facts.bindings[name]
+        if complete and _is_literal(facts, written, digest):
+            node.add(title, digest)
+            return
+        parts = _as_written(walk, node, module, facts, name)
+        node.add(title, combined([digest, *parts]) if parts else digest)
+    elif complete:
+        node.add(title, digest)
+    else:
+        # Nothing says what it is, so it is never the same as in another process.
+        node.add(f"{title} (cannot be compared)", combined([digest, os.urandom(16).hex()]))
+
+
+def _is_literal(facts: Facts, written: tuple[Import | Bound, ...], digest: str) -> bool:
+    """Whether the one statement that binds a constant spells out this very value."""
+    only = written[0]
+    if len(written) > 1 or isinstance(only, Import) or only.definition:
+        return False
+    return facts.statements[only.number].literal == digest
+
+
+def _as_written(walk: Walk, node: Node, module: Module, facts: Facts, name: str) -> list[str]:
+    """The statements that bind a constant."""
+    parts: list[str] = []
+    scope = Scope(module)
+    for what in facts.bindings[name]:
+        if isinstance(what, Import):
+            target = walk.sources.absolute(module, what.level, what.module)
+            parts.append(f"{target} {what.attribute}")
+            imported(walk, node, target, what.chain, bare=False)
+        elif what.definition:
+            unit = facts.units[what.number]
+            walk.unit(node, scope, unit, walk.title(module, unit.qualname))
+        else:
+            statement = facts.statements[what.number]
+            parts.append(statement.digest)
+            walk.uses(node, scope, statement.uses)
+    return parts

@@ -1,0 +1,154 @@
+"""What live classes reach: their source, bases, attributes and fields."""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from upshift.authoring.fingerprint.digests import combined
+from upshift.authoring.fingerprint.facts import Facts, UnitFacts
+from upshift.authoring.fingerprint.functions import defaults, held, units_of
+from upshift.authoring.fingerprint.holding import cells_of
+from upshift.authoring.fingerprint.identity import DESCRIPTORS, SKIPPED_ATTRIBUTES, is_by_name
+from upshift.authoring.fingerprint.nodes import Node
+from upshift.authoring.fingerprint.scope import Scope
+from upshift.authoring.fingerprint.sources import PACKAGE, PROJECT, UPSHIFT, Module
+
+if TYPE_CHECKING:
+    from upshift.authoring.fingerprint.walk import Walk
+
+_IMMUTABLE = 1 << 8
+"""``Py_TPFLAGS_IMMUTABLETYPE``: written in C; nothing of the project can be in it."""
+
+_FIELD_PARTS = (
+    "name",
+    "default",
+    "default_factory",
+    "factory",
+    "validator",
+    "converter",
+    "on_setattr",
+    "metadata",
+)
+
+
+def expand_class(walk: Walk, node: Node, cls: type) -> None:
+    """Fill in the node of a class."""
+    owner = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
+    namespace = _globals_of(cls) if owner is None else vars(owner)
+    kind, version = walk.sources.kind(namespace) if namespace else (PROJECT, "")
+    if kind == UPSHIFT or (owner is not None and cls.__module__ == "builtins"):
+        return
+    if version:
+        node.next.append(walk.package(version))
+    if cls.__flags__ & _IMMUTABLE:
+        if kind == PROJECT and owner is not None:
+            node.next.append(walk.module(walk.sources.of_namespace(namespace)))
+        return
+    if kind != PROJECT and is_by_name(cls):
+        return
+    if kind != PROJECT or not namespace:
+        module = Module(str(cls.__module__), None, None, "")  # made by a call, such as make_dataclass
+    else:
+        module = walk.sources.of_namespace(namespace)
+        node.next.append(walk.module(module))
+    title = walk.title(module, cls.__qualname__)
+    file = file_of(cls, module)
+    units = class_units(walk.sources.facts(file), cls.__qualname__)
+    for unit in units:
+        walk.unit(node, Scope(module, _class_cells(cls), unit.assigned), unit, title)
+    node.next.extend(walk.code(base) for base in (*cls.__bases__, type(cls)) if base is not object)
+    if any(_is_foreign(walk, base) for base in cls.__bases__):
+        node.next.append(walk.docstring(cls))
+    _attributes(walk, node, cls, units, title)
+    _fields(walk, node, cls, title)
+
+
+def _globals_of(cls: type) -> dict[str, Any]:
+    """The globals of a class whose module nobody knows, as its methods have them."""
+    functions = _functions(cls)
+    return functions[0].__globals__ if functions else {}
+
+
+def _is_foreign(walk: Walk, base: type) -> bool:
+    owner = sys.modules.get(base.__module__)
+    return owner is not None and walk.sources.kind(vars(owner))[0] == PACKAGE
+
+
+def file_of(cls: type, module: Module) -> str | None:
+    """The file that a class is written in; a cell of a notebook, for a module without a file."""
+    if module.file is not None:
+        return module.file
+    functions = _functions(cls)
+    return functions[0].__code__.co_filename if functions else None
+
+
+def class_units(facts: Facts | None, qualname: str) -> list[UnitFacts]:
+    return [] if facts is None else [facts.units[number] for number in facts.classes.get(qualname, ())]
+
+
+def _functions(cls: type) -> list[FunctionType]:
+    members = (getattr(value, "__func__", value) for value in vars(cls).values())
+    return [member for member in members if type(member) is FunctionType]
+
+
+def _class_cells(cls: type) -> dict[str, Any]:
+    """The variables of the function that a class was made in, as far as its methods hold them."""
+    cells: dict[str, Any] = {}
+    for function in _functions(cls):
+        cells.update(cells_of(function))
+    cells.pop("__class__", None)
+    return cells
+
+
+def _attributes(walk: Walk, node: Node, cls: type, units: list[UnitFacts], title: str) -> None:
+    assigned = {name for unit in units for name in unit.assigned}
+    parts: list[str] = []
+    for name, value in sorted(vars(cls).items()):
+        if name in SKIPPED_ATTRIBUTES or type(value) in DESCRIPTORS:
+            continue
+        if type(value) is FunctionType:
+            if not _is_in_class(walk, node, name, value, cls, title):
+                node.next.append(walk.code(value))
+                parts.append(f"{name} {walk.token(value)}")
+        elif not (name.startswith("__") and name.endswith("__")) or name in assigned:
+            digest, _ = walk.digest(node, value)
+            parts.append(f"{name} {digest}")
+    if parts:
+        node.add(f"attributes of {title}", combined(parts))
+
+
+def _is_in_class(walk: Walk, node: Node, name: str, function: FunctionType, cls: type, title: str) -> bool:
+    """Whether the source of the class says all about a method."""
+    if function.__module__ != cls.__module__:
+        return False
+    module = walk.sources.of_namespace(function.__globals__)
+    _, units = units_of(walk, module, function)
+    qualname = f"{cls.__qualname__}.{name}"
+    if vars(function) or not units or not all(unit.qualname == qualname for unit in units):
+        return False
+    if any(unit.computed for unit in units):
+        defaults(walk, node, function, f"{title}.{name}")
+    for free, value in cells_of(function).items():
+        if free != "__class__":
+            held(walk, node, value, f"closure {free} of {title}.{name}")
+    return True
+
+
+def _fields(walk: Walk, node: Node, cls: type, title: str) -> None:
+    """The fields of dataclasses, attrs classes and pydantic models: defaults are moved out of the class."""
+    own = vars(cls)
+    fields: list[Any] = list(own.get("__attrs_attrs__") or ())
+    for known in ("__dataclass_fields__", "__pydantic_fields__", "model_fields"):
+        if isinstance(own.get(known), dict):
+            fields.extend(own[known].values())
+    parts: list[str] = []
+    for field in fields:
+        for part in _FIELD_PARTS:
+            value = getattr(field, part, None)
+            if value is not None:
+                digest, _ = walk.digest(node, value)
+                parts.append(f"{part} {digest}")
+    if parts:
+        node.add(f"fields of {title}", combined(parts))

@@ -1,0 +1,83 @@
+"""Facts about files, kept between processes: one file a project in ``UPSHIFT_HOME/fingerprints``.
+
+Facts are found by the content of the source file, never by its time stamps: an edit within the
+resolution of a clock, or a file restored with an old date, is never mistaken. The file is replaced
+atomically, so that several processes can read and write it at once; whoever writes last wins, and
+the loser's files are read again some day. A damaged file is one that is not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import os
+import sys
+from pathlib import Path
+
+from upshift.authoring.fingerprint.facts import VERSION, Facts, plain, unpack
+from upshift.authoring.fingerprint.keeping import keep, kept
+from upshift.store.digest import algorithm
+
+_CHECKSUM = 16
+
+
+class Memo:
+    """The facts about the files of one project.
+
+    Parameters
+    ----------
+    project
+        Its folder.
+    """
+
+    def __init__(self, project: Path) -> None:
+        # Facts hold digests, and marshal and the grammar are those of this version of Python.
+        name = f"{project.absolute()}\0{algorithm()}\0{sys.implementation.cache_tag}\0{VERSION}"
+        self._file = kept(f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.facts")
+        self._packed: dict[str, tuple[bytes, bytes]] | None = None
+        self._changed = False
+
+    def get(self, path: str, content: bytes) -> Facts | None:
+        """The facts about a file, if it had this content when they were put."""
+        if self._packed is None:
+            self._packed = _read(self._file)
+        packed = self._packed.get(path)
+        if packed is None or packed[0] != _fast_digest(content):
+            return None
+        return unpack(marshal.loads(packed[1]))
+
+    def put(self, path: str, content: bytes, facts: Facts) -> None:
+        """Remember the facts about a file, to be written by :meth:`save`."""
+        if self._packed is None:
+            self._packed = _read(self._file)
+        self._packed[path] = (_fast_digest(content), marshal.dumps(plain(facts)))
+        self._changed = True
+
+    def save(self) -> None:
+        """Write what is new."""
+        if not self._changed or self._packed is None:
+            return
+        self._changed = False
+        newest = {**_read(self._file), **self._packed}
+        body = marshal.dumps({path: facts for path, facts in newest.items() if os.path.exists(path)})
+        keep(self._file, _checksum(body) + body)
+
+
+def _read(file: Path) -> dict[str, tuple[bytes, bytes]]:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return {}
+    checksum, body = content[:_CHECKSUM], content[_CHECKSUM:]
+    if not body or checksum != _checksum(body):
+        return {}
+    packed: dict[str, tuple[bytes, bytes]] = marshal.loads(body)
+    return packed
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_CHECKSUM).digest()
+
+
+def _fast_digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_CHECKSUM).digest()

@@ -1,0 +1,287 @@
+"""Where code comes from: the project, an installed package, the standard library or Upshift itself.
+
+Everything with Python source that is neither installed (listed by a ``.dist-info`` beside it) nor
+part of Python counts as the project's: packages installed in editable form, and folders on
+``PYTHONPATH``, change without a version that could tell.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import linecache
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from upshift.authoring.fingerprint.facts import Facts, Use
+from upshift.authoring.fingerprint.memo import Memo
+from upshift.authoring.fingerprint.nodes import Node
+from upshift.authoring.fingerprint.packages import installed
+from upshift.store.digest import digest_of
+from upshift.worker.usercode import module_name
+
+PROJECT = "project"
+PACKAGE = "package"
+STANDARD = "standard"
+UPSHIFT = "upshift"
+
+_UPSHIFT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_STANDARD = os.path.dirname(os.__file__)
+_SOURCE_SUFFIXES = (".py", ".pyw", ".ipynb")
+
+
+class Module:
+    """A module of the project.
+
+    Parameters
+    ----------
+    name
+        As it is imported; for ``__main__``, the module that its file is.
+    file
+        Its source; what :mod:`linecache` knows it by, where it is no file.
+    namespace
+        What its names are bound to; None while it is not imported.
+    package
+        What its relative imports start from.
+
+    Attributes
+    ----------
+    shown
+        Its file, for people.
+    node, bindings, uses, nodes
+        The nodes of what importing it does, of its names, of what its source refers to, and others.
+    """
+
+    def __init__(self, name: str, file: str | None, namespace: dict[str, Any] | None, package: str) -> None:
+        self.name = name
+        self.file = file
+        self.namespace = namespace
+        self.package = package
+        self.shown = name
+        self.node: Node | None = None
+        self.bindings: dict[str, Node] = {}
+        self.uses: dict[Use, Node] = {}
+        self.nodes: dict[tuple[object, ...], Node] = {}
+
+
+class Sources:
+    """The modules of a project and their facts; one for each analysis.
+
+    Parameters
+    ----------
+    project
+        Folder of the project. Only how files are named depends on it.
+    """
+
+    def __init__(self, project: Path) -> None:
+        self._root = os.path.join(str(project.absolute()), "")
+        self._memo = Memo(project)
+        self._facts: dict[str, Facts | None] = {}
+        self._contents: dict[str, bytes | None] = {}
+        self._by_namespace: dict[int, tuple[Module, dict[str, Any]]] = {}
+        self._by_name: dict[str, Module | str | None] = {}
+        self._kinds: dict[int, tuple[tuple[str, str], dict[str, Any]]] = {}
+
+    def save(self) -> None:
+        """Keep the facts for the next process."""
+        self._memo.save()
+
+    # modules
+
+    def kind(self, namespace: dict[str, Any]) -> tuple[str, str]:
+        """Where a module is from, and for a package its distribution and version."""
+        known = self._kinds.get(id(namespace))
+        if known is None:
+            known = self._kinds[id(namespace)] = (self._kind(namespace), namespace)
+        return known[0]
+
+    def _kind(self, namespace: dict[str, Any]) -> tuple[str, str]:
+        name = namespace.get("__name__")
+        file = namespace.get("__file__")
+        name = name if isinstance(name, str) else ""
+        file = file if isinstance(file, str) else None
+        if file is None and namespace.get("__path__") is not None:
+            file = next((os.path.join(path, "") for path in namespace["__path__"]), None)
+        return kind_of(name, file)
+
+    def of_namespace(self, namespace: dict[str, Any]) -> Module:
+        """The project's module with these globals."""
+        known = self._by_namespace.get(id(namespace))
+        if known is None:
+            known = self._by_namespace[id(namespace)] = (self._module(namespace), namespace)
+        return known[0]
+
+    def _module(self, namespace: dict[str, Any]) -> Module:
+        name = namespace.get("__name__")
+        name = name if isinstance(name, str) else "?"
+        file = namespace.get("__file__")
+        file = file if isinstance(file, str) else None
+        package = namespace.get("__package__")
+        if not isinstance(package, str):
+            package = name if "__path__" in namespace else name.rpartition(".")[0]
+        if name in ("__main__", "__mp_main__") and file is not None and os.path.exists(file):
+            name = module_name(Path(file))[0]
+        return self._named(Module(name, file, namespace, package))
+
+    def _named(self, module: Module) -> Module:
+        file = module.file
+        if file is not None and file.startswith(self._root):
+            module.shown = file[len(self._root) :]
+        elif file is not None:
+            parts = Path(file).parts
+            module.shown = "/".join(parts[-1 - module.name.count(".") - file.endswith("__init__.py") :])
+        return module
+
+    def find(self, name: str) -> Module | str | None:
+        """The module of this name, imported or not, without importing anything.
+
+        Returns
+        -------
+        Module, str or None
+            A module of the project; the distribution and version of another, ``""`` where it has
+            none; None: there is no such module.
+        """
+        if name not in self._by_name:
+            self._by_name[name] = self._find(name)
+        return self._by_name[name]
+
+    def _find(self, name: str) -> Module | str | None:
+        live = sys.modules.get(name)
+        if isinstance(live, ModuleType):
+            kind, version = self.kind(vars(live))
+            return self.of_namespace(vars(live)) if kind == PROJECT else version
+        spec = _spec(name)
+        if spec is None:
+            return None
+        file = spec.origin if spec.has_location else None
+        folders = list(spec.submodule_search_locations or ())
+        kind, version = kind_of(name, file or (os.path.join(folders[0], "") if folders else None))
+        if kind != PROJECT:
+            return version
+        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        return self._named(Module(name, file, None, package))
+
+    def unimported(self, name: str, file: str, package: str) -> Module:
+        """The module in a file that nobody has imported."""
+        known = self._by_name.get(name)
+        if not isinstance(known, Module) or known.file != file:
+            known = self._by_name[name] = self._named(Module(name, file, None, package))
+        return known
+
+    def absolute(self, module: Module, level: int, name: str) -> str:
+        """The name of what a module imports as ``from ..name``, with ``level`` dots."""
+        if level == 0:
+            return name
+        parts = module.package.split(".")
+        base = ".".join(parts[: len(parts) - level + 1])
+        return f"{base}.{name}" if base and name else base or name
+
+    # content
+
+    def content(self, file: str) -> bytes | None:
+        """The content of a source; None where it cannot be read."""
+        if file not in self._contents:
+            self._contents[file] = _content(file)
+        return self._contents[file]
+
+    def texts(self) -> dict[str, set[str]]:
+        """Every source that was read, word for word: title to digest."""
+        shown = {module.file: module.shown for module, _ in self._by_namespace.values()}
+        return {
+            f"text of {shown.get(file, os.path.basename(file))}": {digest_of(content)}
+            for file, content in self._contents.items()
+            if content is not None
+        }
+
+    def facts(self, file: str | None) -> Facts | None:
+        """The facts about a source; None where it is not Python, or not there."""
+        if file is None:
+            return None
+        try:
+            return self._facts[file]
+        except KeyError:
+            facts = self._facts[file] = self._read(file)
+            return facts
+
+    def _read(self, file: str) -> Facts | None:
+        content = self.content(file) if file.endswith(_SOURCE_SUFFIXES) or file.startswith("<") else None
+        if content is None:
+            return None
+        kept = os.path.isabs(file) and os.path.exists(file)  # not the cells of a notebook
+        known = self._memo.get(file, content) if kept else None
+        if known is not None:
+            return known
+        from upshift.authoring.fingerprint.reading import read_facts
+
+        try:
+            facts = read_facts(content)
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        if kept:
+            self._memo.put(file, content, facts)
+        return facts
+
+
+def kind_of(name: str, file: str | None) -> tuple[str, str]:
+    """Where the module ``name`` in ``file`` is from, and its distribution and version."""
+    top = name.partition(".")[0]
+    if file is None:
+        return (STANDARD, "") if top in sys.stdlib_module_names else (PROJECT, "")
+    if file.startswith(_UPSHIFT):
+        return UPSHIFT, ""
+    if file.startswith("<frozen "):
+        return STANDARD, ""
+    root = _root_of(name, file)
+    version = installed(root).get(top)
+    if version is not None:
+        return PACKAGE, version
+    if top in sys.stdlib_module_names and (root.startswith(_STANDARD) or not file.endswith(".py")):
+        return STANDARD, ""
+    return PROJECT, ""
+
+
+def _root_of(name: str, file: str) -> str:
+    """The folder that the top-level package of a module is in."""
+    folder = os.path.dirname(file)
+    depth = name.count(".") + os.path.basename(file).startswith("__init__.") + (not os.path.basename(file))
+    for _ in range(depth):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """As :func:`importlib.util.find_spec`, which imports the parent packages."""
+    path = None
+    spec = None
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        spec = _ask_finders(".".join(parts[:depth]), path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+        if path is None and depth < len(parts):
+            return None
+    return spec
+
+
+def _ask_finders(name: str, path: Any) -> importlib.machinery.ModuleSpec | None:
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec = None if find is None else find(name, path, None)
+        if spec is not None:
+            found: importlib.machinery.ModuleSpec = spec
+            return found
+    return None
+
+
+def _content(file: str) -> bytes | None:
+    try:
+        with open(file, "rb") as stream:
+            return stream.read()
+    except (OSError, ValueError):
+        owners = (vars(module) for module in list(sys.modules.values()) if type(module) is ModuleType)
+        owner = next((names for names in owners if names.get("__file__") == file), None)
+        lines = linecache.getlines(file, owner)  # a cell of a notebook, or a module in an archive
+        return "".join(lines).encode("utf-8", "surrogatepass") if lines else None

@@ -1,0 +1,230 @@
+"""The reached code of a project, explored on demand: the nodes, and what a piece of source adds to one."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable
+from pathlib import Path
+from sys import modules
+from types import FunctionType
+from typing import Any
+
+from upshift.authoring.fingerprint.bindings import expand_binding, is_home
+from upshift.authoring.fingerprint.classes import expand_class
+from upshift.authoring.fingerprint.digests import combined
+from upshift.authoring.fingerprint.facts import Chain, UnitFacts, Use
+from upshift.authoring.fingerprint.freshness import Freshness
+from upshift.authoring.fingerprint.functions import expand_function
+from upshift.authoring.fingerprint.identity import token
+from upshift.authoring.fingerprint.names import INERT, REFLECTION, SOURCE, expand_written, resolve, through
+from upshift.authoring.fingerprint.nodes import Expand, Node
+from upshift.authoring.fingerprint.scope import Scope
+from upshift.authoring.fingerprint.sources import PACKAGE, Module, Sources
+from upshift.authoring.fingerprint.toplevel import expand_module, is_upshift
+from upshift.authoring.fingerprint.values import is_code, is_module, value_digest
+from upshift.authoring.fingerprint.widening import expand_project, expand_widened
+
+
+class Walk:
+    """Nodes, each made once, and the sources behind them.
+
+    Parameters
+    ----------
+    project
+        Folder of the project.
+    """
+
+    def __init__(self, project: Path) -> None:
+        self.project = project
+        self.sources = Sources(project)
+        self.freshness = Freshness(self.sources)
+        self.nowhere = Module("?", None, None, "")
+        """What stands for code that no module is known of."""
+        self.classes: dict[int, type] = {}
+        """Every class that was reached, by ``id`` of its node."""
+        self._inert = Node()
+        self._code: dict[int, tuple[Node, object]] = {}
+        self._nodes: dict[tuple[object, ...], Node] = {}
+        self._tokens: dict[int, tuple[str, object]] = {}
+        self._token_digests: dict[str, str] = {}
+
+    # nodes
+
+    def code(self, value: Any) -> Node:
+        """The node of a live function, class or module."""
+        known = self._code.get(id(value))
+        if known is None:
+            known = self._code[id(value)] = (self._new_code(value), value)
+        return known[0]
+
+    def _new_code(self, value: Any) -> Node:
+        if type(value) is FunctionType:
+            return Node(lambda node: expand_function(self, node, value))
+        if is_module(value):
+            return Node(lambda node: through(self, node, value, (), True, None))
+        node = Node(lambda node: expand_class(self, node, value))
+        self.classes[id(node)] = value
+        return node
+
+    def value(self, value: Any, name: str) -> Node:
+        """The node of a live object that is no function, class or module: by content."""
+        return Node(lambda node: node.add(name, self.digest(node, value)[0]))
+
+    def docstring(self, value: Any) -> Node:
+        """The node of the docstring of a function or class that is handed on.
+
+        Whoever gets it may read the docstring, as tools for agents do.
+        """
+
+        def expand(node: Node) -> None:
+            for name, digest, documented in self.code(value).expanded().entries:
+                if documented:
+                    node.add(f"docstring of {name}", combined([digest, documented]))
+
+        return self._node(self._nodes, ("docstring", id(value)), expand)
+
+    def module(self, module: Module) -> Node:
+        """The node of what importing a module does."""
+        if module.node is None:
+            module.node = Node(lambda node: expand_module(self, node, module), module=True)
+        return module.node
+
+    def binding(self, module: Module, name: str) -> Node:
+        """The node of a name that a live module binds."""
+        node = module.bindings.get(name)
+        if node is None:
+            node = module.bindings[name] = Node(lambda node: expand_binding(self, node, module, name))
+        return node
+
+    def written(self, module: Module, name: str, rest: Chain, bare: bool) -> Node:
+        """The node of a name that has a meaning in source only."""
+        return self._node(
+            module.nodes,
+            ("written", name, rest, bare),
+            lambda node: expand_written(self, node, module, name, rest, bare),
+        )
+
+    def widened(self, module: Module, reason: str, *, deep: bool = False) -> Node:
+        """The node of everything in a module."""
+        return self._node(
+            module.nodes,
+            ("widened", reason, deep),
+            lambda node: expand_widened(self, node, module, reason, deep),
+        )
+
+    def everything(self, reason: str) -> Node:
+        """The node of every module of the project."""
+        return self._node(self._nodes, ("project", reason), lambda node: expand_project(self, node, reason))
+
+    def package(self, version: str) -> Node:
+        """The node of an installed distribution, ``"numpy 2.1.0"``, or of several."""
+
+        def expand(node: Node) -> None:
+            for distribution in version.split(", "):
+                name, _, number = distribution.partition(" ")
+                node.add(f"package {name}", number)
+
+        return self._node(self._nodes, ("package", version), expand)
+
+    @staticmethod
+    def _node(nodes: dict[tuple[object, ...], Node], key: tuple[object, ...], expand: Expand) -> Node:
+        node = nodes.get(key)
+        if node is None:
+            node = nodes[key] = Node(expand)
+        return node
+
+    # source
+
+    def unit(self, node: Node, scope: Scope, unit: UnitFacts, name: str) -> None:
+        """Add a unit of source to a node: its digest, and all that it refers to."""
+        digest = unit.digest
+        if unit.decorators:
+            counting = [d for d in unit.decorators if not self._is_upshift(scope, d.chain)]
+            digest = combined([digest, *(decorator.digest for decorator in counting)]) if counting else digest
+            for decorator in counting:
+                self.uses(node, scope, decorator.uses)
+                if unit.documented != unit.digest and self._is_foreign(scope, decorator.chain):
+                    node.add(f"docstring of {name}", unit.documented)
+        node.add(name, digest, unit.documented if unit.documented != unit.digest else "")
+        if not REFLECTION.isdisjoint(unit.attributes):
+            node.reflects = True
+        node.reads_source |= not SOURCE.isdisjoint(unit.attributes)
+        node.subclasses |= "__subclasses__" in unit.attributes
+        self.uses(node, scope, unit.uses)
+
+    def uses(self, node: Node, scope: Scope, uses: Iterable[Use]) -> None:
+        """Add to a node what source refers to."""
+        module = scope.module
+        known = module.uses
+        special = bool(scope.cells or scope.own)
+        append = node.next.append
+        for use in uses:
+            chain, origin, _ = use
+            if special and origin is None and (chain[0] in scope.cells or chain[0] in scope.own):
+                resolve(self, node, scope, use)
+                continue
+            shared = known.get(use)
+            if shared is None:
+                shared = known[use] = self._shared(module, use)
+            append(shared)
+
+    def _shared(self, module: Module, use: Use) -> Node:
+        """The node of what source refers to, the same for all units of a module."""
+        chain, origin, bare = use
+        if origin is None and len(chain) == 1 and module.namespace is not None:
+            # Most names are these, and need no node of their own.
+            name = chain[0]
+            if name not in module.namespace:
+                if self._is_inert(module, name):
+                    return self._inert
+            elif not bare:
+                value: Any = module.namespace[name]
+                if is_code(value) and is_home(module, name, value):
+                    return self.code(value)
+        return Node(lambda node: resolve(self, node, Scope(module), use))
+
+    def _is_inert(self, module: Module, name: str) -> bool:
+        """Whether a name that has no value in a module is a plain built-in."""
+        facts = self.sources.facts(module.file)
+        if facts is None or name in facts.bindings or name not in INERT:
+            return False
+        return vars(builtins).get(name) is INERT[name]
+
+    def _is_upshift(self, scope: Scope, chain: Chain) -> bool:
+        """Whether a decorator is one of Upshift's own."""
+        return bool(chain) and is_upshift(scope.look_up(chain))
+
+    def _is_foreign(self, scope: Scope, chain: Chain) -> bool:
+        """Whether a decorator comes from a library, which may read the docstring."""
+        value = scope.look_up(chain) if chain else None
+        owner = modules.get((value if is_code(value) else type(value)).__module__ or "")
+        return owner is not None and self.sources.kind(vars(owner))[0] == PACKAGE
+
+    # values and names
+
+    def digest(self, node: Node, value: Any) -> tuple[str, bool]:
+        """The digest of a value, and whether it says everything; its code is added to the node."""
+
+        def follow(code: Any) -> str:
+            node.next.append(self.code(code))
+            return self.token(code)
+
+        return value_digest(value, follow)
+
+    def token(self, value: Any) -> str:
+        """What a function, class or module is called; see :mod:`identity`."""
+        known = self._tokens.get(id(value))
+        if known is None:
+            known = self._tokens[id(value)] = (token(self, value), value)
+        return known[0]
+
+    def token_digest(self, name: str) -> str:
+        """The digest of what something is called."""
+        digest = self._token_digests.get(name)
+        if digest is None:
+            digest = self._token_digests[name] = combined([name])
+        return digest
+
+    def title(self, module: Module, name: str) -> str:
+        """What a name of a module is called in a fingerprint."""
+        return f"{module.name}.{name} ({module.shown})"

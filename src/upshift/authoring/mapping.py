@@ -1,0 +1,98 @@
+"""``.map``: which arguments are mapped, and which are passed whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from upshift.authoring.inlined import Inlined
+from upshift.authoring.placeholders import Placeholder, Unmapped
+from upshift.errors import GraphError, user_location
+
+_LISTS = (list, tuple, range)
+
+
+def split(step: str, bound: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments that are mapped, and those that are passed whole.
+
+    Lists, tuples, ranges and step results are mapped. Everything else (text, dictionaries, arrays,
+    tables, named tuples, …) is one value.
+
+    Parameters
+    ----------
+    step
+        Name of the step, for errors.
+    bound
+        The arguments by input name.
+
+    Raises
+    ------
+    GraphError
+        Nothing is mapped, lists are of unequal length, or an iterator can be read once only.
+    """
+    mapped: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
+    for name, value in bound.items():
+        if type(value) is Inlined:
+            value = value.output
+        kind = type(value)
+        if kind is Unmapped:
+            whole[name] = value.value
+        elif kind is Placeholder or kind in _LISTS:
+            mapped[name] = value
+        elif hasattr(kind, "__next__"):
+            raise GraphError(
+                f"{step}.map: {name!r} is {_a(kind)}, which can be read once only",
+                where=user_location(),
+                fix=f"Pass {name}=list(…).",
+            )
+        else:
+            whole[name] = value
+    if not mapped:
+        raise GraphError(
+            f"{step}.map has nothing to map",
+            where=user_location(),
+            why="Lists, tuples and step results are mapped; "
+            + (", ".join(f"{n!r} is {_a(type(v))}" for n, v in whole.items()) or "it has no arguments")
+            + ".",
+            fix=f"Pass a list, or call {step}(…).",
+        )
+    _check_lengths(step, mapped)
+    return mapped, whole
+
+
+def call_each(
+    function: Callable[..., Any], outputs: int, mapped: Mapping[str, Any], whole: Mapping[str, Any]
+) -> Any:
+    """Call a plain function for each item: what ``.map`` is outside a pipeline.
+
+    Returns
+    -------
+    list or tuple of lists
+        A list of results; of several outputs a list each.
+    """
+    from upshift.spec.calls import bind
+
+    results = []
+    for items in zip(*mapped.values(), strict=True):
+        args, kwargs = bind(function, {**whole, **dict(zip(mapped, items, strict=True))})
+        results.append(function(*args, **kwargs))
+    if outputs == 1:
+        return results
+    return tuple([result[number] for result in results] for number in range(outputs))
+
+
+def _check_lengths(step: str, mapped: Mapping[str, Any]) -> None:
+    lengths = {name: len(items) for name, items in mapped.items() if type(items) is not Placeholder}
+    if len(set(lengths.values())) > 1:
+        raise GraphError(
+            f"{step}.map: lists of unequal length",
+            where=user_location(),
+            why=", ".join(f"{name!r} has {count} items" for name, count in lengths.items()) + ".",
+            fix="Mapped lists are zipped together: make them equally long, or pass one whole: unmapped(…).",
+        )
+
+
+def _a(kind: type) -> str:
+    name = kind.__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

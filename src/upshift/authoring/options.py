@@ -1,0 +1,259 @@
+"""What ``@step`` and ``@pipeline`` can be told, checked where the user wrote it, and how it merges.
+
+Three rules, from the inside out: what stands on one step together (``@step``, ``@resources``) asks
+for the larger of each explicit value; ``with_options`` replaces what it names; a pipeline's
+settings are the values of its steps where these say nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union
+
+import attrs
+
+from upshift.config.docker import DockerSettings
+from upshift.config.resources import ResourceSettings
+from upshift.config.retry import Retry
+from upshift.config.settings import bad_value
+from upshift.errors import SettingsError, suggestion, user_location
+
+Settings = Mapping[str, Union[ResourceSettings, DockerSettings, Mapping[str, Any]]]
+"""What ``settings=`` takes: ``"resources"`` and ``"docker"``."""
+Seconds = Union[int, float, datetime.timedelta]
+
+_NAME = re.compile(r"\w[\w.-]{0,99}")
+_Options = TypeVar("_Options", bound="Options")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Options:
+    """What steps and pipelines have in common. None: not said.
+
+    Parameters
+    ----------
+    resources, docker, retry
+        The settings.
+    origins
+        Where each value of ``resources`` comes from: field to ``file:line (@decorator)``.
+    cache
+        Whether results may be reused.
+    on
+        Target or backend.
+    """
+
+    resources: ResourceSettings = attrs.field(factory=ResourceSettings)
+    origins: Mapping[str, str] = attrs.field(factory=dict)
+    docker: DockerSettings | None = None
+    retry: Retry | None = None
+    cache: bool | None = None
+    on: str | None = None
+
+    def replaced(self: _Options, newer: _Options) -> _Options:
+        """These options, with what ``newer`` says instead."""
+        changes = {
+            field.name: value
+            for field in attrs.fields(type(self))
+            if field.name not in ("resources", "origins", "docker")
+            and (value := getattr(newer, field.name)) not in (None, ())
+        }
+        return attrs.evolve(self, **changes, **_merged(newer, self))
+
+    def over(self: _Options, outer: Options) -> _Options:
+        """These options, with ``outer``'s where they say nothing."""
+        own = {name: getattr(self, name) for name in ("retry", "cache", "on")}
+        inherited = {name: getattr(outer, name) for name, value in own.items() if value is None}
+        return attrs.evolve(self, **inherited, **_merged(self, outer))
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class StepOptions(Options):
+    """What a step was told.
+
+    Parameters
+    ----------
+    name
+        Its name; None: the function's.
+    timeout
+        Seconds.
+    cache_expires
+        Seconds after which a result is not reused any more.
+    """
+
+    name: str | None = None
+    timeout: float | None = None
+    cache_expires: float | None = None
+
+    def beside(self, other: StepOptions) -> StepOptions:
+        """These options and those of another decorator on the same step.
+
+        Raises
+        ------
+        SettingsError
+            Both say something, and it cannot be decided which one counts.
+        """
+        changes: dict[str, Any] = {}
+        for name in ("docker", "retry", "cache", "on", "name", "timeout", "cache_expires"):
+            own, others = getattr(self, name), getattr(other, name)
+            if own is not None and others is not None and own != others:
+                raise SettingsError(
+                    f"{name} is set twice on one step: {own!r} and {others!r}",
+                    where=user_location(),
+                    fix=f"Set {name} once, with the decorator or with @step.",
+                )
+            changes[name] = others if own is None else own
+        resources, origins = _larger(self, other)
+        return attrs.evolve(self, resources=resources, origins=origins, **changes)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class PipelineOptions(Options):
+    """What a pipeline was told.
+
+    Parameters
+    ----------
+    name
+        Its name; None: the function's.
+    tags
+        Tags of its runs.
+    on_failure
+        ``"stop"``, or ``"continue"`` with what does not depend on the step that failed.
+    strict
+        Whether a request that cannot be granted in full is refused; None: as the backend does it.
+    """
+
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    on_failure: str | None = None
+    strict: bool | None = None
+
+
+def common(
+    owner: str,
+    *,
+    settings: Settings | None,
+    retries: int | Retry | None,
+    cache: bool | None,
+    on: str | None,
+) -> dict[str, Any]:
+    """The fields of :class:`Options`, checked.
+
+    Parameters
+    ----------
+    owner
+        Who was told: ``"@step"``, ``"@pipeline"``, ``"with_options"``.
+
+    Raises
+    ------
+    SettingsError
+        A value makes no sense.
+    """
+    if settings is None:
+        settings = {}
+    elif not isinstance(settings, Mapping):
+        raise bad_value(
+            owner, "settings", settings, 'a dict: {"resources": ResourceSettings(…), "docker": …}'
+        )
+    for key in settings:
+        if key not in ("resources", "docker"):
+            raise SettingsError(
+                f"{owner} knows no settings {key!r}",
+                where=user_location(),
+                fix=suggestion(str(key), ("resources", "docker")),
+            )
+    resources = _settings(owner, settings, "resources", ResourceSettings) or ResourceSettings()
+    where = f"{user_location()} ({owner})"
+    return {
+        "resources": resources,
+        "origins": dict.fromkeys(resources.explicit(), where),
+        "docker": _settings(owner, settings, "docker", DockerSettings),
+        "retry": None if retries is None else _retry(owner, retries),
+        "cache": flag(owner, "cache", cache),
+        "on": text(owner, "on", on),
+    }
+
+
+def seconds(owner: str, field: str, value: Seconds | None) -> float | None:
+    """A duration in seconds, checked."""
+    amount = value.total_seconds() if isinstance(value, datetime.timedelta) else value
+    if amount is None:
+        return None
+    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 < amount < 1e10:
+        raise bad_value(owner, field, value, "seconds above 0, or a datetime.timedelta")
+    return amount
+
+
+def flag(owner: str, field: str, value: bool | None) -> bool | None:
+    """True, False or None, checked."""
+    if value is not None and not isinstance(value, bool):
+        raise bad_value(owner, field, value, "True or False")
+    return value
+
+
+def text(owner: str, field: str, value: str | None) -> str | None:
+    """A non-empty string or None, checked."""
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise bad_value(owner, field, value, "a non-empty string")
+    return value
+
+
+def identifier(owner: str, value: str | None) -> str | None:
+    """A name that can be part of a path and of ``name[3]``, or None, checked."""
+    if value is not None and (not isinstance(value, str) or not _NAME.fullmatch(value)):
+        raise bad_value(owner, "name", value, "letters, digits, '_', '-' and '.', at most 100 of them")
+    return value
+
+
+def _retry(owner: str, value: int | Retry) -> Retry:
+    if isinstance(value, Retry):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise bad_value(owner, "retries", value, "a number of retries, or a Retry(times=…, delay=…)")
+    return Retry(times=value)
+
+
+def _settings(owner: str, settings: Settings, key: str, cls: Any) -> Any:
+    value = settings.get(key)
+    if value is None or isinstance(value, cls):
+        return value
+    if not isinstance(value, Mapping):
+        raise bad_value(owner, f"settings[{key!r}]", value, f"{cls.__name__}(…), or a dict of its fields")
+    return cls.from_value(value)
+
+
+def _merged(inner: Options, outer: Options) -> dict[str, Any]:
+    resources = inner.resources.over(outer.resources)
+    said = {**outer.origins, **inner.origins}
+    docker = inner.docker or outer.docker
+    if inner.docker and outer.docker:
+        docker = inner.docker.over(outer.docker)
+    return {
+        "resources": resources,
+        "origins": {field: said[field] for field in resources.explicit() if field in said},
+        "docker": docker,
+    }
+
+
+def _larger(one: Options, other: Options) -> tuple[ResourceSettings, dict[str, str]]:
+    """The larger of each explicit value, and where it comes from."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for options in (one, other):
+        explicit = options.resources.explicit()
+        if "accelerator" in explicit:
+            explicit["accelerator"] = options.resources.accelerator_kind  # its count is in gpu_count
+        for field, value in explicit.items():
+            known = values.get(field)
+            if known is not None and isinstance(value, str) and value != known:
+                raise SettingsError(
+                    f"{field} is set twice on one step: {known!r} and {value!r}",
+                    where=user_location(),
+                    fix=f"Set {field} once.",
+                )
+            if known is None or (not isinstance(value, str) and value > known):
+                values[field] = value
+                if field in options.origins:
+                    origins[field] = options.origins[field]
+    return ResourceSettings(**values), origins

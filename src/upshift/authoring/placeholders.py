@@ -1,0 +1,150 @@
+"""What stands for a step's result while the pipeline is composed: :class:`Placeholder`.
+
+There is no value yet, so any use as one is an error at the user's line. It cannot see
+``x is None``, ``isinstance(x, …)`` and ``type(x)``: Python asks no method of ``x`` for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+
+from upshift.errors import GraphError, user_location
+
+if TYPE_CHECKING:
+    from upshift.graph.model import FromStep
+
+T = TypeVar("T")
+
+_IN_A_STEP = (
+    "Do this inside a step, which gets the value: write a function with @step and pass the result to it."
+)
+_BRANCH = (
+    "To run a step only if a result is true: other.when(flag)(…), where the step that gives `flag` returns"
+    " a bool. Or branch inside a step, which gets the value."
+)
+_ITERATE = (
+    "To unpack several outputs, annotate the step with `-> tuple[A, B]`. To run a step for each item of"
+    " a list: other.map(items)."
+)
+_UNPACK_HINT = (
+    "To use one item, pass the result to a step that picks it, or annotate the step with `-> tuple[A, B]`."
+)
+
+
+class Placeholder:
+    """The result of a step that has not run yet.
+
+    Parameters
+    ----------
+    source
+        The output that it stands for.
+    owner
+        The composition that it belongs to.
+    mapped
+        Whether it is the list of a mapped step's results.
+    """
+
+    __slots__ = ("_mapped", "_owner", "_source")
+    _mapped: bool
+    _owner: object
+    _source: FromStep
+
+    def __init__(self, source: FromStep, owner: object, mapped: bool) -> None:
+        set_slot = object.__setattr__
+        set_slot(self, "_source", source)
+        set_slot(self, "_owner", owner)
+        set_slot(self, "_mapped", mapped)
+
+    def __repr__(self) -> str:
+        return f"<the result of step {self._source.node!r}, not run yet>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)  # Python and debuggers look for optional protocols this way
+        if name in ("after", "when", "map", "with_options"):
+            step = self._source.node
+            raise _no_value(
+                self, f"has no .{name}", f"It belongs to the step, before the call: {step}.{name}(…)"
+            )
+        raise _no_value(self, f"has no attribute {name!r} yet", _IN_A_STEP)
+
+    def __reduce__(self) -> NoReturn:
+        raise _no_value(
+            self,
+            "cannot be part of this value",
+            "Step results are found in lists, tuples and dictionaries; out of anything else, pass it"
+            " as an argument of its own.",
+        )
+
+
+def _no_value(placeholder: Placeholder, what: str, fix: str) -> GraphError:
+    return GraphError(
+        f"the result of step {placeholder._source.node!r} {what}",
+        where=user_location(),
+        why="While the pipeline is composed no step has run: its results are placeholders.",
+        fix=fix,
+    )
+
+
+def _refusal(what: str, fix: str) -> Callable[..., NoReturn]:
+    def refuse(self: Placeholder, *args: object, **kwargs: object) -> NoReturn:
+        raise _no_value(self, what, fix)
+
+    return refuse
+
+
+_OPERATORS = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
+_REFLECTED = " ".join(f"r{name}" for name in _OPERATORS.split())
+_IN_PLACE = " ".join(f"i{name}" for name in _OPERATORS.split() if name != "divmod")
+_REFUSALS = {
+    "cannot be tested for truth": ("bool", _BRANCH),
+    "cannot be compared": (
+        "eq ne lt le gt ge",
+        "Compare inside a step that returns a bool, and use other.when(flag).",
+    ),
+    "cannot be iterated or unpacked": ("iter reversed aiter", _ITERATE),
+    "cannot be indexed": ("getitem setitem delitem", _UNPACK_HINT),
+    "has no length yet": ("len", _IN_A_STEP),
+    "cannot be searched with `in`": ("contains", _IN_A_STEP),
+    "is not a number yet": ("int float complex index round trunc floor ceil", _IN_A_STEP),
+    "is no text yet": (
+        "str format bytes fspath",
+        "Print it, or use it in text, inside a step that gets the value.",
+    ),
+    "cannot be calculated with": (
+        f"{_OPERATORS} {_REFLECTED} {_IN_PLACE} neg pos abs invert",
+        _IN_A_STEP,
+    ),
+    "cannot be called": ("call", _IN_A_STEP),
+    "cannot be used with `with`": ("enter exit aenter aexit", _IN_A_STEP),
+    "cannot be awaited": ("await", _IN_A_STEP),
+    "cannot become an array": ("array", _IN_A_STEP),
+    "cannot be changed": ("setattr delattr", _IN_A_STEP),
+}
+for _what, (_methods, _fix) in _REFUSALS.items():
+    for _method in _methods.split():
+        setattr(Placeholder, f"__{_method}__", _refusal(_what, _fix))
+Placeholder.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+class Unmapped(Generic[T]):
+    """A value that ``.map`` passes whole to each task."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"unmapped({self.value!r})"
+
+
+def unmapped(value: T) -> Unmapped[T]:
+    """Pass ``value`` whole to each task of a mapped step, though it is a list or a step's result.
+
+    Examples
+    --------
+    ``evaluate.map(fold=[0, 1, 2], data=unmapped(train_set))``
+    """
+    return Unmapped(value)

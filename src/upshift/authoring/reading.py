@@ -1,0 +1,269 @@
+"""Parameter values as people write them, read by annotation.
+
+On the command line a value is text: ``--param lr=0.1``, JSON for lists and dictionaries. In a file
+it is what JSON or TOML made of it. A value that does not fit its annotation is a :class:`Misfit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import attrs
+
+from upshift.authoring.annotations import Unresolved, parameter_hints
+
+_TRUE = frozenset({"true", "1", "yes", "on"})
+_FALSE = frozenset({"false", "0", "no", "off"})
+_LISTS: Mapping[Any, Callable[[Any], Any]] = {list: list, tuple: tuple, set: set, frozenset: frozenset}
+_ABSTRACT: Mapping[Any, Any] = {
+    typing.get_origin(typing.Sequence[int]): list,
+    typing.get_origin(typing.Iterable[int]): list,
+    typing.get_origin(typing.Collection[int]): list,
+    typing.get_origin(typing.Mapping[str, int]): dict,
+    typing.get_origin(typing.MutableMapping[str, int]): dict,
+    typing.get_origin(typing.MutableSequence[int]): list,
+}
+_SCALARS = (bool, int, float, str)
+
+
+class Misfit(Exception):
+    """A value does not fit; the text says what was expected."""
+
+
+def hint_for(hint: Any, default: Any) -> Any:
+    """What to read a value by: the annotation, else the type of the default, else anything."""
+    if hint is not inspect.Parameter.empty and not isinstance(hint, (Unresolved, str)):
+        return hint
+    kind = type(default)
+    return kind if kind in _SCALARS or isinstance(default, (list, dict, tuple, PurePath, enum.Enum)) else Any
+
+
+def read_text(text: str, hint: Any) -> Any:
+    """The value that ``text`` is, on the command line.
+
+    Raises
+    ------
+    Misfit
+    """
+    hint = _bare(hint)
+    arguments = typing.get_args(hint)
+    if _is_union(hint):
+        return _union(hint, lambda member: read_text(text, member))
+    if hint is type(None):
+        if text.lower() in ("none", "null"):
+            return None
+        raise Misfit("null")
+    if typing.get_origin(hint) is typing.Literal:
+        for choice in arguments:
+            if text == (choice.name if isinstance(choice, enum.Enum) else str(choice)):
+                return choice
+        raise Misfit(expected(hint))
+    if hint is bool:
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
+        raise Misfit(expected(hint))
+    if hint in (int, float, complex):
+        try:
+            return hint(text)
+        except ValueError:
+            raise Misfit(expected(hint)) from None
+    if hint is str:
+        return text
+    if (isinstance(hint, type) and issubclass(hint, (enum.Enum, PurePath))) or _from_iso(hint):
+        return fit(text, hint)
+    try:
+        data = json.loads(text)
+    except ValueError:
+        if hint is Any:
+            return text
+        raise Misfit(expected(hint)) from None
+    return fit(data, hint)
+
+
+def fit(data: Any, hint: Any) -> Any:
+    """The value that plain ``data`` (of JSON or TOML) is.
+
+    Raises
+    ------
+    Misfit
+    """
+    hint = _bare(hint)
+    origin = _origin(hint)
+    if hint is Any:
+        return data
+    if _is_union(hint):
+        return _union(hint, lambda member: fit(data, member))
+    if origin is typing.Literal:
+        for choice in typing.get_args(hint):
+            if data == choice and type(data) is type(choice):
+                return choice
+        raise Misfit(expected(hint))
+    if origin in _LISTS:
+        return _list(data, hint, origin)
+    if origin is dict:
+        return _dict(data, hint)
+    if not isinstance(hint, type):
+        return data
+    return _instance(data, hint)
+
+
+def expected(hint: Any) -> str:
+    """What a value for this annotation looks like, for people."""
+    hint = _bare(hint)
+    origin = _origin(hint)
+    if _is_union(hint):
+        return " or ".join(expected(member) for member in typing.get_args(hint))
+    if origin is typing.Literal:
+        return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
+    if hint is bool:
+        return "true or false"
+    if hint is type(None):
+        return "null"
+    if hint in (int, float):
+        return "a whole number" if hint is int else "a number"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return "one of " + ", ".join(member.name for member in hint)
+    if origin in _LISTS:
+        inner = [expected(a) for a in typing.get_args(hint) if a is not Ellipsis]
+        return "a JSON list" + (f" of {inner[0]}" if inner and origin is not tuple else _each(inner))
+    if origin is dict or _fields(hint) is not None:
+        fields = _fields(hint)
+        return "a JSON object" + (f" with {', '.join(fields)}" if fields else "")
+    return getattr(hint, "__name__", str(hint))
+
+
+def _each(inner: Sequence[str]) -> str:
+    return f": {', '.join(inner)}" if inner else ""
+
+
+def _instance(data: Any, hint: Any) -> Any:
+    if issubclass(hint, enum.Enum):
+        for member in hint:
+            if data in (member.name, member.value) or str(member.value) == data:
+                return member
+        raise Misfit(expected(hint))
+    if hasattr(hint, "model_validate"):  # pydantic
+        try:
+            return hint.model_validate(data)
+        except ValueError as error:
+            raise Misfit(f"{hint.__name__}: {error}") from None
+    fields = _fields(hint)
+    if fields is not None and isinstance(data, dict):
+        return _record(data, hint, fields)
+    if hint is float and type(data) is int:
+        return float(data)
+    if isinstance(data, hint) and not (isinstance(data, bool) and hint is not bool):
+        return data
+    if isinstance(data, str) and (issubclass(hint, PurePath) or _from_iso(hint)):
+        try:
+            return hint(data) if issubclass(hint, PurePath) else hint.fromisoformat(data)
+        except ValueError as error:
+            raise Misfit(f"{hint.__name__}: {error}") from None
+    raise Misfit(expected(hint))
+
+
+def _record(data: dict[str, Any], hint: Any, fields: Mapping[str, bool]) -> Any:
+    unknown = [name for name in data if name not in fields]
+    missing = [name for name, required in fields.items() if required and name not in data]
+    if unknown or missing:
+        problem = f"unknown field {unknown[0]!r}" if unknown else f"missing field {missing[0]!r}"
+        raise Misfit(f"{expected(hint)}; {problem}")
+    hints = parameter_hints(hint.__init__)
+    values = {}
+    for name, value in data.items():
+        try:
+            values[name] = fit(value, hint_for(hints.get(name, Any), None))
+        except Misfit as misfit:
+            raise Misfit(f"{hint.__name__}.{name}: {misfit}") from None
+    try:
+        return hint(**values)
+    except (TypeError, ValueError) as error:
+        raise Misfit(f"{hint.__name__}: {error}") from None
+
+
+def _fields(hint: Any) -> dict[str, bool] | None:
+    """The fields of a dataclass or attrs class, each with whether it is required; else None."""
+    if dataclasses.is_dataclass(hint):
+        nothing = dataclasses.MISSING
+        return {
+            f.name: f.default is nothing and f.default_factory is nothing
+            for f in dataclasses.fields(hint)
+            if f.init
+        }
+    if isinstance(hint, type) and attrs.has(hint):
+        return {f.alias or f.name: f.default is attrs.NOTHING for f in attrs.fields(hint) if f.init}
+    return None
+
+
+def _list(data: Any, hint: Any, origin: Any) -> Any:
+    if not isinstance(data, (list, tuple)):
+        raise Misfit(expected(hint))
+    arguments = typing.get_args(hint)
+    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+        if len(data) != len(arguments):
+            raise Misfit(expected(hint))
+        return tuple(fit(item, argument) for item, argument in zip(data, arguments, strict=True))
+    inner = arguments[0] if arguments else Any
+    return _LISTS[origin](fit(item, inner) for item in data)
+
+
+def _dict(data: Any, hint: Any) -> dict[Any, Any]:
+    if not isinstance(data, dict):
+        raise Misfit(expected(hint))
+    key, value = typing.get_args(hint) or (Any, Any)
+    return {read_text(k, key) if isinstance(k, str) else k: fit(v, value) for k, v in data.items()}
+
+
+def _union(hint: Any, read: Callable[[Any], Any]) -> Any:
+    members = typing.get_args(hint)
+    reasons = {}
+    # Text fits everything, so it comes last: "5" for int | str is 5.
+    for member in sorted(members, key=lambda m: m in (str, Any)):
+        try:
+            return read(member)
+        except Misfit as misfit:
+            reasons[member] = str(misfit)
+    # Of `X | None` the reason why it is no X says more than what X looks like.
+    raise Misfit(" or ".join(reasons[member] for member in members))
+
+
+def _bare(hint: Any) -> Any:
+    """Without ``Annotated``; NewType and TypeVar as what they stand for."""
+    while True:
+        if typing.get_origin(hint) is typing.Annotated:
+            hint = typing.get_args(hint)[0]
+        elif hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        elif isinstance(hint, typing.TypeVar):
+            hint = hint.__bound__ or Any
+        elif hint is None:
+            return type(None)
+        elif hint is object or isinstance(hint, (Unresolved, str, typing.ForwardRef)):
+            return Any
+        else:
+            return hint
+
+
+def _origin(hint: Any) -> Any:
+    origin = typing.get_origin(hint) or hint
+    try:
+        return _ABSTRACT.get(origin, origin)
+    except TypeError:  # not hashable, and so none of them
+        return origin
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _from_iso(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, (datetime.date, datetime.time))

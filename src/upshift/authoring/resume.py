@@ -1,0 +1,170 @@
+"""Finishing a run: its pipeline built again, from the code as it is now or as it was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.authoring.options import PipelineOptions
+from upshift.authoring.pipelines import Pipeline
+from upshift.errors import LoadError, NotFound
+from upshift.graph.model import Graph
+from upshift.spec.artifact import Artifact
+from upshift.spec.codec import decode, from_json
+from upshift.spec.task import Code
+
+if TYPE_CHECKING:
+    from upshift.engine import RunOptions
+    from upshift.report.progress import Progress
+    from upshift.store.catalog import RunRow
+    from upshift.store.history import Run
+    from upshift.store.store import Store
+
+
+def resume(ref: str, *, same_code: bool = False) -> Run[Any]:
+    """Finish a run: what is done is not run again.
+
+    Parameters
+    ----------
+    ref
+        The run's id, a unique prefix of it, or ``"latest"``.
+    same_code
+        Whether to use the pipeline as it was recorded; else as it is in its file now, and what
+        that changes runs again.
+
+    Raises
+    ------
+    NotFound
+        There is no such run.
+    RunOwned
+        It is running.
+    RunFailed
+        A step failed.
+    """
+    from upshift.authoring.running import watched
+    from upshift.engine import RunOptions
+
+    with watched(None) as progress:
+        return resume_run(ref, same_code=same_code, options=RunOptions(), progress=progress)
+
+
+def resume_run(ref: str, *, same_code: bool, options: RunOptions, progress: Progress) -> Run[Any]:
+    """Finish a run; what :func:`resume` and ``upshift resume`` both do.
+
+    Parameters
+    ----------
+    ref, same_code
+        As for :func:`resume`.
+    options
+        How to go on; the run's own target and tags count where they say nothing.
+    progress
+        Who watches.
+    """
+    from upshift.authoring.project import code_of
+    from upshift.authoring.running import as_graph_errors, merged, source_of
+    from upshift.config.configuration import load_configuration
+    from upshift.engine import execute
+    from upshift.store.catalog import open_catalog
+    from upshift.store.store import open_store
+
+    configuration = load_configuration()
+    catalog = open_catalog(configuration)
+    try:
+        row = catalog.run(ref)
+    finally:
+        catalog.close()
+    store = open_store(row.store, durability=configuration.durability)
+    options = attrs.evolve(
+        options, target=options.target or row.target, tags=tuple(dict.fromkeys((*row.tags, *options.tags)))
+    )
+    pipeline = None if same_code else pipeline_of(row)
+    if pipeline is None:
+        graph, source = recorded_graph(row, store), row.source
+        code = recorded_code(row, package=same_code)
+    else:
+        with as_graph_errors(pipeline):
+            graph = pipeline.build(_arguments(row, store), store)
+        code = code_of(pipeline.callee.function)
+        source = {**source_of(pipeline), "cwd": row.source.get("cwd")}
+        options = merged(pipeline, options)
+    return execute(
+        graph,
+        code=code,
+        source=source,
+        configuration=configuration,
+        options=options,
+        progress=progress,
+        resume=row.id,
+    )
+
+
+def pipeline_of(row: RunRow) -> Pipeline[Any, Any] | None:
+    """The pipeline of a run as it is now; None where no file has it, as in a notebook.
+
+    Raises
+    ------
+    LoadError, NotFound
+        Its file, or the pipeline in it, is gone or broken.
+    """
+    from upshift.authoring.loading import find_pipeline, load_module
+
+    file, name = row.source.get("file"), row.source.get("pipeline")
+    if file is None or name is None:
+        return None
+    path = Path(file)
+    try:
+        pipeline = find_pipeline(load_module(path), path, name)
+    except (LoadError, NotFound) as error:
+        error.fix = f"{error.fix or 'Put it back.'}\nOr go on with what was recorded: --same-code."
+        raise
+    changes = row.source.get("options")
+    return Pipeline(pipeline.callee, decode(PipelineOptions, changes)) if changes else pipeline
+
+
+def recorded_graph(row: RunRow, store: Store) -> Graph:
+    """The graph of a run as it was.
+
+    Raises
+    ------
+    NotFound
+        It is not in the store.
+    """
+    content = store.read_record(row.id, "graph.json")
+    if content is None:
+        raise NotFound(
+            f"the graph of run {row.id} is not in its store",
+            where=row.store,
+            fix="Start it anew: it cannot be resumed.",
+        )
+    return from_json(Graph, content)
+
+
+def recorded_code(row: RunRow, *, package: bool) -> Code:
+    """Where the code of a run was.
+
+    Parameters
+    ----------
+    package
+        Whether it has to be the code as it was; else what is there now will do.
+
+    Raises
+    ------
+    NotFound
+        The code as it was is not in the store.
+    """
+    code = decode(Code, row.source["code"])
+    if package and code.package is None:
+        raise NotFound(
+            f"the code of run {row.id} was not recorded",
+            why="The run ended before its code was stored, or the project was too large.",
+            fix="Resume it with the code as it is now.",
+        )
+    return code
+
+
+def _arguments(row: RunRow, store: Store) -> dict[str, object]:
+    from upshift.store.artifacts import load
+
+    return {name: load(decode(Artifact, data), store) for name, data in row.params.items()}

@@ -1,0 +1,157 @@
+"""Starting a run: the configuration, the store and the graph, handed to the engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.authoring.callee import named
+from upshift.authoring.project import code_of, file_of
+from upshift.authoring.tracebacks import raised_by, user_line, user_text
+from upshift.config.configuration import load_configuration
+from upshift.engine import RunOptions, execute
+from upshift.errors import GraphError, UpshiftError
+from upshift.report.terminal import make_progress
+from upshift.spec.codec import encode
+from upshift.store.store import open_store
+from upshift.worker import usercode
+
+if TYPE_CHECKING:
+    from upshift.authoring.pipelines import Pipeline
+    from upshift.config.configuration import Configuration
+    from upshift.engine.plan import Plan
+    from upshift.graph.model import Graph
+    from upshift.report.progress import Progress
+    from upshift.store.history import Run
+
+
+def start(
+    pipeline: Pipeline[Any, Any],
+    arguments: Mapping[str, object],
+    *,
+    options: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> Run[Any]:
+    """Run a pipeline with these arguments.
+
+    Raises
+    ------
+    UpshiftError
+        Before anything has run; or RunFailed, with ``.run``.
+    """
+    graph, options, configuration = composed(pipeline, arguments, options or RunOptions())
+    with watched(progress) as watcher:
+        return execute(
+            graph,
+            code=code_of(pipeline.callee.function),
+            source=source_of(pipeline),
+            configuration=configuration,
+            options=options,
+            progress=watcher,
+        )
+
+
+def plan(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], *, options: RunOptions) -> Plan:
+    """What :func:`start` would do with the same arguments; nothing runs, and no run is recorded.
+
+    Composing saves plain values that are too large to travel in a record, as it does for a run. They
+    are what the run would save, under the same names, so that they are not there twice.
+
+    Raises
+    ------
+    UpshiftError
+        The pipeline cannot be composed, or the configuration is wrong. An exception of the pipeline
+        function itself is a GraphError, with the user's own traceback in it.
+    """
+    from upshift.engine.plan import make_plan
+
+    with as_graph_errors(pipeline):
+        graph, options, configuration = composed(pipeline, arguments, options)
+    return make_plan(
+        graph, code=code_of(pipeline.callee.function), configuration=configuration, options=options
+    )
+
+
+def composed(
+    pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], options: RunOptions
+) -> tuple[Graph, RunOptions, Configuration]:
+    """The graph for these arguments, and how and where it is to be run."""
+    if pipeline.callee.function.__module__ == "__main__":
+        usercode.adopt_main()  # before values are saved: their classes must be those that a worker knows
+    options = merged(pipeline, options)
+    configuration = load_configuration()
+    address = configuration.store_address(configuration.target(options.target))
+    store = open_store(address, durability=configuration.durability)
+    return pipeline.build(arguments, store), options, configuration
+
+
+@contextmanager
+def watched(progress: Progress | None) -> Iterator[Progress]:
+    """This progress, or else one on the terminal, which is left in order."""
+    if progress is not None:
+        yield progress
+        return
+    with closing(make_progress()) as own:
+        yield own
+
+
+@contextmanager
+def as_graph_errors(pipeline: Pipeline[Any, Any]) -> Iterator[None]:
+    """What the pipeline's own function raises becomes an error with the user's traceback in it.
+
+    Raises
+    ------
+    GraphError
+    """
+    try:
+        yield
+    except UpshiftError:
+        raise
+    except Exception as error:
+        if not raised_by(error, pipeline.callee.function.__code__):
+            raise
+        said = str(error).partition("\n")[0]
+        raise GraphError(
+            f"pipeline {pipeline.name!r} raised {type(error).__name__}{': ' if said else ''}{said}",
+            where=user_line(error) or pipeline.callee.location,
+            why=user_text(error),
+        ) from None
+
+
+def merged(pipeline: Pipeline[Any, Any], options: RunOptions) -> RunOptions:
+    """The options of a run, with the pipeline's own where they say nothing."""
+    own = pipeline.options
+    return attrs.evolve(
+        options,
+        target=options.target or own.on,
+        strict=own.strict if options.strict is None else options.strict,
+        keep_going=options.keep_going or own.on_failure == "continue",
+        tags=tuple(dict.fromkeys((*own.tags, *options.tags))),
+    )
+
+
+def source_of(pipeline: Pipeline[Any, Any]) -> dict[str, Any]:
+    """Where to find the pipeline again, to resume a run of it.
+
+    Returns
+    -------
+    dict
+        ``file``: absolute path, None in a notebook. ``pipeline``: attribute of the module, None
+        where it has none. ``cwd``: the working folder. ``options``: those of a changed copy.
+        ``code``: where the code is, as JSON of :class:`~upshift.spec.task.Code`.
+    """
+    function = pipeline.callee.function
+    file = file_of(function)
+    known = named(function.__module__, function.__qualname__)
+    original = known if getattr(known, "callee", None) is pipeline.callee else None
+    return {
+        "file": None if file is None else str(file),
+        "pipeline": function.__qualname__ if original is not None else None,
+        "cwd": os.getcwd(),
+        "options": encode(pipeline.options) if original not in (None, pipeline) else None,
+        "code": encode(code_of(function)),
+    }

@@ -1,0 +1,141 @@
+"""Calls, checked while the pipeline is composed: which argument goes to which parameter.
+
+``inspect.Signature.bind`` does the same, but takes longer than all the rest of a call, and its
+errors name neither the nearest parameter nor the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from upshift.errors import GraphError, location, nearest, user_location
+from upshift.spec.calls import extra_positional, shadowed_keyword, signature_of
+
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+class CallSignature:
+    """What a function can be called with.
+
+    Parameters
+    ----------
+    function
+        The function.
+    kind
+        What it is for the user: ``"step"`` or ``"pipeline"``.
+
+    Attributes
+    ----------
+    names
+        Parameters that take one argument each, in order.
+    required
+        Those of them without a default.
+    recorded
+        Defaults that are plain data, by parameter. Only these are inputs of a call that does not
+        pass them: any other default (a sentinel object, say) means something by being that very
+        object, and is left to the function itself.
+    """
+
+    def __init__(self, function: Callable[..., Any], kind: str) -> None:
+        self._function = function
+        self._kind = kind
+        self._signature = signature_of(function)
+        parameters = list(self._signature.parameters.values())
+        single = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        self.names = tuple(p.name for p in single)
+        self.required = tuple(p.name for p in single if p.default is p.empty)
+        self.defaults = {p.name: p.default for p in single if p.default is not p.empty}
+        self.recorded = {name: value for name, value in self.defaults.items() if is_plain(value)}
+        self.takes_extra_keywords = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self._positional = tuple(p.name for p in single if p.kind is not p.KEYWORD_ONLY)
+        self._takes_extra = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self._by_keyword = frozenset(p.name for p in single if p.kind is not p.POSITIONAL_ONLY)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by input name (:mod:`upshift.spec.calls`), defaults left out.
+
+        Raises
+        ------
+        GraphError
+            An argument is missing, unknown, passed twice or one too many.
+        """
+        bound = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(self._positional):
+            if not self._takes_extra:
+                raise self._too_many(len(args))
+            for number, value in enumerate(args[len(self._positional) :]):
+                bound[extra_positional(number)] = value
+        for name, value in kwargs.items():
+            if name not in self._by_keyword:
+                if not self.takes_extra_keywords:
+                    raise self.unknown(name)
+                bound[shadowed_keyword(name) if name in self.names else name] = value
+            elif name in bound:
+                raise self._error(f"gets the argument {name!r} twice", f"Pass {name!r} once.")
+            else:
+                bound[name] = value
+        self.check_complete(bound)
+        return bound
+
+    def check(self, bound: Mapping[str, Any]) -> None:
+        """Refuse arguments by input name that are unknown or not complete.
+
+        Raises
+        ------
+        GraphError
+        """
+        for name in bound:
+            known = name in self.names or name.startswith("*") or self.takes_extra_keywords
+            if not known:
+                raise self.unknown(name)
+        self.check_complete(bound)
+
+    def check_complete(self, bound: Mapping[str, Any]) -> None:
+        """Refuse a call without one of its required arguments."""
+        for name in self.required:
+            if name not in bound:
+                missing = [n for n in self.required if n not in bound]
+                listing = ", ".join(repr(n) for n in missing)
+                plural = "s" if len(missing) > 1 else ""
+                raise self._error(f"is missing the argument{plural} {listing}", f"Pass {listing}.")
+
+    def unknown(self, name: str) -> GraphError:
+        """The error for an argument that means nothing, with the nearest name."""
+        close = nearest(name, self.names)
+        fix = f"Did you mean {close!r}?" if close else f"Arguments: {', '.join(self.names) or 'none'}."
+        return self._error(f"has no argument {name!r}", fix)
+
+    def __str__(self) -> str:
+        bare = [p.replace(annotation=p.empty) for p in self._signature.parameters.values()]
+        shown = self._signature.replace(parameters=bare, return_annotation=self._signature.empty)
+        return f"{self._function.__name__}{shown}"
+
+    def _too_many(self, given: int) -> GraphError:
+        most = len(self._positional)
+        return self._error(
+            f"takes at most {most} positional argument{'' if most == 1 else 's'}, and gets {given}",
+            "Leave the rest out, or pass them by name.",
+        )
+
+    def _error(self, what: str, fix: str) -> GraphError:
+        code = getattr(self._function, "__code__", None)
+        at = f", {location(code.co_filename, code.co_firstlineno)}" if code else ""
+        return GraphError(
+            f"{self._kind} {self._function.__name__!r} {what}",
+            where=user_location(),
+            why=f"It is {self}{at}",
+            fix=fix,
+        )
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value is data all through: numbers, text, and lists, tuples and dictionaries of them."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return True
+    if isinstance(value, (list, tuple)) and kind in (list, tuple):
+        return all(is_plain(item) for item in value)
+    if isinstance(value, dict) and kind is dict:
+        return all(is_plain(key) and is_plain(item) for key, item in value.items())
+    return False

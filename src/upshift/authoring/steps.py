@@ -1,0 +1,311 @@
+"""A step: a function that a pipeline is composed of.
+
+A :class:`Step` never changes. ``with_options``, ``after`` and ``when`` give changed copies, so that
+they can be chained: ``train.with_options(retries=2).after(ready).map(fold=[0, 1, 2])``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from upshift.authoring.callee import Callee, checked_function, look_like, reduced
+from upshift.authoring.inlined import Inlined
+from upshift.authoring.keywords import checked_keywords
+from upshift.authoring.mapping import call_each, split
+from upshift.authoring.options import Seconds, Settings, StepOptions, common, identifier, seconds
+from upshift.authoring.placeholders import Placeholder
+from upshift.authoring.scope import current_scope
+from upshift.config.retry import Retry
+from upshift.errors import GraphError, SettingsError, user_location
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PENDING = "__upshift_options__"
+"""Where a decorator below ``@step`` leaves its options, on the plain function."""
+
+
+class Step(Generic[P, R]):
+    """A function that a pipeline is composed of. Make one with :func:`step`.
+
+    Called inside a pipeline, it gives a placeholder of its result, or a tuple of them; the types
+    that editors and type checkers see are those of the result. Called anywhere else, it calls the
+    function.
+    """
+
+    __upshift_kind__ = "step"
+
+    def __init__(
+        self,
+        callee: Callee,
+        options: StepOptions,
+        waits_for: tuple[Placeholder, ...] = (),
+        condition: Placeholder | None = None,
+    ) -> None:
+        self.callee = callee
+        self.options = options
+        self.waits_for = waits_for
+        self.condition = condition
+        look_like(self, callee.function)
+
+    @property
+    def name(self) -> str:
+        """Its name in a run."""
+        return self.options.name or self.callee.function.__name__
+
+    @property
+    def __upshift_function__(self) -> Callable[P, R]:
+        return self.callee.function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        scope = current_scope()
+        if scope is None:
+            self._refuse_placeholders(args, kwargs)
+            return self.callee.function(*args, **kwargs)  # type: ignore[no-any-return]
+        bound = self.callee.signature.bind(args, kwargs)
+        return scope.composition.add(self, bound, scope)  # type: ignore[no-any-return]
+
+    @overload
+    def map(self: Step[P, tuple[A, B]], *args: Any, **kwargs: Any) -> tuple[list[A], list[B]]: ...
+    @overload
+    def map(self: Step[P, tuple[A, B, C]], *args: Any, **kwargs: Any) -> tuple[list[A], list[B], list[C]]: ...
+    @overload
+    def map(
+        self: Step[P, tuple[A, B, C, D]], *args: Any, **kwargs: Any
+    ) -> tuple[list[A], list[B], list[C], list[D]]: ...
+    @overload
+    def map(self, *args: Any, **kwargs: Any) -> list[R]: ...
+    def map(self, *args: Any, **kwargs: Any) -> Any:
+        """One task for each item; the result is the list of results, of several outputs a list each.
+
+        Lists, tuples, ranges and step results are mapped, zipped together. Any other value is
+        passed whole, and so is ``unmapped(x)``.
+
+        Raises
+        ------
+        GraphError
+            Nothing is mapped, lists are of unequal length, or the call does not fit the function.
+        """
+        mapped, whole = split(self.name, self.callee.signature.bind(args, kwargs))
+        scope = current_scope()
+        if scope is None:
+            self._refuse_placeholders(args, kwargs)
+            return call_each(self.callee.function, len(self.callee.outputs), mapped, whole)
+        return scope.composition.add_mapped(self, mapped, whole, scope)
+
+    def after(self, *others: object) -> Step[P, R]:
+        """A copy that starts when ``others`` have ended, without data between them.
+
+        Parameters
+        ----------
+        others
+            Results of steps or pipelines, or lists of them.
+
+        Raises
+        ------
+        GraphError
+            One of them is no result of a step.
+        """
+        if current_scope() is None:
+            return self  # what was called before has ended
+        found = tuple(p for other in others for p in self._results_in(other))
+        return self._replace(waits_for=(*self.waits_for, *found))
+
+    def when(self, flag: bool) -> Step[P, R]:
+        """A copy that runs only if another step's boolean result is true, else it is skipped.
+
+        Whatever needs a result of a skipped step is skipped as well.
+
+        Raises
+        ------
+        GraphError
+            The flag is no result of a step, or the step has a condition already.
+        """
+        given: object = flag
+        if isinstance(given, Inlined):
+            given = given.output
+        problem = fix = None
+        if type(given) is not Placeholder:
+            problem = f"takes the result of a step, and gets {given!r}"
+            fix = "A value that is there already can be tested with a plain `if`."
+        elif given._mapped:
+            problem = f"takes one boolean, and {given._source.node!r} is mapped: its result is a list"
+            fix = "Reduce the list to one boolean in a step."
+        elif self.condition is not None:
+            problem = "is used twice on one step"
+            fix = "Join the two conditions in a step that returns a bool."
+        if problem:
+            raise GraphError(f"{self.name}.when {problem}", where=user_location(), fix=fix)
+        return self._replace(condition=given)
+
+    @checked_keywords("with_options")
+    def with_options(
+        self,
+        *,
+        name: str | None = None,
+        settings: Settings | None = None,
+        retries: int | Retry | None = None,
+        timeout: Seconds | None = None,
+        cache: bool | None = None,
+        cache_expires: Seconds | None = None,
+        secrets: Mapping[str, str] | None = None,
+        on: str | None = None,
+    ) -> Step[P, R]:
+        """A changed copy; the parameters are those of :func:`step`, and replace what was said before.
+
+        Raises
+        ------
+        SettingsError
+            An option is unknown, or its value makes no sense.
+        """
+        newer = _options("with_options", name, settings, retries, timeout, cache, cache_expires, secrets, on)
+        return self._replace(options=self.options.replaced(newer))
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+    def __reduce__(self) -> Any:
+        return reduced(self)
+
+    def _replace(self, **changes: Any) -> Step[P, R]:
+        same = {name: getattr(self, name) for name in ("callee", "options", "waits_for", "condition")}
+        return Step(**{**same, **changes})
+
+    def _results_in(self, other: object) -> list[Placeholder]:
+        if type(other) is Placeholder:
+            return [other]
+        if isinstance(other, Inlined):
+            return list(other.results)
+        if isinstance(other, (list, tuple)):
+            return [placeholder for item in other for placeholder in self._results_in(item)]
+        called = isinstance(other, Step)
+        raise GraphError(
+            f"{self.name}.after takes results of steps, and gets {other!r}",
+            where=user_location(),
+            fix=f"Call it first: {self.name}.after({other.name}(…))."  # type: ignore[attr-defined]
+            if called
+            else "Pass what a call of a step in this pipeline gave.",
+        )
+
+    def _refuse_placeholders(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        for value in (*args, *kwargs.values()):
+            if type(value) is Placeholder:
+                raise GraphError(
+                    f"step {self.name!r} gets the result of step {value._source.node!r} outside a pipeline",
+                    where=user_location(),
+                    why="A placeholder means something only while the pipeline that made it is composed.",
+                    fix="Call both steps in one pipeline function, in its own thread.",
+                )
+
+
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def step(
+    *,
+    name: str | None = None,
+    settings: Settings | None = None,
+    retries: int | Retry | None = None,
+    timeout: Seconds | None = None,
+    cache: bool | None = None,
+    cache_expires: Seconds | None = None,
+    secrets: Mapping[str, str] | None = None,
+    on: str | None = None,
+) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+@checked_keywords("@step")
+def step(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    settings: Settings | None = None,
+    retries: int | Retry | None = None,
+    timeout: Seconds | None = None,
+    cache: bool | None = None,
+    cache_expires: Seconds | None = None,
+    secrets: Mapping[str, str] | None = None,
+    on: str | None = None,
+) -> Any:
+    """Make a function a step of pipelines. Used bare, or with options.
+
+    Parameters
+    ----------
+    name
+        Its name in a run; default: the function's.
+    settings
+        ``{"resources": ResourceSettings(…), "docker": DockerSettings(…)}``, or dictionaries of
+        their fields.
+    retries
+        How often it is tried again, or a :class:`~upshift.config.Retry`.
+    timeout
+        Seconds, or a ``datetime.timedelta``, after which it is stopped.
+    cache
+        Whether a result may be reused; default: yes.
+    cache_expires
+        Seconds, or a ``datetime.timedelta``, after which a result is not reused any more.
+    on
+        The target or backend of this step; default: the run's.
+
+    Raises
+    ------
+    SettingsError
+        An option is unknown, or its value makes no sense.
+    GraphError
+        It is no plain function.
+    """
+    options = _options("@step", name, settings, retries, timeout, cache, cache_expires, secrets, on)
+
+    def decorate(function: Callable[..., Any]) -> Step[Any, Any]:
+        plain = checked_function(function, "step", options.name)
+        merged = options
+        for other in getattr(plain, _PENDING, ()):
+            merged = merged.beside(other)
+        return Step(Callee(plain, "step"), merged)
+
+    return decorate if function is None else decorate(function)
+
+
+def add_options(target: F, options: StepOptions) -> F:
+    """Leave options on a plain function, for the ``@step`` above; or give a step that has them.
+
+    Raises
+    ------
+    GraphError
+        The target can be no step.
+    """
+    if isinstance(target, Step):
+        return target._replace(options=target.options.beside(options))  # type: ignore[return-value]
+    plain = checked_function(target, "step", "any")
+    setattr(plain, _PENDING, (*getattr(plain, _PENDING, ()), options))
+    return target
+
+
+def _options(
+    owner: str,
+    name: str | None,
+    settings: Settings | None,
+    retries: int | Retry | None,
+    timeout: Seconds | None,
+    cache: bool | None,
+    cache_expires: Seconds | None,
+    secrets: Mapping[str, str] | None,
+    on: str | None,
+) -> StepOptions:
+    if secrets is not None:
+        raise SettingsError(
+            f"{owner}: secrets are not available yet",
+            where=user_location(),
+            fix="Read the value inside the step, from an environment variable or a file of that machine.",
+        )
+    return StepOptions(
+        name=identifier(owner, name),
+        timeout=seconds(owner, "timeout", timeout),
+        cache_expires=seconds(owner, "cache_expires", cache_expires),
+        **common(owner, settings=settings, retries=retries, cache=cache, on=on),
+    )
