@@ -1,0 +1,90 @@
+"""What is said of a run while it goes on, in lines; the same on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+from upshift.report.human import count, duration
+from upshift.report.layout import Page
+from upshift.report.progress import TaskChange
+from upshift.report.tally import RunTally, StepTally
+
+TRACEBACKS = 3
+"""Failures of one step that are shown with their traceback …"""
+FAILURES = 20
+"""… and failures that are shown at all. All of them are in ``upshift show``."""
+
+
+class Announcer:
+    """Puts what happens into words; says the same thing of a step once."""
+
+    def __init__(self, tally: RunTally, page: Page) -> None:
+        self._tally = tally
+        self._page = page
+        self._noticed: set[tuple[str | None, str]] = set()
+        self._failures: dict[tuple[str, bool], int] = {}
+
+    def opening(self) -> str:
+        """The first line of a run."""
+        tally = self._tally
+        return f"run {tally.run}: {tally.pipeline} on {tally.target}, {count(len(tally.steps), 'step')}"
+
+    def notice(self, text: str, step: str | None) -> str | None:
+        """A line for a notice; None where it was given already."""
+        if (step, text) in self._noticed:
+            return None
+        self._noticed.add((step, text))
+        return self._page.paint(f"{step}: {text}" if step else text, "yellow")
+
+    def failure(self, change: TaskChange) -> str | None:
+        """Lines for an attempt that failed; None where its step has failed too often to repeat it."""
+        step, failure, again = change.task.step, change.failure, change.retry_in is not None
+        seen = self._failures[step, again] = self._failures.get((step, again), 0) + 1
+        if seen > FAILURES:
+            return None
+        attempt = f"attempt {change.attempt} " if again or change.attempt > 1 else ""
+        after = "" if change.seconds is None else f" after {duration(change.seconds)}"
+        what = f"{change.task}: {attempt}{change.status}{after}"
+        if failure is not None:
+            what += f" ({failure.reason}): {failure.message}"
+        if change.retry_in is not None:
+            when = f" in {duration(change.retry_in)}" if change.retry_in > 0 else ""
+            return self._page.paint(f"{what}; next attempt{when}", "yellow")
+        lines = [self._page.paint(what, "red")]
+        if failure is not None and seen <= TRACEBACKS:
+            if failure.traceback:
+                lines += [f"    {line}" for line in failure.traceback.rstrip().splitlines()]
+            elif failure.where:
+                lines.append(f"    where: {failure.where}")
+            if failure.fix:
+                lines.append(f"    fix: {failure.fix}")
+        if seen == FAILURES:
+            lines.append(f"{step}: further failures are not shown here")
+        return "\n".join(lines)
+
+    def ended(self, step: StepTally) -> str:
+        """A line for a step all of whose tasks are over."""
+        if step.total == 0:
+            return f"{step.name}: completed, no tasks"
+        seconds = step.seconds(self._tally.clock())
+        took = "" if seconds is None or step.status == "reused" else f" in {duration(seconds)}"
+        tail = f": {self.shares(step)}" if step.mapped else ""
+        return f"{step.name}: {self._page.paint(step.status, _STYLES.get(step.status))}{took}{tail}"
+
+    def shares(self, step: StepTally) -> str:
+        """How many tasks of a mapped step are what: ``12 tasks, 3 reused, 1 failed``."""
+        parts = [count(step.total or len(step.statuses), "task")]
+        if step.reused and step.status != "reused":
+            parts.append(f"{step.reused:,} reused")
+        parts += [
+            f"{step.counts[status]:,} {status}"
+            for status in ("failed", "cancelled", "skipped")
+            if step.counts[status] and step.counts[status] != step.total
+        ]
+        return ", ".join(parts)
+
+    def closing(self, run: str, status: str, seconds: float) -> str:
+        """The last line of a run."""
+        painted = self._page.paint(status, _STYLES.get(status))
+        return f"run {run}: {painted} in {duration(seconds)} · upshift show {run}"
+
+
+_STYLES = {"completed": "green", "reused": "blue", "failed": "red", "cancelled": "yellow", "skipped": "dim"}

@@ -1,0 +1,66 @@
+"""Seconds, moments and counts in people's words."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+DASH = "\N{EN DASH}"
+"""Between two ends of a range, and where nothing is known."""
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+_AGO = (("day", 86400), ("hour", 3600), ("minute", 60))
+
+
+def duration(seconds: float) -> str:
+    """A time span: ``8 ms``, ``3.21 s``, ``42.3 s``, ``3 min 05 s``, ``2 h 07 min``, ``3 d 04 h``."""
+    seconds = max(seconds, 0.0)
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def elapsed(seconds: float) -> str:
+    """A time span that still grows, in steps that do not flicker: ``0.4 s``, ``3 min 05 s``."""
+    return f"{max(seconds, 0.0):.1f} s" if seconds < 59.95 else duration(seconds)
+
+
+def span(durations: list[float]) -> str:
+    """The shortest and the longest of several durations, or the one that there is."""
+    low, high = duration(min(durations)), duration(max(durations))
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number if high.endswith(f' {unit}') and ' ' not in unit else low}{DASH}{high}"
+
+
+def ago(then: datetime, now: datetime | None = None) -> str:
+    """How long ago: ``just now``, ``5 minutes ago``, ``3 days ago``."""
+    seconds = ((now or datetime.now(timezone.utc)) - then).total_seconds()
+    for unit, length in _AGO:
+        if seconds >= length:
+            return f"{count(int(seconds // length), unit)} ago"
+    return "just now"
+
+
+def moment(then: datetime) -> str:
+    """A moment in the reader's own time zone: ``2026-11-21 03:26:10``."""
+    return then.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def count(number: int, noun: str) -> str:
+    """``1 task``, ``3 tasks``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def number(value: float) -> str:
+    """At most three figures, and no more than needed: ``2``, ``0.5``, ``1.93``."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

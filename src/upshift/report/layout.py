@@ -1,0 +1,147 @@
+"""Text on a page: colours where they are wanted, columns that line up, nothing wider than the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+import attrs
+
+WIDEST = 120
+"""Columns: a table does not get easier to read beyond this."""
+GAP = 2
+"""Columns between two columns of a table."""
+_PIPED_WIDTH = 100
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36}
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+STATUS_STYLES: Mapping[str, str] = {
+    "pending": "dim",
+    "running": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "skipped": "dim",
+    "reused": "blue",
+}
+
+
+@attrs.frozen
+class Page:
+    """What text is laid out for.
+
+    Parameters
+    ----------
+    width
+        Columns.
+    colour
+        Whether ANSI colours are understood and wanted.
+    """
+
+    width: int = _PIPED_WIDTH
+    colour: bool = False
+
+    @classmethod
+    def of_stdout(cls) -> Page:
+        """The page that stdout is: the terminal's width, at most 120; 100 columns where it is none."""
+        if not sys.stdout.isatty():
+            return cls()
+        return cls(min(shutil.get_terminal_size().columns, WIDEST), wants_colour(sys.stdout))
+
+    def paint(self, text: str, style: str | None) -> str:
+        """``text`` in a style: ``"bold"``, ``"red"``, ….
+
+        Each line is closed by itself, so that painted text may be cut into lines afterwards.
+        """
+        if not (self.colour and style and text):
+            return text
+        return "\n".join(f"\x1b[{_CODES[style]}m{line}\x1b[0m" for line in text.split("\n"))
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal that shows colours, and the user has not set ``NO_COLOR``."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def cells(text: str) -> int:
+    """Columns that ``text`` takes on a terminal; wide characters take two, colours none."""
+    if text.isascii() and "\x1b" not in text:
+        return len(text)
+    bare = _ESCAPE.sub("", text)
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in bare)
+    return len(bare) + wide - sum(unicodedata.combining(c) != 0 for c in bare)
+
+
+def cut(text: str, width: int) -> str:
+    """``text`` without colours in at most ``width`` columns, an ellipsis where something is missing."""
+    return text if cells(text) <= width else _head(text, width - 1) + "…"
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """``text`` without colours on lines of at most ``width`` columns, broken at blanks where possible."""
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        line = ""
+        for word in paragraph.split(" "):
+            longer = f"{line} {word}" if line else word
+            if cells(longer) <= width:
+                line = longer
+                continue
+            if line:
+                lines.append(line)
+            while cells(word) > width:
+                head = _head(word, width) or word[0]
+                lines.append(head)
+                word = word[len(head) :]
+            line = word
+        lines.append(line)
+    return lines
+
+
+def _head(text: str, width: int) -> str:
+    """As much of the beginning of ``text`` as ``width`` columns hold."""
+    head = text[: max(width, 0)]
+    while cells(head) > width:
+        head = head[:-1]
+    return head
+
+
+def pad(text: str, width: int) -> str:
+    """``text`` and blanks, ``width`` columns in all."""
+    return text + " " * (width - cells(text))
+
+
+def fit(natural: Sequence[int], available: int, least: Sequence[int]) -> list[int]:
+    """Widths of columns that share ``available`` columns: the widest give way first.
+
+    Parameters
+    ----------
+    natural
+        What each column would take.
+    available
+        What they may take together.
+    least
+        What each column keeps, even where that is too much together.
+    """
+    widths = list(natural)
+    while sum(widths) > available:
+        yielding = [i for i, width in enumerate(widths) if width > least[i]]
+        if not yielding:
+            break
+        widths[max(yielding, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def columns(texts: Sequence[str], widths: Sequence[int]) -> str:
+    """A line of cells that fit their widths already; they may be painted."""
+    return (" " * GAP).join(pad(text, width) for text, width in zip(texts, widths, strict=True)).rstrip()
+
+
+def heading(names: Sequence[str], widths: Sequence[int], page: Page) -> list[str]:
+    """Names of columns, and a rule below them."""
+    rule = "─" * (sum(widths) + GAP * (len(widths) - 1))
+    return [columns(names, widths), page.paint(rule, "dim")]

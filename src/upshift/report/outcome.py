@@ -1,0 +1,81 @@
+"""What came of a run: its failures, with the user's traceback and what to do, and its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from upshift.config.sizes import format_size
+from upshift.report.human import TIMES, count
+from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
+from upshift.report.steps_table import last_attempt
+from upshift.spec.task import Failure
+
+if TYPE_CHECKING:
+    from upshift.store.history import Run, Task
+
+FAILURES = 10
+"""Failures of a run that are told in full."""
+
+
+def failures(run: Run, page: Page) -> str:
+    """Reason, message, the user's traceback and the remedy of each task that failed; empty: none did."""
+    failed = list(_failed(run))
+    if not failed:
+        return ""
+    parts = [_failure(name, task, failure, page) for name, task, failure in failed[:FAILURES]]
+    if len(failed) > FAILURES:
+        parts.append(f"… and {count(len(failed) - FAILURES, 'more failure')}: upshift show {run.id} --json")
+    return "\n\n".join(parts)
+
+
+def _failed(run: Run) -> Iterator[tuple[str, Task, Failure]]:
+    for step in run.steps:
+        for task in step.tasks:
+            attempt = last_attempt(task)
+            if task.status in ("failed", "cancelled") and attempt is not None and attempt.error is not None:
+                yield str(task.row.task), task, attempt.error
+
+
+def _failure(name: str, task: Task, failure: Failure, page: Page) -> str:
+    tries = f" after {count(len(task.attempts), 'attempt')}" if len(task.attempts) > 1 else ""
+    lines = [page.paint(f"{name} {task.status}{tries} ({failure.reason})", "red")]
+    lines += [f"  {line}" for line in wrap(failure.message, page.width - 2)]
+    if failure.traceback:
+        lines += [page.paint(f"    {line}", "dim") for line in failure.traceback.rstrip().splitlines()]
+    for label, text in (("where", None if failure.traceback else failure.where), ("fix", failure.fix)):
+        if text:
+            first, *rest = wrap(text, page.width - 9)
+            lines += [f"  {label + ':':<6} {first}", *(f"         {line}" for line in rest)]
+    return "\n".join(lines)
+
+
+def outputs(run: Run, page: Page) -> str:
+    """Name, type and size of what each step made."""
+    rows = [row for step in run.steps for row in _made(step.name, list(step.tasks))]
+    if not rows:
+        return ""
+    headings = ("output", "type", "size")
+    natural = [max(map(cells, column)) for column in zip(headings, *rows, strict=True)]
+    widths = fit(natural, page.width - 2 * GAP, least=(8, 8, natural[2]))
+    lines = heading(headings, widths, page)
+    lines += [columns([cut(c, width) for c, width in zip(row, widths, strict=True)], widths) for row in rows]
+    return "\n".join(lines)
+
+
+def _made(step: str, tasks: list[Task]) -> Iterator[tuple[str, str, str]]:
+    """One row for each output; those of a mapped step's tasks together."""
+    sizes: dict[str, int] = {}
+    types: dict[str, dict[str, int]] = {}
+    for task in tasks:
+        for name, artifact in task.artifacts.items():
+            sizes[name] = sizes.get(name, 0) + artifact.bytes
+            kinds = types.setdefault(name, {})
+            kinds[artifact.type] = kinds.get(artifact.type, 0) + 1
+    for name, size in sizes.items():
+        kinds = types[name]
+        made = sum(kinds.values())
+        kind = " | ".join(kinds) if len(kinds) <= 3 else f"{len(kinds)} types"
+        mapped = made > 1 or any(task.index is not None for task in tasks)
+        label = step if name == "output" else f"{step}.{name}"
+        yield label, f"{made:,} {TIMES} {kind}" if mapped else kind, format_size(size)

@@ -1,0 +1,89 @@
+"""A run in plain lines, for pipes, files and CI."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+from upshift.report.announcements import Announcer
+from upshift.report.human import duration
+from upshift.report.layout import Page
+from upshift.report.progress import TaskChange
+from upshift.report.streams import Outlet, label
+from upshift.report.tally import Clock, RunTally, StepTally
+from upshift.spec.task import TaskId
+
+INTERVAL = 5.0
+"""Seconds, at least, between two lines on how far a mapped step is."""
+
+
+class PlainProgress:
+    """Progress as lines on one stream, what steps print as lines on another.
+
+    Parameters
+    ----------
+    progress
+        The stream for progress.
+    output
+        The stream for what steps print; each line begins with ``[step] `` or ``[step[index]] ``.
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(self, progress: TextIO, output: TextIO, clock: Clock = time.monotonic) -> None:
+        self._tally = RunTally(clock)
+        self._announcer = Announcer(self._tally, Page())
+        self._progress = Outlet(progress)
+        self._output = Outlet(output)
+        self._started: set[str] = set()
+        self._spoke: dict[str, float] = {}
+
+    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
+        self._tally.start(run, pipeline, target, steps)
+        self._say(self._announcer.opening())
+
+    def step_sized(self, step: str, tasks: int) -> None:
+        tally = self._tally.size(step, tasks)
+        if tasks == 0:
+            self._say(self._announcer.ended(tally))
+
+    def task_changed(self, change: TaskChange) -> None:
+        step = self._tally.change(change)
+        if change.status == "running" and step.name not in self._started:
+            self._started.add(step.name)
+            self._spoke[step.name] = self._tally.clock()
+            tasks = f", {self._announcer.shares(step)}" if step.mapped else ""
+            self._say(f"{step.name}: started{tasks}")
+        if change.status == "failed":
+            self._say(self._announcer.failure(change))
+        if step.over:
+            self._started.discard(step.name)
+            self._say(self._announcer.ended(step))
+        elif step.mapped:
+            self._say_how_far(step)
+
+    def notice(self, text: str, *, task: TaskId | None = None) -> None:
+        self._say(self._announcer.notice(text, task.step if task else None))
+
+    def output(self, task: TaskId, text: str) -> None:
+        prefix = label(str(task), screen=False)
+        self._output.write("".join(f"{prefix}{line}\n" for line in text.removesuffix("\n").split("\n")))
+
+    def run_ended(self, run: str, status: str, seconds: float) -> None:
+        self._say(self._announcer.closing(run, status, seconds))
+
+    def close(self) -> None:
+        """Nothing is left to put in order."""
+
+    def _say(self, line: str | None) -> None:
+        if line is not None:
+            self._progress.write(line + "\n")
+
+    def _say_how_far(self, step: StepTally) -> None:
+        now = self._tally.clock()
+        if now - self._spoke.get(step.name, now) >= INTERVAL:
+            self._spoke[step.name] = now
+            total = "" if step.total is None else f" of {step.total:,}"
+            self._say(
+                f"{step.name}: {step.ended:,}{total} tasks done after {duration(step.seconds(now) or 0)}"
+            )

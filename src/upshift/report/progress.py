@@ -1,0 +1,78 @@
+"""What the engine tells while a run goes on: :class:`Progress`, and one that says nothing."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+from upshift.spec.hardware import Hardware
+from upshift.spec.task import Failure, TaskId
+
+
+@attrs.frozen(kw_only=True)
+class TaskChange:
+    """A task has another status now.
+
+    Parameters
+    ----------
+    task
+        The task.
+    status
+        ``pending``, ``running``, ``completed``, ``failed``, ``cancelled`` or ``skipped``.
+    attempt
+        Number of the attempt, from 1; 0 where there is none.
+    cached
+        Whether the result is that of an earlier run.
+    seconds
+        How long the attempt took, once it is over.
+    granted, used
+        Records, where known.
+    failure
+        Why the attempt did not complete.
+    retry_in
+        Seconds until the next attempt, if there is one.
+    """
+
+    task: TaskId
+    status: str
+    attempt: int = 0
+    cached: bool = False
+    seconds: float | None = None
+    granted: Hardware | None = None
+    used: Hardware | None = None
+    failure: Failure | None = None
+    retry_in: float | None = None
+
+
+class Progress(Protocol):
+    """Somebody who watches a run. Called by the engine's own thread only, and must return soon."""
+
+    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
+        """The run has this id; these are its steps, in order."""
+
+    def step_sized(self, step: str, tasks: int) -> None:
+        """A step has this many tasks; for a mapped one that may be known only while running."""
+
+    def task_changed(self, change: TaskChange) -> None:
+        """A task has another status."""
+
+    def notice(self, text: str, *, task: TaskId | None = None) -> None:
+        """Something the user should know, in a line: a degraded grant, a reason for waiting."""
+
+    def output(self, task: TaskId, text: str) -> None:
+        """Whole lines that the task printed."""
+
+    def run_ended(self, run: str, status: str, seconds: float) -> None:
+        """The run is over."""
+
+
+class Silent:
+    """A :class:`Progress` that shows nothing."""
+
+    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None: ...
+    def step_sized(self, step: str, tasks: int) -> None: ...
+    def task_changed(self, change: TaskChange) -> None: ...
+    def notice(self, text: str, *, task: TaskId | None = None) -> None: ...
+    def output(self, task: TaskId, text: str) -> None: ...
+    def run_ended(self, run: str, status: str, seconds: float) -> None: ...

@@ -1,0 +1,177 @@
+"""The four records in a person's words: what was asked, granted, seen and used, line by line.
+
+Each record becomes the same lines in the same order (CPUs, memory, GPUs, …), so that side by side
+they can be compared at a glance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from upshift.config.sizes import format_size
+from upshift.report.human import DASH, count, number
+from upshift.spec.hardware import Device, Hardware
+
+RECORDS = ("asked", "granted", "seen", "used")
+SHORT = " !"
+"""Ends a grant that is less than was asked for."""
+NO_GPU = "no GPU"
+_ROWS = ("cpu", "memory", "gpu", "disk", "shared memory", "nodes")
+
+
+def brief(granted: Hardware | None) -> str:
+    """A grant in half a line, for a run that goes on: ``2 CPU · 4 GB · no GPU``."""
+    if granted is None:
+        return ""
+    return " · ".join(text for text in (_cpus(granted), _memory(granted), _gpus(granted)) if text)
+
+
+def side_by_side(attempts: Sequence[Mapping[str, Hardware | None]]) -> list[tuple[str, str, str, str]]:
+    """The records of one attempt, or of the attempts of many tasks together.
+
+    Parameters
+    ----------
+    attempts
+        For each attempt its records, by name.
+
+    Returns
+    -------
+    list of tuple
+        A row for each kind of hardware that any record tells of: asked, granted, seen, used. Where
+        attempts differ, the least and the most.
+    """
+    rows = []
+    for kind in _ROWS:
+        row = [_together(kind, name, [a.get(name) for a in attempts]) for name in RECORDS]
+        if set(row) <= {"", NO_GPU} and not row[0]:
+            continue  # nobody asked for one, and there is none
+        if any(_falls_short(kind, attempt) for attempt in attempts):
+            row[1] += SHORT
+        rows.append(tuple(cell or DASH for cell in row))
+    return rows  # type: ignore[return-value]
+
+
+def _together(kind: str, record: str, hardware: Iterable[Hardware | None]) -> str:
+    known = [h for h in hardware if h is not None]
+    if record == "used":
+        return _used(kind, known)
+    texts = list(dict.fromkeys(filter(None, (_GIVEN[kind](h) for h in known))))
+    if len(texts) < 2:
+        return texts[0] if texts else ""
+    return _range(kind, known) or f"{texts[0]} … {texts[-1]}"
+
+
+def _falls_short(kind: str, attempt: Mapping[str, Hardware | None]) -> bool:
+    asked, granted = attempt.get("asked"), attempt.get("granted")
+    if asked is None or granted is None:
+        return False
+    wanted, got = _AMOUNT[kind](asked), _AMOUNT[kind](granted)
+    return wanted is not None and (got or 0) < wanted
+
+
+def _range(kind: str, known: Sequence[Hardware]) -> str:
+    """The least and the most, for amounts; empty where that would say nothing."""
+    if kind == "cpu":
+        cpus = [h.cpu_count for h in known if h.cpu_count is not None]
+        return f"{_between(cpus, number)} CPU"
+    if kind == "memory":
+        return _between([h.memory for h in known if h.memory is not None], format_size)
+    return ""
+
+
+def _between(values: Sequence[float], words: Callable[[float], str]) -> str:
+    low, high = words(min(values)), words(max(values))
+    if low == high:
+        return low
+    unit = high.partition(" ")[2]
+    return f"{low.removesuffix(f' {unit}') if unit else low}{DASH}{high}"
+
+
+def _cpus(hardware: Hardware) -> str:
+    if hardware.cpu_count is None:
+        return ""
+    pinned = hardware.details.get("cpus")
+    return f"{number(hardware.cpu_count)} CPU" + (f" ({_numbers(pinned)})" if pinned else "")
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """CPU numbers as Linux lists them: ``0-3,6``."""
+    parts: list[list[int]] = []
+    for item in sorted(numbers):
+        if parts and item == parts[-1][-1] + 1:
+            parts[-1][1:] = [item]
+        else:
+            parts.append([item])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _memory(hardware: Hardware) -> str:
+    return "" if hardware.memory is None else format_size(hardware.memory)
+
+
+def _gpus(hardware: Hardware) -> str:
+    if hardware.gpus is None:
+        return ""
+    if not hardware.gpus:
+        return NO_GPU
+    models = {gpu.model for gpu in hardware.gpus if gpu.model}
+    model = models.pop() if len(models) == 1 else ""
+    return f"{len(hardware.gpus)} {model or 'GPU'}" + _gpu_memory(hardware.gpus)
+
+
+def _gpu_memory(gpus: Sequence[Device]) -> str:
+    sizes = {gpu.memory for gpu in gpus if gpu.memory}
+    return f", {format_size(sizes.pop())}" if len(sizes) == 1 else ""
+
+
+def _disk(hardware: Hardware) -> str:
+    return "" if hardware.disk is None else f"{format_size(hardware.disk)} disk"
+
+
+def _shared_memory(hardware: Hardware) -> str:
+    return "" if hardware.shared_memory is None else f"{format_size(hardware.shared_memory)} shm"
+
+
+def _nodes(hardware: Hardware) -> str:
+    return "" if hardware.nodes in (None, 1) else count(hardware.nodes or 0, "node")
+
+
+_GIVEN: Mapping[str, Callable[[Hardware], str]] = {
+    "cpu": _cpus,
+    "memory": _memory,
+    "gpu": _gpus,
+    "disk": _disk,
+    "shared memory": _shared_memory,
+    "nodes": _nodes,
+}
+
+
+_AMOUNT: Mapping[str, Callable[[Hardware], float | None]] = {
+    "cpu": lambda hardware: hardware.cpu_count,
+    "memory": lambda hardware: hardware.memory,
+    "gpu": lambda hardware: None if hardware.gpus is None else len(hardware.gpus),
+    "disk": lambda hardware: hardware.disk,
+    "shared memory": lambda hardware: hardware.shared_memory,
+    "nodes": lambda hardware: hardware.nodes,
+}
+
+
+def _used(kind: str, known: Sequence[Hardware]) -> str:
+    if kind == "cpu":
+        means = [v for h in known if (v := _detail(h, "cpu_mean", h.cpu_count)) is not None]
+        return f"{_between(means, number)} CPU mean" if means else ""
+    if kind == "memory":
+        peaks = [v for h in known if (v := _detail(h, "memory_peak", h.memory)) is not None]
+        return f"{_between(peaks, _of_its_own)} peak" if peaks else ""
+    return ""
+
+
+def _of_its_own(size: float) -> str:
+    """Memory above what the step was forked with, which is known to about a megabyte."""
+    return format_size(size) if size >= 1_000_000 else "under 1 MB"
+
+
+def _detail(hardware: Hardware, name: str, otherwise: float | None) -> float | None:
+    value: Any = hardware.details.get(name)
+    return value if isinstance(value, (int, float)) else otherwise

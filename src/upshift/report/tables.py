@@ -1,0 +1,102 @@
+"""Runs as tables of text: all of them (``upshift runs``), one with its four records (``upshift show``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from upshift.config.sizes import format_size
+from upshift.report.human import ago, duration, moment
+from upshift.report.layout import GAP, STATUS_STYLES, Page, cells, columns, cut, fit, heading
+
+if TYPE_CHECKING:
+    from upshift.store.history import Run
+    from upshift.store.rows import RunRow
+
+_HEADINGS = ("run", "pipeline", "status", "started", "", "took", "tags")
+_AGO = 4
+_ROOMY = 100
+"""Columns that it takes to say both when a run started and how long ago."""
+
+
+def runs_table(rows: Sequence[RunRow], *, page: Page | None = None, now: datetime | None = None) -> str:
+    """The runs, one a line: id, pipeline, status, started, duration, tags."""
+    page = page or Page()
+    if not rows:
+        return "No runs."
+    now = now or datetime.now(timezone.utc)
+    shown = [i for i in range(len(_HEADINGS)) if i != _AGO or page.width >= _ROOMY]
+    names = [_HEADINGS[i] for i in shown]
+    table = [[texts[i] for i in shown] for texts in (_run_cells(row, now) for row in rows)]
+    natural = [max(map(cells, column)) for column in zip(names, *table, strict=True)]
+    # What identifies a run is never cut: pipeline and tags give way.
+    least = [{"pipeline": 8, "tags": 4}.get(name, width) for name, width in zip(names, natural, strict=True)]
+    widths = fit(natural, page.width - GAP * (len(natural) - 1), least)
+    lines = heading(names, widths, page)
+    for texts in table:
+        short = [cut(text, width) for text, width in zip(texts, widths, strict=True)]
+        short[2] = page.paint(short[2], STATUS_STYLES.get(texts[2]))
+        lines.append(columns(short, widths))
+    return "\n".join(lines)
+
+
+def _run_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
+    started = datetime.fromtimestamp(row.started, timezone.utc)
+    took = "" if row.ended is None else duration(row.ended - row.started)
+    return (row.id, row.pipeline, row.status, moment(started), ago(started, now), took, ", ".join(row.tags))
+
+
+def show_run(run: Run, *, page: Page | None = None, tasks: bool = False) -> str:
+    """Everything about a run, for a person: header, steps with their four records, failures, outputs.
+
+    Parameters
+    ----------
+    run
+        The run.
+    page
+        What to lay it out for; default: 100 columns without colours.
+    tasks
+        Whether a mapped step has a row for each of its tasks.
+    """
+    from upshift.report.outcome import failures, outputs
+    from upshift.report.steps_table import steps_table
+
+    page = page or Page()
+    parts = [_header(run, page), steps_table(run, page, tasks=tasks), failures(run, page), outputs(run, page)]
+    return "\n\n".join(filter(None, parts))
+
+
+def summary(run: Run, *, page: Page | None = None) -> str:
+    """The steps of a run with what each asked for, was granted, saw and used, side by side."""
+    from upshift.report.steps_table import steps_table
+
+    return steps_table(run, page or Page())
+
+
+def _header(run: Run, page: Page) -> str:
+    took = "" if run.ended is None else f", took {duration((run.ended - run.started).total_seconds())}"
+    facts = {
+        "target": run.target,
+        "started": f"{moment(run.started)} ({ago(run.started)}){took}",
+        "by": run.user or "",
+        "tags": ", ".join(run.tags),
+        "params": ", ".join(f"{name}={value}" for name, value in _params(run).items()),
+    }
+    title = f"run {run.id} · {run.pipeline} · {page.paint(run.status, STATUS_STYLES.get(run.status))}"
+    lines = [
+        f"  {page.paint(f'{label:<8}', 'dim')} {cut(text, page.width - 11)}"
+        for label, text in facts.items()
+        if text
+    ]
+    return "\n".join([title, *lines])
+
+
+def _params(run: Run) -> dict[str, str]:
+    """The parameters as the user would write them; of those that are no plain values, what they are."""
+    return {
+        name: cut(repr(run.params[name]), 40)
+        if artifact.serializer == "json" and artifact.inline is not None
+        else f"<{artifact.type}, {format_size(artifact.bytes)}>"
+        for name, artifact in run.param_artifacts.items()
+    }

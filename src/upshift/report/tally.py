@@ -1,0 +1,147 @@
+"""How far each step of a run is: counts that both the live and the plain display read."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import attrs
+
+from upshift.report.progress import TaskChange
+from upshift.spec.hardware import Hardware
+
+ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
+Clock = Callable[[], float]
+
+
+@attrs.define
+class StepTally:
+    """One step, as far as it is.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    total
+        How many tasks it has; None: not known yet.
+    statuses
+        The latest status of each task, by index (None for a step that is not mapped).
+    counts
+        Tasks by status.
+    reused
+        Tasks whose result is that of an earlier run.
+    began, finished
+        When the first task started to run, and when the last one ended, on the tally's clock.
+    granted
+        What the latest task was granted.
+    notice
+        The latest thing that was said about the step.
+    retries
+        Attempts that failed and were, or will be, repeated.
+    """
+
+    name: str
+    total: int | None = None
+    statuses: dict[int | None, str] = attrs.field(factory=dict)
+    counts: Counter[str] = attrs.field(factory=Counter)
+    reused: int = 0
+    began: float | None = None
+    finished: float | None = None
+    granted: Hardware | None = None
+    notice: str | None = None
+    retries: int = 0
+
+    @property
+    def mapped(self) -> bool:
+        """Whether it is known to have other than one plain task."""
+        return (self.total is not None and self.total != 1) or any(i is not None for i in self.statuses)
+
+    @property
+    def ended(self) -> int:
+        """Tasks that are over."""
+        return sum(self.counts[status] for status in ENDED)
+
+    @property
+    def over(self) -> bool:
+        """Whether every task is over."""
+        total = 1 if self.total is None and None in self.statuses else self.total
+        return total is not None and self.ended >= total
+
+    @property
+    def status(self) -> str:
+        """One word for all tasks: the worst of those that are over, once they all are."""
+        if not self.over:
+            return "running" if self.counts["running"] or self.ended else "pending"
+        for status in ("failed", "cancelled", "completed", "skipped"):
+            if self.counts[status]:
+                return "reused" if status == "completed" and self.reused == self.total else status
+        return "completed"  # a step mapped over an empty list
+
+    def seconds(self, now: float) -> float | None:
+        """From the start of the first task to the end of the last, or until now; None: nothing has run."""
+        if self.began is None:
+            return None
+        return (self.finished if self.finished is not None else now) - self.began
+
+
+class RunTally:
+    """All steps of a run.
+
+    Parameters
+    ----------
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.clock = clock
+        self.began = clock()
+        self.run = ""
+        self.pipeline = ""
+        self.target = ""
+        self.steps: dict[str, StepTally] = {}
+
+    def start(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
+        """The run begins."""
+        self.began = self.clock()
+        self.run, self.pipeline, self.target = run, pipeline, target
+        self.steps = {name: StepTally(name) for name in steps}
+
+    def size(self, step: str, tasks: int) -> StepTally:
+        """A step has this many tasks."""
+        tally = self.step(step)
+        tally.total = tasks
+        return tally
+
+    def change(self, change: TaskChange) -> StepTally:
+        """A task has another status."""
+        tally = self.step(change.task.step)
+        index, status = change.task.index, change.status
+        if change.retry_in is not None:
+            status = "pending"
+            tally.retries += 1
+        before = tally.statuses.get(index)
+        if before is not None:
+            tally.counts[before] -= 1
+        tally.statuses[index] = status
+        tally.counts[status] += 1
+        if index is None and tally.total is None:
+            tally.total = 1
+        if change.cached and before != "completed":
+            tally.reused += 1
+        if change.granted is not None:
+            tally.granted = change.granted
+        if status == "running":
+            tally.finished = None
+            if tally.began is None:
+                tally.began = self.clock()
+        elif status in ENDED:
+            tally.finished = self.clock()
+        return tally
+
+    def step(self, name: str) -> StepTally:
+        """The tally of a step, made where the run did not announce it."""
+        if name not in self.steps:
+            self.steps[name] = StepTally(name)
+        return self.steps[name]
