@@ -1,0 +1,15 @@
+"""``upshift cancel``."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+def cancel(run: str) -> None:
+    """Stop a run; what is done is kept."""
+    from upshift import engine
+    from upshift.config.configuration import load_configuration
+
+    click.echo(engine.cancel(run, load_configuration()))

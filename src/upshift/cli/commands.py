@@ -1,0 +1,54 @@
+"""The ``upshift`` command and the table of its subcommands."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import NoReturn
+
+import click
+
+from upshift._version import __version__
+from upshift.cli.group import LazyCommand, LazyGroup
+
+_COMMANDS = {
+    "run": LazyCommand("upshift.cli.run:run", "Run a pipeline."),
+    "plan": LazyCommand("upshift.cli.plan:plan", "Show what a run would do; nothing runs."),
+    "resume": LazyCommand("upshift.cli.resume:resume", "Finish a run; what is done is not run again."),
+    "cancel": LazyCommand("upshift.cli.cancel:cancel", "Stop a run; what is done is kept."),
+    "runs": LazyCommand("upshift.cli.runs:runs", "List runs, newest first."),
+    "show": LazyCommand(
+        "upshift.cli.show:show", "Show a run: steps, times, hardware asked to used, failures."
+    ),
+    "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="RUN is the id of a run, a prefix of it that no other run has, or 'latest'.",
+)
+@click.version_option(__version__, prog_name="upshift", message="%(prog)s %(version)s")
+def upshift() -> None:
+    """Shift any step of a Python pipeline up to the hardware that it needs, and prove that it got it."""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """The ``upshift`` program.
+
+    Parameters
+    ----------
+    arguments
+        What was typed after ``upshift``; default: ``sys.argv[1:]``.
+
+    Raises
+    ------
+    SystemExit
+        Always. 0 done, 1 the run failed, 2 refused before running, 70 a bug in Upshift, 130 interrupted.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr is: a glyph must not end a listing
+    upshift.main(args=arguments, prog_name="upshift")
+    raise SystemExit(0)  # click never comes back in its standalone mode

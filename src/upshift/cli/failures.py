@@ -1,0 +1,89 @@
+"""The one place where an exception becomes a message on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from upshift.errors import RunCancelled, RunFailed, UpshiftError
+
+BUG = 70
+"""Exit code of a bug in Upshift: EX_SOFTWARE of sysexits.h."""
+INTERRUPTED = 130
+"""128 + SIGINT, as shells count."""
+BROKEN_PIPE = 141
+"""128 + SIGPIPE: a listing whose reader left early."""
+_LABELS = ((RunCancelled, "Cancelled:"), (RunFailed, "Failed:"), (UpshiftError, "Error:"))
+
+
+def exit_code_of(call: Callable[[], Any]) -> int:
+    """Run a command; say on stderr what went wrong, if something did.
+
+    Returns
+    -------
+    int
+        What the command returned (None counts as 0), or the exit code of the error.
+    """
+    try:
+        code = call()
+        _flush()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:  # a usage error, which click words itself
+        error.show(file=sys.stderr)
+        return error.exit_code
+    except UpshiftError as error:
+        _say(_message(error))
+        return error.exit_code
+    except BrokenPipeError:
+        _abandon_stdout()
+        return BROKEN_PIPE
+    except (KeyboardInterrupt, click.Abort):
+        _say("Interrupted.")
+        return INTERRUPTED
+    except Exception:
+        _say(
+            traceback.format_exc()
+            + _red("This is a bug in Upshift.")
+            + " Please report it with the lines above."
+        )
+        return BUG
+    return code if isinstance(code, int) else 0
+
+
+def _message(error: UpshiftError) -> str:
+    label = next(label for kind, label in _LABELS if isinstance(error, kind))
+    if isinstance(error, RunFailed):
+        error.why = None  # the user's traceback: it was shown when the step failed
+    first, _, rest = str(error).partition("\n")
+    return f"{_red(label)} {first}" + (f"\n{rest}" if rest else "")
+
+
+def _red(text: str) -> str:
+    plain = os.environ.get("NO_COLOR") or not sys.stderr.isatty()
+    return text if plain else click.style(text, fg="red", bold=True)
+
+
+def _say(text: str) -> None:
+    click.echo(text, file=sys.stderr)
+
+
+def _flush() -> None:
+    """Flush stdout while it can still be told that its reader has gone, which changes nothing about a run."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _abandon_stdout()
+
+
+def _abandon_stdout() -> None:
+    """Keep the interpreter from complaining when it flushes, at its exit, what nobody reads."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # stdout is no file, or is closed: nothing is left to flush
+        return
