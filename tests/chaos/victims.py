@@ -1,0 +1,119 @@
+"""A pipeline whose tasks prove that they ran alone, and the processes of a run, to be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = '''
+import fcntl, os, time
+from pathlib import Path
+from upshift import current, pipeline, step
+
+WITNESS = Path(os.environ["WITNESS"])
+
+
+class alone:
+    """Hold the lock of this task, and write down when it starts and ends."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        self.file = open(WITNESS / f"{self.name}.lock", "w")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.note("twice-at-once")
+        self.note("start")
+
+    def __exit__(self, *_):
+        self.note("end")
+
+    def note(self, word):
+        line = f"{self.name} {word} {time.time():.6f} {current.run} {os.getpid()}\\n".encode()
+        journal = os.open(WITNESS / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(journal, line)
+        os.close(journal)
+
+
+@step
+def numbers() -> list[int]:
+    with alone("numbers"):
+        time.sleep(0.02)
+        return list(range(10))
+
+
+@step
+def square(x: int) -> bytes:
+    with alone(f"square-{x}"):
+        time.sleep(0.01 * (x % 5))
+        return bytes([x * x]) * 5000
+
+
+@step
+def shrink(data: bytes) -> int:
+    with alone(f"shrink-{data[0]}"):
+        time.sleep(0.01 * (data[0] % 4))
+        return sum(data) // 5000
+
+
+@step
+def total(values: list[int]) -> int:
+    with alone("total"):
+        time.sleep(0.02)
+        return sum(values)
+
+
+@pipeline
+def squares():
+    return total(shrink.map(data=square.map(x=numbers())))
+'''
+EXPECTED = sum(x * x for x in range(10))
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process."""
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def victims(engine: int) -> dict[str, list[int]]:
+    """The processes of a run, by what they are."""
+    servers = children(engine)
+    zygotes = [zygote for server in servers for zygote in children(server)]
+    return {
+        "engine": [engine],
+        "fork server": servers,
+        "zygote": zygotes,
+        "step": [step for zygote in zygotes for step in children(zygote)],
+    }
+
+
+def kill(pid: int) -> bool:
+    """SIGKILL; False if there was nobody."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """An ``upshift`` command in the project, with a witness folder."""
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile everything
+    return subprocess.Popen(
+        [sys.executable, "-m", "upshift", *arguments],
+        cwd=folder,
+        env=environment | {"WITNESS": str(folder / "witness")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )

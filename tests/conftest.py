@@ -1,0 +1,59 @@
+"""What every test gets: a home of its own, and a look at what the session left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from leftovers import Watch
+
+NO_SKIPS = bool(os.environ.get("UPSHIFT_TEST_NO_SKIPS"))
+watch = pytest.StashKey[Watch]()
+left_behind = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture(autouse=True)
+def upshift_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty ``UPSHIFT_HOME``; no other ``UPSHIFT_*`` variable is set."""
+    for name in [name for name in os.environ if name.startswith("UPSHIFT_")]:
+        monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    monkeypatch.setenv("UPSHIFT_HOME", str(home))
+    return home
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    session.config.stash[watch] = Watch(base)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Where ``UPSHIFT_TEST_NO_SKIPS`` is set, as in CI, a test that would be skipped fails."""
+    if report.skipped and NO_SKIPS and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """The same for a module that would be skipped as a whole."""
+    if report.skipped and NO_SKIPS:
+        report.outcome = "failed"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    found = session.config.stash[watch].leftovers()
+    session.config.stash[left_behind] = found
+    if found and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    found = terminalreporter.config.stash.get(left_behind, [])
+    if found:
+        terminalreporter.section("left behind by the tests", red=True, bold=True)
+        for line in found:
+            terminalreporter.line(line)

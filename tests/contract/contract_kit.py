@@ -1,0 +1,118 @@
+"""What the contract suite works with: a ground with a store, and backends that are watched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import attrs
+
+from upshift.backends import registry
+from upshift.backends.base import Backend, Capabilities, Ended, Event, Job, Started
+from upshift.backends.fake import Complete, FakeCluster, Hang, Outcome
+from upshift.config.configuration import Target
+from upshift.config.resources import ResourceSettings
+from upshift.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, TaskResult, TaskSpec
+from upshift.store import artifacts
+from upshift.store.store import Store, open_store
+
+PATIENCE = 60.0
+"""Seconds after which an event that was promised is not believed in any more."""
+
+
+def play(job: Job) -> Outcome:
+    """The fake backend cannot block in the test's own thread."""
+    return Hang() if job.spec.entry.qualname == "wait" else Complete(prints=b"adding\n")
+
+
+class Ground:
+    """A store, and backends of one kind that all see the same jobs."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.store: Store = open_store(str(folder / "store"))
+        self.target = Target(name=name, backend=name)
+        self._cluster = FakeCluster(
+            play,
+            capacity=Hardware(cpu_count=4, memory=2**30),
+            capabilities=Capabilities(fields=frozenset({"cpu_count", "memory"}), remote=False, strict=False),
+        )
+        self._opened: list[Backend] = []
+        self._tasks = 0
+
+    def open(self) -> Watched:
+        """One more backend, as another engine would open it."""
+        inbox: SimpleQueue[Event] = SimpleQueue()
+        opener: Callable[..., Any] = self._cluster.open if self.name == "fake" else registry.open_backend
+        backend = opener(self.target, store=self.store.address, sink=inbox.put)
+        self._opened.append(backend)
+        return Watched(self, backend, inbox)
+
+    def job(self, function: str, *, outputs: tuple[str, ...] = ("output",), **fields: Any) -> Job:
+        """A job that calls one of ``contract_steps``."""
+        self._tasks += 1
+        inputs = {name: artifacts.save(value, self.store) for name, value in fields.pop("inputs", {}).items()}
+        spec = TaskSpec(
+            task=TaskId(run="20260101-000000-aaaa", step=function, index=self._tasks),
+            attempt=1,
+            pipeline="contract",
+            entry=EntryPoint(module="contract_steps", qualname=function),
+            code=Code(project=str(Path(__file__).parent), paths=(".",)),
+            store=self.store.address,
+            inputs=inputs,
+            outputs=tuple(OutputSpec(name=name) for name in outputs),
+            cwd=os.getcwd(),
+            key="test:1",
+        )
+        spec = attrs.evolve(spec, **fields)
+        return Job(spec=spec, spec_path=self.store.write_spec(spec))
+
+    def close(self) -> None:
+        for backend in self._opened:
+            backend.close()
+
+
+class Watched:
+    """A backend, and what it has told so far."""
+
+    def __init__(self, ground: Ground, backend: Backend, inbox: SimpleQueue[Event]) -> None:
+        self.ground = ground
+        self.backend = backend
+        self.events: list[Event] = []
+        self._inbox = inbox
+
+    def until(self, kind: type, handle: str) -> Any:
+        """The first event of this kind about this job."""
+        for event in self.events:
+            if isinstance(event, kind) and event.handle == handle:  # type: ignore[attr-defined]
+                return event
+        while True:
+            event = self._inbox.get(timeout=PATIENCE)
+            self.events.append(event)
+            if isinstance(event, kind) and event.handle == handle:  # type: ignore[attr-defined]
+                return event
+
+    def run(self, job: Job) -> TaskResult | None:
+        """Submit a job, wait for its end, and read what it recorded."""
+        handle = self.backend.submit(job)
+        self.until(Ended, handle)
+        return self.ground.store.read_result(job.spec.task, job.spec.attempt)
+
+    def started(self, job: Job) -> str:
+        """Submit a job, and wait until its supervisor runs."""
+        handle = self.backend.submit(job)
+        self.until(Started, handle)
+        return handle
+
+    def of(self, handle: str) -> list[Event]:
+        """What was told about a job, everything that is there by now included."""
+        while not self._inbox.empty():
+            self.events.append(self._inbox.get())
+        return [event for event in self.events if event.handle == handle]
+
+    def asked(self, **request: Any) -> Any:
+        """What a request gets."""
+        return self.backend.offer(ResourceSettings(**request))

@@ -1,0 +1,218 @@
+"""What the engine relies on, whatever backend it talks to. A backend that passes this is a backend."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from contract_kit import Ground, Watched
+
+from upshift.backends.base import Capabilities, Ended, LogGrew, Started
+from upshift.config.configuration import Target
+from upshift.config.resources import ResourceSettings
+from upshift.errors import ConfigError
+from upshift.spec import Hardware
+from upshift.store import artifacts
+
+REQUESTS = {
+    "cpu_count": 10_000,
+    "gpu_count": 64,
+    "memory": "900TB",
+    "accelerator": "H100:8",
+    "gpu_memory": "900GB",
+    "gpu_vendor": "amd",
+    "num_nodes": 500,
+    "disk": "900TB",
+    "shared_memory": "900TB",
+}
+"""More than any machine has, for each field."""
+
+
+def test_it_says_what_it_is_and_can_do(watched: Watched) -> None:
+    backend = watched.backend
+    assert backend.name == watched.ground.name
+    assert isinstance(backend.capabilities, Capabilities)
+    assert backend.capabilities.fields <= {field.name for field in attrs.fields(ResourceSettings)}
+
+
+def test_its_capacity_is_known_or_it_queues_by_itself(watched: Watched) -> None:
+    capacity = watched.backend.capacity()
+    assert capacity is None or (isinstance(capacity, Hardware) and (capacity.cpu_count or 1) > 0)
+
+
+def test_a_modest_request_gets_what_it_asks_for(watched: Watched) -> None:
+    offer = watched.asked()
+    assert offer.granted is not None
+    assert offer.shortfalls == ()
+    offer = watched.asked(cpu_count=1, memory="64MB")
+    assert offer.granted is not None
+    assert offer.granted.cpu_count == 1
+    assert offer.granted.memory == 64_000_000
+    assert offer.shortfalls == ()
+
+
+def test_asking_for_no_gpu_is_always_granted(watched: Watched) -> None:
+    offer = watched.asked(gpu_count=0)
+    assert offer.granted is not None
+    assert offer.granted.gpus == ()
+    assert offer.shortfalls == ()
+
+
+def test_every_field_of_a_request_is_there_for_the_test() -> None:
+    assert set(REQUESTS) == {field.name for field in attrs.fields(ResourceSettings)}
+
+
+@pytest.mark.parametrize("field", REQUESTS)
+def test_nothing_that_is_asked_for_is_ignored_in_silence(watched: Watched, field: str) -> None:
+    request = {field: REQUESTS[field]}
+    if field in ("gpu_memory", "gpu_vendor"):
+        request["gpu_count"] = 1
+    offer = watched.asked(**request)
+    if field in watched.backend.capabilities.fields and watched.backend.capacity() is None:
+        assert offer.granted is not None  # it honours the field, and has no limit to go beyond
+        return
+    assert offer.granted is None or offer.shortfalls, f"{field} is not honoured, and nobody is told"
+    for shortfall in offer.shortfalls:
+        assert shortfall.asked
+        assert shortfall.got
+        assert shortfall.why
+
+
+def test_an_option_that_means_nothing_is_refused(ground: Ground) -> None:
+    ground.target = Target(name="mine", backend=ground.name, options={"partitoin": "gpu"})
+    with pytest.raises(ConfigError, match="partitoin"):
+        ground.open()
+
+
+def test_a_job_starts_ends_and_leaves_its_result(watched: Watched) -> None:
+    job = watched.ground.job("add", inputs={"a": 1, "b": 2})
+    result = watched.run(job)
+    assert result is not None
+    assert result.status == "completed"
+    assert (result.task, result.attempt, result.key) == (job.spec.task, 1, "test:1")
+    assert artifacts.load(result.outputs["output"], watched.ground.store) == 3
+    assert result.started <= result.ended
+    assert result.node
+    assert result.used is not None
+
+
+def test_what_it_tells_comes_in_order_and_the_end_comes_once(watched: Watched) -> None:
+    handle = watched.backend.submit(watched.ground.job("add", inputs={"a": 1, "b": 2}))
+    watched.until(Ended, handle)
+    events = watched.of(handle)
+    assert isinstance(events[0], Started)
+    assert isinstance(events[-1], Ended)
+    assert [type(event) for event in events].count(Ended) == 1
+
+
+def test_when_the_end_is_told_the_result_is_there(watched: Watched) -> None:
+    for number in range(5):
+        result = watched.run(watched.ground.job("add", inputs={"a": number, "b": 0}))
+        assert result is not None
+        assert artifacts.load(result.outputs["output"], watched.ground.store) == number
+
+
+def test_several_outputs_are_saved_by_name(watched: Watched) -> None:
+    result = watched.run(watched.ground.job("pair", outputs=("number", "letter")))
+    assert result is not None
+    assert {n: artifacts.load(a, watched.ground.store) for n, a in result.outputs.items()} == {
+        "number": 1,
+        "letter": "x",
+    }
+
+
+def test_a_step_that_raises_is_recorded_as_failed_with_its_own_words(watched: Watched) -> None:
+    result = watched.run(watched.ground.job("fail"))
+    assert result is not None
+    assert result.status == "failed"
+    assert result.failure is not None
+    assert result.failure.reason == "user-error"
+    assert result.failure.message == "ValueError: as it was told to"
+    assert "as it was told to" in (result.failure.traceback or "")
+
+
+def test_the_log_has_at_least_what_was_announced(watched: Watched) -> None:
+    job = watched.ground.job("add", inputs={"a": 1, "b": 2})
+    handle = watched.backend.submit(job)
+    watched.until(Ended, handle)
+    log = watched.ground.store.log_path(job.spec.task, 1).read_bytes()
+    assert b"adding\n" in log
+    sizes = [event.size for event in watched.of(handle) if isinstance(event, LogGrew)]
+    assert all(size <= len(log) for size in sizes)
+
+
+def test_jobs_run_beside_each_other(watched: Watched) -> None:
+    jobs = [watched.ground.job("add", inputs={"a": n, "b": n}) for n in range(4)]
+    handles = [watched.backend.submit(job) for job in jobs]
+    assert len(set(handles)) == 4
+    for handle in handles:
+        watched.until(Ended, handle)
+    results = [watched.ground.store.read_result(job.spec.task, 1) for job in jobs]
+    values = [artifacts.load(r.outputs["output"], watched.ground.store) for r in results if r]
+    assert values == [0, 2, 4, 6]
+
+
+def test_a_cancelled_job_ends_and_does_not_complete(watched: Watched) -> None:
+    job = watched.ground.job("wait")
+    handle = watched.started(job)
+    watched.backend.cancel(handle, grace=5)
+    watched.until(Ended, handle)
+    result = watched.ground.store.read_result(job.spec.task, 1)
+    assert result is not None
+    assert result.status == "cancelled"
+    assert not watched.backend.attach(handle, job)
+
+
+def test_without_grace_a_job_ends_at_once(watched: Watched) -> None:
+    handle = watched.started(watched.ground.job("wait"))
+    watched.backend.cancel(handle, grace=600)
+    watched.backend.cancel(handle, grace=0)
+    watched.until(Ended, handle)
+
+
+def test_cancelling_what_has_ended_does_nothing(watched: Watched) -> None:
+    job = watched.ground.job("add", inputs={"a": 1, "b": 2})
+    handle = watched.backend.submit(job)
+    watched.until(Ended, handle)
+    watched.backend.cancel(handle, grace=1)
+    result = watched.ground.store.read_result(job.spec.task, 1)
+    assert result is not None
+    assert result.status == "completed"
+
+
+def test_another_engine_finds_a_job_that_runs_and_hears_of_its_end(ground: Ground) -> None:
+    first = ground.open()
+    job = ground.job("wait")
+    handle = first.started(job)
+    first.backend.close()
+    second = ground.open()
+    assert second.backend.attach(handle, job)
+    second.backend.cancel(handle, grace=5)
+    second.until(Ended, handle)
+
+
+def test_a_job_is_found_without_its_handle(ground: Ground) -> None:
+    first = ground.open()
+    job, other = ground.job("wait"), ground.job("wait")
+    handle = first.started(job)
+    second = ground.open()
+    assert second.backend.find(job) == handle
+    assert second.backend.find(other) is None
+    assert second.backend.attach(handle, job)
+    second.backend.cancel(handle, grace=5)
+    second.until(Ended, handle)
+
+
+def test_what_has_ended_cannot_be_attached_to(ground: Ground) -> None:
+    first = ground.open()
+    job = ground.job("add", inputs={"a": 1, "b": 2})
+    handle = first.backend.submit(job)
+    first.until(Ended, handle)
+    first.backend.close()
+    second = ground.open()
+    assert not second.backend.attach(handle, job)
+    assert second.backend.find(job) is None
+
+
+def test_closing_twice_is_allowed(watched: Watched) -> None:
+    watched.backend.close()
+    watched.backend.close()

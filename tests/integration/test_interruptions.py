@@ -1,0 +1,183 @@
+"""Ctrl-C, cancel and resume: what is done is kept, what ran is stopped, nothing is repeated."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from pathlib import Path
+
+import upshift
+from project import Project
+
+# `first` notes each time that it runs; `second` tells its process id and waits, until a file says go.
+CODE = """
+import os, signal
+from pathlib import Path
+
+@step
+def first() -> int:
+    with open("first.log", "a") as log:
+        log.write("ran\\n")
+    return 20
+
+@step(cache=False)
+def second(x: int) -> int:
+    with open("second.log", "a") as log:
+        log.write("ran\\n")
+    if not Path("go").exists():
+        with open("told", "w") as told:
+            told.write(str(os.getpid()))
+        while True:
+            signal.pause()
+    return x + 1
+
+@step
+def third(x: int) -> int:
+    return 2 * x
+
+@pipeline
+def example():
+    return third(second(first()))
+"""
+
+
+def start(project: Project) -> tuple[object, int]:
+    """Start the run, and wait until the second step tells its process id."""
+    project.write(CODE)
+    told = project.fifo("told")
+    process = project.start("run", "pipeline.py")
+    pid = int(told.read_text())
+    told.unlink()
+    return process, os.pidfd_open(pid)
+
+
+def ended(pidfd: int, seconds: float = 15) -> bool:
+    """Whether the process ends within this time."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    try:
+        return bool(poller.poll(seconds * 1000))
+    finally:
+        os.close(pidfd)
+
+
+def times(project: Project, log: str) -> int:
+    return Path(project.folder, log).read_text().count("ran")
+
+
+def test_ctrl_c_stops_the_children_and_exits_130(project: Project) -> None:
+    process, step = start(project)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, out + err
+    assert ended(step)
+    assert "Traceback" not in err
+    assert "resume" in err
+    shown = project.show()
+    assert shown["status"] == "cancelled"
+    statuses = {s["name"]: s["status"] for s in shown["steps"]}
+    assert statuses["first"] == "completed"
+    assert statuses["second"] == "cancelled"
+    assert project.attempt("second")["reason"] == "cancelled"
+
+
+def test_resume_completes_an_interrupted_run_and_repeats_nothing(project: Project) -> None:
+    process, step = start(project)
+    process.send_signal(signal.SIGINT)  # to the engine alone
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert ended(step)
+    run = upshift.get_run("latest").id
+    Path(project.folder, "go").touch()
+    project.upshift("resume", "latest")
+    resumed = upshift.get_run("latest")
+    assert resumed.id == run
+    assert resumed.status == "completed"
+    assert resumed.output == 42
+    assert times(project, "first.log") == 1
+    assert times(project, "second.log") == 2
+    assert [a.status for a in resumed["second"].tasks[0].attempts] == ["cancelled", "completed"]
+
+
+def test_cancel_from_another_process(project: Project) -> None:
+    process, step = start(project)
+    project.upshift("cancel", "latest")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert ended(step)
+    assert project.show()["status"] == "cancelled"
+
+
+def test_sigterm_is_a_cancellation_too(project: Project) -> None:
+    process, step = start(project)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert ended(step)
+    assert project.show()["status"] == "cancelled"
+
+
+def test_a_run_that_somebody_owns_cannot_be_resumed(project: Project) -> None:
+    process, step = start(project)
+    outcome = project.upshift("resume", "latest", expect=2)
+    assert "owns" in outcome.err or "running" in outcome.err
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert ended(step)
+
+
+def test_a_killed_engine_leaves_a_run_that_resumes_where_it_was(project: Project) -> None:
+    process, step = start(project)
+    process.kill()
+    process.communicate(timeout=30)
+    # The fork server outlives the engine, and so does the step that it runs.
+    assert not ended(os.dup(step), seconds=0)
+    Path(project.folder, "go").touch()
+    signal.pidfd_send_signal(step, signal.SIGKILL)
+    assert ended(step)
+    project.upshift("resume", "latest", expect=None)
+    project.upshift("resume", "latest", expect=None)
+    run = upshift.get_run("latest")
+    assert run.status == "completed"
+    assert run.output == 42
+    assert times(project, "first.log") == 1
+
+
+def test_resuming_a_completed_run_repeats_nothing(project: Project) -> None:
+    Path(project.folder, "go").touch()
+    project.run(CODE)
+    project.upshift("resume", "latest")
+    assert times(project, "second.log") == 1
+    assert upshift.get_run("latest").output == 42
+
+
+def test_resume_of_a_failed_run_uses_the_code_as_it_is_now(project: Project) -> None:
+    code = """
+@step
+def load() -> int:
+    open("load.log", "a").write("ran\\n")
+    return 5
+
+@step
+def divide(x: int) -> float:
+    return x / 0
+
+@pipeline
+def example():
+    return divide(load())
+"""
+    project.run(code, expect=1)
+    project.write(code.replace("x / 0", "x / 2"))
+    project.upshift("resume", "latest")
+    assert upshift.get_run("latest").output == 2.5
+    assert times(project, "load.log") == 1
+
+
+def test_resume_from_another_folder(project: Project, tmp_path: Path) -> None:
+    project.run(
+        "@step\ndef f() -> int:\n    return 1 // 0\n\n@pipeline\ndef example():\n    return f()\n", expect=1
+    )
+    project.write("@step\ndef f() -> int:\n    return 1\n\n@pipeline\ndef example():\n    return f()\n")
+    project.upshift("resume", "latest", cwd=tmp_path)
+    assert upshift.get_run("latest").output == 1

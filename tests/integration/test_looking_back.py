@@ -1,0 +1,156 @@
+"""What happened, later: runs, show, logs, get_run, list_runs, tags."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+import pytest
+
+import upshift
+from project import Project
+
+CODE = """
+@step
+def greet(name: str) -> str:
+    print("hello", name)
+    return "hello " + name
+
+@step
+def count(text: str) -> tuple[int, int]:
+    return len(text), text.count("l")
+
+@pipeline
+def greetings(name: str = "world"):
+    size, ells = count(greet(name))
+    return size
+
+@pipeline
+def other():
+    return greet.map(name=["a", "b"])
+"""
+
+
+@pytest.fixture
+def history(project: Project) -> Project:
+    project.write(CODE)
+    project.upshift("run", "pipeline.py:greetings", "--tag", "first", "--tag", "nightly")
+    project.upshift("run", "pipeline.py:greetings", "--param", "name=you", "--tag", "nightly")
+    project.upshift("run", "pipeline.py:other")
+    return project
+
+
+def test_runs_are_listed_newest_first_and_filtered(history: Project) -> None:
+    assert [r.pipeline for r in upshift.list_runs()] == ["other", "greetings", "greetings"]
+    assert len(upshift.list_runs(pipeline="greetings")) == 2
+    assert [r.tags for r in upshift.list_runs(tag="first")] == [("first", "nightly")]
+    assert len(upshift.list_runs(tag="nightly")) == 2
+    assert len(upshift.list_runs(limit=1)) == 1
+    assert upshift.list_runs(user="nobody-of-this-name") == []
+
+
+def test_runs_as_json(history: Project) -> None:
+    rows = json.loads(history.upshift("runs", "--json").out)
+    assert len(rows) == 3
+    for row in rows:
+        assert set(row) == {"id", "pipeline", "status", "target", "user", "tags", "started", "ended"}
+        assert row["status"] == "completed"
+        assert datetime.fromisoformat(row["started"].replace("Z", "+00:00")).utcoffset() is not None
+
+
+def test_show_as_json_has_the_documented_form(history: Project) -> None:
+    shown = history.show(upshift.list_runs(tag="first")[0].id)
+    assert set(shown) == {"id", "pipeline", "status", "target", "started", "ended", "params", "steps"}
+    assert shown["params"] == {"name": "world"}
+    assert [s["name"] for s in shown["steps"]] == ["greet", "count"]
+    (task,) = shown["steps"][0]["tasks"]
+    assert set(task) == {"index", "status", "cached", "cache_reason", "outputs", "attempts"}
+    (output,) = task["outputs"]
+    assert set(output) == {"name", "type", "digest", "bytes"}
+    assert output["type"] == "str"
+    assert output["digest"].partition(":")[0] in ("blake3", "sha256")
+    (attempt,) = task["attempts"]
+    assert set(attempt) == {
+        "number", "status", "reason", "backend", "node", "started", "ended", "error",
+        "asked", "granted", "seen", "used",
+    }  # fmt: skip
+    assert attempt["backend"] == "local"
+    assert attempt["error"] is None
+    assert attempt["started"] <= attempt["ended"]
+
+
+def test_a_run_is_found_by_a_unique_prefix(history: Project) -> None:
+    run = upshift.list_runs(tag="first")[0]
+    length = next(
+        n for n in range(1, 99) if sum(r.id.startswith(run.id[:n]) for r in upshift.list_runs()) == 1
+    )
+    assert upshift.get_run(run.id[:length]).id == run.id
+    with pytest.raises(LookupError, match="no-such-run"):
+        upshift.get_run("no-such-run")
+
+
+def test_values_by_step_and_by_name(history: Project) -> None:
+    run = upshift.list_runs(tag="first")[0]
+    assert run.output == 11
+    assert run["greet"].output == "hello world"
+    assert run["count"].output == (11, 3)
+    assert len(run["count"].outputs) == 2
+    assert run.params == {"name": "world"}
+    assert run.started.tzinfo is not None
+    assert run.started <= run.ended <= datetime.now(timezone.utc)
+    with pytest.raises(LookupError, match="greet"):
+        run["gret"]
+
+
+def test_a_mapped_step_gives_a_list(history: Project) -> None:
+    run = upshift.get_run("latest")
+    assert run["greet"].output == ["hello a", "hello b"]
+    assert [task.output for task in run["greet"].tasks] == ["hello a", "hello b"]
+
+
+def test_logs_of_a_step_and_of_a_reused_task(history: Project) -> None:
+    assert "hello b" in history.upshift("logs", "latest", "greet").out
+    history.upshift("run", "pipeline.py:other")
+    assert all(t.cached for t in upshift.get_run("latest")["greet"].tasks)
+    assert "hello b" in history.upshift("logs", "latest", "greet").out
+
+
+def test_logs_of_a_step_that_is_not_there(history: Project) -> None:
+    outcome = history.upshift("logs", "latest", "gret", expect=2)
+    assert "greet" in outcome.err
+
+
+def test_the_records_of_an_attempt_are_objects(history: Project) -> None:
+    attempt = upshift.get_run("latest")["greet"].tasks[0].attempts[-1]
+    assert attempt.status == "completed"
+    assert attempt.used.cpu_count > 0
+    assert attempt.seen.cpu_count >= 1
+    assert attempt.started <= attempt.ended
+    assert attempt.node
+    assert "hello a" in attempt.log
+
+
+def test_plain_listings_are_for_people(history: Project) -> None:
+    table = history.upshift("runs").out
+    assert "greetings" in table
+    assert "completed" in table
+    assert "greet" in history.upshift("show", "latest").out
+
+
+def test_no_runs_yet(project: Project) -> None:
+    assert json.loads(project.upshift("runs", "--json").out) == []
+    project.upshift("runs")
+    outcome = project.upshift("show", "latest", expect=2)
+    assert "run" in outcome.err
+
+
+def test_help_names_every_command(project: Project) -> None:
+    text = project.upshift("--help").out
+    for command in ("run", "resume", "cancel", "runs", "show", "logs"):
+        assert command in text
+        project.upshift(command, "--help")
+
+
+def test_an_unknown_command_names_the_nearest(project: Project) -> None:
+    outcome = project.upshift("shw", expect=2)
+    assert "show" in outcome.err

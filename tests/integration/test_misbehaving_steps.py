@@ -1,0 +1,304 @@
+"""Steps that do what no step should: the run says what happened, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+
+import upshift
+from project import Project
+
+RUN_IT = "\n@pipeline\ndef example():\n    return act()\n"
+
+
+def test_an_exception_keeps_the_users_frames_and_no_others(project: Project) -> None:
+    code = """
+def helper(x):
+    return 1 / x
+
+@step
+def act() -> float:
+    return helper(0)
+"""
+    outcome = project.run(code + RUN_IT, expect=1)
+    assert "ZeroDivisionError" in outcome.err
+    assert "in helper" in outcome.err
+    assert "return 1 / x" in outcome.err
+    assert "/upshift/" not in outcome.err.replace(str(project.home), "")
+    attempt = project.attempt("act")
+    assert attempt["reason"] == "user-error"
+    assert "ZeroDivisionError" in attempt["error"]["message"]
+
+
+def test_an_output_that_cannot_be_saved_names_step_output_and_part(project: Project) -> None:
+    code = """
+import threading
+
+@step
+def act() -> dict:
+    return {"weights": [1, 2], "guard": threading.Lock()}
+"""
+    outcome = project.run(code + RUN_IT, expect=1)
+    assert "act" in outcome.err
+    assert "output" in outcome.err
+    assert "guard" in outcome.err
+    assert "lock" in outcome.err
+
+
+def test_too_few_outputs_are_the_users_error(project: Project) -> None:
+    code = """
+@step
+def act() -> tuple[int, int]:
+    return (1, 2, 3)
+"""
+    outcome = project.run(code + "\n@pipeline\ndef example():\n    a, b = act()\n    return a\n", expect=1)
+    assert "act" in outcome.err
+    assert "3" in outcome.err
+
+
+def test_fifty_megabytes_of_output_are_all_kept(project: Project) -> None:
+    code = """
+import sys
+
+@step
+def act() -> int:
+    line = "x" * 99 + "\\n"
+    for _ in range(500):
+        sys.stdout.write(line * 1000)
+    print("the last line")
+    return 1
+"""
+    outcome = project.run(code + RUN_IT)
+    assert "the last line" in outcome.out
+    log = project.upshift("logs", "latest", "act").out
+    assert len(log) >= 50_000_000
+    assert log.count("x" * 99) == 500_000
+
+
+def test_bytes_that_are_not_utf8_do_not_disturb(project: Project) -> None:
+    code = r"""
+import sys
+
+@step
+def act() -> int:
+    sys.stdout.buffer.write(b"caf\xe9 \xff\xfe\n")
+    sys.stdout.flush()
+    print("after")
+    return 7
+"""
+    outcome = project.run(code + RUN_IT)
+    assert "caf" in outcome.out
+    assert "after" in outcome.out
+    assert "after" in project.upshift("logs", "latest").out
+    assert upshift.get_run("latest").output == 7
+
+
+def test_what_a_child_process_prints_is_in_the_log(project: Project) -> None:
+    code = """
+import subprocess
+
+@step
+def act() -> None:
+    subprocess.run(["echo", "from a child"], check=True)
+"""
+    project.run(code + RUN_IT)
+    assert "from a child" in project.upshift("logs", "latest", "act").out
+
+
+def test_os_exit_is_a_failure_that_names_the_code(project: Project) -> None:
+    code = """
+import os
+
+@step
+def act() -> None:
+    print("so long", flush=True)
+    os._exit(3)
+"""
+    outcome = project.run(code + RUN_IT, expect=1)
+    assert "so long" in outcome.out
+    assert "3" in project.attempt("act")["error"]["message"]
+    assert project.attempt("act")["status"] == "failed"
+
+
+def test_os_exit_with_zero_is_a_failure_too(project: Project) -> None:
+    code = """
+import os
+
+@step
+def act() -> None:
+    os._exit(0)
+"""
+    project.run(code + RUN_IT, expect=1)
+    assert project.attempt("act")["reason"] == "user-error"
+
+
+def test_sys_exit_is_a_failure(project: Project) -> None:
+    code = """
+import sys
+
+@step
+def act() -> None:
+    sys.exit("giving up")
+"""
+    outcome = project.run(code + RUN_IT, expect=1)
+    assert "giving up" in outcome.text
+
+
+def test_a_step_that_kills_itself_names_the_signal(project: Project) -> None:
+    code = """
+import os, signal
+
+@step
+def act() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+    outcome = project.run(code + RUN_IT, expect=1)
+    assert "SIGSEGV" in outcome.err
+    # Nobody ran out of memory: the cause is read, not guessed from the signal.
+    assert project.attempt("act")["reason"] == "user-error"
+
+
+def test_a_step_that_is_killed_is_not_taken_for_out_of_memory(project: Project) -> None:
+    code = """
+import os, signal
+
+@step
+def act() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    outcome = project.run(code + RUN_IT, expect=1)
+    assert "SIGKILL" in outcome.err
+    assert project.attempt("act")["reason"] != "out-of-memory"
+
+
+def test_children_that_outlive_the_step_are_ended_with_it(project: Project) -> None:
+    code = """
+import os, subprocess, sys
+
+@step
+def act() -> list[int]:
+    plain = subprocess.Popen(["sleep", "600"])
+    away = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    return [plain.pid, away.pid]
+"""
+    project.run(code + RUN_IT)
+    for pid in upshift.get_run("latest").output:
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_child_that_holds_the_output_open_does_not_hold_up_the_run(project: Project) -> None:
+    code = """
+import os
+
+@step
+def act() -> int:
+    if os.fork() == 0:
+        os.setsid()
+        os.execlp("sleep", "sleep", "600")
+    return 1
+"""
+    project.run(code + RUN_IT, timeout=30)
+    assert upshift.get_run("latest").output == 1
+
+
+def test_changing_directory_changes_nothing_for_others(project: Project) -> None:
+    code = """
+import os
+
+@step(cache=False)
+def act() -> str:
+    os.chdir("/")
+    return os.getcwd()
+
+@step(cache=False)
+def where(before: str) -> str:
+    return os.getcwd()
+
+@pipeline
+def example():
+    return where(act())
+"""
+    project.run(code)
+    run = upshift.get_run("latest")
+    assert run["act"].output == "/"
+    assert run.output == os.path.realpath(project.folder)
+
+
+def test_globals_do_not_leak_from_step_to_step(project: Project) -> None:
+    code = """
+import os
+
+SEEN = []
+
+@step
+def act() -> int:
+    SEEN.append(1)
+    os.environ["LEAK"] = "yes"
+    return len(SEEN)
+
+@step
+def look(before: int) -> tuple[int, str]:
+    SEEN.append(1)
+    return len(SEEN), os.environ.get("LEAK", "no")
+
+@pipeline
+def example():
+    return look(act())
+"""
+    project.run(code)
+    count, leak = upshift.get_run("latest").output
+    assert (count, leak) == (1, "no")
+
+
+def test_threads_that_still_run_do_not_hold_up_the_step(project: Project) -> None:
+    code = """
+import threading
+
+@step
+def act() -> int:
+    threading.Thread(target=threading.Event().wait).start()
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return 5
+"""
+    project.run(code + RUN_IT, timeout=30)
+    assert upshift.get_run("latest").output == 5
+
+
+def test_a_step_that_ignores_sigterm_is_still_stopped_by_its_timeout(project: Project) -> None:
+    code = f"""
+import signal
+
+@step(timeout=0.5)
+def act() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        signal.sigwait([{int(signal.SIGUSR1)}])
+"""
+    project.run(code + RUN_IT, expect=1, timeout=60)
+    assert project.attempt("act")["reason"] == "timeout"
+
+
+def test_a_step_without_input_reads_end_of_file(project: Project) -> None:
+    code = """
+import sys
+
+@step
+def act() -> str:
+    return sys.stdin.read()
+"""
+    project.run(code + RUN_IT)
+    assert upshift.get_run("latest").output == ""
+
+
+def test_a_warning_or_progress_bar_without_newline_is_kept(project: Project) -> None:
+    code = r"""
+import sys
+
+@step
+def act() -> None:
+    sys.stderr.write("10%\r50%\r100%")
+"""
+    project.run(code + RUN_IT)
+    assert "100%" in project.upshift("logs", "latest").out

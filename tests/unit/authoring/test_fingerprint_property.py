@@ -1,0 +1,369 @@
+"""Random projects, random edits: other output, other fingerprint; a mere rewriting, the same one."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fingerprint_projects import Project, fresh_project
+
+MODULES = 4
+
+
+@pytest.fixture(scope="module")
+def project() -> Iterator[Project]:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UPSHIFT_HOME", str(Path(folder) / "home"))
+        yield from fresh_project(Path(folder), patch)
+
+
+@attrs.frozen
+class Part:
+    """A function ``f{n}`` of one module, that takes and gives an integer, made in one of many ways.
+
+    ``numbers`` are the integers written in it; ``target`` is the function that it calls, if any.
+    """
+
+    name: str
+    module: int
+    form: str
+    how: str
+    numbers: tuple[int, int]
+    target: Part | None
+
+
+# A definition of NAME; CALL is an expression that calls the target with x; A and B are the numbers.
+FORMS = {
+    "plain": """
+        def NAME(x):
+            return CALL + A * x + B
+    """,
+    "constant": """
+        K_NAME = A
+        def NAME(x):
+            return CALL + K_NAME * x + B
+    """,
+    "container": """
+        K_NAME = {'a': [A, (B,)]}
+        def NAME(x):
+            return CALL + K_NAME['a'][0] + K_NAME['a'][1][0]
+    """,
+    "computed": """
+        def make_NAME():
+            return A
+        K_NAME = make_NAME()
+        def NAME(x):
+            return CALL + K_NAME + B
+    """,
+    "mutated": """
+        K_NAME = {}
+        K_NAME['a'] = A
+        def NAME(x):
+            return CALL + K_NAME['a'] + B
+    """,
+    "default": """
+        def NAME(x, y=A, *, z=B):
+            return CALL + y * x + z
+    """,
+    "closure": """
+        def make_NAME(y):
+            def inner(x):
+                return CALL + y * x + B
+            return inner
+        NAME = make_NAME(A)
+    """,
+    "nested": """
+        def NAME(x):
+            def inner(y):
+                return y * A + B
+            return inner(CALL)
+    """,
+    "lambda": """
+        NAME = lambda x: CALL + A * x + B
+    """,
+    "comprehension": """
+        def NAME(x):
+            return sum(CALL + A for x in range(3)) + B
+    """,
+    "decorated": """
+        import functools
+        def deco_NAME(f):
+            @functools.wraps(f)
+            def wrapper(x):
+                return f(x) + A
+            return wrapper
+        @deco_NAME
+        def NAME(x):
+            return CALL + B * x
+    """,
+    "decorated without wraps": """
+        def add_NAME(n):
+            def deco(f):
+                return lambda x: f(x) + n
+            return deco
+        @add_NAME(A)
+        def NAME(x):
+            return CALL + B * x
+    """,
+    "partial": """
+        import functools
+        def base_NAME(n, x):
+            return CALL + n * x + B
+        NAME = functools.partial(base_NAME, A)
+    """,
+    "class": """
+        class Base_NAME:
+            rate = A
+            def value(self, x):
+                return CALL + self.rate
+        class C_NAME(Base_NAME):
+            def total(self, x):
+                return self.value(x) + B
+        def NAME(x):
+            return C_NAME().total(x)
+    """,
+    "property": """
+        class C_NAME:
+            @property
+            def p(self):
+                return A
+            @staticmethod
+            def s(x):
+                return CALL + B
+        def NAME(x):
+            return C_NAME().p + C_NAME.s(x)
+    """,
+    "dataclass": """
+        import dataclasses
+        @dataclasses.dataclass
+        class C_NAME:
+            a: int = A
+            b: list = dataclasses.field(default_factory=lambda: [B])
+        def NAME(x):
+            return CALL + C_NAME().a + C_NAME().b[0]
+    """,
+    "instance": """
+        class C_NAME:
+            def __init__(self, n):
+                self.n = n
+            def __call__(self, x):
+                return CALL + self.n + B
+        NAME = C_NAME(A)
+    """,
+    "method": """
+        class C_NAME:
+            def __init__(self, n):
+                self.n = n
+            def m(self, x):
+                return CALL + self.n + B
+        NAME = C_NAME(A).m
+    """,
+    "registry": """
+        R_NAME = {}
+        def register_NAME(f):
+            R_NAME['f'] = f
+            return f
+        @register_NAME
+        def hidden_NAME(x):
+            return CALL + A * x + B
+        def NAME(x):
+            return R_NAME['f'](x)
+    """,
+    "dispatch": """
+        import functools
+        @functools.singledispatch
+        def NAME(x):
+            return A
+        @NAME.register
+        def _(x: int):
+            return CALL + A * x + B
+    """,
+    "branch": """
+        if A > 0:
+            def NAME(x):
+                return CALL + B
+        else:
+            def NAME(x):
+                return CALL - B
+    """,
+    "global": """
+        G_NAME = A
+        def bump_NAME():
+            global G_NAME
+            G_NAME = G_NAME * 2 + B
+            return G_NAME
+        def NAME(x):
+            return CALL + bump_NAME()
+    """,
+    "dynamic": """
+        globals()['hid' + 'den_NAME'] = lambda x: x + A
+        def NAME(x):
+            return CALL + hidden_NAME(x) + B
+    """,
+    "evaluated": """
+        def used_NAME(x):
+            return A * x + B
+        def NAME(x):
+            return CALL + eval('used_NAME(x)', globals(), {'x': x})
+    """,
+}
+# Ways in which one function calls another: what is written at the top of the module, and the call.
+WAYS = {
+    "module": ("import mM", "mM.TARGET(x)"),
+    "name": ("from mM import TARGET", "TARGET(x)"),
+    "alias": ("from mM import TARGET as t_TARGET", "t_TARGET(x)"),
+    "star": ("from mM import *", "TARGET(x)"),
+    "module alias": ("import mM as alias_mM", "alias_mM.TARGET(x)"),
+    "inside": ("", "__import__('mM').TARGET(x)"),
+    "literal": ("import importlib", "importlib.import_module('mM').TARGET(x)"),
+    "getattr": ("import mM", "getattr(mM, 'f' + 'NUMBER')(x)"),
+    "computed": ("import importlib", "importlib.import_module('m' + 'M').TARGET(x)"),
+    "value": ("import mM\ndef of_TARGET(m, x):\n    return m.TARGET(x)", "of_TARGET(mM, x)"),
+    "assigned": ("import mM\nv_TARGET = mM.TARGET", "v_TARGET(x)"),
+}
+
+
+def _chain(draw: st.DrawFn, depth: int, counter: list[int]) -> Part:
+    counter[0] += 1
+    name = f"f{counter[0]}"
+    return Part(
+        name=name,
+        module=depth,
+        form=draw(st.sampled_from(sorted(FORMS))),
+        how=draw(st.sampled_from(sorted(WAYS))),
+        numbers=(draw(st.integers(-3, 3)), draw(st.integers(-3, 3))),
+        target=_chain(draw, depth + 1, counter) if depth + 1 < MODULES else None,
+    )
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Part:
+    return _chain(draw, 0, [0])
+
+
+def parts_of(part: Part | None) -> list[Part]:
+    return [] if part is None else [part, *parts_of(part.target)]
+
+
+def edited(part: Part, number: int, change: tuple[str, object]) -> Part:
+    """The chain with one field of its ``number``-th part changed."""
+    if number == 0:
+        return attrs.evolve(part, **{change[0]: change[1]})
+    assert part.target is not None
+    return attrs.evolve(part, target=edited(part.target, number - 1, change))
+
+
+def render(part: Part, style: int = 0, unrelated: int = 0) -> dict[str, str]:
+    files: dict[str, str] = {}
+    for piece in parts_of(part):
+        top, call = ("", "x") if piece.target is None else _call(piece.how, piece.target)
+        body = textwrap.dedent(FORMS[piece.form]).replace("CALL", call).replace("NAME", piece.name)
+        body = _numbers(body, piece.numbers)
+        text = f"{top}\n{body}\ndef unrelated_{piece.name}(x):\n    return x + {unrelated}\n"
+        files[f"m{piece.module}.py"] = _styled(text, style)
+    return files
+
+
+def _call(how: str, target: Part) -> tuple[str, str]:
+    top, call = (
+        text.replace("mM", f"m{target.module}")
+        .replace("'M'", f"'{target.module}'")
+        .replace("NUMBER", target.name[1:])
+        .replace("TARGET", target.name)
+        for text in WAYS[how]
+    )
+    return top, call
+
+
+def _numbers(text: str, numbers: tuple[int, int]) -> str:
+    for letter, number in zip("AB", numbers, strict=True):
+        text = re.sub(rf"\b{letter}\b", f"({number})", text)
+    return text
+
+
+def _styled(text: str, style: int) -> str:
+    """The same code, written differently."""
+    if style == 0:
+        return text
+    lines = []
+    for line in text.splitlines():
+        if style % 2 and line.strip():
+            line += f"  # {style}"
+        if line.startswith(("def ", "class ")) and style % 3:
+            lines += [""] * style + [f"# about what follows {style}"]
+        if line.lstrip().startswith("return ") and style > 1:
+            head, _, value = line.partition("return ")
+            code, _, comment = value.partition("  #")
+            line = f"{head}return ({code}\n{head}    )" + (f"  #{comment}" if comment else "")
+        lines.append(line)
+    return f"# style {style}\n" + "\n".join(lines) + "\n"
+
+
+def look(project: Project, files: dict[str, str], name: str) -> tuple[object, dict[str, str]]:
+    """What the function gives when it is run without a cache, and its fingerprint before."""
+    print_of = project.fingerprint(files, name)
+    function = project.function(name)
+    return [function(x) for x in (1, 2, 5)], print_of
+
+
+changes = st.one_of(
+    st.tuples(st.just("numbers"), st.tuples(st.integers(-3, 3), st.integers(-3, 3))),
+    st.tuples(st.just("form"), st.sampled_from(sorted(FORMS))),
+    st.tuples(st.just("how"), st.sampled_from(sorted(WAYS))),
+)
+bounded = settings(
+    max_examples=45,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+@bounded
+@given(chains(), st.integers(0, MODULES - 1), changes)
+def test_other_output_means_another_fingerprint(
+    project: Project, part: Part, number: int, change: tuple[str, object]
+) -> None:
+    before, first = look(project, render(part), "m0.f1")
+    after, second = look(project, render(edited(part, number, change)), "m0.f1")
+
+    if before != after:
+        assert first != second
+
+
+@bounded
+@given(chains(), st.integers(1, 6))
+def test_comments_and_layout_never_change_a_fingerprint(project: Project, part: Part, style: int) -> None:
+    before, first = look(project, render(part), "m0.f1")
+    after, second = look(project, render(part, style), "m0.f1")
+
+    assert before == after, "the rewriting keeps the meaning"
+    assert first == second
+
+
+RESOLVED = sorted(set(WAYS) - {"getattr", "computed", "value"})
+FOUND = sorted(set(FORMS) - {"evaluated", "dynamic"})
+
+
+@settings(bounded, max_examples=25)
+@given(chains(), st.data())
+def test_an_unrelated_function_never_changes_a_fingerprint(
+    project: Project, part: Part, data: st.DataObject
+) -> None:
+    for number in range(MODULES):
+        part = edited(part, number, ("how", data.draw(st.sampled_from(RESOLVED))))
+        part = edited(part, number, ("form", data.draw(st.sampled_from(FOUND))))
+    _, first = look(project, render(part), "m0.f1")
+    _, second = look(project, render(part, unrelated=1), "m0.f1")
+
+    assert first == second

@@ -1,0 +1,178 @@
+"""``FILE[:PIPELINE]``: the pipeline that is meant, or what is wrong with the file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from upshift import LoadError, NotFound, SettingsError, UsageError
+from upshift.authoring.loading import load_pipeline
+
+ONE = """
+from upshift import pipeline, step
+
+@step
+def add(a: int) -> int:
+    return a + 1
+
+@pipeline
+def sums(a: int = 1):
+    return add(a)
+"""
+TWO = ONE + "\n@pipeline\ndef products():\n    return add(2)\n"
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Writes files of a project, and gives the last one; the working folder is the project."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+
+    def write(**files: str) -> Path:
+        for name, text in files.items():
+            path = tmp_path / f"{name}.py"
+            path.write_text(text)
+        return path.relative_to(tmp_path)
+
+    yield write
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def message(text: str, kind: type[UsageError] = LoadError) -> str:
+    with pytest.raises(kind) as caught:
+        load_pipeline(text)
+    shown = str(caught.value)
+    assert "upshift/authoring" not in shown
+    assert "importlib" not in shown
+    return shown
+
+
+def test_the_only_pipeline_of_a_file(write: Write) -> None:
+    assert load_pipeline(str(write(one=ONE))).name == "sums"
+
+
+def test_a_named_pipeline(write: Write) -> None:
+    assert load_pipeline(f"{write(two=TWO)}:products").name == "products"
+
+
+def test_a_pipeline_that_the_file_defines_goes_before_those_that_it_imports(write: Write) -> None:
+    file = write(
+        one=ONE, user="from one import sums\nfrom upshift import pipeline\n@pipeline\ndef own(): ...\n"
+    )
+    assert load_pipeline(str(file)).name == "own"
+    assert load_pipeline(f"{file}:sums").name == "sums"
+
+
+def test_a_pipeline_that_is_imported_is_found_where_there_is_no_other(write: Write) -> None:
+    assert load_pipeline(str(write(one=ONE, user="from one import sums\n"))).name == "sums"
+
+
+def test_two_names_of_one_pipeline_are_one(write: Write) -> None:
+    assert load_pipeline(str(write(one=ONE + "\nmain = sums\n"))).name == "sums"
+
+
+def test_several_pipelines_are_listed_with_their_lines(write: Write) -> None:
+    shown = message(str(write(two=TWO)))
+    assert "two.py has 2 pipelines, and none is named" in shown
+    assert "sums, two.py:8" in shown
+    assert "products, two.py:12" in shown
+    assert "Name one: two.py:sums" in shown
+
+
+def test_a_pipeline_that_is_not_there(write: Write) -> None:
+    shown = message(f"{write(two=TWO)}:summs", NotFound)
+    assert "two.py has no pipeline 'summs'" in shown
+    assert "Did you mean 'sums'?" in shown
+    assert "'add' in two.py is no pipeline" in message("two.py:add", NotFound)
+
+
+def test_a_file_without_a_pipeline(write: Write) -> None:
+    shown = message(str(write(empty="x = 1")))
+    assert "empty.py has no pipeline" in shown
+    assert "@pipeline" in shown
+
+
+def test_a_file_that_is_not_there(write: Write) -> None:
+    write(pipeline=ONE)
+    shown = message("pipelin.py")
+    assert "there is no file pipelin.py" in shown
+    assert "Did you mean 'pipeline.py'?" in shown
+    assert "there is no file nowhere/x.py" in message("nowhere/x.py")
+
+
+def test_a_folder(write: Write, tmp_path: Path) -> None:
+    write(one=ONE)
+    shown = message(".")
+    assert "is a folder" in shown
+    assert "one.py" in shown
+
+
+def test_a_file_of_another_kind(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    write(one=ONE)
+    assert "notes.txt is not a Python file" in message("notes.txt")
+
+
+def test_a_colon_without_a_name(write: Write) -> None:
+    assert "names no pipeline after the colon" in message(f"{write(one=ONE)}:")
+
+
+def test_a_module_that_is_missing(write: Write) -> None:
+    shown = message(str(write(one=ONE + "\nimport no_such_package.deep\n")))
+    assert "one.py cannot be imported: ModuleNotFoundError: No module named 'no_such_package'" in shown
+    assert "one.py:12" in shown
+    assert "Install 'no_such_package'" in shown
+
+
+def test_an_exception_shows_the_users_own_traceback(write: Write) -> None:
+    shown = message(
+        str(write(helper="def fail():\n    return 1 / 0\n", user="import helper\nhelper.fail()\n"))
+    )
+    assert "user.py cannot be imported: ZeroDivisionError: division by zero" in shown
+    assert "where: helper.py:2" in shown
+    assert "user.py" in shown
+    assert "return 1 / 0" in shown
+
+
+def test_a_syntax_error_shows_the_line(write: Write) -> None:
+    shown = message(str(write(broken="\ndef broken(:\n    pass\n")))
+    assert "SyntaxError" in shown
+    assert "where: broken.py:2" in shown
+    assert "def broken(:\n                    ^" in shown
+
+
+def test_a_syntax_error_in_another_file_names_that_file(write: Write) -> None:
+    shown = message(str(write(helper="def broken(:\n", user="import helper\n")))
+    assert "helper.py:1" in shown
+
+
+def test_a_file_that_exits(write: Write) -> None:
+    shown = message(str(write(one=ONE + "\nimport sys\nsys.exit(3)\n")))
+    assert "SystemExit: 3" in shown
+    assert '__name__ == "__main__"' in shown
+
+
+def test_a_setting_that_makes_no_sense_is_shown_as_it_is(write: Write) -> None:
+    shown = message(
+        str(write(one=ONE.replace("@step", '@step(settings={"resources": {"memory": "16GBB"}})'))),
+        SettingsError,
+    )
+    assert "memory='16GBB' makes no sense" in shown
+    assert "one.py:4" in shown
+
+
+def test_a_pipeline_at_module_level_does_not_run(write: Write) -> None:
+    file = write(one=ONE + "\nrun = sums()\nprint(run.output + 1, run['add'].tasks[0])\n")
+    assert load_pipeline(str(file)).name == "sums"
+
+
+def test_what_fails_after_a_pipeline_at_module_level_is_not_held_against_it(write: Write) -> None:
+    assert load_pipeline(str(write(one=ONE + "\nassert sums().output == 2\n"))).name == "sums"

@@ -1,0 +1,291 @@
+# ruff: noqa: UP045  (Optional is what is tested)
+"""Parameters from the command line and from a file, read by annotation."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional, Union
+
+import attrs
+import pytest
+
+from upshift import Pipeline, UsageError, pipeline
+from upshift.authoring.parameters import parse_params
+
+if TYPE_CHECKING:
+    from nowhere import Model
+
+Rate = NewType("Rate", float)
+
+
+class Color(enum.Enum):
+    RED = "r"
+    BLUE = 2
+
+
+@dataclass
+class Layer:
+    size: int
+    name: str = "dense"
+
+
+@dataclass
+class Net:
+    layers: list[Layer]
+    rate: float = 0.1
+    extra: dict[str, int] = field(default_factory=dict)
+
+
+@attrs.frozen
+class Box:
+    width: int
+    height: int = 1
+
+
+class Validated:
+    """Behaves like a pydantic model."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    @classmethod
+    def model_validate(cls, data: Any) -> Validated:
+        if not isinstance(data, dict):
+            raise ValueError("not a dictionary")
+        return cls(data)
+
+
+@pipeline
+def example(
+    n: int = 1,
+    rate: float = 0.1,
+    flag: bool = False,
+    name: str = "a",
+    path: Path = Path("here"),
+    sizes: list[int] = [],  # noqa: B006
+    pair: tuple[int, str] = (1, "x"),
+    many: tuple[int, ...] = (),
+    unique: set[int] = set(),  # noqa: B006
+    table: dict[str, float] = {},  # noqa: B006
+    counts: dict[int, int] = {},  # noqa: B006
+    mode: Literal["fast", "slow", 3] = "fast",
+    color: Color = Color.RED,
+    maybe: Optional[int] = None,
+    either: Union[int, str] = 0,
+    modern: float | None = None,
+    net: Optional[Net] = None,
+    box: Box = Box(1),
+    model: Validated = Validated({}),  # noqa: B008
+    annotated: Annotated[int, "of items"] = 0,
+    speed: Rate = Rate(1.0),
+    day: datetime.date = datetime.date(2026, 1, 1),
+    anything: Any = None,
+    guess=3,  # type: ignore[no-untyped-def]
+    hidden: Model = 0.5,
+    names: Optional[list[str]] = None,
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("n=5", 5),
+        ("n=-5", -5),
+        ("rate=1e-3", 0.001),
+        ("rate=2", 2.0),
+        ("rate=inf", float("inf")),
+        *[(f"flag={text}", True) for text in ("true", "True", "1", "yes", "on")],
+        *[(f"flag={text}", False) for text in ("false", "0", "no", "off")],
+        ("name=007", "007"),
+        ("name=", ""),
+        ("name=a=b", "a=b"),
+        ("path=data/x.csv", Path("data/x.csv")),
+        ("sizes=[1, 2]", [1, 2]),
+        ('pair=[1, "b"]', (1, "b")),
+        ("many=[1, 2, 3]", (1, 2, 3)),
+        ("unique=[1, 1]", {1}),
+        ('table={"x": 1, "y": 2.5}', {"x": 1.0, "y": 2.5}),
+        ('counts={"3": 1}', {3: 1}),
+        ("mode=slow", "slow"),
+        ("mode=3", 3),
+        ("color=BLUE", Color.BLUE),
+        ("color=r", Color.RED),
+        ("color=2", Color.BLUE),
+        ("maybe=4", 4),
+        ("maybe=none", None),
+        ("maybe=null", None),
+        ("either=5", 5),
+        ("either=five", "five"),
+        ("modern=0.5", 0.5),
+        ('net={"layers": [{"size": 3}], "extra": {"a": 1}}', Net([Layer(3)], extra={"a": 1})),
+        ('box={"width": 4}', Box(4)),
+        ("annotated=9", 9),
+        ("speed=0.5", 0.5),
+        ("day=2026-11-21", datetime.date(2026, 11, 21)),
+        ("anything=[1]", [1]),
+        ("anything=text", "text"),
+        ("guess=7", 7),
+        ("hidden=0.25", 0.25),
+        ('names=["a"]', ["a"]),
+        (" n =5", 5),
+    ],
+)
+def test_a_value_is_read_by_its_annotation(text: str, value: object) -> None:
+    (found,) = parse_params(example, [text]).values()
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_model_validates_itself() -> None:
+    assert parse_params(example, ['model={"a": 1}'])["model"].data == {"a": 1}
+    with pytest.raises(UsageError, match="Validated: not a dictionary"):
+        parse_params(example, ["model=3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n=x", "a whole number"),
+        ("n=1.5", "a whole number"),
+        ("rate=fast", "a number"),
+        ("flag=maybe", "true or false"),
+        ("sizes=3", "a JSON list of a whole number"),
+        ("sizes=[1", "a JSON list of a whole number"),
+        ('sizes=["a"]', "a whole number"),
+        ("sizes=[true]", "a whole number"),
+        ("pair=[1]", "a JSON list: a whole number, str"),
+        ("table=[1]", "a JSON object"),
+        ('table={"x": "y"}', "a number"),
+        ("mode=medium", "one of 'fast', 'slow', 3"),
+        ("color=GREEN", "one of RED, BLUE"),
+        ("maybe=x", "a whole number or null"),
+        ('net={"layers": [], "rte": 1}', "a JSON object with layers, rate, extra; unknown field 'rte'"),
+        ("net={}", "missing field 'layers'"),
+        ('box={"width": "x"}', "Box.width: a whole number"),
+        ("day=tomorrow", "date"),
+        ("guess=x", "a whole number"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_params(example, [text])
+    name, _, value = text.partition("=")
+    message = str(caught.value)
+    assert f"parameter {name!r}" in message
+    assert value[:3] in message
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (["raet=1"], ["pipeline 'example' has no parameter 'raet'", "Did you mean 'rate'?"]),
+        (["rate"], ["--param 'rate' is not NAME=VALUE", "--param rate=VALUE"]),
+        (["=3"], ["is not NAME=VALUE"]),
+    ],
+)
+def test_what_is_no_parameter_is_refused(params: list[str], words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_params(example, params)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_later_of_two_values_counts() -> None:
+    assert parse_params(example, ["n=1", "n=2"]) == {"n": 2}
+
+
+@pipeline
+def needs(a: int, b: str, c: int = 3, **more: Any) -> None: ...
+
+
+def test_all_that_is_missing_is_listed() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_params(needs, ["c=4"])
+    assert "pipeline 'needs' needs a, b" in str(caught.value)
+    assert "--param a=… --param b=…" in str(caught.value)
+    assert "test_parameters.py:" in str(caught.value)
+
+
+def test_a_pipeline_that_takes_anything_takes_any_name() -> None:
+    assert parse_params(needs, ["a=1", "b=2", "z=[3]"]) == {"a": 1, "b": "2", "z": [3]}
+
+
+FILE: dict[str, Any] = {
+    "n": 4,
+    "rate": 1,
+    "flag": True,
+    "name": "x",
+    "path": "data",
+    "sizes": [1],
+    "pair": [1, "b"],
+    "mode": "slow",
+    "color": "BLUE",
+    "net": {"layers": [{"size": 1}]},
+    "maybe": None,
+}
+
+
+def test_parameters_from_a_json_file(tmp_path: Path) -> None:
+    file = tmp_path / "params.json"
+    file.write_text(json.dumps(FILE))
+    assert parse_params(example, ["n=5"], file) == {
+        "n": 5,
+        "rate": 1.0,
+        "flag": True,
+        "name": "x",
+        "path": Path("data"),
+        "sizes": [1],
+        "pair": (1, "b"),
+        "mode": "slow",
+        "color": Color.BLUE,
+        "net": Net([Layer(1)]),
+        "maybe": None,
+    }
+
+
+def test_parameters_from_a_toml_file(tmp_path: Path) -> None:
+    file = tmp_path / "params.toml"
+    file.write_text('n = 4\nday = 2026-11-21\n[net]\nlayers = [{ size = 2, name = "wide" }]\n')
+    assert parse_params(example, [], str(file)) == {
+        "n": 4,
+        "day": datetime.date(2026, 11, 21),
+        "net": Net([Layer(2, "wide")]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("p.json", '{"n": "4"}', ["parameter 'n': '4' does not fit", "p.json", "a whole number"]),
+        ("p.json", '{"n": true}', ["a whole number"]),
+        ("p.json", '{"m": 4}', ["has no parameter 'm'", "p.json"]),
+        ("p.json", "{", ["is not JSON"]),
+        ("p.json", "[1]", ["is no JSON object"]),
+        ("p.toml", "n = [", ["is not TOML"]),
+        ("p.json", None, ["cannot be read", "No such file"]),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    tmp_path: Path, name: str, content: str | None, words: list[str]
+) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UsageError) as caught:
+        parse_params(example, [], file)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_from_python_no_type_is_checked() -> None:
+    @pipeline
+    def loose(n: int) -> None:
+        assert n == "x"  # type: ignore[comparison-overlap]
+
+    assert isinstance(loose, Pipeline)
+    loose.callee.function("x")

@@ -1,0 +1,49 @@
+"""The names that users import, and nothing else."""
+
+from __future__ import annotations
+
+import upshift
+import upshift.config
+from upshift import errors
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(upshift.__all__) - {name for name in upshift.__all__ if hasattr(errors, name)} == {
+        "DockerSettings",
+        "External",
+        "Pipeline",
+        "ResourceSettings",
+        "Retry",
+        "Run",
+        "Step",
+        "__version__",
+        "current",
+        "get_run",
+        "list_runs",
+        "pipeline",
+        "resources",
+        "resume",
+        "retry",
+        "step",
+        "timeout",
+        "unmapped",
+    }
+
+
+def test_every_error_is_public() -> None:
+    known = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.UpshiftError)
+    }
+    assert known == {name for name in upshift.__all__ if hasattr(errors, name)}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert not hasattr(upshift, "no_such_name")
+    assert "step" in dir(upshift)
+
+
+def test_settings_can_be_imported_as_the_seeds_do() -> None:
+    assert upshift.config.ResourceSettings is upshift.ResourceSettings
+    assert upshift.config.DockerSettings is upshift.DockerSettings

@@ -1,0 +1,287 @@
+"""Steps: what a decorated function still is, and what it can be told."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from upshift import (
+    DockerSettings,
+    GraphError,
+    ResourceSettings,
+    Retry,
+    SettingsError,
+    pipeline,
+    resources,
+    retry,
+    step,
+    timeout,
+)
+from upshift.graph import Graph
+
+Compose = Callable[..., Graph]
+
+
+@step
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@step
+def halves(x: int) -> tuple[int, int]:
+    return x // 2, x - x // 2
+
+
+def definition(compose: Compose, one: Any, *, outer: Any = pipeline) -> Any:
+    """The definition that a step gets in a pipeline of its own."""
+
+    @outer
+    def only() -> None:
+        one()
+
+    (found,) = compose(only).steps.values()
+    return found
+
+
+def test_outside_a_pipeline_a_step_is_its_function() -> None:
+    assert add(1, b=2) == 3
+    assert add.after(3)(1) == 2
+
+
+def test_outside_a_pipeline_map_is_a_loop() -> None:
+    assert add.map([1, 2], b=10) == [11, 12]
+    assert halves.map(range(3)) == ([0, 0, 1], [0, 1, 1])
+
+
+def test_a_step_keeps_name_text_and_signature() -> None:
+    assert add.__name__ == "add"
+    assert add.__doc__ == "Add two numbers."
+    assert str(inspect.signature(add)) == "(a: 'int', b: 'int' = 1) -> 'int'"
+
+
+def test_with_options_gives_a_changed_copy_and_leaves_the_step() -> None:
+    slow = add.with_options(name="slow", timeout=60, retries=2)
+    quick = slow.with_options(timeout=datetime.timedelta(seconds=5))
+    assert (add.name, slow.name, quick.name) == ("add", "slow", "slow")
+    assert (add.options.timeout, slow.options.timeout, quick.options.timeout) == (None, 60, 5)
+    assert quick.options.retry == Retry(times=2)
+
+
+def test_with_options_merges_settings_field_by_field(compose: Compose) -> None:
+    base = step(settings={"resources": {"cpu_count": 4, "memory": "1GB"}})(_nothing)
+    changed = base.with_options(settings={"resources": ResourceSettings(cpu_count=1)})
+    request = definition(compose, changed).request
+    assert (request.cpu_count, request.memory) == (1, 10**9)
+
+
+def test_resources_work_above_and_below_step(compose: Compose) -> None:
+    above = resources(cpu=2, gpu=1, memory=300)(step(_nothing))
+    below = step(resources(cpu=2, gpu=1, memory=300)(_fresh()))
+    for one in (above, below):
+        assert definition(compose, one).request == ResourceSettings(cpu_count=2, gpu_count=1, memory="300MB")
+
+
+def test_of_several_requests_on_one_step_the_larger_of_each_value_counts(compose: Compose) -> None:
+    @resources(cpu=2, gpu=4, memory="1GB")
+    @step(settings={"resources": ResourceSettings(cpu_count=8, gpu_count=0, disk="5GB")})
+    @resources(memory=2000)
+    def one() -> None: ...
+
+    found = definition(compose, one)
+    assert found.request == ResourceSettings(cpu_count=8, gpu_count=4, memory="2GB", disk="5GB")
+    said = {field: origin.partition(" ")[2] for field, origin in found.origins.items()}
+    assert said == {
+        "cpu_count": "(@step)",
+        "gpu_count": "(@resources)",
+        "memory": "(@resources)",
+        "disk": "(@step)",
+    }
+    assert all("test_steps.py:" in origin for origin in found.origins.values())
+
+
+def test_two_kinds_of_accelerator_on_one_step_are_refused() -> None:
+    with pytest.raises(SettingsError, match="accelerator is set twice on one step: 'H100' and 'A100'"):
+        resources(accelerator="A100")(step(settings={"resources": {"accelerator": "H100:8"}})(_nothing))
+
+
+def test_the_count_of_an_accelerator_takes_part_in_the_larger() -> None:
+    one = resources(gpu=16)(step(settings={"resources": {"accelerator": "H100:8"}})(_nothing))
+    assert one.options.resources == ResourceSettings(accelerator="H100", gpu_count=16)
+
+
+def test_retry_with_and_without_options() -> None:
+    assert retry(step(_nothing)).options.retry == Retry(times=3)
+    assert step(retry(times=1, delay=2, on="preempted")(_fresh())).options.retry == Retry(
+        times=1, delay=2, on="preempted"
+    )
+
+
+def test_minutes_between_retries_are_a_constant_pause() -> None:
+    policy = retry(times=4, minutes_between_retries=2)(step(_nothing)).options.retry
+    assert policy is not None
+    assert [policy.pause(n) for n in (1, 2, 3)] == [120, 120, 120]
+
+
+def test_the_amounts_of_timeout_add_up() -> None:
+    assert timeout(hours=1, minutes=1, seconds=1)(step(_nothing)).options.timeout == 3661
+
+
+def test_what_is_set_twice_is_refused() -> None:
+    with pytest.raises(SettingsError, match="timeout is set twice on one step"):
+        timeout(seconds=5)(step(timeout=6)(_nothing))
+
+
+def test_the_settings_of_a_pipeline_are_those_of_its_steps_where_they_say_nothing(compose: Compose) -> None:
+    outer = pipeline(
+        settings={
+            "resources": ResourceSettings(cpu_count=2, memory="2GB"),
+            "docker": DockerSettings(parent_image="a", requirements=["b"], runtime_environment={"X": 1}),
+        },
+        retries=5,
+        cache=False,
+    )
+    one = step(settings={"resources": {"cpu_count": 1}, "docker": {"requirements": ["c"]}}, cache=True)(
+        _nothing
+    )
+    found = definition(compose, one, outer=outer)
+    assert found.request == ResourceSettings(cpu_count=1, memory="2GB")
+    assert found.docker == DockerSettings(parent_image="a", requirements=["c"], runtime_environment={"X": 1})
+    assert found.environment == {"X": "1"}
+    assert (found.retry.times, found.cache) == (5, True)
+    assert found.origins["memory"].endswith("(@pipeline)")
+    assert found.origins["cpu_count"].endswith("(@step)")
+
+
+def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
+    outer = pipeline(settings={"resources": {"gpu_count": 4}})
+    one = step(settings={"resources": {"gpu_count": 0}})(_nothing)
+    assert definition(compose, one, outer=outer).request.gpu_count == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: step(retires=3), ["@step has no option 'retires'", "Did you mean 'retries'?"]),
+        (lambda: step("a"), ["'a' is no plain function"]),
+        (lambda: add.with_options(timout=3), ["with_options has no option 'timout'", "'timeout'"]),
+        (lambda: pipeline(tag="x"), ["@pipeline has no option 'tag'", "Did you mean 'tags'?"]),
+        (lambda: resources(gpus=1), ["@resources has no option 'gpus'", "Did you mean 'gpu'?"]),
+        (lambda: resources(4), ["@resources takes its options by name", "cpu, gpu"]),
+        (lambda: resources(cpu=1, cpu_count=2), ["cpu and cpu_count are the same thing"]),
+        (
+            lambda: resources(memory="16GBB"),
+            ["@resources: memory='16GBB' makes no sense", "a bare number is MB"],
+        ),
+        (lambda: resources(gpu=-1), ["gpu_count=-1 makes no sense"]),
+        (lambda: retry(times=-1), ["times=-1 makes no sense"]),
+        (lambda: retry(minutes_between_retries=1, delay=3), ["a constant pause"]),
+        (lambda: retry(on="oom"), ["on='oom' is no cause of failure"]),
+        (lambda: timeout(), ["@timeout: seconds=0.0 makes no sense"]),
+        (lambda: timeout(minuts=1), ["Did you mean 'minutes'?"]),
+        (lambda: step(settings={"resorces": {}}), ["no settings 'resorces'", "Did you mean 'resources'?"]),
+        (lambda: step(settings={"resources": 4}), ["settings['resources']=4 makes no sense"]),
+        (lambda: step(settings=ResourceSettings()), ["settings=", "makes no sense"]),
+        (lambda: step(settings={"docker": {"parent_img": "x"}}), ["Did you mean 'parent_image'?"]),
+        (lambda: step(timeout=0), ["@step: timeout=0 makes no sense", "seconds above 0"]),
+        (lambda: step(timeout="30min"), ["timeout='30min' makes no sense"]),
+        (lambda: step(cache="no"), ["cache='no' makes no sense", "True or False"]),
+        (lambda: step(cache_expires=-1), ["cache_expires=-1 makes no sense"]),
+        (lambda: step(retries=True), ["retries=True makes no sense"]),
+        (lambda: step(name="a/b"), ["name='a/b' makes no sense"]),
+        (lambda: step(on=""), ["on='' makes no sense"]),
+        (lambda: step(secrets={"T": "env:T"}), ["secrets are not available yet"]),
+        (lambda: pipeline(on_failure="ignore"), ["on_failure='ignore'", '"stop" or "continue"']),
+        (lambda: pipeline(tags=[1]), ["tags=[1] makes no sense"]),
+        (lambda: pipeline(strict=1), ["strict=1 makes no sense"]),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_at_the_users_line(
+    make: Callable[[], object], words: list[str]
+) -> None:
+    with pytest.raises((SettingsError, GraphError)) as caught:
+        make()
+    for word in words:
+        assert word in str(caught.value)
+    assert "test_steps.py:" in str(caught.value)
+
+
+async def _async() -> None: ...
+def _generator() -> Any:
+    yield 1
+
+
+async def _async_generator() -> Any:
+    yield 1
+
+
+class _Callable:
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (_async, "async function"),
+        (_generator, "generator"),
+        (_async_generator, "async generator"),
+        (_Callable, "a class"),
+        (_Callable(), "no plain function"),
+        (len, "no plain function"),
+        (staticmethod(_generator), "no plain function"),
+        (lambda: 1, "a lambda has no name"),
+        (add, "'add' is a step already"),
+    ],
+)
+@pytest.mark.parametrize("decorate", [step, pipeline])
+def test_what_is_no_plain_function_is_refused(decorate: Any, what: Any, words: str) -> None:
+    with pytest.raises(GraphError, match=words) as caught:
+        decorate(what)
+    assert "test_steps.py:" in str(caught.value)
+    assert caught.value.fix
+
+
+def test_a_lambda_with_a_name_is_a_step(compose: Compose) -> None:
+    double = step(name="double")(lambda: 4)
+    assert double() == 4
+    assert definition(compose, double).entry.payload is not None
+
+
+def test_a_step_runs_inside_a_running_event_loop() -> None:
+    async def main() -> int:
+        return add(1)
+
+    assert asyncio.run(main()) == 2
+
+
+def test_a_step_of_a_module_pickles_by_name() -> None:
+    assert pickle.loads(pickle.dumps(add)) is add
+
+
+def test_a_step_that_no_module_knows_pickles_by_value() -> None:
+    @step(timeout=5)
+    def count(n: int) -> int:
+        return 0 if n == 0 else 1 + count(n - 1)
+
+    copy = cloudpickle.loads(cloudpickle.dumps(count))
+    assert copy is not count
+    assert copy(3) == 3
+    assert copy.options.timeout == 5
+
+
+def _nothing() -> None: ...
+
+
+def _fresh() -> Callable[[], None]:
+    """A function that no other test has decorated."""
+
+    def nothing() -> None: ...
+
+    return nothing

@@ -1,0 +1,62 @@
+"""What a task prints reaches whoever watches, line by line, in little memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+from upshift.engine.follow import LogReader
+
+
+def test_only_whole_lines_are_shown_until_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    shown: list[str] = []
+    reader = LogReader(path)
+    reader.read(shown.append)
+    path.write_bytes(b"one\ntw")
+    reader.read(shown.append, size=6)
+    with path.open("ab") as file:
+        file.write(b"o\nthree")
+    reader.read(shown.append, size=12)
+    assert shown == ["one\n", "two\n"]
+    reader.read(shown.append, end=True)
+    assert shown == ["one\n", "two\n", "three\n"]
+
+
+def test_a_character_that_is_cut_by_a_block_arrives_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    text = "é" * 50_000 + "\n"
+    path.write_bytes(text.encode())
+    shown: list[str] = []
+    LogReader(path).read(shown.append, end=True)
+    assert "".join(shown) == text
+
+
+def test_what_was_shown_by_an_earlier_engine_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"old\n")
+    reader = LogReader(path, skip=True)
+    with path.open("ab") as file:
+        file.write(b"new\n")
+    shown: list[str] = []
+    reader.read(shown.append, end=True)
+    assert shown == ["new\n"]
+
+
+def test_fifty_megabytes_pass_through_little_memory_even_without_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        for _ in range(25):
+            file.write(b"x" * 10**6 + b"\n" * 10)
+            file.write(b"y" * 10**6)
+    size = [0]
+
+    def count(text: str) -> None:
+        size[0] += len(text)
+
+    tracemalloc.start()
+    LogReader(path).read(count, end=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size[0] >= 50 * 10**6
+    assert peak < 10 * 2**20

@@ -1,0 +1,247 @@
+"""What a plan says is what the next run does; making one leaves no trace of a run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from engine_kit import Bench, changed
+
+from upshift.backends.base import Capabilities, Offer, Shortfall
+from upshift.backends.fake import FakeCluster
+from upshift.config import DockerSettings, ResourceSettings
+from upshift.engine import RunOptions
+from upshift.engine.plan import Edge, Plan, PlannedStep, make_plan
+from upshift.engine.plan_json import plan_as_json
+from upshift.errors import RequestRefused
+from upshift.graph import FromStep, Graph, Node
+from upshift.spec import Code, Hardware
+
+
+def numbers(n: int) -> list[int]:
+    return list(range(n))
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def total(values: list[int]) -> int:
+    return sum(values)
+
+
+def is_large(value: int) -> bool:
+    return value > 100
+
+
+def plan_of(bench: Bench, graph: Graph, **options: object) -> Plan:
+    return make_plan(
+        graph,
+        code=Code(project=str(bench.project)),
+        configuration=bench.configuration,
+        options=RunOptions(**options),  # type: ignore[arg-type]
+        open_backend=bench.cluster.open,
+        clock=bench.clock,
+    )
+
+
+def step_of(plan: Plan, name: str) -> PlannedStep:
+    return next(step for step in plan.steps if step.name == name)
+
+
+def actions(plan: Plan) -> dict[str, list[str]]:
+    return {step.name: [task.action for task in step.tasks] for step in plan.steps}
+
+
+def fan(bench: Bench, *, n: int = 3, **fields: object) -> Graph:
+    """numbers, double for each of them, their total."""
+    steps = {
+        "numbers": bench.step(numbers),
+        "double": bench.step(double, **fields),
+        "total": bench.step(total),
+    }
+    nodes = [
+        Node(name="numbers", step="numbers", inputs={"n": bench.const(n)}, by_item=("output",)),
+        Node(name="double", step="double", inputs={"x": FromStep(node="numbers")}, over=("x",)),
+        Node(name="total", step="total", inputs={"values": FromStep(node="double")}),
+    ]
+    return bench.graph(nodes, steps, FromStep(node="total"))
+
+
+def gated(bench: Bench, value: int, **fields: object) -> Graph:
+    """A step that runs only when another one says so, and one that needs it."""
+    steps = {"is_large": bench.step(is_large), "double": bench.step(double, **fields)}
+    nodes = [
+        Node(name="is_large", step="is_large", inputs={"value": bench.const(value)}),
+        Node(name="double", step="double", inputs={"x": bench.const(1)}, when=FromStep(node="is_large")),
+        Node(name="again", step="double", inputs={"x": FromStep(node="double")}),
+    ]
+    return bench.graph(nodes, steps)
+
+
+def test_a_plan_runs_nothing_and_records_no_run(bench: Bench) -> None:
+    plan_of(bench, fan(bench))
+    assert bench.cluster.submitted == []
+    assert bench.catalog.runs() == []
+    assert not (bench.store.root / "runs").exists()
+
+
+def test_before_the_first_run_only_what_needs_nothing_is_known_to_run(bench: Bench) -> None:
+    plan = plan_of(bench, fan(bench))
+    assert actions(plan) == {"numbers": ["runs"], "double": ["depends"], "total": ["depends"]}
+    assert [step.length for step in plan.steps] == [1, None, 1]
+    task = step_of(plan, "total").tasks[0]
+    assert (task.reason, task.depends_on) == ("first run", ("double",))
+
+
+def test_after_a_run_everything_is_reused_and_its_run_is_named(bench: Bench) -> None:
+    run = bench.run(fan(bench))
+    plan = plan_of(bench, fan(bench))
+    assert actions(plan) == {"numbers": ["reused"], "double": ["reused"] * 3, "total": ["reused"]}
+    assert {task.origin for step in plan.steps for task in step.tasks} == {run.id}
+
+
+def test_an_item_by_item_map_is_looked_up_item_by_item(bench: Bench) -> None:
+    bench.run(fan(bench, n=2))
+    graph = fan(bench, n=4)
+    bench.run(changed(graph, nodes=graph.nodes[:1], output=None))  # only the numbers
+    plan = plan_of(bench, graph)
+    assert actions(plan) == {
+        "numbers": ["reused"],
+        "double": ["reused", "reused", "runs", "runs"],
+        "total": ["depends"],
+    }
+    assert step_of(plan, "double").length == 4
+    run = bench.run(graph)
+    assert [task.cached for task in run["double"].tasks] == [True, True, False, False]
+    reasons = [task.cache_reason for task in run["double"].tasks]
+    assert [task.reason for task in step_of(plan, "double").tasks] == reasons
+
+
+def test_what_follows_changed_code_depends_on_it(bench: Bench) -> None:
+    bench.run(fan(bench))
+    graph = fan(bench, code={"steps.double (steps.py)": "code:2"})
+    plan = plan_of(bench, graph)
+    assert actions(plan) == {"numbers": ["reused"], "double": ["runs"] * 3, "total": ["depends"]}
+    assert step_of(plan, "double").tasks[0].reason == "code changed: double in steps.py"
+    follower = step_of(plan, "total").tasks[0]
+    assert (follower.depends_on, follower.reason) == (("double",), None)
+
+
+def test_without_reuse_everything_is_known_to_run(bench: Bench) -> None:
+    bench.run(fan(bench))
+    plan = plan_of(bench, fan(bench), reuse=False)
+    assert actions(plan) == {"numbers": ["runs"], "double": ["runs"], "total": ["runs"]}
+    assert {task.reason for step in plan.steps for task in step.tasks} == {
+        "reuse is switched off for this run"
+    }
+    assert step_of(plan, "total").tasks[0].depends_on == ("double",)
+
+
+def test_a_step_that_is_never_reused_runs_whatever_comes_before_it(bench: Bench) -> None:
+    plan = plan_of(bench, fan(bench, cache=False))
+    assert actions(plan)["double"] == ["runs"]
+    assert step_of(plan, "double").tasks[0].reason == "cache=False"
+
+
+def test_a_condition_that_is_known_decides_and_one_that_is_not_leaves_it_open(bench: Bench) -> None:
+    graph = gated(bench, 5, cache=False)
+    plan = plan_of(bench, graph)
+    assert actions(plan) == {"is_large": ["runs"], "double": ["depends"], "again": ["depends"]}
+    bench.run(graph)
+    plan = plan_of(bench, graph)
+    assert actions(plan) == {"is_large": ["reused"], "double": ["skipped"], "again": ["skipped"]}
+    assert step_of(plan, "double").tasks[0].reason == "is_large is false"
+    assert step_of(plan, "again").tasks[0].reason == "what it needs is skipped"
+
+
+def test_what_is_bound_to_fail_is_said(bench: Bench) -> None:
+    graph = fan(bench)
+    mapped = changed(
+        graph.nodes[1], inputs={"x": FromStep(node="numbers"), "y": bench.listed(1, 2)}, over=("x", "y")
+    )
+    graph = changed(graph, nodes=(graph.nodes[0], mapped, graph.nodes[2]))
+    bench.run(changed(graph, nodes=graph.nodes[:1], output=None))
+    plan = plan_of(bench, graph)
+    assert actions(plan) == {"numbers": ["reused"], "double": ["fails"], "total": ["fails"]}
+    assert "lists of unequal length" in (step_of(plan, "double").tasks[0].reason or "")
+    assert step_of(plan, "total").tasks[0].reason == "what it needs fails"
+
+
+def test_edges_say_what_kind_of_need_they_are(bench: Bench) -> None:
+    plan = plan_of(bench, fan(bench))
+    assert step_of(plan, "double").needs == (Edge(step="numbers", kind="item"),)
+    assert step_of(plan, "total").needs == (Edge(step="double", kind="data"),)
+    assert step_of(plan_of(bench, gated(bench, 5)), "double").needs == (Edge(step="is_large", kind="when"),)
+
+
+def no_gpus(request: ResourceSettings) -> Offer:
+    short = Shortfall(field="gpu_count", asked="8 GPUs", got="none", why="this machine has no GPU")
+    return Offer(
+        granted=Hardware(cpu_count=request.cpu_count, gpus=()),
+        shortfalls=(short,) if request.gpu_count else (),
+    )
+
+
+def greedy(bench: Bench) -> Graph:
+    request = ResourceSettings(gpu_count=8, memory="4GB")
+    origins = {"gpu_count": "flow.py:5 (@step)", "memory": "flow.py:20 (@pipeline)"}
+    definition = bench.step(double, request=request, origins=origins)
+    return bench.graph({"double": (definition, {"x": bench.const(1)})})
+
+
+def test_a_request_has_the_origin_of_each_value_and_what_would_be_granted(bench: Bench) -> None:
+    bench.cluster = FakeCluster(bench.script, offer=no_gpus)
+    plan = plan_of(bench, greedy(bench))
+    step = plan.steps[0]
+    assert {v.field: (v.value, v.origin) for v in step.request} == {
+        "gpu_count": (8, "flow.py:5 (@step)"),
+        "memory": (4_000_000_000, "flow.py:20 (@pipeline)"),
+    }
+    assert step.granted == Hardware(gpus=())
+    assert [s.why for s in step.shortfalls] == ["this machine has no GPU"]
+    assert not step.refused
+    assert plan.refusals == ()
+
+
+def test_a_strict_plan_holds_the_very_error_of_the_run(bench: Bench) -> None:
+    bench.cluster = FakeCluster(bench.script, offer=no_gpus)
+    graph = greedy(bench)
+    plan = plan_of(bench, graph, strict=True)
+    assert plan.steps[0].refused
+    with pytest.raises(RequestRefused) as caught:
+        bench.run(graph, strict=True)
+    assert [str(error) for error in plan.refusals] == [str(caught.value)]
+
+
+def test_an_image_that_is_not_used_is_a_shortfall(bench: Bench) -> None:
+    plain = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
+    bench.cluster = FakeCluster(bench.script, capabilities=plain)
+    docker = DockerSettings(parent_image="python:3.11")
+    graph = bench.graph({"double": (bench.step(double, docker=docker), {"x": bench.const(1)})})
+    step = plan_of(bench, graph).steps[0]
+    assert step.docker == {"parent_image": "python:3.11"}
+    assert [s.field for s in step.shortfalls] == ["image"]
+
+
+def test_the_code_package_is_described_and_not_made(bench: Bench) -> None:
+    (bench.project / "flow.py").write_text("x = 1\n")
+    (bench.project / ".env").write_text("TOKEN=1\n")
+    (bench.project / "pyproject.toml").write_text("")
+    blobs = sorted(bench.store.root.rglob("*"))
+    code = plan_of(bench, bench.graph({"numbers": (bench.step(numbers), {"n": bench.const(1)})})).code
+    assert (code.files, code.bytes) == (2, 6)
+    assert [(item.path, item.why) for item in code.left_out] == [(".env", "looks like a secret")]
+    assert sorted(bench.store.root.rglob("*")) == blobs
+
+
+def test_json_says_the_same(bench: Bench) -> None:
+    bench.cluster = FakeCluster(bench.script, offer=no_gpus)
+    data = json.loads(json.dumps(plan_as_json(plan_of(bench, greedy(bench), strict=True))))
+    assert data["refused"][0]["what"] == "target 'fake' cannot give what double asks for"
+    (step,) = data["steps"]
+    assert step["request"]["gpu_count"] == {"value": 8, "origin": "flow.py:5 (@step)"}
+    assert step["tasks"] == [
+        {"index": None, "action": "runs", "reason": "first run", "depends_on": [], "origin": None}
+    ]
+    assert step["granted"]["gpus"] == []

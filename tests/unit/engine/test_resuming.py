@@ -1,0 +1,275 @@
+"""A run whose engine was killed goes on, and repeats nothing that is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from engine_kit import Bench, Killed, changed, kill_when_idle, killed_run, never
+
+from upshift.backends.fake import Fail, FakeCluster, Hang
+from upshift.config import Retry
+from upshift.engine.lease import Lease
+from upshift.errors import RunCancelled, RunFailed, RunOwned
+from upshift.graph import FromStep, Graph, Node
+
+
+def one() -> int:
+    return 1
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def chain(bench: Bench, **fields: object) -> Graph:
+    return bench.graph(
+        {
+            "one": (bench.step(one, **fields), {}),
+            "double": (bench.step(double, **fields), {"x": FromStep(node="one")}),
+        }
+    )
+
+
+def fan(bench: Bench, **fields: object) -> Graph:
+    steps = {"double": bench.step(double, **fields)}
+    nodes = [Node(name="double", step="double", inputs={"x": bench.listed(1, 2, 3)}, over=("x",))]
+    return bench.graph(nodes, steps, FromStep(node="double"))
+
+
+@pytest.fixture
+def held(bench: Bench) -> Bench:
+    bench.cluster = FakeCluster(bench.script, instant=False)
+    return bench
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_what_is_done_is_kept(held: Bench, monkeypatch: pytest.MonkeyPatch, cache: bool) -> None:
+    graph = chain(held, cache=cache)
+    kill_when_idle(held, finished=1)
+    run_id = killed_run(held, graph, monkeypatch)
+    held.clock.idle = never
+    run = held.run(graph, resume=run_id, reuse=False)
+    assert run.id == run_id
+    assert run.status == "completed"
+    assert run.output == 2
+    assert held.ran() == ["one", "double"]
+    assert [len(step.tasks[0].attempts) for step in run.steps] == [1, 1]
+    assert not run["one"].tasks[0].cached
+
+
+def test_a_job_that_still_runs_is_waited_for(held: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = fan(held)
+    kill_when_idle(held, finished=1)
+    run_id = killed_run(held, graph, monkeypatch)
+    assert len(held.cluster.running) == 2
+    held.clock.idle = never
+    run = held.run(graph, resume=run_id)
+    assert run.output == [2, 4, 6]
+    assert held.ran() == ["double[0]", "double[1]", "double[2]"]
+    assert [t.attempts[-1].status for t in run["double"].tasks] == ["completed"] * 3
+
+
+def test_a_job_that_ended_meanwhile_is_not_repeated(held: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = fan(held, cache=False)
+    kill_when_idle(held)
+    run_id = killed_run(held, graph, monkeypatch)
+    while held.cluster.finish():
+        pass
+    run = held.run(graph, resume=run_id)
+    assert run.output == [2, 4, 6]
+    assert len(held.cluster.submitted) == 3
+
+
+def test_a_job_that_died_meanwhile_is_tried_again_without_counting_as_a_failure(
+    held: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = chain(held)
+    kill_when_idle(held)
+    run_id = killed_run(held, graph, monkeypatch)
+    held.cluster.running.clear()
+    held.clock.idle = never
+    run = held.run(graph, resume=run_id)
+    attempts = run["one"].tasks[0].attempts
+    assert [(a.number, a.status, a.reason) for a in attempts] == [
+        (1, "failed", "infrastructure"),
+        (2, "completed", None),
+    ]
+
+
+def test_a_job_whose_handle_was_never_recorded_is_found_again(
+    held: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = chain(held)
+    submit = held.cluster.submit
+
+    def die_after(job, sink):  # type: ignore[no-untyped-def]
+        submit(job, sink)
+        raise Killed
+
+    held.cluster.submit = die_after  # type: ignore[method-assign]
+    run_id = killed_run(held, graph, monkeypatch)
+    assert list(held.cluster.running)
+    assert held.catalog.attempts(run_id) == []
+    held.cluster.submit = submit  # type: ignore[method-assign]
+    run = held.run(graph, resume=run_id)
+    assert held.ran() == ["one", "double"]
+    assert [a.number for a in run["one"].tasks[0].attempts] == [1]
+
+
+def test_a_spec_that_was_never_submitted_leads_to_the_next_attempt(
+    held: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = chain(held)
+
+    def die_before(job, sink):  # type: ignore[no-untyped-def]
+        raise Killed
+
+    submit = held.cluster.submit
+    held.cluster.submit = die_before  # type: ignore[method-assign]
+    run_id = killed_run(held, graph, monkeypatch)
+    held.cluster.submit = submit  # type: ignore[method-assign]
+    run = held.run(graph, resume=run_id)
+    assert run.status == "completed"
+    assert [a.number for a in run["one"].tasks[0].attempts] == [1, 2]
+    assert held.ran() == ["one", "double"]
+
+
+def test_changed_code_runs_again_and_what_ran_of_the_old_code_is_stopped_first(
+    held: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = chain(held)
+    kill_when_idle(held, finished=1)
+    run_id = killed_run(held, graph, monkeypatch)
+    held.clock.idle = never
+    new = changed(graph.steps["double"], code={"steps.double (steps.py)": "code:2"})
+    run = held.run(changed(graph, steps={**graph.steps, "double": new}), resume=run_id)
+    assert held.ran() == ["one", "double", "double"]
+    assert [a.status for a in run["double"].tasks[0].attempts] == ["cancelled", "completed"]
+    assert held.cluster.most_at_once == 1
+
+
+def test_a_step_that_is_gone_from_the_pipeline_is_stopped(
+    held: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = fan(held)
+    held.outcomes = {("double", 0): Hang()}
+    kill_when_idle(held)
+    run_id = killed_run(held, graph, monkeypatch)
+    held.clock.idle = never
+    run = held.run(bench_of_one(held), resume=run_id)
+    assert run.status == "completed"
+    assert held.cluster.running == {}
+    assert len(held.cluster.cancelled) == 3
+
+
+def bench_of_one(bench: Bench) -> Graph:
+    return bench.graph({"one": (bench.step(one), {})})
+
+
+def test_a_failed_run_goes_on_from_its_failure_with_all_retries_again(bench: Bench) -> None:
+    bench.outcomes = {("double", 1): Fail(), ("double", 2): Fail()}
+    graph = chain(bench, retry=Retry(times=1))
+    with pytest.raises(RunFailed) as caught:
+        bench.run(graph)
+    run = bench.run(graph, resume=caught.value.run.id)
+    assert run.status == "completed"
+    assert [a.number for a in run["double"].tasks[0].attempts] == [1, 2, 3]
+    assert bench.ran() == ["one", "double", "double", "double"]
+
+
+def test_done_content_that_is_damaged_is_made_again(bench: Bench) -> None:
+    def big() -> bytes:
+        return bytes(10_000)
+
+    def size(data: bytes) -> int:
+        return len(data)
+
+    bench.outcomes = {("size", 1): Fail()}
+    graph = bench.graph(
+        {"big": (bench.step(big), {}), "size": (bench.step(size), {"data": FromStep(node="big")})}
+    )
+    with pytest.raises(RunFailed) as caught:
+        bench.run(graph)
+    run_id = caught.value.run.id
+    bench.store.blob_path(caught.value.run["big"].tasks[0].artifacts["output"].digest).unlink()
+    run = bench.run(graph, resume=run_id)
+    assert run.output == 10_000
+    assert bench.ran() == ["big", "size", "big", "size"]
+
+
+def test_resuming_a_completed_run_does_nothing(bench: Bench) -> None:
+    graph = chain(bench)
+    run = bench.run(graph)
+    again = bench.run(graph, resume=run.id)
+    assert again.output == 2
+    assert bench.ran() == ["one", "double"]
+
+
+def test_an_owned_run_is_not_resumed(bench: Bench) -> None:
+    graph = chain(bench)
+    run = bench.run(graph)
+    with Lease(run.id), pytest.raises(RunOwned, match="another engine owns run") as caught:
+        bench.run(graph, resume=run.id)
+    assert "process" in str(caught.value)
+    assert f"upshift cancel {run.id}" in str(caught.value)
+
+
+def test_cancelled_attempts_are_numbered_on(held: Bench) -> None:
+    from upshift.engine.driver import Command  # noqa: F401
+
+    graph = chain(held)
+    held.outcomes = {("one", 1): Hang()}
+
+    def interrupt() -> bool:
+        held.clock.idle = never
+        os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    held.clock.idle = interrupt
+    with pytest.raises(RunCancelled) as caught:
+        held.run(graph)
+    run = held.run(graph, resume=caught.value.run.id)
+    assert [(a.number, a.status) for a in run["one"].tasks[0].attempts] == [
+        (1, "cancelled"),
+        (2, "completed"),
+    ]
+
+
+def test_a_list_that_is_shorter_now_leaves_no_old_tasks_behind(bench: Bench) -> None:
+    def numbers(n: int) -> list[int]:
+        return list(range(n))
+
+    def graph(n: int) -> Graph:
+        steps = {"numbers": bench.step(numbers), "double": bench.step(double), "one": bench.step(one)}
+        nodes = [
+            Node(name="numbers", step="numbers", inputs={"n": bench.const(n)}, by_item=("output",)),
+            Node(name="double", step="double", inputs={"x": FromStep(node="numbers")}, over=("x",)),
+            Node(name="one", step="one", after=("double",)),
+        ]
+        return bench.graph(nodes, steps, FromStep(node="double"))
+
+    bench.outcomes = {("one", 1): Fail()}
+    with pytest.raises(RunFailed) as caught:
+        bench.run(graph(4))
+    run = bench.run(graph(2), resume=caught.value.run.id)
+    assert run.output == [0, 2]
+    assert len(run["double"].tasks) == 2
+
+
+def test_a_step_that_could_not_be_mapped_can_be_after_a_correction(bench: Bench) -> None:
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    def graph(*ys: int) -> Graph:
+        inputs = {"x": bench.listed(1, 2), "y": bench.listed(*ys)}
+        return bench.graph(
+            [Node(name="add", step="add", inputs=inputs, over=("x", "y"))], {"add": bench.step(add)}
+        )
+
+    with pytest.raises(RunFailed, match="unequal") as caught:
+        bench.run(graph(1, 2, 3))
+    run = bench.run(graph(10, 20), resume=caught.value.run.id)
+    assert run["add"].output == [11, 22]
+    assert run["add"].status == "completed"

@@ -1,0 +1,204 @@
+"""When a result is reused, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+from engine_kit import Bench, changed
+
+from upshift.backends.base import Job
+from upshift.backends.fake import Fail, Outcome
+from upshift.errors import RunFailed
+from upshift.graph import FromStep, Graph, Node
+from upshift.spec import Artifact
+from upshift.store.history import Run
+
+
+def numbers(n: int) -> list[int]:
+    return list(range(n))
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def big(n: int) -> bytes:
+    return bytes(n)
+
+
+def size(data: bytes) -> int:
+    return len(data)
+
+
+def chain(bench: Bench, *, n: int = 3, **fields: object) -> Graph:
+    steps = {"numbers": bench.step(numbers), "double": bench.step(double, **fields)}
+    nodes = [
+        Node(name="numbers", step="numbers", inputs={"n": bench.const(n)}, by_item=("output",)),
+        Node(name="double", step="double", inputs={"x": FromStep(node="numbers")}, over=("x",)),
+    ]
+    return bench.graph(nodes, steps, FromStep(node="double"))
+
+
+def big_and_size(bench: Bench) -> Graph:
+    return bench.graph(
+        {
+            "big": (bench.step(big), {"n": bench.const(10_000)}),
+            "size": (bench.step(size), {"data": FromStep(node="big")}),
+        }
+    )
+
+
+def digest_of(job: Job) -> str:
+    data = job.spec.inputs["data"]
+    assert isinstance(data, Artifact)
+    return data.digest
+
+
+def reasons(run: Run) -> list[str | None]:
+    return [task.cache_reason for step in run.steps for task in step.tasks]
+
+
+def test_equal_work_is_not_done_again(bench: Bench) -> None:
+    first = bench.run(chain(bench))
+    assert reasons(first) == ["first run"] * 4
+    ran = len(bench.cluster.submitted)
+    second = bench.run(chain(bench))
+    assert len(bench.cluster.submitted) == ran
+    assert second.output == [0, 2, 4]
+    assert reasons(second) == [f"same code, inputs and environment as run {first.id}"] * 4
+    assert second["double"].tasks[1].row.origin == (first.id, "double", 1, 1)
+    third = bench.run(chain(bench))
+    assert third["double"].tasks[1].row.origin == (first.id, "double", 1, 1), "origin is who made it"
+
+
+def test_changed_code_runs_again_and_is_named(bench: Bench) -> None:
+    bench.run(chain(bench))
+    run = bench.run(
+        chain(
+            bench,
+            code={"steps.double (steps.py)": "code:1", "pkg.features.normalize (pkg/features.py)": "code:2"},
+        )
+    )
+    assert run["numbers"].tasks[0].cached
+    assert [t.cached for t in run["double"].tasks] == [False] * 3
+    assert run["double"].tasks[0].cache_reason == "code changed: normalize in pkg/features.py"
+    run = bench.run(chain(bench, code={"steps.double (steps.py)": "code:1", "numpy": "2.0"}))
+    reason = run["double"].tasks[0].cache_reason
+    assert reason == "code changed: normalize in pkg/features.py, numpy unused → 2.0"
+
+
+def test_changed_inputs_run_again_and_only_those(bench: Bench) -> None:
+    bench.run(chain(bench, n=2))
+    run = bench.run(chain(bench, n=4))
+    assert run["numbers"].tasks[0].cache_reason == "input data changed"
+    assert [t.cached for t in run["double"].tasks] == [True, True, False, False]
+    assert run["double"].tasks[2].cache_reason == "first run of this task"
+
+
+def test_a_step_that_ran_again_and_gave_the_same_does_not_invalidate_what_follows(bench: Bench) -> None:
+    bench.run(chain(bench))
+    graph = chain(bench)
+    new = changed(graph.steps["numbers"], code={"steps.numbers (steps.py)": "code:2"})
+    run = bench.run(changed(graph, steps={**graph.steps, "numbers": new}))
+    assert not run["numbers"].tasks[0].cached
+    assert [t.cached for t in run["double"].tasks] == [True] * 3
+
+
+def test_environment_and_other_outputs_are_part_of_the_key(bench: Bench) -> None:
+    bench.run(chain(bench))
+    run = bench.run(chain(bench, environment={"MODE": "fast"}))
+    assert run["double"].tasks[0].cache_reason == "environment changed"
+
+
+def test_a_step_with_cache_false_always_runs(bench: Bench) -> None:
+    graph = chain(bench, cache=False)
+    bench.run(graph)
+    run = bench.run(graph)
+    assert run["numbers"].tasks[0].cached
+    assert [(t.cached, t.cache_reason) for t in run["double"].tasks] == [(False, "cache=False")] * 3
+
+
+def test_no_cache_runs_everything(bench: Bench) -> None:
+    bench.run(chain(bench))
+    run = bench.run(chain(bench), reuse=False)
+    assert set(reasons(run)) == {"reuse is switched off for this run"}
+
+
+def test_a_result_expires(bench: Bench) -> None:
+    graph = chain(bench, cache_expires=60.0)
+    first = bench.run(graph)
+    assert bench.run(graph)["double"].tasks[0].cached
+    bench.clock.time += 61
+    run = bench.run(graph)
+    assert run["double"].tasks[0].cache_reason == f"the result of run {first.id} has expired"
+
+
+def test_a_result_whose_content_is_gone_is_made_again(bench: Bench) -> None:
+    graph = big_and_size(bench)
+    first = bench.run(graph)
+    bench.store.blob_path(first["big"].tasks[0].artifacts["output"].digest).unlink()
+    run = bench.run(graph)
+    assert run["big"].tasks[0].cache_reason == f"the result of run {first.id} is missing or damaged"
+    assert run["size"].tasks[0].cached
+    assert run.output == 10_000
+
+
+def test_equal_tasks_of_one_run_all_run(bench: Bench) -> None:
+    # Whether one of them were done when the next begins would depend on chance.
+    steps = {"double": bench.step(double)}
+    nodes = [Node(name="double", step="double", inputs={"x": bench.listed(1, 1, 1)}, over=("x",))]
+    bench.run(bench.graph(nodes, steps))
+    assert len(bench.cluster.submitted) == 3
+
+
+def test_a_lost_input_is_made_again_within_the_run(bench: Bench) -> None:
+    lost: list[str] = []
+
+    def lose(job: Job) -> Outcome:
+        if job.spec.task.step == "size" and not lost:
+            digest = digest_of(job)
+            lost.append(digest)
+            bench.store.blob_path(digest).unlink()
+            return Fail("infrastructure", "BlobMissing", lost=(digest,))
+        return bench.script(job)
+
+    bench.cluster.script = lose
+    graph = big_and_size(bench)
+    run = bench.run(graph)
+    assert run.output == 10_000
+    assert bench.ran() == ["big", "size", "big", "size"]
+    assert [a.status for a in run["size"].tasks[0].attempts] == ["failed", "completed"]
+    assert any("an input is lost; big runs again" in notice for notice in bench.watcher.notices)
+
+
+def test_an_input_that_is_lost_again_and_again_fails_the_step(bench: Bench) -> None:
+
+    from upshift.backends.fake import Fail
+
+    def lose(job: Job) -> Outcome:
+        if job.spec.task.step == "size":
+            return Fail("infrastructure", "BlobMissing", lost=(digest_of(job),))
+        return bench.script(job)
+
+    bench.cluster.script = lose
+    graph = big_and_size(bench)
+    with pytest.raises(RunFailed, match="step size failed"):
+        bench.run(graph)
+    assert bench.ran() == ["big", "size"] * 4
+
+
+def test_a_reused_list_that_cannot_be_read_is_made_again(bench: Bench) -> None:
+    def words(n: int) -> list[str]:
+        return ["x" * 5000] * n
+
+    steps = {"words": bench.step(words), "size": bench.step(size)}
+    nodes = [
+        Node(name="words", step="words", inputs={"n": bench.const(40)}, by_item=("output",)),
+        Node(name="size", step="size", inputs={"data": FromStep(node="words")}, over=("data",)),
+    ]
+    graph = bench.graph(nodes, steps, FromStep(node="size"))
+    first = bench.run(graph)
+    artifact = first["words"].tasks[0].artifacts["output"]
+    assert artifact.inline is None
+    bench.store.blob_path(artifact.digest).unlink()
+    run = bench.run(graph)
+    assert run.output == [5000] * 40

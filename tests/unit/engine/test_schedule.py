@@ -1,0 +1,113 @@
+"""Which task starts next."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upshift.engine.schedule import PATIENCE, Need, Queue, Room
+from upshift.engine.tasks import NodeState, Task
+from upshift.graph import Expansion, Node, StepDefinition
+from upshift.spec import Device, EntryPoint, Hardware
+
+
+def task(*, order: int = 0, remaining: int = 1, index: int | None = None) -> Task:
+    nothing = Expansion(gates=frozenset(), lists={}, peers=(), static={})
+    definition = StepDefinition(entry=EntryPoint(module="m", qualname="f"))
+    state = NodeState(Node(name=f"n{order}", step="f"), definition, nothing, order=order, remaining=remaining)
+    return Task(state, index)
+
+
+def queue(cpus: float | None = None, memory: int | None = None, gpus: int | None = None) -> Queue:
+    devices = None if gpus is None else (Device(),) * gpus
+    return Queue(Room(Hardware(cpu_count=cpus, memory=memory, gpus=devices)))
+
+
+def test_a_task_that_asks_for_nothing_counts_as_one_cpu() -> None:
+    assert Need.of(Hardware()) == Need(1000, 0, 0)
+    assert Need.of(Hardware(cpu_count=0.5, memory=7, gpus=(Device(),))) == Need(500, 7, 1)
+
+
+def test_tenths_of_a_cpu_add_up() -> None:
+    waiting = queue(cpus=1)
+    for index in range(10):
+        waiting.add(task(index=index), Need.of(Hardware(cpu_count=0.1)))
+    assert sum(waiting.take() is not None for _ in range(11)) == 10
+
+
+def test_the_longest_path_then_the_order_then_the_index_goes_first() -> None:
+    waiting = queue()
+    tasks = [
+        task(order=3, remaining=9),
+        task(order=0, remaining=2),
+        task(order=1, remaining=2, index=0),
+        task(order=1, remaining=2, index=1),
+        task(order=2, remaining=1),
+    ]
+    for one in reversed(tasks):
+        waiting.add(one, Need())
+    assert [taken[0] for taken in iter(waiting.take, None)] == tasks
+
+
+@pytest.mark.parametrize(
+    ("room", "need"),
+    [
+        (queue(cpus=2), Need(1500)),
+        (queue(memory=10), Need(0, 6)),
+        (queue(cpus=64, gpus=2), Need(1000, 0, 2)),
+    ],
+)
+def test_each_kind_of_room_is_limited(room: Queue, need: Need) -> None:
+    room.add(task(index=0), need)
+    room.add(task(index=1), need)
+    assert room.take() is not None
+    assert room.take() is None
+    room.room.give_back(need)
+    assert room.take() is not None
+
+
+def test_what_is_larger_than_the_machine_runs_alone() -> None:
+    waiting = queue(cpus=2)
+    waiting.add(task(order=0), Need(64_000))
+    waiting.add(task(order=1), Need(1000))
+    taken = waiting.take()
+    assert taken is not None
+    assert taken[1] == Need(2000)
+    assert waiting.take() is None
+
+
+def test_a_small_task_may_overtake_but_not_for_ever() -> None:
+    waiting = queue(cpus=2)
+    waiting.room.take(Need(1000))
+    large = task(order=0, remaining=5)
+    waiting.add(large, Need(2000))
+    for index in range(100):
+        waiting.add(task(order=1, index=index), Need(1000))
+    overtook = 0
+    while (taken := waiting.take()) is not None:
+        assert taken[0] is not large
+        overtook += 1
+        waiting.room.give_back(taken[1])
+    assert overtook == PATIENCE
+    waiting.room.give_back(Need(1000))
+    taken = waiting.take()
+    assert taken is not None
+    assert taken[0] is large
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 3), st.integers(1, 9)), max_size=60))
+def test_everything_starts_some_day_and_never_more_than_there_is(needs: list[tuple[int, int, int]]) -> None:
+    waiting = queue(cpus=3, gpus=2)
+    for order, (cpu, gpus, remaining) in enumerate(needs):
+        waiting.add(task(order=order, remaining=remaining), Need(cpu, 0, gpus))
+    running: list[Need] = []
+    started = 0
+    while len(waiting) or running:
+        while (taken := waiting.take()) is not None:
+            running.append(taken[1])
+            started += 1
+        assert sum(need.cpu for need in running) <= 3000
+        assert sum(need.gpus for need in running) <= 2
+        waiting.room.give_back(running.pop(0))
+    assert started == len(needs)

@@ -1,0 +1,237 @@
+"""Ctrl-C and ``upshift cancel``: what runs is stopped, what is done is kept."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from engine_kit import Bench, kill_when_idle, killed_run, never
+
+from upshift import engine
+from upshift.backends import registry
+from upshift.backends.base import Ended
+from upshift.backends.fake import Fail, FakeCluster, Hang
+from upshift.config.configuration import Target
+from upshift.engine.clock import SystemClock
+from upshift.engine.control import Control, ask, socket_path
+from upshift.engine.lease import Lease, lease_path
+from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
+from upshift.graph import FromStep, Graph
+
+
+def one() -> int:
+    return 1
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def chain(bench: Bench) -> Graph:
+    return bench.graph(
+        {"one": (bench.step(one), {}), "double": (bench.step(double), {"x": FromStep(node="one")})}
+    )
+
+
+@pytest.fixture
+def held(bench: Bench) -> Bench:
+    bench.cluster = FakeCluster(bench.script, instant=False)
+    bench.outcomes = {("double", 0): Hang()}
+    return bench
+
+
+def interrupt() -> bool:
+    os.kill(os.getpid(), signal.SIGINT)
+    return True
+
+
+def test_ctrl_c_stops_what_runs_and_keeps_what_is_done(held: Bench) -> None:
+    held.clock.idle = lambda: held.cluster.finish() or interrupt()
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(RunCancelled) as caught:
+        held.run(chain(held))
+    run = caught.value.run
+    assert caught.value.exit_code == 130
+    assert f"upshift resume {run.id}" in str(caught.value)
+    assert run.status == "cancelled"
+    assert {s.name: s.status for s in run.steps} == {"one": "completed", "double": "cancelled"}
+    assert [grace for _, grace in held.cluster.cancelled] == [10.0]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not lease_path(run.id).exists()
+    assert not socket_path(run.id).exists()
+
+
+def test_a_second_ctrl_c_stops_without_grace(held: Bench) -> None:
+    cancel = held.cluster.cancel
+    graces: list[float] = []
+
+    def slowly(handle: str, grace: float) -> None:
+        graces.append(grace)
+        if grace == 0:
+            cancel(handle, grace)
+
+    held.cluster.cancel = slowly  # type: ignore[method-assign]
+    held.clock.idle = lambda: held.cluster.finish() or interrupt()
+    with pytest.raises(RunCancelled):
+        held.run(chain(held))
+    assert graces == [10.0, 0.0]
+
+
+def test_a_keyboard_interrupt_that_is_raised_counts_as_well(held: Bench) -> None:
+    def raised() -> bool:
+        if held.cluster.finish():
+            return True
+        raise KeyboardInterrupt
+
+    held.clock.idle = raised
+    with pytest.raises(RunCancelled):
+        held.run(chain(held))
+
+
+def test_a_signal_wakes_the_real_clock_at_once() -> None:
+    inbox: SimpleQueue[str] = SimpleQueue()
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: inbox.put("signal"))
+    sender = threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    try:
+        sender.start()
+        assert SystemClock().wait(inbox, None) == "signal"
+    finally:
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_another_process_cancels_a_run_through_its_engine(held: Bench) -> None:
+    answers: list[str] = []
+
+    def ask_for_it() -> bool:
+        if held.cluster.finish():
+            return True
+        run_id = held.catalog.runs()[0].id
+        assert ask(run_id, "ping") == "pong"
+        answers.append(engine.cancel("latest", held.configuration))
+        return True
+
+    held.clock.idle = ask_for_it
+    with pytest.raises(RunCancelled) as caught:
+        held.run(chain(held))
+    assert answers == [f"run {caught.value.run.id} is being cancelled"]
+
+
+def test_cancelling_a_run_that_has_ended_says_so(bench: Bench) -> None:
+    run = bench.run(chain(bench))
+    assert engine.cancel(run.id, bench.configuration) == f"run {run.id} has ended already: completed"
+    with pytest.raises(NotFound):
+        engine.cancel("nothing", bench.configuration)
+
+
+def test_a_run_whose_engine_was_killed_is_cancelled_and_its_jobs_are_stopped(
+    held: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_when_idle(held, finished=1)
+    run_id = killed_run(held, chain(held), monkeypatch)
+    assert len(held.cluster.running) == 1
+    monkeypatch.setattr("upshift.engine.cancelling.open_backend", held.cluster.open)
+    said = engine.cancel(run_id, held.configuration)
+    assert said.endswith("1 of its tasks still ran and were stopped")
+    assert held.cluster.running == {}
+    run = held.look(run_id)
+    assert run.status == "cancelled"
+    assert {s.name: s.status for s in run.steps} == {"one": "completed", "double": "cancelled"}
+    held.outcomes = {}
+    held.clock.idle = never
+    assert held.run(chain(held), resume=run_id).output == 2
+
+
+def test_an_owner_that_does_not_answer_is_named(bench: Bench) -> None:
+    run = bench.run(chain(bench))
+    with Lease(run.id), pytest.raises(RunOwned, match=run.id):
+        engine.cancel(run.id, bench.configuration)
+
+
+def test_the_lease_ends_with_the_process_that_holds_it(upshift_home: Path) -> None:
+    script = (
+        "import sys; from upshift.engine.lease import Lease; Lease('r1'); print('held', flush=True); "
+        "sys.stdin.read()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(RunOwned, match=f"process {holder.pid} on"):
+        Lease("r1")
+    holder.kill()
+    holder.communicate()
+    with Lease("r1"):
+        pass
+    assert not lease_path("r1").exists()
+
+
+def test_a_forked_child_does_not_keep_the_lease(upshift_home: Path) -> None:
+    lease = Lease("r1")
+    release = multiprocessing.get_context("fork").Event()
+    child = multiprocessing.get_context("fork").Process(target=release.wait)
+    child.start()
+    lease.release()
+    try:
+        script = "from upshift.engine.lease import Lease; Lease('r1').release()"
+        subprocess.run([sys.executable, "-c", script], check=True)
+    finally:
+        release.set()
+        child.join()
+
+
+def test_a_home_that_cannot_be_written_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("UPSHIFT_HOME", str(blocked))
+    with pytest.raises(StoreUnavailable, match="cannot be written") as caught:
+        Lease("r1")
+    assert "UPSHIFT_HOME" in str(caught.value)
+
+
+def test_the_control_socket_works_under_a_long_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("UPSHIFT_HOME", str(tmp_path / ("x" * 120)))
+    asked: list[str] = []
+    control = Control("r1", lambda: asked.append("cancel"))
+    control.start()
+    try:
+        assert ask("r1", "cancel") == "cancelling"
+        assert asked == ["cancel"]
+        assert ask("r1", "dance") == "unknown request"
+    finally:
+        control.close()
+    assert ask("r1", "ping") is None
+
+
+def test_a_stopped_job_that_leaves_no_result_counts_as_cancelled(held: Bench) -> None:
+    def vanish(handle: str, grace: float) -> None:
+        job = held.cluster.running.pop(handle)
+        assert job.spec.task.step == "double"
+        held.cluster._sinks[handle](Ended(handle=handle))
+
+    held.cluster.cancel = vanish  # type: ignore[method-assign]
+    held.clock.idle = lambda: held.cluster.finish() or interrupt()
+    with pytest.raises(RunCancelled) as caught:
+        held.run(chain(held))
+    attempt = caught.value.run["double"].tasks[0].attempts[0]
+    assert (attempt.status, attempt.reason) == ("cancelled", "cancelled")
+
+
+def test_a_failure_elsewhere_while_stopping_leaves_the_run_failed(held: Bench) -> None:
+    held.outcomes = {("one", 0): Fail()}
+    with pytest.raises(RunFailed) as caught:
+        held.run(chain(held))
+    assert not isinstance(caught.value, RunCancelled)
+
+
+def test_an_unknown_backend_says_how_to_register_one(bench: Bench) -> None:
+    with pytest.raises(NotFound, match="no backend is named 'slrum'") as caught:
+        registry.open_backend(Target(name="x", backend="slrum"), store="", sink=lambda event: None)
+    assert "upshift.backends" in str(caught.value)
+    assert "Known: fake, local" in str(caught.value)

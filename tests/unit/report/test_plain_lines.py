@@ -1,0 +1,147 @@
+"""What a user reads of a run where there is no terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from upshift.report.plain import PlainProgress
+from upshift.report.progress import TaskChange
+from upshift.spec import Failure, TaskId
+
+
+class Told:
+    """A plain progress whose clock the test turns, and what it wrote."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.err = io.StringIO()
+        self.out = io.StringIO()
+        self.progress = PlainProgress(self.err, self.out, clock=lambda: self.now)
+
+    def change(self, step: str, status: str, index: int | None = None, **more: object) -> None:
+        task = TaskId(run="r1", step=step, index=index)
+        self.progress.task_changed(TaskChange(task=task, status=status, **more))  # type: ignore[arg-type]
+
+    @property
+    def lines(self) -> list[str]:
+        return self.err.getvalue().splitlines()
+
+
+@pytest.fixture
+def told() -> Told:
+    told = Told()
+    told.progress.run_started("r1", "digits", "local", ["load", "train"])
+    return told
+
+
+def test_a_run_begins_and_ends_with_a_line(told: Told) -> None:
+    told.progress.run_ended("r1", "completed", 42.31)
+    assert told.lines == [
+        "run r1: digits on local, 2 steps",
+        "run r1: completed in 42.3 s · upshift show r1",
+    ]
+
+
+def test_a_step_has_a_line_when_it_starts_and_when_it_ends(told: Told) -> None:
+    told.change("load", "running", attempt=1)
+    told.now = 2.5
+    told.change("load", "completed", attempt=1)
+    assert told.lines[1:] == ["load: started", "load: completed in 2.50 s"]
+
+
+def test_a_reused_step_says_so(told: Told) -> None:
+    told.change("load", "completed", cached=True)
+    assert told.lines[1:] == ["load: reused"]
+
+
+def test_a_mapped_step_tells_how_far_it_is_every_few_seconds_only(told: Told) -> None:
+    told.progress.step_sized("train", 1000)
+    for index in range(1000):
+        told.now += 0.012
+        told.change("train", "running", index, attempt=1)
+        told.change("train", "completed", index, attempt=1, cached=index < 3)
+    assert told.lines[1:] == [
+        "train: started, 1,000 tasks",
+        "train: 417 of 1,000 tasks done after 5.00 s",
+        "train: 834 of 1,000 tasks done after 10.0 s",
+        "train: completed in 12.0 s: 1,000 tasks, 3 reused",
+    ]
+
+
+def test_a_step_mapped_over_nothing_is_over_at_once(told: Told) -> None:
+    told.progress.step_sized("train", 0)
+    assert told.lines[1:] == ["train: completed, no tasks"]
+
+
+def test_a_list_of_one_item_is_a_mapped_step_all_the_same(told: Told) -> None:
+    told.progress.step_sized("train", 1)
+    told.change("train", "completed", 0, attempt=1)
+    assert told.lines[1:] == ["train: completed: 1 task"]
+
+
+def test_failures_are_told_in_full_then_briefly_then_counted(told: Told) -> None:
+    failure = Failure(
+        reason="user-error", message="ValueError: no", traceback="Traceback:\n  line", fix="Look."
+    )
+    told.progress.step_sized("train", 100)
+    for index in range(100):
+        told.change("train", "failed", index, attempt=1, seconds=0.5, failure=failure)
+    assert told.lines[1:5] == [
+        "train[0]: failed after 500 ms (user-error): ValueError: no",
+        "    Traceback:",
+        "      line",
+        "    fix: Look.",
+    ]
+    assert sum("ValueError: no" in line for line in told.lines) == 20
+    assert sum("Traceback" in line for line in told.lines) == 3
+    assert told.lines[-1] == "train: failed: 100 tasks"
+
+
+def test_an_attempt_that_is_repeated_does_not_end_the_step(told: Told) -> None:
+    failure = Failure(reason="preempted", message="the node went away")
+    told.change("load", "running", attempt=1)
+    told.change("load", "failed", attempt=1, seconds=1.0, failure=failure, retry_in=0.0)
+    told.change("load", "running", attempt=2)
+    told.change("load", "completed", attempt=2)
+    assert told.lines[1:] == [
+        "load: started",
+        "load: attempt 1 failed after 1.00 s (preempted): the node went away; next attempt",
+        "load: completed in 0 ms",
+    ]
+
+
+def test_the_same_notice_of_a_step_is_given_once(told: Told) -> None:
+    for index in range(3):
+        told.progress.notice("waits for 4 CPUs", task=TaskId(run="r1", step="train", index=index))
+    told.progress.notice("waits for 4 CPUs", task=TaskId(run="r1", step="load"))
+    told.progress.notice("of the whole run")
+    assert told.lines[1:] == ["train: waits for 4 CPUs", "load: waits for 4 CPUs", "of the whole run"]
+
+
+def test_what_a_step_prints_goes_to_stdout_with_its_name(told: Told) -> None:
+    told.progress.output(TaskId(run="r1", step="load"), "one\n\ntwo\n")
+    told.progress.output(TaskId(run="r1", step="train", index=3), "three\n")
+    assert told.out.getvalue() == "[load] one\n[load] \n[load] two\n[train[3]] three\n"
+    assert len(told.lines) == 1
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_run_goes_on_when_its_reader_has_gone() -> None:
+    err = io.StringIO()
+    progress = PlainProgress(err, Broken())
+    progress.output(TaskId(run="r1", step="load"), "one\n")
+    progress.run_ended("r1", "completed", 1.0)
+    assert "completed" in err.getvalue()
+
+
+def test_characters_that_the_stream_does_not_know_are_escaped() -> None:
+    raw = io.BytesIO()
+    progress = PlainProgress(io.StringIO(), io.TextIOWrapper(raw, encoding="ascii"))
+    progress.output(TaskId(run="r1", step="load"), "café\n")
+    assert raw.getvalue() == b"[load] caf\\xe9\n"

@@ -1,0 +1,203 @@
+"""What ``upshift plan`` prints, from plans as the engine makes them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import attrs
+import pytest
+
+from upshift.backends.base import Shortfall
+from upshift.config.retry import Retry
+from upshift.engine.forecast import PlannedTask
+from upshift.engine.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedValue
+from upshift.report.layout import Page, cells
+from upshift.report.plan import show_plan
+from upshift.spec import Hardware
+from upshift.store.project_files import LeftOut
+
+REUSED = PlannedTask(index=None, action="reused", reason="same code, inputs and environment as run r1")
+RUNS = PlannedTask(index=None, action="runs", reason="code changed: scale in features.py")
+
+
+def step(name: str, *needs: str, **fields: Any) -> PlannedStep:
+    defaults: dict[str, Any] = {
+        "step": name,
+        "location": "flow.py:9",
+        "needs": tuple(Edge(step=needed, kind="data") for needed in needs),
+        "mapped": False,
+        "length": 1,
+        "tasks": (REUSED,),
+        "target": "local",
+        "backend": "local",
+        "request": (),
+        "asked": Hardware(),
+        "granted": Hardware(),
+        "strict": False,
+        "shortfalls": (),
+        "refused": False,
+        "retry": Retry(),
+        "timeout": None,
+        "cache": True,
+        "cache_expires": None,
+        "docker": {},
+        "images": False,
+    }
+    return PlannedStep(name=name, **{**defaults, **fields})
+
+
+def plan(*steps: PlannedStep, **fields: Any) -> Plan:
+    code = PlannedCode(project="/home/u/project", files=3, bytes=2_000)
+    defaults: dict[str, Any] = {"target": "local", "store": "/s", "params": {}, "code": code}
+    return Plan(pipeline="digits", steps=steps, **{**defaults, **fields})
+
+
+def mapped(*tasks: PlannedTask, **fields: Any) -> PlannedStep:
+    edges = (Edge(step="load", kind="item"),)
+    return step("score", mapped=True, length=len(tasks), tasks=tasks, needs=edges, **fields)
+
+
+def test_the_first_lines_say_what_will_happen() -> None:
+    text = show_plan(plan(step("load"), step("train", "load", tasks=(RUNS,)), params={"folds": 5}))
+    assert text.splitlines()[0] == "plan of digits · 2 steps: 1 runs, 1 reused"
+    assert "params   folds=5" in text
+
+
+def test_the_graph_has_a_line_for_each_step_and_says_what_lines_cannot() -> None:
+    steps = (
+        step("load"),
+        mapped(REUSED, RUNS),
+        step("report", "score", needs=(Edge(step="score", kind="data"), Edge(step="load", kind="after"))),
+        step(
+            "deploy", tasks=(attrs.evolve(RUNS, action="skipped"),), needs=(Edge(step="load", kind="when"),)
+        ),
+    )
+    lines = show_plan(plan(*steps)).split("\n\n")[1].splitlines()
+    assert lines == [
+        "○    load",
+        "├─●  score ×2  for each of load",
+        "├─○  report    after load",
+        "□    deploy    when load",
+        "● runs   ○ reused   □ skipped",
+    ]
+
+
+def test_a_graph_that_is_too_wide_to_draw_names_what_each_step_needs() -> None:
+    steps = [step(f"load_{i}") for i in range(30)]
+    text = show_plan(plan(*steps, step("join", *(s.name for s in steps))), page=Page(80))
+    assert "○  load_7" in text
+    assert "○  join     needs load_0, load_1," in text
+    assert "│" not in text
+
+
+def test_a_request_shows_its_origins_its_grant_and_what_it_does_not_get() -> None:
+    short = Shortfall(field="gpu_count", asked="8 GPUs", got="none", why="this machine has no GPU")
+    train = step(
+        "train",
+        asked=Hardware.asked(attrs.evolve(_request())),
+        granted=Hardware(cpu_count=2, gpus=()),
+        request=(
+            PlannedValue(field="cpu_count", value=2.0, origin="flow.py:3 (@step)"),
+            PlannedValue(field="memory", value=4_000_000_000, origin="flow.py:3 (@step)"),
+            PlannedValue(field="gpu_count", value=8, origin="flow.py:20 (@pipeline)"),
+        ),
+        shortfalls=(short,),
+        tasks=(RUNS,),
+    )
+    text = show_plan(plan(train))
+    assert "asks     cpu_count=2, memory=4 GB: flow.py:3 (@step)" in text
+    assert "         gpu_count=8: flow.py:20 (@pipeline)" in text
+    assert "degraded asked 8 GPUs, gets none: this machine has no GPU" in text
+    assert re.search(r"8 GPU +no GPU !", text)
+    refused = show_plan(plan(attrs.evolve(train, strict=True, refused=True)))
+    assert re.search(r"train +1 +refused +local", refused)
+    assert "refused  asked 8 GPUs" in refused
+    assert "× refused" in refused
+
+
+def _request() -> Any:
+    from upshift.config import ResourceSettings
+
+    return ResourceSettings(cpu_count=2, gpu_count=8)
+
+
+def test_tasks_of_one_step_with_different_reasons_are_counted() -> None:
+    text = show_plan(plan(step("load"), mapped(REUSED, REUSED, RUNS)))
+    assert "why      2 of 3 reused: same code, inputs and environment as run r1" in text
+    assert "1 of 3 runs: code changed: scale in features.py" in text
+
+
+def test_a_step_that_waits_for_others_says_for_which() -> None:
+    open_ = PlannedTask(index=None, action="depends", depends_on=("load", "split"))
+    text = show_plan(plan(step("load", tasks=(RUNS,)), step("fit", "load", tasks=(open_,))))
+    assert "depends on load, split; reused if its inputs turn out the same as before" in text
+    changed = attrs.evolve(open_, reason="code changed: scale in features.py")
+    text = show_plan(plan(step("fit", tasks=(changed,))))
+    assert "depends on load, split; code changed: scale in features.py" in text
+
+
+def test_the_number_of_tasks_is_a_question_where_nobody_knows_it() -> None:
+    open_ = PlannedTask(index=None, action="depends", depends_on=("load",))
+    unknown = attrs.evolve(mapped(open_), length=None)
+    text = show_plan(plan(step("load", tasks=(RUNS,)), unknown))
+    assert "score ×?" in text
+    assert re.search(r"score +\? +depends", text)
+
+
+def test_retries_timeouts_and_images_are_told() -> None:
+    short = Shortfall(field="image", asked="image x", got="this environment", why="backend local has none")
+    text = show_plan(
+        plan(
+            step(
+                "train",
+                retry=Retry(times=2, delay=5, on=("preempted",)),
+                timeout=600.0,
+                docker={"parent_image": "x", "requirements": ("torch",)},
+                shortfalls=(short,),
+            ),
+        )
+    )
+    assert re.search(r"retries  2, the first after 5\.00 s, .* on preempted", text)
+    assert "timeout  10 min 00 s for each attempt" in text
+    assert "image    parent_image=x, requirements=['torch']; not used: backend local has none" in text
+
+
+def test_what_holds_for_each_use_of_a_step_is_said_once() -> None:
+    request = (PlannedValue(field="cpu_count", value=2.0, origin="flow.py:3 (@step)"),)
+    text = show_plan(plan(step("add", request=request), step("add_2", step="add", request=request)))
+    assert text.count("flow.py:3") == 1
+    assert "asks     as add" in text
+
+
+def test_the_code_package_and_what_it_leaves_out() -> None:
+    code = PlannedCode(
+        project="/p", files=2, bytes=1_500, left_out=(LeftOut(path=".env", why="looks like a secret"),)
+    )
+    text = show_plan(plan(step("load"), code=code))
+    assert "code     2 files, 1.5 KB, of /p" in text
+    assert "left out .env (looks like a secret)" in text
+    text = show_plan(plan(step("load"), code=PlannedCode(project="/p", problem="it is too large")))
+    assert "code     no package of /p: it is too large" in text
+
+
+def test_a_pipeline_without_steps() -> None:
+    assert "plan of digits · 0 steps" in show_plan(plan())
+    assert "No steps." not in show_plan(plan()).splitlines()[0]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_is_wider_than_the_page(width: int) -> None:
+    long = "a_step_whose_name_is_really_rather_long_for_a_page"
+    tasks = (attrs.evolve(RUNS, reason="code changed: " + ", ".join(f"function_{i}" for i in range(30))),)
+    steps = [step(f"{long}_{i}", tasks=tasks, target="a-cluster", backend="slurm") for i in range(12)]
+    text = show_plan(plan(*steps, step("join", *(s.name for s in steps))), page=Page(width))
+    assert max(cells(line) for line in text.splitlines()) <= width
+
+
+def test_colours_only_where_they_are_wanted() -> None:
+    steps = (step("load"), mapped(REUSED, RUNS))
+    plain = show_plan(plan(*steps))
+    coloured = show_plan(plan(*steps), page=Page(100, colour=True))
+    assert "\x1b" not in plain
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == plain

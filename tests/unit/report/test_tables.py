@@ -1,0 +1,206 @@
+"""What ``upshift runs`` and ``upshift show`` print, from records in a real store and catalog."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+import attrs
+import pytest
+
+from recorder import LONG, STARTED, Recorder
+from upshift.report.layout import Page, cells
+from upshift.report.tables import runs_table, show_run, summary
+from upshift.spec import Failure, TaskId
+from upshift.store.artifacts import save
+from upshift.store.rows import RunRow
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    return Recorder(tmp_path)
+
+
+def test_a_run_has_a_header(recorder: Recorder) -> None:
+    text = show_run(recorder.run()).splitlines()
+    assert text[0] == "run 20261121-aaaa · digits · completed"
+    assert text[1].split() == ["target", "local"]
+    assert text[2].endswith("), took 1 min 33 s")
+    assert text[3].split() == ["by", "ada"]
+    assert text[4].split() == ["tags", "nightly"]
+    assert text[5].split(maxsplit=1) == ["params", "lr=0.1, data=<bytes, 3 KB>"]
+
+
+def test_each_step_shows_the_four_records_side_by_side(recorder: Recorder) -> None:
+    run = recorder.run()
+    recorder.task("load", seconds=0.31, cpus=0.93)
+    lines = summary(run).splitlines()
+    assert lines[0].split() == ["step", "status", "time", "asked", "granted", "seen", "used"]
+    assert lines[2].split() == [
+        "load",
+        "completed",
+        "310",
+        "ms",
+        "–",
+        "2",
+        "CPU",
+        "(0-1)",
+        "2",
+        "CPU",
+        "0.93",
+        "CPU",
+        "mean",
+    ]
+    assert lines[3].split() == ["–", "4", "GB", "23.4", "GB", "812", "MB", "peak"]
+    used = lines[0].index("used")
+    assert lines[2][used:] == "0.93 CPU mean"
+    assert lines[3][used:] == "812 MB peak"
+
+
+def test_a_mapped_step_is_one_row_with_counts_and_ranges(recorder: Recorder) -> None:
+    run = recorder.run()
+    for index in range(12):
+        recorder.task("train", index, seconds=1.1 + index / 5, cpus=1 + index / 20, why="`normalize` changed")
+    lines = [line for line in summary(run).splitlines() if "train" in line or "changed" in line]
+    assert lines[0].startswith("train ×12  ")
+    assert "1.10–3.30 s" in lines[0]
+    assert lines[0].endswith("1–1.55 CPU mean")
+    assert lines[1].startswith("  `normalize` changed")
+
+
+def test_tasks_shows_each_task_of_a_mapped_step(recorder: Recorder) -> None:
+    run = recorder.run()
+    for index in range(3):
+        recorder.task("train", index)
+    names = [line.split()[0] for line in show_run(run, tasks=True).splitlines() if line.startswith("train[")]
+    assert names == ["train[0]", "train[1]", "train[2]"]
+
+
+def test_a_grant_below_the_request_is_marked_and_explained(recorder: Recorder) -> None:
+    run = recorder.run()
+    recorder.task("train", 0)
+    text = summary(run)
+    assert "1 GPU  no GPU !" in text
+    assert text.splitlines()[-1] == "! less than was asked for"
+
+
+def test_a_reused_task_shows_why_and_the_records_of_the_original(recorder: Recorder) -> None:
+    recorder.run()
+    recorder.task("load", cpus=0.5)
+    original = TaskId(run=recorder.id, step="load")
+    recorder.id = "20261121-bbbb"
+    run = recorder.run(id=recorder.id)
+    recorder.reused("load", original, "same as in run 20261121-aaaa")
+    text = summary(run)
+    assert "load            " in text
+    assert "reused" in text
+    assert "0.5 CPU mean" in text
+    assert "same as in run" in text
+
+
+def test_failures_stand_below_the_table_with_reason_traceback_and_remedy(recorder: Recorder) -> None:
+    run = recorder.run(status="failed")
+    recorder.task(
+        "choose",
+        attempt=2,
+        failure=Failure(
+            reason="user-error",
+            message="ValueError: " + "all the same " * 12,
+            traceback='Traceback (most recent call last):\n  File "p.py", line 3, in choose\nValueError: x',
+            fix="Look at the scores.",
+        ),
+    )
+    recorder.task("load", failure=Failure(reason="timeout", message="it took too long", where="p.py:7"))
+    text = show_run(run)
+    assert "choose failed (user-error)\n  ValueError: all the same all the same" in text
+    assert '    Traceback (most recent call last):\n      File "p.py", line 3, in choose\n' in text
+    assert "  fix:   Look at the scores." in text
+    assert "load failed (timeout)\n  it took too long\n  where: p.py:7" in text
+
+
+def test_only_the_first_failures_are_told_in_full(recorder: Recorder) -> None:
+    run = recorder.run(status="failed")
+    for index in range(25):
+        recorder.task("train", index, failure=Failure(reason="user-error", message=f"no {index}"))
+    text = show_run(run)
+    assert text.count("failed (user-error)") == 10
+    assert "… and 15 more failures: upshift show 20261121-aaaa --json" in text
+
+
+def test_outputs_have_name_type_and_size(recorder: Recorder) -> None:
+    run = recorder.run()
+    recorder.task("load", outputs={"output": save({"a": 1}, recorder.store)})
+    for index in range(3):
+        recorder.task("train", index, outputs={"output": save(b"x" * 5000, recorder.store)})
+    lines = show_run(run).splitlines()[-4:]
+    assert [line.split() for line in lines if "─" not in line] == [
+        ["output", "type", "size"],
+        ["load", "dict", "7", "B"],
+        ["train", "3", "×", "bytes", "15", "KB"],
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_it_fits_the_page(recorder: Recorder, width: int) -> None:
+    run = recorder.run(status="failed", tags=("a-long-tag",) * 12)
+    recorder.task("load", why="`a_function_with_a_long_name` in features/preparation.py changed, and more")
+    for index in range(12_345 // 1000):
+        recorder.task("train", index, seconds=200 + index, cpus=1 + index / 20)
+    recorder.task("choose", failure=Failure(reason="user-error", message="word " * 100, fix="do " * 100))
+    recorder.task(LONG, outputs={"output": save([1], recorder.store)})
+    text = show_run(run, page=Page(width=width))
+    assert max(map(cells, text.splitlines())) <= width
+    assert LONG in text
+
+
+def test_colours_change_nothing_but_the_colours(recorder: Recorder) -> None:
+    run = recorder.run(status="failed")
+    recorder.task("train", 0, why="no earlier run of it")
+    recorder.task("choose", failure=Failure(reason="user-error", message="no", traceback="Traceback:\n  x"))
+    painted = show_run(run, page=Page(colour=True))
+    assert "\x1b[31mfailed\x1b[0m" in painted
+    assert re.sub(r"\x1b\[\d+m", "", painted) == show_run(run)
+
+
+def test_a_run_that_has_not_begun_shows_its_steps(recorder: Recorder) -> None:
+    text = summary(recorder.run(status="running", ended=None))
+    assert [line.split()[:2] for line in text.splitlines()[2:5]] == [
+        ["load", "pending"],
+        ["train", "pending"],
+        ["choose", "pending"],
+    ]
+
+
+def _rows(count: int, **fields: object) -> list[RunRow]:
+    row = RunRow(
+        id="r",
+        pipeline="digits",
+        status="completed",
+        target="local",
+        store="/s",
+        started=STARTED,
+        **fields,  # type: ignore[arg-type]
+    )
+    return [attrs.evolve(row, id=f"20261121-{i:04}") for i in range(count)]
+
+
+def test_runs_are_listed_one_a_line() -> None:
+    now = datetime.fromtimestamp(STARTED + 7200, timezone.utc)
+    rows = _rows(2, ended=STARTED + 4.2, tags=("nightly", "gpu"))
+    lines = runs_table(rows, now=now).splitlines()
+    assert lines[0].split() == ["run", "pipeline", "status", "started", "took", "tags"]
+    assert len(lines) == 4
+    assert lines[2].startswith("20261121-0000  digits    completed  2026-11-21 ")
+    assert lines[2].endswith("  2 hours ago  4.20 s  nightly, gpu")
+
+
+def test_the_id_of_a_run_is_never_cut() -> None:
+    rows = [attrs.evolve(row, pipeline="p" * 70, tags=("t" * 70,)) for row in _rows(3, ended=STARTED + 1)]
+    text = runs_table(rows, page=Page(width=80))
+    assert max(map(cells, text.splitlines())) <= 80
+    assert all(row.id in text for row in rows)
+
+
+def test_no_runs_is_said() -> None:
+    assert runs_table([]) == "No runs."

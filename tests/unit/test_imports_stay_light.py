@@ -1,0 +1,36 @@
+"""What `import upshift` brings along, and what the layers allow, cannot all be seen statically."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("numpy", "pandas", "pyarrow", "torch", "rich", "click", "psutil", "sqlite3", "asyncio", "pynvml")
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules that are loaded after running this code in a fresh interpreter."""
+    script = f"{code}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import upshift",
+        "from upshift import step, pipeline, unmapped, ResourceSettings, DockerSettings",
+        "import upshift.worker.forkserver",
+    ],
+)
+def test_no_heavy_package_comes_along(code: str) -> None:
+    assert loaded_by(code).isdisjoint(HEAVY)
+
+
+def test_every_public_name_is_there() -> None:
+    import upshift
+
+    for name in upshift.__all__:
+        assert getattr(upshift, name) is not None
