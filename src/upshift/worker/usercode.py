@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from upshift.worker import importing
+
 _importing = 0
 _ignored_calls = 0
 _began: float | None = None
@@ -115,6 +117,7 @@ def add_paths(paths: Sequence[Path]) -> None:
         if folder in sys.path:
             sys.path.remove(folder)
         sys.path.insert(0, folder)
+        importing.watch(folder)
     importlib.invalidate_caches()
 
 
@@ -162,7 +165,8 @@ def import_module(name: str, file: Path | None = None) -> ModuleType:
             importlib.import_module(package)
         spec = importlib.util.find_spec(name) if file is None else None
         if spec is None and file is not None:
-            spec = importlib.util.spec_from_file_location(name, file)
+            loader = importing.ExactLoader(name, str(file))
+            spec = importlib.util.spec_from_file_location(name, file, loader=loader)
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         module = importlib.util.module_from_spec(spec)

@@ -2,7 +2,7 @@
 
 A notebook that imported ``helpers.py`` runs the old code after the file was edited, while a task in a
 fresh interpreter runs the new. A file that is older than this process cannot have changed since it
-was imported. For any other the functions are compared with the file's, by bytecode; what cannot be
+was imported, unless Python took bytecode from before the last edit. For any other the functions are compared with the file's, by bytecode; what cannot be
 compared counts as written and as loaded, both.
 """
 
@@ -15,6 +15,7 @@ from types import CodeType
 
 from upshift.authoring.fingerprint.bytecode import code_digest
 from upshift.authoring.fingerprint.sources import Sources
+from upshift.worker.importing import older_bytecode
 from upshift.worker.usercode import importing_began
 
 _MARGIN = 0.05
@@ -45,7 +46,7 @@ class Freshness:
             return False
         known = self._doubtful.get(file)
         if known is None:
-            known = self._doubtful[file] = _newer_than_process(file)
+            known = self._doubtful[file] = _newer_than_process(file) or older_bytecode(file)
         return known
 
     def loaded(self, file: str, code: CodeType) -> bool:
