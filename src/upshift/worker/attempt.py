@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -35,8 +33,6 @@ ENFORCED = "supervisor"
 
 EXITING = 10.0
 """Seconds that a process is given to end after it has said that its step returned."""
-
-_numbers = itertools.count(1)
 
 
 class Born(NamedTuple):
@@ -126,7 +122,7 @@ class Attempt:
         self._timers: list[Timer] = []
         self._exiting = Timer(self._kill)
         self._over = False
-        self._scratch = os.path.join(tempfile.gettempdir(), f"upshift-{supervisor}-{next(_numbers)}")
+        self._scratch = scratch.unused()
         self._memory, bounds = self._bounds(supervisor)
         self._bound_cpus = bounds.cpus or ()
         self._started = time.time()

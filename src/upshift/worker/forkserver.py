@@ -26,7 +26,6 @@ import fcntl
 import os
 import signal
 import socket
-import tempfile
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -105,8 +104,7 @@ def sweep(place: Place) -> None:
         proc.kill(left)
         for descriptor in watched:
             _wait_for_exit(descriptor)
-    for folder in Path(tempfile.gettempdir()).glob(f"upshift-{place.name}-*"):
-        scratch.remove(str(folder))
+    scratch.sweep()
     place.remove()
 
 
@@ -124,6 +122,7 @@ def serve(listener: socket.socket, place: Place) -> NoReturn:
     code = 0
     try:
         _settle(place)
+        scratch.sweep()
         ForkServer(listener, place).run()
         place.remove()
     except BaseException:  # the engine reads it from the file when the server is gone

@@ -13,16 +13,14 @@ from typing import Any
 
 import pytest
 
-from upshift.errors import BlobDamaged, BlobMissing, NotSerializable
+from upshift.errors import BlobDamaged, BlobMissing, NotSerializable, StoreUnavailable
 from upshift.store.artifacts import load, save, verify
+from upshift.store.serializers import scratch
 from upshift.store.store import Store, open_store
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "store"))
 
 
@@ -170,23 +168,45 @@ def test_a_missing_or_damaged_file_of_a_folder_is_noticed(store: Store, folder: 
     assert size == 1
 
 
-def test_copies_go_when_the_process_ends(store: Store, folder: Path, tmp_path: Path) -> None:
+READ = """
+import os, signal, sys, pathlib
+from upshift.store.store import open_store
+from upshift.store.artifacts import save, load
+store = open_store(sys.argv[1])
+print(load(save(pathlib.Path(sys.argv[2]), store), store), flush=True)
+"""
+
+
+def read_elsewhere(program: str, store: Store, folder: Path) -> Path:
+    """The path of the copy that a process of its own has made."""
+    command = [sys.executable, "-c", program, store.address, folder]
+    return Path(subprocess.run(command, capture_output=True, text=True, check=False).stdout.rstrip("\n"))
+
+
+def test_copies_are_in_the_home_and_go_when_the_process_ends(
+    store: Store, folder: Path, upshift_home: Path
+) -> None:
     (folder / "inner").chmod(0o550)
-    program = (
-        "import sys, pathlib\n"
-        "from upshift.store.store import open_store\n"
-        "from upshift.store.artifacts import save, load\n"
-        "store = open_store(sys.argv[1])\n"
-        "print(load(save(pathlib.Path(sys.argv[2]), store), store))\n"
-    )
-    scratch = tmp_path / "own"
-    scratch.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", program, store.address, folder],
-        env={**os.environ, "TMPDIR": str(scratch)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith(str(scratch))
-    assert list(scratch.iterdir()) == []
+    copy = read_elsewhere(READ, store, folder)
+    assert copy.is_relative_to(upshift_home / "scratch")
+    assert list((upshift_home / "scratch").iterdir()) == []
+
+
+def test_copies_of_a_process_that_was_killed_go_when_another_one_comes(
+    store: Store, folder: Path, upshift_home: Path
+) -> None:
+    copy = read_elsewhere(READ + "os.kill(os.getpid(), signal.SIGKILL)", store, folder)
+    assert (copy / "a.txt").read_text() == "a"
+    mine = there(save(folder, store), store)
+    assert not copy.exists()
+    scratch.sweep()
+    assert (mine / "a.txt").read_text() == "a", "what is in use stays"
+
+
+def test_a_home_that_cannot_be_written_is_named(store: Store, folder: Path, upshift_home: Path) -> None:
+    artifact = save(folder, store)
+    upshift_home.write_text("a file")
+    with pytest.raises(StoreUnavailable, match="files cannot be copied from the store") as caught:
+        load(artifact, store)
+    assert str(upshift_home) in str(caught.value)
+    assert "Set UPSHIFT_HOME" in str(caught.value)

@@ -15,9 +15,9 @@ from typing import Any
 
 from upshift.errors import NotSerializable
 from upshift.store.digest import Bytes
-from upshift.store.files import available, copy
+from upshift.store.files import copy
+from upshift.store.serializers import scratch
 from upshift.store.serializers.protocol import Serializer
-from upshift.store.serializers.scratch import new_folder
 from upshift.store.store import Store
 
 _MARK = b"path\n"
@@ -47,8 +47,8 @@ class PathSerializer(Serializer):
 
     def load(self, content: memoryview, store: Store) -> object:
         data = _parse(content)
-        top = os.path.join(new_folder(), data["name"])
-        with available("read", store.address):
+        with scratch.written():
+            top = os.path.join(scratch.new_folder(), data["name"])
             _materialize(data["entries"], top, store)
         return Path(top)
 
