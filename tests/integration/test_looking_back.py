@@ -64,7 +64,7 @@ def test_show_as_json_has_the_documented_form(history: Project) -> None:
     assert shown["params"] == {"name": "world"}
     assert [s["name"] for s in shown["steps"]] == ["greet", "count"]
     (task,) = shown["steps"][0]["tasks"]
-    assert set(task) == {"index", "status", "cached", "cache_reason", "outputs", "attempts"}
+    assert set(task) == {"index", "status", "cached", "cache_reason", "outputs", "attempts", "origin"}
     (output,) = task["outputs"]
     assert set(output) == {"name", "type", "digest", "bytes"}
     assert output["type"] == "str"
@@ -72,11 +72,34 @@ def test_show_as_json_has_the_documented_form(history: Project) -> None:
     (attempt,) = task["attempts"]
     assert set(attempt) == {
         "number", "status", "reason", "backend", "node", "started", "ended", "error",
-        "asked", "granted", "seen", "used",
+        "asked", "granted", "seen", "used", "run",
     }  # fmt: skip
+    assert (task["origin"], attempt["run"]) == (None, shown["id"])
     assert attempt["backend"] == "local"
     assert attempt["error"] is None
     assert attempt["started"] <= attempt["ended"]
+
+
+def test_a_reused_task_gives_the_attempts_of_the_run_that_did_it(project: Project) -> None:
+    code = """
+@step
+def make() -> int:
+    return 3
+
+@pipeline
+def example():
+    return make()
+"""
+    runs = []
+    for _ in range(3):
+        project.run(code)
+        runs.append(upshift.get_run("latest"))
+    assert [run["make"].tasks[0].attempts[-1].run for run in runs] == [runs[0].id] * 3, "who really did it"
+    assert runs[2]["make"].tasks[0].attempts[-1].used == runs[0]["make"].tasks[0].attempts[-1].used
+    (task,) = project.tasks("make")
+    assert task["origin"] == {"run": runs[0].id, "step": "make", "index": None}
+    assert [attempt["run"] for attempt in task["attempts"]] == [runs[0].id]
+    assert task["attempts"][0]["used"]["memory"] is not None
 
 
 def test_a_run_is_found_by_a_unique_prefix(history: Project) -> None:

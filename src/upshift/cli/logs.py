@@ -72,8 +72,6 @@ def log_files(
 
 
 def _attempt(task: Task, number: int | None) -> Attempt | None:
-    if task.cached and number is None:
-        return task.origin
     if number is None:
         return task.attempts[-1] if task.attempts else None
     return next((a for a in task.attempts if a.number == number), None)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from upshift.config.sizes import format_size
 from upshift.report.human import TIMES, count
 from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
-from upshift.report.steps_table import last_attempt
 from upshift.spec.task import Failure
 
 if TYPE_CHECKING:
@@ -32,9 +31,9 @@ def failures(run: Run, page: Page) -> str:
 def _failed(run: Run) -> Iterator[tuple[str, Task, Failure]]:
     for step in run.steps:
         for task in step.tasks:
-            attempt = last_attempt(task)
-            if task.status in ("failed", "cancelled") and attempt is not None and attempt.error is not None:
-                yield str(task.row.task), task, attempt.error
+            error = task.attempts[-1].error if task.attempts else None
+            if task.status in ("failed", "cancelled") and error is not None:
+                yield str(task.row.task), task, error
 
 
 def _failure(name: str, task: Task, failure: Failure, page: Page) -> str:

@@ -75,13 +75,6 @@ def steps_table(run: Run, page: Page, *, tasks: bool = False) -> str:
     return "\n".join(lines)
 
 
-def last_attempt(task: Task) -> Attempt | None:
-    """The attempt that a task's status and records come from; of an earlier run, where it was reused."""
-    if task.cached:
-        return task.origin
-    return task.attempts[-1] if task.attempts else None
-
-
 def _blocks(step: Step, each_task: bool) -> list[Block]:
     tasks = step.tasks
     if not step.mapped or not tasks:
@@ -93,7 +86,7 @@ def _blocks(step: Step, each_task: bool) -> list[Block]:
 
 def _block(name: str, status: str, tasks: Sequence[Task]) -> Block:
     reused = bool(tasks) and all(task.cached for task in tasks)
-    attempts = [attempt for task in tasks if (attempt := last_attempt(task)) is not None]
+    attempts = [task.attempts[-1] for task in tasks if task.attempts]
     seconds = [
         (attempt.ended - attempt.started).total_seconds()
         for attempt in attempts
@@ -121,7 +114,7 @@ def _shares(tasks: Sequence[Task]) -> str:
 
 
 def _tries(tasks: Sequence[Task]) -> str:
-    most = max((len(task.attempts) for task in tasks), default=0)
+    most = max((len(task.attempts) for task in tasks if not task.cached), default=0)
     return f"{'up to ' if len(tasks) > 1 else ''}{count(most, 'attempt')}" if most > 1 else ""
 
 
@@ -150,7 +143,8 @@ def _widths(blocks: Sequence[Block], page: int) -> tuple[list[int], list[int]]:
 
 
 def _lines(block: Block, left: Sequence[int], right: Sequence[int], page: Page) -> list[str]:
-    beside = [line for row in block.records for line in _wrapped(row, right, page)]
+    style = "dim" if block.status == "reused" else None  # these are records of an earlier run
+    beside = [line for row in block.records for line in _wrapped(row, right, page, style)]
     width = sum(left) + GAP * (len(left) - 1)
     name = page.paint(block.name, "bold")
     status = page.paint(block.status, STATUS_STYLES.get(block.status))
@@ -167,9 +161,9 @@ def _lines(block: Block, left: Sequence[int], right: Sequence[int], page: Page) 
     return above + [f"{pad(one, width)}{' ' * GAP}{other}".rstrip() for one, other in sides]
 
 
-def _wrapped(row: Sequence[str], widths: Sequence[int], page: Page) -> list[str]:
+def _wrapped(row: Sequence[str], widths: Sequence[int], page: Page, style: str | None) -> list[str]:
     wrapped = [
-        [page.paint(line, "yellow" if cell.endswith(SHORT) else None) for line in wrap(cell, width)]
+        [page.paint(line, "yellow" if cell.endswith(SHORT) else style) for line in wrap(cell, width)]
         for cell, width in zip(row, widths, strict=True)
     ]
     height = max(map(len, wrapped))

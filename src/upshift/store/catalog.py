@@ -234,15 +234,6 @@ class Catalog:
         rows = self._database.query(sql, (run,))
         return [(step, status, tasks, reused) for step, status, tasks, reused in rows]
 
-    def attempt(self, task: TaskId, number: int) -> AttemptRow | None:
-        """One attempt, or None."""
-        sql = (
-            f"SELECT {', '.join(_ATTEMPT)} FROM attempts "
-            "WHERE run = ? AND step = ? AND ifnull(item, -1) = ifnull(?, -1) AND number = ?"
-        )
-        found = self._database.query(sql, (task.run, task.step, task.index, number))
-        return _attempt_row(found[0]) if found else None
-
     def close(self) -> None:
         """Let go of the file. Whatever is asked next opens it again."""
         self._database.close()

@@ -63,7 +63,14 @@ def _task(task: Task) -> dict[str, Any]:
         "cache_reason": task.cache_reason,
         "outputs": [{"name": name} | _artifact(saved) for name, saved in task.artifacts.items()],
         "attempts": [_attempt(attempt) for attempt in task.attempts],
+        "origin": _origin(task),
     }
+
+
+def _origin(task: Task) -> dict[str, Any] | None:
+    """Which task of an earlier run it was reused from."""
+    origin = task.origin
+    return None if origin is None else {"run": origin.run, "step": origin.step, "index": origin.index}
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
@@ -80,6 +87,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "granted": _hardware(attempt.granted),
         "seen": _hardware(attempt.seen),
         "used": _hardware(attempt.used),
+        "run": attempt.run,
     }
 
 

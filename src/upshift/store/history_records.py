@@ -40,7 +40,7 @@ class RunRecords:
         self.catalog = catalog
         self._store = store
         self._tasks: dict[str, list[TaskRow]] = {}
-        self._attempts: dict[str, dict[TaskId, list[AttemptRow]]] = {}
+        self._attempts: dict[tuple[str, str], dict[TaskId, list[AttemptRow]]] = {}
 
     @property
     def store(self) -> Store:
@@ -99,32 +99,24 @@ class RunRecords:
             self._tasks[step] = self.catalog.tasks(self.row.id, step)
         return self._tasks[step]
 
-    def attempts(self, task: TaskId) -> list[AttemptRow]:
-        """The attempts of a task, in order."""
-        if task.step not in self._attempts:
-            by_task = self._attempts[task.step] = {}
-            for row in self.catalog.attempts(self.row.id, task.step):
-                by_task.setdefault(row.task, []).append(row)
-        return self._attempts[task.step].get(task, [])
-
-    def origin(self, row: TaskRow) -> AttemptRow | None:
-        """The attempt, of whatever run, whose result this task has; None if it has its own."""
+    def attempts(self, row: TaskRow) -> list[AttemptRow]:
+        """The attempts of a task, in order; after its own those whose result it has, if it was reused."""
+        own = self._attempts_of(row.task)
         if row.origin is None:
-            return None
+            return own
         run, step, index, number = row.origin
         task = TaskId(run=run, step=step, index=index)
-        known = self.catalog.attempt(task, number)
-        if known is not None:
-            return known
-        result = self.store.read_result(task, number)
-        return None if result is None else attempt_of(result)
+        behind = [attempt for attempt in self._attempts_of(task) if attempt.number <= number]
+        if not behind:  # the catalog has forgotten that run; the store may have not
+            result = self.store.read_result(task, number)
+            behind = [] if result is None else [attempt_of(result)]
+        return [*own, *behind]
 
     def result(self, row: TaskRow) -> TaskResult | None:
         """What a completed task made: its own result, or the one that it was reused from."""
         if row.status != "completed":
             return None
-        attempts = self.attempts(row.task) if row.origin is None else [self.origin(row)]
-        results = [a.result for a in attempts if a is not None and a.result is not None]
+        results = [attempt.result for attempt in self.attempts(row) if attempt.result is not None]
         return next((r for r in reversed(results) if r.status == "completed"), None)
 
     def asked_and_granted(self, row: AttemptRow) -> tuple[Hardware | None, Hardware | None]:
@@ -139,6 +131,14 @@ class RunRecords:
         from upshift.store.artifacts import load
 
         return load(artifact, self.store)
+
+    def _attempts_of(self, task: TaskId) -> list[AttemptRow]:
+        key = task.run, task.step
+        if key not in self._attempts:
+            by_task = self._attempts[key] = {}
+            for row in self.catalog.attempts(*key):
+                by_task.setdefault(row.task, []).append(row)
+        return self._attempts[key].get(task, [])
 
     def _spec(self, row: AttemptRow) -> TaskSpec | None:
         path = self.store.spec_path(row.task, row.number)

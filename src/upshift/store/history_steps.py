@@ -10,12 +10,33 @@ from typing import Any
 from upshift.errors import NotFound, suggestion
 from upshift.spec.artifact import Artifact
 from upshift.spec.hardware import Hardware
-from upshift.spec.task import Failure
+from upshift.spec.task import Failure, TaskId
 from upshift.store.catalog import AttemptRow, TaskRow
 from upshift.store.history_records import UNFINISHED, RunRecords, utc
 
 
-class Step:
+class _Maker:
+    """Has outputs, and so a value."""
+
+    @functools.cached_property
+    def outputs(self) -> Outputs:
+        """The outputs by name."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def output(self) -> object:
+        """The value; a tuple of several outputs; of a mapped step a list, in order.
+
+        Raises
+        ------
+        NotFound
+            It failed, was skipped or is not over.
+        """
+        values = tuple(self.outputs.values())
+        return values[0] if len(values) == 1 else values
+
+
+class Step(_Maker):
     """A step of a run. ``len(step)`` is its number of tasks so far."""
 
     def __init__(self, name: str, records: RunRecords) -> None:
@@ -36,17 +57,6 @@ class Step:
     def mapped(self) -> bool:
         """Whether the step has one task for each item."""
         return self._records.nodes[self.name].mapped
-
-    @functools.cached_property
-    def output(self) -> object:
-        """The step's value; a tuple of several outputs; a list, in order, of a mapped step.
-
-        Raises
-        ------
-        NotFound
-            It failed, was skipped or is not over.
-        """
-        return _output(self.outputs)
 
     @functools.cached_property
     def outputs(self) -> Outputs:
@@ -81,7 +91,7 @@ class Step:
         return f"<Step {self.name}: {self.status}, {len(self)} task{'' if len(self) == 1 else 's'}>"
 
 
-class Task:
+class Task(_Maker):
     """One instance of a step."""
 
     def __init__(self, row: TaskRow, records: RunRecords) -> None:
@@ -94,14 +104,20 @@ class Task:
 
     @functools.cached_property
     def attempts(self) -> list[Attempt]:
-        """Its own attempts, in order; none if its result was reused."""
-        return [Attempt(row, self._records) for row in self._records.attempts(self.row.task)]
+        """Its attempts, in order. If its result was reused, those that led to it come last.
 
-    @functools.cached_property
-    def origin(self) -> Attempt | None:
-        """The attempt, of an earlier run, whose result was reused; None if this task has its own."""
-        row = self._records.origin(self.row)
-        return None if row is None else Attempt(row, self._records)
+        These are of an earlier run (:attr:`Attempt.run`). Where nothing is known of them any more, there
+        are none.
+        """
+        return [Attempt(row, self._records) for row in self._records.attempts(self.row)]
+
+    @property
+    def origin(self) -> TaskId | None:
+        """The task, of an earlier run, whose result was reused; None if this task has its own."""
+        if self.row.origin is None:
+            return None
+        run, step, index, _ = self.row.origin
+        return TaskId(run=run, step=step, index=index)
 
     @functools.cached_property
     def artifacts(self) -> dict[str, Artifact]:
@@ -110,17 +126,6 @@ class Task:
         if result is None:
             return {}
         return {name: result.outputs[name] for name in self._order(result.outputs)}
-
-    @functools.cached_property
-    def output(self) -> object:
-        """The task's value; a tuple of several outputs.
-
-        Raises
-        ------
-        NotFound
-            It failed, was skipped or is not over.
-        """
-        return _output(self.outputs)
 
     @functools.cached_property
     def outputs(self) -> Outputs:
@@ -151,12 +156,21 @@ class Task:
 
 
 class Attempt:
-    """One try of a task, and its four records: asked, granted, seen, used."""
+    """One try of a task, and its four records: asked, granted, seen, used.
+
+    Attributes
+    ----------
+    run
+        Id of the run that it belongs to: an earlier one, where its result was reused.
+    number
+        From 1.
+    """
 
     def __init__(self, row: AttemptRow, records: RunRecords) -> None:
         self.row = row
         self._records = records
         self.number = row.number
+        self.run = row.task.run
         self.status = row.status
         self.backend = row.backend
         self.error: Failure | None = row.result.failure if row.result else row.failure
@@ -195,7 +209,7 @@ class Attempt:
 
     @property
     def log(self) -> str:
-        """What the attempt has printed so far."""
+        """What the attempt has printed so far; of a progress bar the last frame."""
         path = self._records.store.log_path(self.row.task, self.number)
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
@@ -249,11 +263,6 @@ class Outputs(Mapping[str, object]):
 
 def _column(each: list[Outputs], name: str) -> list[object]:
     return [outputs[name] for outputs in each]
-
-
-def _output(outputs: Outputs) -> object:
-    values = tuple(outputs.values())
-    return values[0] if len(values) == 1 else values
 
 
 def _no_output(what: str, status: str, failure: Failure | None = None) -> NotFound:

@@ -96,8 +96,6 @@ def test_tasks_and_attempts_come_back_as_they_were(catalog: Catalog) -> None:
     assert catalog.tasks("one", "train") == [whole]
     assert catalog.tasks("one", "tra") == []
     assert catalog.attempts("one") == [lost, attempt]
-    assert catalog.attempt(lost.task, 1) == lost
-    assert catalog.attempt(lost.task, 2) is None
 
 
 def test_a_task_that_is_recorded_again_has_its_new_status_only(catalog: Catalog) -> None:

@@ -13,6 +13,7 @@ from upshift.config import ResourceSettings
 from upshift.config.configuration import Configuration
 from upshift.errors import NotFound, StoreError
 from upshift.graph.model import Collection, Constant, FromStep, Graph, Node, StepDefinition
+from upshift.report.tables import show_run
 from upshift.spec import (
     Code,
     Device,
@@ -265,12 +266,61 @@ def test_a_reused_task_gives_the_earlier_result_and_its_reason(recorder: Recorde
     run = get_run(id, recorder.configuration)
     assert run["report"].output == {"a": 1}
     seen = run["report"].tasks[0]
-    assert (seen.cached, seen.cache_reason, seen.attempts) == (True, "nothing changed", [])
-    assert seen.origin is not None
-    assert (seen.origin.row.task, seen.origin.used) == (origin, USED)
+    assert (seen.cached, seen.cache_reason, seen.origin) == (True, "nothing changed", origin)
+    [attempt] = seen.attempts
+    assert (attempt.run, attempt.number, attempt.used) == ("early", 1, USED)
     shown = run_as_json(run)["steps"][2]["tasks"][0]
-    assert (shown["cached"], shown["cache_reason"], shown["attempts"]) == (True, "nothing changed", [])
+    assert (shown["cached"], shown["cache_reason"]) == (True, "nothing changed")
+    assert shown["origin"] == {"run": "early", "step": "report", "index": None}
+    assert [(a["run"], a["used"]) for a in shown["attempts"]] == [("early", USED.as_json())]
     assert shown["outputs"][0]["digest"] == run["report"].tasks[0].artifacts["output"].digest
+
+
+def reused(recorder: Recorder, *attempts: AttemptRow, number: int = 1) -> Run:
+    """A run with one task, reused from the attempt of this number of run ``early``."""
+    id = recorder.start("late", graph_of(recorder))
+    row = TaskRow(
+        task=TaskId(run=id, step="report"),
+        status="completed",
+        cached=True,
+        origin=("early", "report", None, number),
+    )
+    recorder.catalog.record([row], attempts)
+    return get_run(id, recorder.configuration)
+
+
+def test_a_reused_task_gives_every_attempt_that_led_to_its_result_and_none_after(recorder: Recorder) -> None:
+    early = TaskId(run="early", step="report")
+    tries = [
+        AttemptRow(task=early, number=number, status=status, backend="local")
+        for number, status in enumerate(("failed", "completed", "running"), start=1)
+    ]
+    mine = AttemptRow(
+        task=TaskId(run="late", step="report"), number=1, status="failed", backend="local", reason="timeout"
+    )
+    found = reused(recorder, *tries, mine, number=2)["report"].tasks[0].attempts
+    assert [(a.run, a.number, a.status) for a in found] == [
+        ("late", 1, "failed"),
+        ("early", 1, "failed"),
+        ("early", 2, "completed"),
+    ]
+
+
+def test_a_reused_task_whose_origin_is_known_to_the_store_only(recorder: Recorder) -> None:
+    recorder.store.create_result(
+        TaskResult(task=TaskId(run="early", step="report"), attempt=1, status="completed", used=USED)
+    )
+    [attempt] = reused(recorder)["report"].tasks[0].attempts
+    assert (attempt.run, attempt.used) == ("early", USED)
+
+
+def test_a_reused_task_whose_origin_was_deleted_has_no_attempts(recorder: Recorder) -> None:
+    run = reused(recorder)
+    task = run["report"].tasks[0]
+    assert (task.attempts, task.artifacts) == ([], {})
+    shown = run_as_json(run)["steps"][2]["tasks"][0]
+    assert (shown["attempts"], shown["outputs"], shown["origin"]["run"]) == ([], [], "early")
+    assert "reused" in show_run(run)
 
 
 def test_what_an_attempt_without_a_result_asked_for_is_known(recorder: Recorder) -> None:
@@ -324,13 +374,13 @@ def test_show_json_has_exactly_this_shape(run: Run) -> None:
     step = shown["steps"][1]
     assert (list(step), step["name"], step["status"]) == (["name", "status", "tasks"], "train", "completed")
     task = step["tasks"][1]
-    assert list(task) == ["index", "status", "cached", "cache_reason", "outputs", "attempts"]
+    assert list(task) == ["index", "status", "cached", "cache_reason", "outputs", "attempts", "origin"]
     assert (task["index"], task["cached"], task["cache_reason"]) == (1, False, "never ran before")
     [output] = task["outputs"]
     assert list(output) == ["name", "type", "digest", "bytes"]
     assert (output["name"], output["type"], output["bytes"]) == ("output", "int", 2)
     [attempt] = task["attempts"]
-    keys = "number status reason backend node started ended error asked granted seen used"
+    keys = "number status reason backend node started ended error asked granted seen used run"
     assert list(attempt) == keys.split()
     assert attempt["asked"] == ASKED.as_json()
     assert attempt["used"]["peak_memory"] == 120
