@@ -152,6 +152,106 @@ def test_resuming_a_completed_run_repeats_nothing(project: Project) -> None:
     assert upshift.get_run("latest").output == 42
 
 
+TWO = """
+from pathlib import Path
+
+def note(name: str) -> None:
+    with open(f"{name}.log", "a") as log:
+        log.write("ran\\n")
+
+@step
+def first() -> int:
+    note("first")
+    return 20
+
+@step
+def second(x: int) -> int:
+    note("second")
+    if not Path("go").exists():
+        raise RuntimeError("not yet")
+    return x + 1
+
+@pipeline
+def example():
+    return second(first())
+"""
+
+
+def test_a_run_without_cache_is_resumed_without_cache(project: Project) -> None:
+    Path(project.folder, "go").touch()
+    project.run(TWO)  # what it did would be reused
+    Path(project.folder, "go").unlink()
+    project.upshift("run", "pipeline.py", "--no-cache", expect=1)
+    assert (times(project, "first.log"), times(project, "second.log")) == (2, 2)
+    Path(project.folder, "go").touch()
+    rebuilt = project.python("-m", "upshift.store.rebuild")
+    assert "2 runs" in rebuilt.out
+    project.upshift("resume", "latest")
+    # What this run did is kept, and what another run did is not taken.
+    assert (times(project, "first.log"), times(project, "second.log")) == (2, 3)
+    assert [task["cached"] for step in project.show()["steps"] for task in step["tasks"]] == [False] * 2
+
+
+def test_resume_without_cache_runs_again_what_the_run_had_from_others(project: Project) -> None:
+    project.run(TWO, expect=1)
+    project.upshift("run", "pipeline.py", expect=1)
+    assert project.tasks("first")[0]["cached"]
+    Path(project.folder, "go").touch()
+    project.upshift("resume", "latest", "--no-cache")
+    assert times(project, "first.log") == 2
+    assert not project.tasks("first")[0]["cached"]
+
+
+def test_a_strict_run_is_resumed_strictly(project: Project) -> None:
+    code = """
+from pathlib import Path
+
+@step(settings={"resources": ResourceSettings(gpu_count=GPUS)})
+def f() -> int:
+    return 1 if Path("go").exists() else 1 // 0
+
+@pipeline
+def example():
+    return f()
+"""
+    project.run(code.replace("GPUS", "0"), "--strict", expect=1)
+    Path(project.folder, "go").touch()
+    project.write(code.replace("GPUS", "8"))
+    outcome = project.upshift("resume", "latest", expect=2)
+    assert "gpu_count" in outcome.err or "GPU" in outcome.err
+    project.upshift("resume", "latest", "--best-effort")
+
+
+def test_a_run_that_keeps_going_is_resumed_so(project: Project) -> None:
+    code = """
+from pathlib import Path
+
+@step
+def bad() -> int:
+    return 1 // 0
+
+@step
+def once(x: int) -> int:
+    if not Path("go").exists():
+        raise RuntimeError("not yet")
+    return x + 1
+
+@pipeline
+def example():
+    bad()
+    value = 0
+    for _ in range(5):
+        value = once(value)
+    return value
+"""
+    project.run(code, "--keep-going", expect=1)
+    Path(project.folder, "go").touch()
+    project.upshift("resume", "latest", expect=1)
+    run = upshift.get_run("latest")
+    assert run.status == "failed"
+    assert run["once_5"].output == 5
+
+
 def test_resume_of_a_failed_run_uses_the_code_as_it_is_now(project: Project) -> None:
     code = """
 @step

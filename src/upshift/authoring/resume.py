@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound
@@ -23,7 +21,14 @@ if TYPE_CHECKING:
     from upshift.store.store import Store
 
 
-def resume(ref: str, *, same_code: bool = False) -> Run[Any]:
+def resume(
+    ref: str,
+    *,
+    same_code: bool = False,
+    strict: bool | None = None,
+    cache: bool | None = None,
+    keep_going: bool | None = None,
+) -> Run[Any]:
     """Finish a run: what is done is not run again.
 
     Parameters
@@ -33,6 +38,11 @@ def resume(ref: str, *, same_code: bool = False) -> Run[Any]:
     same_code
         Whether to use the pipeline as it was recorded; else as it is in its file now, and what
         that changes runs again.
+    strict, keep_going
+        As for :func:`~upshift.pipeline`; None: as the run was started, or last resumed.
+    cache
+        Whether results of other runs may be reused; None: likewise. What this run has done itself
+        is kept in any case.
 
     Raises
     ------
@@ -44,26 +54,27 @@ def resume(ref: str, *, same_code: bool = False) -> Run[Any]:
         A step failed.
     """
     from upshift.authoring.running import watched
-    from upshift.engine import RunOptions
 
     with watched(None) as progress:
-        return resume_run(ref, same_code=same_code, options=RunOptions(), progress=progress)
+        return resume_run(
+            ref, same_code=same_code, strict=strict, reuse=cache, keep_going=keep_going, progress=progress
+        )
 
 
-def resume_run(ref: str, *, same_code: bool, options: RunOptions, progress: Progress) -> Run[Any]:
+def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool | None) -> Run[Any]:
     """Finish a run; what :func:`resume` and ``upshift resume`` both do.
 
     Parameters
     ----------
     ref, same_code
         As for :func:`resume`.
-    options
-        How to go on; the run's own target and tags count where they say nothing.
     progress
         Who watches.
+    changes
+        Fields of :class:`~upshift.engine.RunOptions` that the user says anew; None: as recorded.
     """
     from upshift.authoring.project import code_of
-    from upshift.authoring.running import as_graph_errors, merged, source_of
+    from upshift.authoring.running import as_graph_errors, merged, remembered, source_of
     from upshift.config.configuration import load_configuration
     from upshift.engine import execute
     from upshift.store.catalog import open_catalog
@@ -76,10 +87,8 @@ def resume_run(ref: str, *, same_code: bool, options: RunOptions, progress: Prog
     finally:
         catalog.close()
     store = open_store(row.store, durability=configuration.durability)
-    options = attrs.evolve(
-        options, target=options.target or row.target, tags=tuple(dict.fromkeys((*row.tags, *options.tags)))
-    )
     pipeline = None if same_code else pipeline_of(row)
+    asked = settled = recorded_options(row, settled=pipeline is None, **changes)
     if pipeline is None:
         graph, source = recorded_graph(row, store), row.source
         code = recorded_code(row, package=same_code)
@@ -88,13 +97,13 @@ def resume_run(ref: str, *, same_code: bool, options: RunOptions, progress: Prog
             graph = pipeline.build(_arguments(row, store), store)
         code = code_of(pipeline.callee.function)
         source = {**source_of(pipeline), "cwd": row.source.get("cwd")}
-        options = merged(pipeline, options)
+        settled = merged(pipeline, asked)
     return execute(
         graph,
         code=code,
-        source=source,
+        source={**source, "run": remembered(asked, settled)},
         configuration=configuration,
-        options=options,
+        options=settled,
         progress=progress,
         resume=row.id,
     )
@@ -139,6 +148,25 @@ def recorded_graph(row: RunRow, store: Store) -> Graph:
             fix="Start it anew: it cannot be resumed.",
         )
     return from_json(Graph, content)
+
+
+def recorded_options(row: RunRow, *, settled: bool, **changes: bool | None) -> RunOptions:
+    """How a run was to be done, with what the user says anew.
+
+    Parameters
+    ----------
+    row
+        The run. One that is older than this record has the usual options.
+    settled
+        Whether what the pipeline itself said is to be in them.
+    changes
+        Fields with other values; None: as recorded.
+    """
+    from upshift.engine import RunOptions
+
+    recorded = row.source.get("run", {}).get("settled" if settled else "asked", {})
+    said = {name: value for name, value in changes.items() if value is not None}
+    return decode(RunOptions, {**recorded, **said, "target": row.target, "tags": row.tags})
 
 
 def recorded_code(row: RunRow, *, package: bool) -> Code:

@@ -43,14 +43,15 @@ def start(
     UpshiftError
         Before anything has run; or RunFailed, with ``.run``.
     """
-    graph, options, configuration = composed(pipeline, arguments, options or RunOptions())
+    asked = options or RunOptions()
+    graph, settled, configuration = composed(pipeline, arguments, asked)
     with watched(progress) as watcher:
         return execute(
             graph,
             code=code_of(pipeline.callee.function),
-            source=source_of(pipeline),
+            source={**source_of(pipeline), "run": remembered(asked, settled)},
             configuration=configuration,
-            options=options,
+            options=settled,
             progress=watcher,
         )
 
@@ -129,9 +130,26 @@ def merged(pipeline: Pipeline[Any, Any], options: RunOptions) -> RunOptions:
         options,
         target=options.target or own.on,
         strict=own.strict if options.strict is None else options.strict,
-        keep_going=options.keep_going or own.on_failure == "continue",
+        keep_going=_continues(own.on_failure) if options.keep_going is None else options.keep_going,
         tags=tuple(dict.fromkeys((*own.tags, *options.tags))),
     )
+
+
+def _continues(on_failure: str | None) -> bool | None:
+    return None if on_failure is None else on_failure == "continue"
+
+
+def remembered(asked: RunOptions, settled: RunOptions) -> dict[str, Any]:
+    """The options of a run, for whoever resumes it.
+
+    Parameters
+    ----------
+    asked
+        As the user gave them: what they leave open is for the pipeline to say, as it is then.
+    settled
+        With what the pipeline said: for a graph that is taken as it was recorded.
+    """
+    return {"asked": encode(asked), "settled": encode(settled)}
 
 
 def source_of(pipeline: Pipeline[Any, Any]) -> dict[str, Any]:

@@ -23,7 +23,11 @@ import click
     "Default: best effort on this machine, strict elsewhere.",
 )  # fmt: skip
 @click.option("--no-cache", is_flag=True, help="Run every task, whatever earlier runs have done already.")
-@click.option("--keep-going", is_flag=True, help="After a failure, still run what does not depend on it.")
+@click.option(
+    "--keep-going/--stop-on-failure", "keep_going", default=None,
+    help="After a failure, still run what does not depend on it, or stop. "
+    "Default: as the pipeline has it, else stop.",
+)  # fmt: skip
 @click.option(
     "-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag to find the run by. Repeatable."
 )
@@ -34,7 +38,7 @@ def run(
     target: str | None,
     strict: bool | None,
     no_cache: bool,
-    keep_going: bool,
+    keep_going: bool | None,
     tags: tuple[str, ...],
 ) -> int:
     """Run a pipeline.

@@ -81,7 +81,7 @@ class Driver:
         self._journal = work.journal
         self._keys = Keys()
         self._changes: dict[Task, TaskChange] = {}
-        self._unexplained: list[Task] = []
+        self._unexplained: list[tuple[Task, Mapping[str, Value]]] = []
         self._timers: list[tuple[float, int, Task]] = []
         self._retries = 0
         self._submits = 0
@@ -144,8 +144,8 @@ class Driver:
                 self._admit(self._walk.ready.popleft())
             self._launch()
         self._launch()
-        for task in self._unexplained:
-            task.cache_reason = self._work.reuse.why(task)
+        for task, inputs in self._unexplained:
+            task.cache_reason = self._work.reuse.why(task, inputs)
             if task.status == RUNNING:  # submitted; nobody has said yet that it started
                 self._journal.task(task, status=PENDING)
         self._unexplained.clear()
@@ -178,7 +178,7 @@ class Driver:
             else:
                 task.cache_reason = found
                 if found is None:
-                    self._unexplained.append(task)
+                    self._unexplained.append((task, inputs))
                 self._queue(task)
 
     def _queue(self, task: Task) -> None:
@@ -209,9 +209,10 @@ class Driver:
         if found.over is not None:
             attempt, verdict = found.over
             self._journal.attempt(attempt, verdict, ended=self._work.clock.now())
-        if found.result is None:
-            return False
         row = found.row
+        others = row is not None and row.origin is not None
+        if found.result is None or (others and not self._work.reuse.enabled):
+            return False
         if row is not None:
             task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
         self._changes[task] = TaskChange(

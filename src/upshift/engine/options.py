@@ -18,7 +18,7 @@ class RunOptions:
     reuse
         Whether results of earlier runs may be reused.
     keep_going
-        Whether what does not depend on a failed step goes on.
+        Whether what does not depend on a failed step goes on; None: as the pipeline has it, else no.
     tags
         Words to find the run by.
     user
@@ -28,6 +28,6 @@ class RunOptions:
     target: str | None = None
     strict: bool | None = None
     reuse: bool = True
-    keep_going: bool = False
+    keep_going: bool | None = None
     tags: tuple[str, ...] = ()
     user: str | None = None

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import PurePath
 
 import attrs
 
 from upshift.engine.keys import ONCE, key_parts, same_work
+from upshift.engine.reasons import changed_inputs, changed_parts
 from upshift.engine.tasks import COMPLETED, NodeState, Task
-from upshift.errors import BlobDamaged, BlobMissing
+from upshift.errors import BlobDamaged, BlobMissing, StoreError
 from upshift.graph import Graph
-from upshift.spec.artifact import Artifact
+from upshift.spec.artifact import Artifact, Value
 from upshift.spec.codec import from_json
-from upshift.spec.task import TaskResult
+from upshift.spec.task import TaskId, TaskResult
 from upshift.store import artifacts
 from upshift.store.catalog import Catalog, RunRow, TaskRow
 from upshift.store.store import Store
-
-_NAMED = 3
-"""Pieces of changed code that are named."""
 
 _RUNS_COMPARED = 10
 """Earlier runs that are looked into for a reason why there is no result."""
@@ -51,7 +48,7 @@ class Reuse:
         self._run = run
         self._catalog = catalog
         self._store = store
-        self._enabled = enabled
+        self.enabled = enabled
         self._history = _History(run, pipeline, catalog, store)
 
     def find(self, task: Task, key: str, *, strict: bool, now: float) -> Hit | str | None:
@@ -70,7 +67,7 @@ class Reuse:
         """
         if key.startswith(ONCE):
             return "cache=False"
-        if not self._enabled:
+        if not self.enabled:
             return "reuse is switched off for this run"
         why: str | None = None
         expires = task.node.definition.cache_expires
@@ -90,12 +87,12 @@ class Reuse:
                 return Hit(result, f"same code, inputs and environment as run {found.run}")
         return why
 
-    def why(self, task: Task) -> str:
+    def why(self, task: Task, inputs: Mapping[str, Value]) -> str:
         """Why there is no result of equal work: what is different from the newest earlier run.
 
         It takes longer than :meth:`find`, and a task need not wait for it.
         """
-        return self._history.why(task)
+        return self._history.why(task, inputs)
 
     def changed(self, state: NodeState) -> str | None:
         """What is different about a node since its newest earlier result, inputs apart; None: nothing is."""
@@ -124,7 +121,7 @@ class _History:
         self._by_node: dict[str, str | None] = {}
         self._tasks: dict[str, tuple[str, dict[int | None, TaskRow]] | None] = {}
 
-    def why(self, task: Task) -> str:
+    def why(self, task: Task, inputs: Mapping[str, Value]) -> str:
         """What is different from the newest earlier result of the same step."""
         name = task.node.node.name
         if name not in self._tasks:
@@ -141,7 +138,9 @@ class _History:
             return different
         if task.key is not None and same_work(row.key, task.key):
             return f"no result of run {run} may be reused"
-        return "input data changed"
+        before = self._inputs(row)
+        different = None if before is None else changed_inputs(before, inputs, task.node.node)
+        return different or "input changed"
 
     def changed(self, state: NodeState) -> str | None:
         """What is different about a node from its newest earlier result, inputs apart."""
@@ -161,8 +160,23 @@ class _History:
             if rows:
                 self._tasks[name] = (row.id, rows)
                 before = key_parts(graph.definition(node), node)
-                self._by_node[name] = difference(before, key_parts(state.definition, state.node))
+                self._by_node[name] = changed_parts(before, key_parts(state.definition, state.node))
                 return
+
+    def _inputs(self, row: TaskRow) -> Mapping[str, Value] | None:
+        """What an earlier task was given, whoever did its work; None: that is not recorded any more."""
+        task, number = row.task, 1
+        if row.origin is not None:
+            run, step, index, number = row.origin
+            task = TaskId(run=run, step=step, index=index)
+        while True:
+            try:
+                spec = self._store.read_spec(self._store.spec_path(task, number))
+            except StoreError:
+                return None
+            if same_work(spec.key, row.key):  # an attempt before a run was resumed may be of other work
+                return spec.inputs
+            number += 1
 
     def _earlier(self) -> list[tuple[RunRow, Graph]]:
         if self._runs is None:
@@ -174,37 +188,3 @@ class _History:
                 if content is not None:
                     self._runs.append((row, from_json(Graph, content)))
         return self._runs
-
-
-def difference(before: Mapping[str, object], now: Mapping[str, object]) -> str | None:
-    """In words, what of a key's parts is different; None: nothing is."""
-    changed = [name for name in now if before.get(name) != now[name]]
-    if not changed:
-        return None
-    if "code" in changed:
-        return "code changed: " + _changed_code(before["code"], now["code"])
-    if changed == ["outputs"]:
-        return "the outputs are saved in another way"
-    return " and ".join(changed) + " changed"
-
-
-def _changed_code(before: object, now: object) -> str:
-    assert isinstance(before, dict)
-    assert isinstance(now, dict)
-    old, new = before["reached"], now["reached"]
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    if not names:
-        return "another function"
-    words = [_change(name, old.get(name), new.get(name)) for name in names[:_NAMED]]
-    return ", ".join(words) + (", …" if len(names) > _NAMED else "")
-
-
-def _change(name: str, before: str | None, now: str | None) -> str:
-    """``normalize in features.py`` of ``features.normalize (features.py)``; ``numpy 1.26 → 2.0``."""
-    if ":" not in (before or now or ""):  # a version, not a digest
-        return f"{name} {before or 'unused'} → {now or 'unused'}"
-    path, separator, file = name.removesuffix(")").partition(" (")
-    if not separator:
-        return name
-    _, found, function = path.rpartition(f"{PurePath(file).stem}.")
-    return f"{function if found else path} in {file}"

@@ -219,7 +219,7 @@ class _Run:
             leftovers=leftovers,
             clock=self.clock,
             inbox=self.inbox,
-            keep_going=self.options.keep_going,
+            keep_going=bool(self.options.keep_going),
             submitted=submitted,
         )
 

@@ -29,7 +29,8 @@ class RunRow:
     started, ended
         Seconds since the epoch; ``ended`` is None while the run is not over.
     source
-        What ``resume`` needs to load the pipeline again: file, pipeline attribute, working folder.
+        What ``resume`` needs to load the pipeline again and to go on in the same way: file, pipeline
+        attribute, working folder, and under ``run`` the options of the run.
     params
         The pipeline's parameters: name to the JSON form of an artifact.
     """

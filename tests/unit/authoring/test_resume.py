@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import upshift.engine
 from upshift import LoadError, NotFound, Pipeline
 from upshift.authoring.loading import load_pipeline
 from upshift.authoring.resume import resume_run
-from upshift.authoring.running import source_of
+from upshift.authoring.running import remembered, source_of
 from upshift.config.configuration import load_configuration
 from upshift.engine import RunOptions
 from upshift.report.progress import Silent
@@ -80,8 +81,8 @@ def record(store: Store) -> Callable[..., None]:
     return record
 
 
-def resume(ref: str = "latest", *, same_code: bool = False) -> None:
-    resume_run(ref, same_code=same_code, options=RunOptions(tags=("again",)), progress=Silent())
+def resume(ref: str = "latest", *, same_code: bool = False, **changes: bool | None) -> None:
+    resume_run(ref, same_code=same_code, progress=Silent(), **changes)
 
 
 def edit(file: Path) -> None:
@@ -100,7 +101,7 @@ def test_a_run_goes_on_with_its_arguments_and_the_code_as_it_is_now(
     graph = given["graph"]
     assert len(graph.nodes) == 1
     assert {n: artifacts.load(a, store) for n, a in graph.params.items()} == {"a": 5, "names": ("x", "y")}
-    assert given["options"] == RunOptions(target="local", tags=("daily", "again"))
+    assert given["options"] == RunOptions(target="local", tags=("daily",))
     assert given["source"]["cwd"] == "/data"
     assert given["code"].file == "resumable.py"
 
@@ -118,6 +119,53 @@ def test_the_options_of_a_changed_copy_are_kept(
     assert definition.retry.times == 4
     assert definition.request.memory == 10**9
     assert given["options"].strict is True
+
+
+def test_a_run_goes_on_with_the_options_that_it_was_started_with(
+    file: Path, record: Callable[..., None], given: dict[str, Any]
+) -> None:
+    options = RunOptions(strict=True, reuse=False, keep_going=True)
+    record(load_pipeline(str(file)), {"a": 5}, run=remembered(options, options))
+    resume()
+    assert given["options"] == attrs.evolve(options, target="local", tags=("daily",))
+
+
+def test_options_that_the_user_gives_anew_replace_the_recorded_ones_for_good(
+    file: Path, record: Callable[..., None], given: dict[str, Any]
+) -> None:
+    options = RunOptions(strict=True, reuse=False, keep_going=True)
+    record(load_pipeline(str(file)), {"a": 5}, run=remembered(options, options))
+    resume(strict=False, keep_going=False)
+    assert given["options"] == RunOptions(
+        strict=False, reuse=False, keep_going=False, target="local", tags=("daily",)
+    )
+    record(load_pipeline(str(file)), {"a": 5}, run=given["source"]["run"])
+    resume()
+    assert given["options"].strict is False
+    assert given["options"].keep_going is False
+
+
+def test_what_the_run_left_to_the_pipeline_is_as_the_pipeline_says_now(
+    file: Path, record: Callable[..., None], given: dict[str, Any]
+) -> None:
+    pipeline = load_pipeline(str(file))
+    record(pipeline, {"a": 5}, run=remembered(RunOptions(), RunOptions(strict=True, keep_going=True)))
+    file.write_text(CODE.replace("@pipeline\n", '@pipeline(on_failure="continue")\n'))
+    sys.modules.pop("resumable", None)
+    resume()
+    assert (given["options"].strict, given["options"].keep_going) == (None, True)
+    resume(keep_going=False)
+    assert given["options"].keep_going is False
+
+
+def test_a_recorded_graph_goes_on_with_what_its_pipeline_said_then(
+    file: Path, record: Callable[..., None], given: dict[str, Any]
+) -> None:
+    settled = RunOptions(strict=True, keep_going=True)
+    record(load_pipeline(str(file)), {"a": 5}, file=None, run=remembered(RunOptions(), settled))
+    resume()
+    assert (given["options"].strict, given["options"].keep_going) == (True, True)
+    assert given["source"]["run"]["settled"] == encode(given["options"])
 
 
 def test_same_code_takes_the_recorded_graph_and_package(
