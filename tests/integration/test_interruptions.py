@@ -144,12 +144,15 @@ def test_a_killed_engine_leaves_a_run_that_resumes_where_it_was(project: Project
     assert times(project, "first.log") == 1
 
 
-def test_resuming_a_completed_run_repeats_nothing(project: Project) -> None:
+def test_resuming_a_completed_run_changes_nothing_and_says_so(project: Project) -> None:
     Path(project.folder, "go").touch()
     project.run(CODE)
-    project.upshift("resume", "latest")
+    before = project.show()
+    project.write(CODE.replace("2 * x", "3 * x"))
+    outcome = project.upshift("resume", "latest")
+    assert f"run {before['id']} is complete" in outcome.err
     assert times(project, "second.log") == 1
-    assert upshift.get_run("latest").output == 42
+    assert project.show() == before
 
 
 TWO = """

@@ -29,7 +29,7 @@ def resume(
     cache: bool | None = None,
     keep_going: bool | None = None,
 ) -> Run[Any]:
-    """Finish a run: what is done is not run again.
+    """Finish a run: what is done is not run again. A run that is complete stays as it is.
 
     Parameters
     ----------
@@ -78,6 +78,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.config.configuration import load_configuration
     from upshift.engine import execute
     from upshift.store.catalog import open_catalog
+    from upshift.store.history import get_run
     from upshift.store.store import open_store
 
     configuration = load_configuration()
@@ -86,6 +87,9 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         row = catalog.run(ref)
     finally:
         catalog.close()
+    if row.status == "completed":
+        progress.notice(f"run {row.id} is complete: nothing is left to do, and nothing of it changes")
+        return get_run(row.id, configuration)
     store = open_store(row.store, durability=configuration.durability)
     pipeline = None if same_code else pipeline_of(row)
     asked = settled = recorded_options(row, settled=pipeline is None, **changes)

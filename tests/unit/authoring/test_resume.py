@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+import upshift
 import upshift.engine
 from upshift import LoadError, NotFound, Pipeline
 from upshift.authoring.loading import load_pipeline
@@ -166,6 +168,24 @@ def test_a_recorded_graph_goes_on_with_what_its_pipeline_said_then(
     resume()
     assert (given["options"].strict, given["options"].keep_going) == (True, True)
     assert given["source"]["run"]["settled"] == encode(given["options"])
+
+
+def test_a_complete_run_stays_as_it_is(
+    file: Path,
+    store: Store,
+    record: Callable[..., None],
+    given: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record(load_pipeline(str(file)), {"a": 5})
+    with closing(open_catalog(load_configuration())) as catalog:
+        catalog.update_run("20260101-000000-abcd", status="completed", ended=2.0)
+        before = catalog.run("latest")
+    file.unlink()
+    run = upshift.resume("latest")
+    assert not given
+    assert run.row == before
+    assert "run 20260101-000000-abcd is complete" in capsys.readouterr().err
 
 
 def test_same_code_takes_the_recorded_graph_and_package(
