@@ -9,7 +9,8 @@ import re
 import struct
 import subprocess
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 _SEQUENCE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b.|[\r\n]|[^\x1b\r\n]+", re.DOTALL)
 
@@ -71,6 +72,8 @@ def on_terminal(
     width: int = 100,
     height: int = 30,
     stdout: int | None = None,
+    cwd: Path | None = None,
+    watch: Callable[[bytes], object] | None = None,
 ) -> tuple[int, str]:
     """Run a command on a terminal of its own.
 
@@ -82,6 +85,10 @@ def on_terminal(
         Of the terminal.
     stdout
         A descriptor for its stdout; None: the terminal, as for stderr.
+    cwd
+        Its working folder.
+    watch
+        Called with everything that was written so far, whenever that is more.
 
     Returns
     -------
@@ -92,7 +99,12 @@ def on_terminal(
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs if stdout is None else stdout, stderr=theirs, env=dict(env)
+            command,
+            stdin=theirs,
+            stdout=theirs if stdout is None else stdout,
+            stderr=theirs,
+            env=dict(env),
+            cwd=cwd,
         )
     finally:
         os.close(theirs)
@@ -100,6 +112,8 @@ def on_terminal(
     try:
         while chunk := os.read(ours, 65536):
             written += chunk
+            if watch is not None:
+                watch(bytes(written))
     except OSError:  # EIO: nobody has the other end any more
         pass
     finally:

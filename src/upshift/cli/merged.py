@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TextIO
 
 from upshift.report.streams import label
+from upshift.store.log_text import last_frames
 
 _LONGEST = 1 << 20
 """Bytes of a line without end after which it is printed as it is."""
 
 
 class Merged:
-    """Writes the bytes of logs to a stream, as they are.
+    """Writes the bytes of logs to a stream; of lines that were drawn again and again the last frame.
 
     Parameters
     ----------
@@ -31,15 +31,9 @@ class Merged:
         self._positions: dict[Path, int] = {}
 
     def copy(self, name: str, path: Path) -> None:
-        """Write a whole log."""
-        if self._named:
-            self.grow(name, path)
-            self.finish(name, path)
-            return
-        self._stream.flush()
-        with open(path, "rb") as log:
-            shutil.copyfileobj(log, self._stream.buffer)
-        self._stream.buffer.flush()
+        """Write a whole log; whether it ends with a line feed is as it is, unless lines have names."""
+        self.grow(name, path)
+        self.finish(name, path, newline=self._named)
 
     def grow(self, name: str, path: Path) -> bool:
         """Write the lines that the log has got since the last call; False: there are none."""
@@ -50,20 +44,24 @@ class Merged:
                 grown = True
                 self._positions[path] = log.tell()
                 whole, end, rest = (self._rests.pop(path, b"") + chunk).rpartition(b"\n")
+                rest = last_frames(rest)
                 if len(rest) > _LONGEST:
                     whole, end, rest = whole + end + rest, b"\n", b""
                 self._rests[path] = rest
                 if end:
-                    self._write(name, whole)
+                    self._write(name, last_frames(whole), end)
         return grown
 
-    def finish(self, name: str, path: Path) -> None:
+    def finish(self, name: str, path: Path, *, newline: bool = True) -> None:
         """Write what is left of a log that does not end with a line feed."""
-        if rest := self._rests.pop(path, b""):
-            self._write(name, rest)
+        rest = self._rests.pop(path, b"")
+        if rest.strip():  # a bar that was wiped out leaves blanks
+            self._write(name, rest, b"\n" if newline else b"")
 
-    def _write(self, name: str, lines: bytes) -> None:
-        prefix = label(name, screen=self._screen).encode() if self._named else b""
+    def _write(self, name: str, lines: bytes, end: bytes) -> None:
+        if self._named:
+            prefix = label(name, screen=self._screen).encode()
+            lines = b"\n".join([prefix + line for line in lines.split(b"\n")])
         self._stream.flush()
-        self._stream.buffer.write(b"".join(prefix + line + b"\n" for line in lines.split(b"\n")))
+        self._stream.buffer.write(lines + end)
         self._stream.buffer.flush()

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from upshift.store.log_text import ROW, last_frames
+
 _BLOCK = 1 << 16
 _LONGEST = 1 << 20
 """A line is passed on in pieces of this many bytes, so that one without an end does not fill memory."""
 
+_SHOWN = 1 << 12
+"""Bytes of a line without an end that are shown."""
+
 
 class LogReader:
-    """Reads the log of an attempt from where it stopped the last time.
+    """Reads the log of an attempt from where it stopped the last time; of each line the last frame.
 
     Parameters
     ----------
@@ -43,8 +48,14 @@ class LogReader:
         if size is None or size > self._offset:
             self._read_blocks(show)
         if end and self._rest:
-            show(self._rest.decode("utf-8", "replace") + "\n")
+            if self._rest.strip():  # a bar that was wiped out leaves blanks
+                show(_text(self._rest) + "\n")
             self._rest = b""
+
+    @property
+    def unfinished(self) -> str:
+        """The line that has no end yet, as it stands; several, where several are drawn at once."""
+        return _text(self._rest[-_SHOWN:].strip().replace(ROW, b"\n"))
 
     def _read_blocks(self, show: Callable[[str], None]) -> None:
         try:
@@ -57,10 +68,13 @@ class LogReader:
                 self._offset += len(block)
                 whole, newline, rest = block.rpartition(b"\n")
                 if newline:
-                    show((self._rest + whole + newline).decode("utf-8", "replace"))
-                    self._rest = rest
-                else:
-                    self._rest += rest
-                if len(self._rest) > _LONGEST:
-                    show(self._rest.decode("utf-8", "replace") + "\n")
+                    show(_text(last_frames(self._rest + whole + newline)))
                     self._rest = b""
+                self._rest = last_frames(self._rest + rest)
+                if len(self._rest) > _LONGEST:
+                    show(_text(self._rest) + "\n")
+                    self._rest = b""
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

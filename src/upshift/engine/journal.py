@@ -111,11 +111,15 @@ class Journal:
 
     def printed(self, attempt: Attempt, *, size: int | None = None, end: bool = False) -> None:
         """Show what the attempt has printed."""
+        progress, task, log = self._progress, attempt.task_id, attempt.log
 
-        def show(text: str) -> None:
-            self._progress.output(attempt.task_id, text)
+        def show() -> None:
+            before = log.unfinished
+            log.read(lambda text: progress.output(task, text), size=size, end=end)
+            if log.unfinished != before:
+                progress.unfinished(task, log.unfinished)
 
-        self._news.append(lambda: attempt.log.read(show, size=size, end=end))
+        self._news.append(show)
 
     def write(self) -> None:
         """Commit everything that is new, in one transaction, and show it."""

@@ -119,6 +119,14 @@ class LiveProgress:
             self._backlog.append((self._output, printed))
         self._show()
 
+    def unfinished(self, task: TaskId, text: str) -> None:
+        with self._lock:
+            if text:
+                self._tally.unfinished[str(task)] = [_tame(line) for line in text.split("\n")]
+            else:
+                self._tally.unfinished.pop(str(task), None)
+        self._show()
+
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         self.close()
         self._progress.write(self._announcer.closing(run, status, seconds) + "\n")
@@ -195,6 +203,5 @@ def _same_terminal(one: TextIO, other: TextIO) -> bool:
 
 
 def _tame(line: str) -> str:
-    """A line without what would move the cursor; of a progress bar that returns to its start, the end."""
-    line = line.rstrip("\r").rpartition("\r")[2]
+    """A line without what would move the cursor."""
     return _UNSAFE.sub("", line)

@@ -10,6 +10,7 @@ from rich.text import Text
 from upshift.report.human import count, elapsed
 from upshift.report.layout import STATUS_STYLES
 from upshift.report.records import brief
+from upshift.report.streams import label
 from upshift.report.tally import RunTally, StepTally
 
 BAR = 12
@@ -36,13 +37,15 @@ def render(tally: RunTally, width: int, height: int) -> Text:
     tally
         The run.
     width, height
-        Of the terminal, in columns and lines. Steps that find no room are summed up in a line.
+        Of the terminal, in columns and lines. Steps, and progress bars of theirs, that find no room are
+        summed up in a line.
     """
     now = tally.clock()
     head = Text.assemble(
         (tally.pipeline, "bold"), f" on {tally.target} · run {tally.run} · {elapsed(now - tally.began)}"
     )
-    shown = _visible(list(tally.steps.values()), max(height - 3, 1))
+    drawn = _unfinished(tally, most=max(height // 3, 1))
+    shown = _visible(list(tally.steps.values()), max(height - 3 - len(drawn), 1))
     rows = [_row(step, now) for step in shown]
     widths = [min(max(row[i].cell_len for row in rows), max(width // 3, 8)) for i in range(4)] if rows else []
     if width >= _ROOMY:
@@ -52,9 +55,22 @@ def render(tally: RunTally, width: int, height: int) -> Text:
     if hidden:
         parts = ", ".join(f"{steps:,} {status}" for status, steps in hidden.items())
         lines.append(Text(f"  … {count(sum(hidden.values()), 'more step')}: {parts}", "dim"))
+    lines += drawn
     for line in lines:
         line.truncate(width - 1, overflow="ellipsis")
     return Text("\n").join(lines)
+
+
+def _unfinished(tally: RunTally, most: int) -> list[Text]:
+    """What tasks have begun to print: their progress bars."""
+    drawn = [
+        Text.assemble((label(task, screen=True), "dim"), Text.from_ansi(line))
+        for task, lines in tally.unfinished.items()
+        for line in lines
+    ]
+    if len(drawn) > most:
+        drawn[most - 1 :] = [Text(f"  … {count(len(drawn) - most + 1, 'more unfinished line')}", "dim")]
+    return drawn
 
 
 def _line(row: Sequence[Text], widths: Sequence[int]) -> Text:

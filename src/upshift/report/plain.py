@@ -69,6 +69,9 @@ class PlainProgress:
         prefix = label(str(task), screen=False)
         self._output.write("".join(f"{prefix}{line}\n" for line in text.removesuffix("\n").split("\n")))
 
+    def unfinished(self, task: TaskId, text: str) -> None:
+        """Lines are shown when they have ended."""
+
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         self._say(self._announcer.closing(run, status, seconds))
 

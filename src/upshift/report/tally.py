@@ -92,6 +92,11 @@ class RunTally:
     ----------
     clock
         Seconds, monotonic.
+
+    Attributes
+    ----------
+    unfinished
+        The lines that tasks have begun and not ended, such as progress bars, by task.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -101,6 +106,7 @@ class RunTally:
         self.pipeline = ""
         self.target = ""
         self.steps: dict[str, StepTally] = {}
+        self.unfinished: dict[str, list[str]] = {}
 
     def start(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
         """The run begins."""

@@ -13,6 +13,7 @@ from upshift.spec.hardware import Hardware
 from upshift.spec.task import Failure, TaskId
 from upshift.store.catalog import AttemptRow, TaskRow
 from upshift.store.history_records import UNFINISHED, RunRecords, utc
+from upshift.store.log_text import last_frames
 
 
 class _Maker:
@@ -211,7 +212,7 @@ class Attempt:
     def log(self) -> str:
         """What the attempt has printed so far; of a progress bar the last frame."""
         path = self._records.store.log_path(self.row.task, self.number)
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        return last_frames(path.read_bytes()).decode("utf-8", "replace") if path.exists() else ""
 
     @functools.cached_property
     def _early(self) -> tuple[Hardware | None, Hardware | None]:

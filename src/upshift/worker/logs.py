@@ -7,15 +7,18 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from upshift.worker.frames import Frames
 from upshift.worker.loop import Loop, Timer
 
 CHUNK = 1 << 16
 QUIET = 0.02
 """Seconds between two notices that the log has grown."""
+FRAME = 0.25
+"""Seconds between two frames of a progress bar that are kept while it moves."""
 
 
 class Log:
-    """Copies a pipe to a file, and says so.
+    """Copies a pipe to a file, and says so. Of progress bars only some frames are kept, and the last one.
 
     The file is only there if something was printed. When it cannot be written (the disk is full),
     the step goes on and the rest of its output is lost; ``problem`` says why.
@@ -30,6 +33,8 @@ class Log:
         self._grew = grew
         self._file: int | None = None
         self._notice: Timer | None = None
+        self._frames = Frames()
+        self._frame: Timer | None = None
         os.set_blocking(pipe, False)
         loop.watch(pipe, self._copy)
         self._open = True
@@ -39,9 +44,10 @@ class Log:
         while self._open and self._read():
             continue
         self._stop()
-        if self._notice is not None:
-            self._notice.cancel()
-            self._notice = None
+        self._write(self._frames.end())
+        for timer in (self._notice, self._frame):
+            if timer is not None:
+                timer.cancel()
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -58,18 +64,24 @@ class Log:
         if not data:
             self._stop()
             return False
-        self._write(data)
-        if self._notice is None:
-            self._grew(self.size)
-            self._notice = self._loop.after(QUIET, self._tell)
+        self._write(self._frames.feed(data))
+        if self._frame is None and self._frames.unsettled:
+            self._write(self._frames.frame())
+            self._frame = self._loop.after(FRAME, self._settle)
         return True
+
+    def _settle(self) -> None:
+        self._frame = None
+        self._write(self._frames.settle() + self._frames.frame())
+        if self._frames.unsettled:
+            self._frame = self._loop.after(FRAME, self._settle)
 
     def _tell(self) -> None:
         self._notice = None
         self._grew(self.size)
 
     def _write(self, data: bytes) -> None:
-        if self.problem is not None:
+        if self.problem is not None or not data:
             return
         try:
             if self._file is None:
@@ -80,6 +92,9 @@ class Log:
                 data = data[written:]
         except OSError as error:
             self.problem = f"the log ends here: {os.strerror(error.errno or errno.EIO)}"
+        if self._notice is None:
+            self._grew(self.size)
+            self._notice = self._loop.after(QUIET, self._tell)
 
     def _stop(self) -> None:
         if self._open:

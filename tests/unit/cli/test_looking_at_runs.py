@@ -79,11 +79,20 @@ def test_show_takes_an_id_a_prefix_or_latest(recorder: Recorder) -> None:
     assert "Error: " in call("show", "nosuchrun", code=2).stderr
 
 
-def test_logs_of_one_task_are_the_bytes_that_it_printed(recorder: Recorder) -> None:
+def test_logs_of_one_task_are_the_bytes_that_it_printed_with_last_frames_only(recorder: Recorder) -> None:
     recorder.run()
     recorder.task("load")
     recorder.log("load", b"caf\xe9\n100%\r200%\nno line feed")
-    assert call("logs", "latest", "load").stdout_bytes == b"caf\xe9\n100%\r200%\nno line feed"
+    assert call("logs", "latest", "load").stdout_bytes == b"caf\xe9\n200%\nno line feed"
+
+
+def test_logs_of_several_tasks_show_the_last_frames_too(recorder: Recorder) -> None:
+    recorder.run()
+    recorder.task("load")
+    recorder.log("load", b"50%\r100%\nwiped\r ")
+    recorder.task("train", 0)
+    recorder.log("train", b"ended\r\nat 7%\rat 8%", 0)
+    assert call("logs", "latest").stdout == "[load] 100%\n[train[0]] ended\n[train[0]] at 8%\n"
 
 
 def test_logs_of_several_tasks_begin_with_their_names(recorder: Recorder) -> None:

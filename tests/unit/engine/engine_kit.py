@@ -74,6 +74,7 @@ class Watcher:
         self.changes: list[TaskChange] = []
         self.notices: list[str] = []
         self.printed: list[tuple[str, str]] = []
+        self.unended: list[tuple[str, str]] = []
         self.sizes: dict[str, int] = {}
         self.started: list[str] = []
         self.ended: list[str] = []
@@ -92,6 +93,9 @@ class Watcher:
 
     def output(self, task: TaskId, text: str) -> None:
         self.printed.append((str(task), text))
+
+    def unfinished(self, task: TaskId, text: str) -> None:
+        self.unended.append((str(task), text))
 
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         self.ended.append(status)

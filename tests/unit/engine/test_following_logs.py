@@ -23,6 +23,40 @@ def test_only_whole_lines_are_shown_until_the_end(tmp_path: Path) -> None:
     assert shown == ["one\n", "two\n", "three\n"]
 
 
+def test_of_a_line_that_is_drawn_again_the_last_frame_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    shown: list[str] = []
+    reader = LogReader(path)
+    for piece, unfinished in (
+        (b"one\r\n 10%", "10%"),
+        (b"\r 50%", "50%"),
+        (b"\r100%\nouter 1% \x1f inner 2%", "outer 1%\ninner 2%"),
+        (b"\r ", ""),
+    ):
+        with path.open("ab") as file:
+            file.write(piece)
+        reader.read(shown.append)
+        assert reader.unfinished == unfinished
+    reader.read(shown.append, end=True)
+    assert shown == ["one\n", "100%\n"]
+    assert reader.unfinished == ""
+
+
+def test_a_bar_that_is_drawn_a_million_times_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        for _ in range(100):
+            file.write(b"".join(b"\r%4d of a million" % i for i in range(10_000)))
+    tracemalloc.start()
+    reader = LogReader(path)
+    shown: list[str] = []
+    reader.read(shown.append)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (shown, reader.unfinished) == ([], "9999 of a million")
+    assert peak < 2**20
+
+
 def test_a_character_that_is_cut_by_a_block_arrives_whole(tmp_path: Path) -> None:
     path = tmp_path / "log"
     text = "é" * 50_000 + "\n"

@@ -25,6 +25,9 @@ def change(step, status, index=None, **more):
 def prints(step, text, index=None):
     progress.output(TaskId(run="r1", step=step, index=index), text)
 
+def unfinished(step, text, index=None):
+    progress.unfinished(TaskId(run="r1", step=step, index=index), text)
+
 GRANTED = Hardware(cpu_count=2, memory=4_000_000_000, gpus=())
 """
 ENV = {**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
@@ -79,16 +82,57 @@ def test_what_steps_print_stands_above_the_table_and_survives_it() -> None:
     assert len(lines) == 53
 
 
-def test_a_progress_bar_of_a_step_does_not_disturb_the_table() -> None:
+def test_what_a_step_prints_does_not_disturb_the_table() -> None:
     screen, _ = show(
         """
         progress.run_started("r1", "p", "local", ["train"])
         change("train", "running", attempt=1)
-        prints("train", "10%\\r50%\\r100%\\nup \\x1b[3Aand \\x1b[31mred\\x07\\n")
+        prints("train", "up \\x1b[3Aand \\x1b[31mred\\x07\\n")
         progress.run_ended("r1", "completed", 1.0)
         """
     )
-    assert screen.text.splitlines()[:2] == ["train │ 100%", "train │ up and red"]
+    assert screen.text.splitlines()[:1] == ["train │ up and red"]
+
+
+def test_a_progress_bar_stands_below_the_table_until_its_line_has_ended() -> None:
+    screen, written = show(
+        """
+        progress.run_started("r1", "p", "local", ["train"])
+        change("train", "running", 0, attempt=1)
+        unfinished("train", " 50%|#    |\\ninner \\x1b[32m10%\\x1b[0m", 0)
+        progress.close()
+        """
+    )
+    assert screen.text.splitlines()[2:] == ["train[0] │  50%|#    |", "train[0] │ inner 10%"]
+    assert "\x1b[32m10%" in written
+    screen, _ = show(
+        """
+        progress.run_started("r1", "p", "local", ["train"])
+        change("train", "running", 0, attempt=1)
+        unfinished("train", " 50%|#    |", 0)
+        unfinished("train", "", 0)
+        prints("train", "100%|##   |\\n", 0)
+        progress.run_ended("r1", "completed", 1.0)
+        """
+    )
+    first, _head, _row, closing = screen.text.splitlines()
+    assert first == "train[0] │ 100%|##   |" and closing.startswith("run r1: completed")
+
+
+def test_progress_bars_leave_room_for_the_steps() -> None:
+    screen, _ = show(
+        """
+        progress.run_started("r1", "p", "local", ["train"])
+        for i in range(30):
+            change("train", "running", i, attempt=1)
+            unfinished("train", f"{i}%", i)
+        progress.close()
+        """,
+        height=12,
+    )
+    lines = screen.text.splitlines()
+    assert lines[2:] == [*(f"train[{i}] │ {i}%" for i in range(3)), "  … 27 more unfinished lines"]
+    assert len(lines) < 12
 
 
 def test_a_failure_is_shown_with_the_users_traceback_and_the_remedy() -> None:
