@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from upshift.errors import BlobDamaged, BlobMissing
+from upshift.store.claims import Claims
 from upshift.store.digest import Bytes, algorithm, digest_of, new_hasher, split
 from upshift.store.files import available, copy, create, discard, temporary, with_folder, write_all
 from upshift.store.seal import Seal
@@ -35,12 +36,15 @@ class Blobs:
     ----------
     root
         Folder of the store.
+    claims
+        Where what is put here, or found here, is claimed until a record names it.
     power
         Whether content is flushed to disk before it counts as stored.
     """
 
-    def __init__(self, root: str, *, power: bool) -> None:
+    def __init__(self, root: str, claims: Claims, *, power: bool) -> None:
         self._root = root
+        self._claims = claims
         self._tmp = f"{root}/tmp"
         self._power = power
         self._seal = Seal(root)
@@ -61,7 +65,7 @@ class Blobs:
             content = views[0] if len(views) == 1 else memoryview(b"".join(views))
             digest = digest_of(content)
             path = self.path(digest)
-            if not self._has(path, size):
+            if not self._has(digest, path, size):
                 with self._temporary() as (fd, name):
                     write_all(fd, content)
                     self._finish(fd, name, path)
@@ -85,9 +89,14 @@ class Blobs:
             digest = _digest_of_file(fd, size, algorithm())
             assert digest is not None  # the algorithm of new digests is installed
             path = self.path(digest)
-            if not self._has(path, size):
+            if not self._has(digest, path, size):
                 self._finish(fd, name, path)
         return digest, size
+
+    def find(self, digest: str) -> bool:
+        """Whether the blob is there; if so, it stays until a record names it."""
+        with self._claims.claimed(digest):
+            return os.path.exists(self.path(digest))
 
     def check(self, digest: str, size: int | None = None) -> None:
         """See that the blob is there, has this size and is sealed; if it is not, compute its digest.
@@ -165,18 +174,19 @@ class Blobs:
             with available("read", path):
                 raise error
 
-    def _has(self, path: str, size: int) -> bool:
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            return False
+    def _has(self, digest: str, path: str, size: int) -> bool:
+        with self._claims.claimed(digest):
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                return False
         return status.st_size == size and self._seal.holds(status.st_mtime_ns)
 
     def _put_large(self, views: list[memoryview], size: int) -> str:
         with self._temporary() as (fd, name):
             digest = _write_and_hash(fd, views)
             path = self.path(digest)
-            if not self._has(path, size):
+            if not self._has(digest, path, size):
                 self._finish(fd, name, path)
         return digest
 

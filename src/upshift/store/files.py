@@ -21,6 +21,7 @@ _FIXES = {
     errno.EOPNOTSUPP: "A store needs a file system with hard links: choose another store.",
     errno.EMFILE: "Raise the limit on open files (`ulimit -n`).",
 }
+_ATTEMPTS = 5
 _PIECE = 1 << 30
 _CHUNK = 1 << 20
 _FIX = "See that the store's file system is mounted and healthy, or choose another store."
@@ -81,11 +82,14 @@ def with_folder(path: str, operation: Callable[[], None], *, power: bool) -> Non
     """
     folder = os.path.dirname(path)
     made: list[str] = []
-    try:
-        operation()
-    except FileNotFoundError:
-        made = make_folder(folder)
-        operation()
+    for attempt in reversed(range(_ATTEMPTS)):
+        try:
+            operation()
+            break
+        except FileNotFoundError:  # or gc has just removed the folder, since it was empty
+            if not attempt:
+                raise
+            made += make_folder(folder)
     if power:
         for parent in (folder, *made):
             sync_folder(parent)

@@ -101,7 +101,7 @@ def make_package(project: Path, store: Store, *, exclude: Iterable[Path] = ()) -
     kept_out = sorted({str(path) for path in (home(), store.root, *exclude)})
     memo = Memo("code package", __version__, os.path.realpath(project), *kept_out)
     known = memo.recall()
-    if known is not None and store.blob_path(known["digest"]).exists():
+    if known is not None and store.find(known["digest"]):
         return decode(Package, known)
     since = now()
     scan = Scan(project, map(Path, kept_out))

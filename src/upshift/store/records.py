@@ -2,7 +2,8 @@
 
 ::
 
-    runs/RUN/run.json, graph.json
+    runs/RUN/run.json, graph.json, tasks.json, attempts.json
+    runs/RUN/removed.json             instead of run.json: gc removed the run
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.spec.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.result.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series
@@ -25,6 +26,8 @@ from upshift.store.files import available, create, discard, temporary, with_fold
 
 _UNSAFE = frozenset('/\\\0%:*?"<>|')
 _LONGEST = 180
+REMOVED = "removed.json"
+"""What the record ``run.json`` is called once the run was removed; what is left of it belongs to others."""
 
 
 class Records:
@@ -97,7 +100,12 @@ class Records:
 
 def attempt_path(task: TaskId, attempt: int, ending: str) -> str:
     """The path of something about an attempt, relative to the store."""
-    return f"runs/{safe(task.run)}/tasks/{safe(task.step)}/{task.index or 0}.{attempt}.{ending}"
+    return f"runs/{task_path(task)}.{attempt}.{ending}"
+
+
+def task_path(task: TaskId) -> str:
+    """What the paths of everything about a task begin with, relative to the folder of all runs."""
+    return f"{safe(task.run)}/tasks/{safe(task.step)}/{task.index or 0}"
 
 
 def safe(name: str) -> str:

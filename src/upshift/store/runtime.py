@@ -70,7 +70,7 @@ def runtime_blob(store: Store) -> str:
     """
     memo = Memo("runtime", __version__, _home_of_upshift())
     known = memo.recall()
-    if known is not None and store.blob_path(known).exists():
+    if known is not None and store.find(str(known)):
         return str(known)
     since = now()
     watched: dict[str, Signature | None] = {}

@@ -6,13 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from upshift.config.configuration import DURABILITIES
-from upshift.errors import ConfigError, StoreError
+from upshift.errors import ConfigError, StoreError, StoreUnavailable
 from upshift.spec.codec import to_json
 from upshift.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.store.blobs import Blobs
+from upshift.store.claims import Claims
 from upshift.store.digest import Bytes
 from upshift.store.files import sweep
-from upshift.store.records import Records, attempt_path, pack_result, safe, unpack_result, unpack_spec
+from upshift.store.format import refuse_newer
+from upshift.store.records import (
+    REMOVED,
+    Records,
+    attempt_path,
+    pack_result,
+    safe,
+    task_path,
+    unpack_result,
+    unpack_spec,
+)
 
 DAY = 86_400.0
 
@@ -31,7 +42,7 @@ def open_store(address: str, *, durability: str = "process") -> Store:
     Raises
     ------
     ConfigError
-        The address or the durability means nothing.
+        The address or the durability means nothing, or a newer Upshift has made the store.
     """
     scheme, separator, rest = address.partition("://")
     if separator and scheme != "file":
@@ -47,7 +58,9 @@ def open_store(address: str, *, durability: str = "process") -> Store:
         raise ConfigError(
             f"durability = {durability!r} makes no sense", fix=f"Expected one of {', '.join(DURABILITIES)}."
         )
-    return Store(Path(rest if separator else address).expanduser().absolute(), durability=durability)
+    root = Path(rest if separator else address).expanduser().absolute()
+    refuse_newer(str(root))
+    return Store(root, durability=durability)
 
 
 class Store:
@@ -69,7 +82,8 @@ class Store:
         self.address = str(root)
         self.durability = durability
         power = durability == "power"
-        self._blobs = Blobs(self.address, power=power)
+        self.claims = Claims(self.address)
+        self._blobs = Blobs(self.address, self.claims, power=power)
         self._records = Records(self.address, power=power)
 
     def __repr__(self) -> str:
@@ -102,6 +116,10 @@ class Store:
     def blob_path(self, digest: str) -> Path:
         """Where the blob is, or would be. It must never be written to."""
         return Path(self._blobs.path(digest))
+
+    def find(self, digest: str) -> bool:
+        """Whether there is a blob of this digest; if so, ``gc`` leaves it until a record names it."""
+        return self._blobs.find(digest)
 
     def check(self, digest: str, size: int | None = None) -> None:
         """See that a blob is there and intact: size and stamp; the whole digest where its stamp differs.
@@ -198,7 +216,25 @@ class Store:
         """
         return self._result(attempt_path(task, attempt, "result.json"))
 
+    def claim_result(self, task: TaskId, attempt: int) -> TaskResult | None:
+        """As :meth:`read_result`; what is there stays, since a record is about to refer to it.
+
+        A result that a newer Upshift wrote is as good as none here.
+        """
+        with self.claims.claimed(f"task:{task_path(task)}"):
+            try:
+                return self.read_result(task, attempt)
+            except StoreError as error:
+                if isinstance(error, StoreUnavailable):
+                    raise
+                return None
+
     # Run records
+
+    def claim_run(self, run: str) -> bool:
+        """Say that this process works on a run: ``gc`` does not remove it. False: it was removed before."""
+        with self.claims.claimed(f"run:{safe(run)}"):
+            return not (self.root / f"runs/{safe(run)}/{REMOVED}").exists()
 
     def write_record(self, run: str, name: str, content: bytes) -> None:
         """Write a record of a run, such as ``run.json``, in place of the one before."""

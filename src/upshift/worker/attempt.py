@@ -16,6 +16,7 @@ from upshift.accelerators.hidden import HIDDEN
 from upshift.config.sizes import format_size
 from upshift.errors import StoreError
 from upshift.spec import Failure, Hardware, TaskResult, TaskSpec, decode, from_json
+from upshift.store import claims
 from upshift.store.serializers import scratch
 from upshift.store.store import Store
 from upshift.worker import proc
@@ -133,7 +134,12 @@ class Attempt:
 
     def _bounds(self, supervisor: str) -> tuple[MemoryLimit | None, Confinement]:
         spec, granted = self.spec, self.spec.granted
-        environment = {**spec.environment, MARKER: supervisor, scratch.VARIABLE: self._scratch}
+        environment = {
+            **spec.environment,
+            MARKER: supervisor,
+            scratch.VARIABLE: self._scratch,
+            claims.VARIABLE: self._store.claims.file(),
+        }
         if spec.request.gpu_count == 0:
             environment |= HIDDEN
         memory = cpus = threads = None

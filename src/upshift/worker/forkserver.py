@@ -36,6 +36,7 @@ import attrs
 from upshift.config.home import home
 from upshift.errors import UpshiftError
 from upshift.spec import TaskId, TaskSpec
+from upshift.store import claims
 from upshift.store.serializers import scratch
 from upshift.store.store import Store, open_store
 from upshift.worker import proc, sockets
@@ -125,6 +126,7 @@ def serve(listener: socket.socket, place: Place) -> NoReturn:
         scratch.sweep()
         ForkServer(listener, place).run()
         place.remove()
+        claims.release_all()
     except BaseException:  # the engine reads it from the file when the server is gone
         traceback.print_exc()
         code = 1

@@ -31,6 +31,7 @@ class Supervisor:
         self._cpus = CpuSet()
         self._kills = HostMemory()
         self._host = {key: value for key, value in host_facts().items() if key != "memory"}
+        self._claimed: set[tuple[str, str]] = set()
 
     @property
     def busy(self) -> bool:
@@ -45,6 +46,10 @@ class Supervisor:
         OSError
             No process could be started.
         """
+        run = (store.address, spec.task.run)
+        if run not in self._claimed:  # it may outlive the engine that says so, too
+            store.claim_run(spec.task.run)
+            self._claimed.add(run)
         attempt = Attempt(
             spec,
             store=store,
