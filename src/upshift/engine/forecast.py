@@ -147,7 +147,7 @@ class Forecaster:
             self._origins[task] = found.result.task.run
             self._walk.completed(task, found.result.outputs, degraded=found.result.degraded)
         else:
-            self._runs(task, found or self._reuse.why(task))
+            self._runs(task, found or self._reuse.why(task, inputs))
 
     def _runs(self, task: Task, reason: str) -> None:
         self._reasons[task] = reason

@@ -11,6 +11,7 @@ from upshift.config.sizes import format_size
 from upshift.report.drawing import draw
 from upshift.report.human import DASH, TIMES, count, duration, number
 from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading, pad, wrap
+from upshift.report.reasons import counted
 from upshift.report.records import SHORT, side_by_side
 from upshift.spec.artifact import Artifact
 
@@ -237,9 +238,13 @@ def _labelled(label: str, text: str, width: int) -> list[tuple[str, str]]:
 
 def _reasons(step: PlannedStep) -> Iterable[_Detail]:
     """Why its tasks run or not; where their reasons differ, how many have which."""
-    groups = Counter((task.action, _why(task)) for task in step.tasks)
-    shown = groups.most_common(_LISTED)
-    for i, ((what, why), many) in enumerate(shown):
+    actions = dict.fromkeys(task.action for task in step.tasks)
+    whys = {what: counted(_why(task) for task in step.tasks if task.action == what) for what in actions}
+    groups = sorted(
+        ((many, what, why) for what in actions for why, many in whys[what].items()), key=lambda g: -g[0]
+    )
+    shown = groups[:_LISTED]
+    for i, (many, what, why) in enumerate(shown):
         share = "" if len(groups) == 1 else f"{many:,} of {len(step.tasks):,} {_verb(what, many)}: "
         yield "why" if i == 0 else "", share + why, None
     if len(groups) > len(shown):

@@ -15,6 +15,7 @@ import attrs
 
 from upshift.report.human import TIMES, count, span
 from upshift.report.layout import GAP, STATUS_STYLES, Page, cells, columns, fit, heading, pad, wrap
+from upshift.report.reasons import counted
 from upshift.report.records import RECORDS, SHORT, side_by_side
 from upshift.spec.hardware import Hardware
 
@@ -120,7 +121,7 @@ def _tries(tasks: Sequence[Task]) -> str:
 
 def _why(tasks: Sequence[Task]) -> str:
     """Why the tasks ran or were reused, where they all have the same reason; else how many have which."""
-    reasons = Counter(task.cache_reason for task in tasks if task.cache_reason)
+    reasons = counted(task.cache_reason for task in tasks if task.cache_reason)
     if not reasons:
         return ""
     (reason, number), *others = reasons.most_common()

@@ -108,7 +108,7 @@ def test_an_edit_without_effect_is_not_seen(project: Project, edit: str) -> None
 def test_names_tell_a_person_what_is_reached(project: Project) -> None:
     names = set(project.fingerprint(BASE))
 
-    assert {"pipe.step (pipe.py)", "pipe.add (pipe.py)", "constant pipe.SCALE"} <= names
+    assert {"pipe.step (pipe.py)", "pipe.add (pipe.py)", "constant pipe.SCALE (pipe.py)"} <= names
     assert {"helpers.f (helpers.py)", "helpers.g (helpers.py)", "models.Model (models.py)"} <= names
     assert any(name.startswith("package numpy") for name in names)
     assert not any("unrelated" in name or "OTHER" in name or "training" in name for name in names)

@@ -80,18 +80,45 @@ def test_changed_code_runs_again_and_is_named(bench: Bench) -> None:
     )
     assert run["numbers"].tasks[0].cached
     assert [t.cached for t in run["double"].tasks] == [False] * 3
-    assert run["double"].tasks[0].cache_reason == "code changed: normalize in pkg/features.py"
+    assert run["double"].tasks[0].cache_reason == "code changed: normalize in pkg/features.py (new)"
     run = bench.run(chain(bench, code={"steps.double (steps.py)": "code:1", "numpy": "2.0"}))
     reason = run["double"].tasks[0].cache_reason
-    assert reason == "code changed: normalize in pkg/features.py, numpy unused → 2.0"
+    assert reason == "code changed: numpy unused → 2.0, normalize in pkg/features.py (no longer used)"
 
 
 def test_changed_inputs_run_again_and_only_those(bench: Bench) -> None:
     bench.run(chain(bench, n=2))
     run = bench.run(chain(bench, n=4))
-    assert run["numbers"].tasks[0].cache_reason == "input data changed"
+    assert run["numbers"].tasks[0].cache_reason == "input changed: n: 2 → 4"
     assert [t.cached for t in run["double"].tasks] == [True, True, False, False]
     assert run["double"].tasks[2].cache_reason == "first run of this task"
+
+
+def test_an_input_that_is_too_large_to_be_shown_is_named_with_its_origin(bench: Bench) -> None:
+    def graph(n: int) -> Graph:
+        return bench.graph(
+            {
+                "big": (bench.step(big), {"n": bench.const(n)}),
+                "size": (bench.step(size), {"data": FromStep(node="big")}),
+            }
+        )
+
+    bench.run(graph(10_000))
+    again = bench.run(graph(10_000))
+    assert again["size"].tasks[0].cached
+    run = bench.run(graph(10_001))
+    assert run["size"].tasks[0].cache_reason == "input changed: data from big", "found behind a reused task"
+
+
+def test_each_task_of_a_mapped_step_names_its_own_item(bench: Bench) -> None:
+    def graph(*items: int) -> Graph:
+        steps = {"double": bench.step(double)}
+        nodes = [Node(name="double", step="double", inputs={"x": bench.listed(*items)}, over=("x",))]
+        return bench.graph(nodes, steps)
+
+    bench.run(graph(1, 2, 3))
+    run = bench.run(graph(1, 5, 6))
+    assert reasons(run)[1:] == ["input changed: x: 2 → 5", "input changed: x: 3 → 6"]
 
 
 def test_a_step_that_ran_again_and_gave_the_same_does_not_invalidate_what_follows(bench: Bench) -> None:
@@ -106,7 +133,7 @@ def test_a_step_that_ran_again_and_gave_the_same_does_not_invalidate_what_follow
 def test_environment_and_other_outputs_are_part_of_the_key(bench: Bench) -> None:
     bench.run(chain(bench))
     run = bench.run(chain(bench, environment={"MODE": "fast"}))
-    assert run["double"].tasks[0].cache_reason == "environment changed"
+    assert run["double"].tasks[0].cache_reason == "environment changed: MODE"
 
 
 def test_a_step_with_cache_false_always_runs(bench: Bench) -> None:

@@ -92,7 +92,7 @@ def _home(walk: Walk, module: Module, name: str, value: Any) -> tuple[Module, st
 
 def _constant(walk: Walk, node: Node, module: Module, name: str, value: Any) -> None:
     digest, complete = walk.digest(node, value)
-    title = f"constant {module.name}.{name}"
+    title = f"constant {walk.title(module, name)}"
     if complete and not walk.freshness.doubtful(module.file):
         node.add(title, digest)
         return

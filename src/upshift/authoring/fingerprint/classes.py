@@ -109,7 +109,7 @@ def _attributes(walk: Walk, node: Node, cls: type, units: list[UnitFacts], title
         if name in SKIPPED_ATTRIBUTES or type(value) in DESCRIPTORS:
             continue
         if type(value) is FunctionType:
-            if not _is_in_class(walk, node, name, value, cls, title):
+            if not _is_in_class(walk, node, name, value, cls):
                 node.next.append(walk.code(value))
                 parts.append(f"{name} {walk.token(value)}")
         elif not (name.startswith("__") and name.endswith("__")) or name in assigned:
@@ -119,7 +119,7 @@ def _attributes(walk: Walk, node: Node, cls: type, units: list[UnitFacts], title
         node.add(f"attributes of {title}", combined(parts))
 
 
-def _is_in_class(walk: Walk, node: Node, name: str, function: FunctionType, cls: type, title: str) -> bool:
+def _is_in_class(walk: Walk, node: Node, name: str, function: FunctionType, cls: type) -> bool:
     """Whether the source of the class says all about a method."""
     if function.__module__ != cls.__module__:
         return False
@@ -128,11 +128,12 @@ def _is_in_class(walk: Walk, node: Node, name: str, function: FunctionType, cls:
     qualname = f"{cls.__qualname__}.{name}"
     if vars(function) or not units or not all(unit.qualname == qualname for unit in units):
         return False
+    title = walk.title(module, qualname)
     if any(unit.computed for unit in units):
-        defaults(walk, node, function, f"{title}.{name}")
+        defaults(walk, node, function, title)
     for free, value in cells_of(function).items():
         if free != "__class__":
-            held(walk, node, value, f"closure {free} of {title}.{name}")
+            held(walk, node, value, f"closure {free} of {title}")
     return True
 
 

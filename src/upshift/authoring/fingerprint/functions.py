@@ -73,13 +73,14 @@ def _project_function(walk: Walk, node: Node, function: FunctionType) -> None:
     else:
         name = function.__qualname__
         _bytecode(walk, node, function, module, file)
+    title = walk.title(module, name)
     for free, value in values.items():
-        held(walk, node, value, f"closure {free} of {module.name}.{name}")
+        held(walk, node, value, f"closure {free} of {title}")
     if not units or any(unit.computed for unit in units):
-        defaults(walk, node, function, f"{module.name}.{name}")
+        defaults(walk, node, function, title)
     for attribute, value in vars(function).items():
         if attribute not in _SKIPPED_ATTRIBUTES:
-            held(walk, node, value, f"attribute {attribute} of {module.name}.{name}")
+            held(walk, node, value, f"attribute {attribute} of {title}")
 
 
 def units_of(walk: Walk, module: Module, function: FunctionType) -> tuple[str, list[UnitFacts]]:

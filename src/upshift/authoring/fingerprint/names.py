@@ -146,7 +146,7 @@ def expand_written(walk: Walk, node: Node, module: Module, name: str, rest: Chai
             walk.unit(node, scope, unit, walk.title(module, unit.qualname))
         else:
             statement = facts.statements[what.number]
-            node.add(f"constant {module.name}.{name}", statement.digest)
+            node.add(f"constant {walk.title(module, name)}", statement.digest)
             walk.uses(node, scope, statement.uses)
 
 

@@ -226,5 +226,5 @@ class Walk:
         return digest
 
     def title(self, module: Module, name: str) -> str:
-        """What a name of a module is called in a fingerprint."""
+        """What a name of a module is called in a fingerprint; :mod:`upshift.engine.reasons` reads it."""
         return f"{module.name}.{name} ({module.shown})"

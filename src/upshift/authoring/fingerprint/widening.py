@@ -65,7 +65,7 @@ def expand_widened(walk: Walk, node: Node, module: Module, reason: str, deep: bo
 
     node.next.append(walk.module(module))
     facts = walk.sources.facts(module.file)
-    title = f"module {module.name} (widened: {reason})"
+    title = f"all of {module.name} ({module.shown}): {reason}"
     scope = Scope(module)
     if facts is not None:
         parts = [facts.whole.digest, *(decorator.digest for decorator in facts.whole.decorators)]

@@ -1,0 +1,142 @@
+"""What is different about a task since it last ran, in words; the same words for the same thing everywhere.
+
+::
+
+    code changed: constant CFG in side.py, normalize in features.py (new), numpy 1.26 → 2.0
+    environment changed: MODE
+    input changed: lr: 0.1 → 0.2, data from load
+    code of its inputs changed: features.Data, or what it reaches
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+
+from upshift.engine.keys import code_in, fingerprint
+from upshift.graph import FromStep, Node
+from upshift.spec.artifact import Artifact, Value
+
+_NAMED = 3
+"""Things of one kind that are named."""
+
+_SHOWN = 32
+"""Characters of a value that is small enough to be shown."""
+
+_TITLE = re.compile(r"(?P<kind>(?:[^()]+ )?)(?P<path>[^ ()]+) \((?P<file>[^()]+)\)(?P<note>.*)")
+"""What a fingerprint calls a piece of code: ``constant pkg.side.CFG (pkg/side.py)``."""
+
+
+def changed_parts(before: Mapping[str, object], now: Mapping[str, object]) -> str | None:
+    """What is different of a key's parts, inputs apart; None: nothing is."""
+    changed = [_part(name, before.get(name), now[name]) for name in now if before.get(name) != now[name]]
+    return "; ".join(changed) or None
+
+
+def changed_inputs(before: Mapping[str, Value], now: Mapping[str, Value], node: Node) -> str | None:
+    """Which inputs are different, small plain ones with their values; None: none is.
+
+    Parameters
+    ----------
+    before, now
+        Inputs by parameter.
+    node
+        Where they come from now.
+    """
+    names = [
+        name
+        for name in {**now, **before}
+        if name not in before or name not in now or fingerprint(before[name]) != fingerprint(now[name])
+    ]
+    if not names:
+        return None
+    return "input changed: " + _listed(_input(name, before.get(name), now.get(name), node) for name in names)
+
+
+def changed_code_of(inputs: Mapping[str, Value]) -> str:
+    """That the code of classes and functions is different which inputs name, themselves the same."""
+    names = sorted(set[str]().union(*map(code_in, inputs.values())))
+    reaches = "what it reaches" if len(names) == 1 else "what they reach"
+    return f"code of its inputs changed: {_listed(n.replace(':', '.') for n in names)}, or {reaches}"
+
+
+def _input(name: str, before: Value | None, now: Value | None, node: Node) -> str:
+    old, new = _shown(before), _shown(now)
+    if old is not None and new is not None:
+        return f"{name}: {old} → {new}"
+    source = node.inputs.get(name)
+    return f"{name} from {source.node}" if isinstance(source, FromStep) else name
+
+
+def _shown(value: Value | None) -> str | None:
+    """A value that is small and plain, as Python writes it."""
+    if value is None:
+        return "unset"
+    if not isinstance(value, Artifact) or value.serializer != "json" or value.inline is None:
+        return None
+    plain = json.loads(binascii.a2b_base64(value.inline))
+    text = repr(plain) if isinstance(plain, str) else repr(plain).replace(", ", ",")
+    # A comma and a blank part one input from the next.
+    return None if len(text) > _SHOWN or ", " in text else text
+
+
+def _part(name: str, before: object, now: object) -> str:
+    if name == "code" and isinstance(before, dict) and isinstance(now, dict):
+        return "code changed: " + _code(before["reached"], now["reached"])
+    if name == "environment" and isinstance(before, dict) and isinstance(now, dict):
+        names = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        return "environment changed: " + _listed(names)
+    if name == "outputs":
+        return "the outputs are saved in another way"
+    return f"python changed: {before} → {now}" if name == "python" else f"{name} changed"
+
+
+def _code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The pieces that differ: what was edited first, then what is reached for the first time, or no more."""
+    edited = [name for name in now if name in before and before[name] != now[name]]
+    new = [name for name in now if name not in before]
+    gone = [name for name in before if name not in now]
+    words = [_piece(name, before.get(name), now.get(name)) for name in (*edited, *new, *gone)]
+    return _listed(words) or "another function"
+
+
+def _piece(name: str, before: str | None, now: str | None) -> str:
+    """One piece of code, or one package with its versions."""
+    if ":" not in (before or now or ""):  # a version, not a digest
+        return f"{name.removeprefix('package ')} {before or 'unused'} → {now or 'unused'}"
+    end = " (new)" if before is None else " (no longer used)" if now is None else ""
+    return described(name) + end
+
+
+def described(title: str) -> str:
+    """``constant CFG in pkg/side.py`` of ``constant pkg.side.CFG (pkg/side.py)``."""
+    match = _TITLE.fullmatch(title)
+    if match is None:
+        return title
+    kind, path, file, note = match.group("kind", "path", "file", "note")
+    if kind == "top level of ":
+        return f"what {file} does when it is imported"
+    name = _within(path, file)
+    return f"{kind}{name} in {file}{note}" if name else f"{kind}{file}{note}"
+
+
+def _within(path: str, file: str) -> str:
+    """What is left of a dotted path without the module that the file is; empty: it is the module."""
+    parts = PurePath(file).with_suffix("").parts
+    if parts[-1] == "__init__":
+        parts = parts[:-1]
+    for start in range(len(parts)):  # the folder that modules are imported from may be further down
+        module = ".".join(parts[start:])
+        if path == module:
+            return ""
+        if path.startswith(module + "."):
+            return path[len(module) + 1 :]
+    return path
+
+
+def _listed(words: Iterable[str]) -> str:
+    every = list(words)
+    return ", ".join(every[:_NAMED]) + (", …" if len(every) > _NAMED else "")

@@ -1,0 +1,73 @@
+"""What a reason says: the same words for the same thing, whatever made the fingerprint name it."""
+
+from __future__ import annotations
+
+import pytest
+
+from upshift.engine.reasons import changed_inputs, changed_parts, described
+from upshift.graph import FromStep, Node
+from upshift.spec.artifact import Artifact, Collected
+from upshift.store.artifacts import save
+from upshift.store.store import Store, open_store
+
+
+@pytest.fixture
+def store(tmp_path: object) -> Store:
+    return open_store(f"{tmp_path}/store")
+
+
+@pytest.mark.parametrize(
+    ("title", "words"),
+    [
+        ("features.normalize (features.py)", "normalize in features.py"),
+        ("pkg.features.Model.fit (src/pkg/features.py)", "Model.fit in src/pkg/features.py"),
+        ("pkg.load (pkg/__init__.py)", "load in pkg/__init__.py"),
+        ("constant side.CFG (side.py)", "constant CFG in side.py"),
+        (
+            "constant side.LOCK (side.py) (cannot be compared)",
+            "constant LOCK in side.py (cannot be compared)",
+        ),
+        ("closure rate of side.make.<locals>.f (side.py)", "closure rate of make.<locals>.f in side.py"),
+        ("default x of side.f (side.py)", "default x of f in side.py"),
+        ("attributes of side.Model (side.py)", "attributes of Model in side.py"),
+        ("docstring of side.f (side.py)", "docstring of f in side.py"),
+        ("top level of side (side.py)", "what side.py does when it is imported"),
+        ("all of pkg.side (pkg/side.py): eval", "all of pkg/side.py: eval"),
+        ("module fast (fast.so)", "module fast.so"),
+        ("text of side.py", "text of side.py"),
+        ("step itself", "step itself"),
+    ],
+)
+def test_a_piece_of_code_is_named_by_its_name_and_file(title: str, words: str) -> None:
+    assert described(title) == words
+
+
+def test_what_was_edited_comes_before_what_is_only_reached_by_it() -> None:
+    before = {"p.f (p.py)": "a:1", "p.g (p.py)": "a:1", "package numpy": "1.26"}
+    now = {"p.a (p.py)": "a:1", "p.f (p.py)": "a:2", "package numpy": "2.0"}
+    reason = changed_parts(
+        {"code": {"entry": [], "reached": before}, "python": "3.10", "image": None},
+        {"code": {"entry": [], "reached": now}, "python": "3.11", "image": {}},
+    )
+    assert reason == (
+        "code changed: f in p.py, numpy 1.26 → 2.0, a in p.py (new), …; "
+        "python changed: 3.10 → 3.11; image changed"
+    )
+    assert changed_parts({"code": 1}, {"code": 1}) is None
+
+
+def test_inputs_are_named_with_values_where_these_are_small_and_plain(store: Store) -> None:
+    def saved(**values: object) -> dict[str, Artifact | Collected]:
+        return {name: save(value, store, name=name) for name, value in values.items()}
+
+    node = Node(name="train", step="train", inputs={"data": FromStep(node="load")})
+    same = saved(lr=0.1, data=[1])
+    assert changed_inputs(same, saved(lr=0.1, data=[1]), node) is None
+    assert changed_inputs(same, saved(lr=0.2, data=[1]), node) == "input changed: lr: 0.1 → 0.2"
+    assert changed_inputs(same, saved(lr="a", data=list(range(99))), node) == (
+        "input changed: lr: 0.1 → 'a', data from load"
+    )
+    assert changed_inputs(saved(), saved(lr=0.2), node) == "input changed: lr: unset → 0.2"
+    assert changed_inputs(saved(x=(1, 2)), saved(x=(1, 3)), node) == "input changed: x"
+    collected = {"x": Collected(items=(save(1, store),))}
+    assert changed_inputs(saved(x=1), collected, node) == "input changed: x"
