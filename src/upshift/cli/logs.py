@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,25 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None) -> None:
         return
     for name, path in log_files(found, steps, index, attempt):
         merged.copy(name, path)
+    if attempt is None:
+        _tell_of_others(found, [task for s in steps for task in s.tasks if index in (None, task.index)])
+
+
+def _tell_of_others(run: Run, tasks: list[Task]) -> None:
+    """Say how to see what earlier attempts printed, where there were any."""
+    tried = [task for task in tasks if len(task.attempts) > 1]
+    if not tried:
+        return
+    first, *others = tried
+    name = str(first.row.task)
+    who = f"{name} had {len(first.attempts)} attempts"
+    if others:
+        who = f"{len(tried):,} tasks had several attempts"
+    click.echo(
+        f"{who}; the last one is shown. "
+        f"To see another: upshift logs {run.id} {shlex.quote(name)} --attempt {first.attempts[0].number}",
+        err=True,
+    )
 
 
 def log_files(

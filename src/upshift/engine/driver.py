@@ -360,7 +360,13 @@ class Driver:
         task.failures += 1
         if self._stopping is None and retry.again(failure.reason, task.failures):
             pause = retry.pause(task.failures)
-            self._changes[task] = over(attempt, verdict, now=now, retry_in=pause)
+            self._changes[task] = attrs.evolve(
+                over(attempt, verdict, now=now),
+                status=PENDING,
+                retry_in=pause,
+                retry=task.failures,
+                retries=retry.times,
+            )
             self._walk.again(task)
             self._retries += 1
             heappush(self._timers, (self._work.clock.monotonic() + pause, self._retries, task))

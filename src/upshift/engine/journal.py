@@ -132,19 +132,17 @@ class Journal:
             show()
 
 
-def over(attempt: Attempt, verdict: Verdict, *, now: float, retry_in: float | None = None) -> TaskChange:
-    """What to show of an attempt that is over."""
+def over(attempt: Attempt, verdict: Verdict, *, now: float) -> TaskChange:
+    """What to show of an attempt that is over, and the task with it."""
     result = verdict.result
     started = (result.started if result else None) or attempt.started
     ended = (result.ended if result else None) or now
-    status = PENDING if retry_in is not None else verdict.status
     return TaskChange(
         task=attempt.task_id,
-        status=status,
+        status=verdict.status,
         attempt=attempt.number,
         seconds=None if started is None else max(0.0, ended - started),
         granted=(result.granted if result else None) or attempt.spec.granted,
         used=result.used if result else None,
         failure=verdict.failure,
-        retry_in=retry_in,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from upshift.report.human import count, duration
+from upshift.report.human import count, delay, duration
 from upshift.report.layout import Page
 from upshift.report.progress import TaskChange
 from upshift.report.tally import RunTally, StepTally
@@ -40,14 +40,16 @@ class Announcer:
         seen = self._failures[step, again] = self._failures.get((step, again), 0) + 1
         if seen > FAILURES:
             return None
-        attempt = f"attempt {change.attempt} " if again or change.attempt > 1 else ""
+        if change.retry_in is not None:
+            lines = [self._page.paint(_retry(change, change.retry_in), "yellow")]
+            if seen == FAILURES:
+                lines.append(f"{step}: further attempts that failed are not shown here")
+            return "\n".join(lines)
+        attempt = f"attempt {change.attempt} " if change.attempt > 1 else ""
         after = "" if change.seconds is None else f" after {duration(change.seconds)}"
-        what = f"{change.task}: {attempt}{change.status}{after}"
+        what = f"{change.task}: {attempt}failed{after}"
         if failure is not None:
             what += f" ({failure.reason}): {failure.message}"
-        if change.retry_in is not None:
-            when = f" in {duration(change.retry_in)}" if change.retry_in > 0 else ""
-            return self._page.paint(f"{what}; next attempt{when}", "yellow")
         lines = [self._page.paint(what, "red")]
         if failure is not None and seen <= TRACEBACKS:
             if failure.traceback:
@@ -85,6 +87,17 @@ class Announcer:
         """The last line of a run."""
         painted = self._page.paint(status, _STYLES.get(status))
         return f"run {run}: {painted} in {duration(seconds)} · upshift show {run}"
+
+
+def _retry(change: TaskChange, pause: float) -> str:
+    """A line for an attempt that failed and is followed by another one."""
+    what = f"{change.task}: attempt {change.attempt} failed"
+    failure = change.failure
+    if failure is not None:
+        what += f" ({failure.reason}): {failure.message.partition(chr(10))[0]}"
+        what += f" ({failure.where})" if failure.where else ""
+    when = f" in {delay(pause)}" if pause > 0 else ""
+    return f"{what}; trying again{when} ({change.retry} of {change.retries})"
 
 
 _STYLES = {"completed": "green", "reused": "blue", "failed": "red", "cancelled": "yellow", "skipped": "dim"}

@@ -28,6 +28,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
 
 
+def delay(seconds: float) -> str:
+    """A time span that somebody chose: ``2 s``, ``0.5 s``, ``5 min 00 s``."""
+    return f"{number(seconds)} s" if seconds < 60 else duration(seconds)
+
+
 def elapsed(seconds: float) -> str:
     """A time span that still grows, in steps that do not flicker: ``0.4 s``, ``3 min 05 s``."""
     return f"{max(seconds, 0.0):.1f} s" if seconds < 59.95 else duration(seconds)

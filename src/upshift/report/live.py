@@ -85,7 +85,7 @@ class LiveProgress:
     def task_changed(self, change: TaskChange) -> None:
         with self._lock:
             self._tally.change(change)
-            if change.status == "failed":
+            if change.attempt_failed:
                 self._tell(self._announcer.failure(change))
         if self._thread is None and change.status == "running":
             self._thread = threading.Thread(target=self._keep_drawing, name="run display", daemon=True)

@@ -1,4 +1,4 @@
-"""What came of a run: its failures, with the user's traceback and what to do, and its outputs."""
+"""What came of a run: failures, with the user's traceback and what to do, earlier attempts, outputs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FAILURES = 10
 """Failures of a run that are told in full."""
+ATTEMPTS = 20
+"""Earlier attempts of a run that are told."""
 
 
 def failures(run: Run, page: Page) -> str:
@@ -46,6 +48,30 @@ def _failure(name: str, task: Task, failure: Failure, page: Page) -> str:
         if text:
             first, *rest = wrap(text, page.width - 9)
             lines += [f"  {label + ':':<6} {first}", *(f"         {line}" for line in rest)]
+    return "\n".join(lines)
+
+
+def earlier_attempts(run: Run, page: Page) -> str:
+    """What became of the attempts before the last one, of tasks that needed several; empty: none did."""
+    tries = [
+        (str(task.row.task), attempt)
+        for step in run.steps
+        for task in step.tasks
+        if not task.cached
+        for attempt in task.attempts[:-1]
+    ]
+    if not tries:
+        return ""
+    lines = ["earlier attempts"]
+    for name, attempt in tries[:ATTEMPTS]:
+        error = attempt.error
+        why = f" ({attempt.reason})" if attempt.reason else ""
+        if error is not None:
+            why += f": {error.message.partition(chr(10))[0]}" + (f" ({error.where})" if error.where else "")
+        first, *rest = wrap(f"{name}: attempt {attempt.number} {attempt.status}{why}", page.width - 4)
+        lines += [f"  {page.paint(first, 'yellow')}", *(f"    {page.paint(more, 'yellow')}" for more in rest)]
+    if len(tries) > ATTEMPTS:
+        lines.append(f"  … and {len(tries) - ATTEMPTS:,} more: upshift show {run.id} --json")
     return "\n".join(lines)
 
 

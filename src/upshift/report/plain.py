@@ -54,7 +54,7 @@ class PlainProgress:
             self._spoke[step.name] = self._tally.clock()
             tasks = f", {self._announcer.shares(step)}" if step.mapped else ""
             self._say(f"{step.name}: started{tasks}")
-        if change.status == "failed":
+        if change.attempt_failed:
             self._say(self._announcer.failure(change))
         if step.over:
             self._started.discard(step.name)

@@ -31,7 +31,10 @@ class TaskChange:
     failure
         Why the attempt did not complete.
     retry_in
-        Seconds until the next attempt, if there is one.
+        Seconds until the next attempt, if the attempt failed and another one follows; the task is
+        pending then.
+    retry, retries
+        Which retry that will be, from 1, and how many the step has.
     """
 
     task: TaskId
@@ -43,6 +46,13 @@ class TaskChange:
     used: Hardware | None = None
     failure: Failure | None = None
     retry_in: float | None = None
+    retry: int = 0
+    retries: int = 0
+
+    @property
+    def attempt_failed(self) -> bool:
+        """Whether an attempt has failed, be it the last one or not."""
+        return self.status == "failed" or self.retry_in is not None
 
 
 class Progress(Protocol):
@@ -63,6 +73,9 @@ class Progress(Protocol):
     def output(self, task: TaskId, text: str) -> None:
         """Whole lines that the task printed."""
 
+    def unfinished(self, task: TaskId, text: str) -> None:
+        """The line that the task has begun, as it stands; several that it draws together; empty: none."""
+
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         """The run is over."""
 
@@ -73,10 +86,7 @@ class Silent:
     def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None: ...
     def step_sized(self, step: str, tasks: int) -> None: ...
     def task_changed(self, change: TaskChange) -> None: ...
-    def unfinished(self, task: TaskId, text: str) -> None:
-        """The line that the task has begun, as it stands; several that it draws together; empty: none."""
-
     def notice(self, text: str, *, task: TaskId | None = None) -> None: ...
     def output(self, task: TaskId, text: str) -> None: ...
-    def run_ended(self, run: str, status: str, seconds: float) -> None: ...
     def unfinished(self, task: TaskId, text: str) -> None: ...
+    def run_ended(self, run: str, status: str, seconds: float) -> None: ...

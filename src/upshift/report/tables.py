@@ -59,11 +59,17 @@ def show_run(run: Run, *, page: Page | None = None, tasks: bool = False) -> str:
     tasks
         Whether a mapped step has a row for each of its tasks.
     """
-    from upshift.report.outcome import failures, outputs
+    from upshift.report.outcome import earlier_attempts, failures, outputs
     from upshift.report.steps_table import steps_table
 
     page = page or Page()
-    parts = [_header(run, page), steps_table(run, page, tasks=tasks), failures(run, page), outputs(run, page)]
+    parts = (
+        _header(run, page),
+        steps_table(run, page, tasks=tasks),
+        earlier_attempts(run, page),
+        failures(run, page),
+        outputs(run, page),
+    )
     return "\n\n".join(filter(None, parts))
 
 

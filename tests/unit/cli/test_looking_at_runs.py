@@ -112,12 +112,29 @@ def test_logs_are_those_of_the_last_attempt_or_of_the_one_that_is_named(recorder
     for attempt in (1, 2):
         recorder.task("load", attempt=attempt)
         recorder.log("load", b"attempt %d\n" % attempt, attempt=attempt)
-    assert call("logs", "latest", "load").stdout == "attempt 2\n"
-    assert call("logs", "latest", "load", "--attempt", "1").stdout == "attempt 1\n"
+    last = call("logs", "latest", "load")
+    assert last.stdout == "attempt 2\n"
+    assert last.stderr == (
+        "load had 2 attempts; the last one is shown. "
+        "To see another: upshift logs 20261121-aaaa load --attempt 1\n"
+    )
+    first = call("logs", "latest", "load", "--attempt", "1")
+    assert (first.stdout, first.stderr) == ("attempt 1\n", "")
     assert (
         "load has no attempt 3\n  fix:   Its attempts: 1, 2."
         in call("logs", "latest", "load", "--attempt", "3", code=2).stderr
     )
+
+
+def test_logs_of_a_mapped_step_say_which_task_had_other_attempts(recorder: Recorder) -> None:
+    recorder.run()
+    for index in range(4):
+        for attempt in range(1, index + 1):
+            recorder.task("train", index, attempt=attempt)
+    said = call("logs", "latest", "train").stderr
+    assert said.startswith("2 tasks had several attempts; the last one is shown. ")
+    assert said.endswith("upshift logs 20261121-aaaa 'train[2]' --attempt 1\n")
+    assert call("logs", "latest", "train[1]").stderr == ""
 
 
 def test_logs_of_a_reused_task_are_those_of_the_original(recorder: Recorder) -> None:

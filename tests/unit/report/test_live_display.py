@@ -146,14 +146,14 @@ def test_a_failure_is_shown_with_the_users_traceback_and_the_remedy() -> None:
             traceback="Traceback:\\n  here",
             fix="Ask for more.",
         )
-        change("train", "failed", attempt=1, seconds=2.0, failure=failure, retry_in=5.0)
+        change("train", "failed", attempt=1, seconds=2.0, failure=failure, retry_in=5.0, retry=1, retries=2)
         change("train", "running", attempt=2)
         change("train", "failed", attempt=2, seconds=2.0, failure=failure)
         progress.run_ended("r1", "failed", 9.0)
         """
     )
     assert screen.text.splitlines()[:5] == [
-        "train: attempt 1 failed after 2.00 s (out-of-memory): it grew beyond 1 GB; next attempt in 5.00 s",
+        "train: attempt 1 failed (out-of-memory): it grew beyond 1 GB; trying again in 5 s (1 of 2)",
         "train: attempt 2 failed after 2.00 s (out-of-memory): it grew beyond 1 GB",
         "    Traceback:",
         "      here",

@@ -102,14 +102,31 @@ def test_failures_are_told_in_full_then_briefly_then_counted(told: Told) -> None
 def test_an_attempt_that_is_repeated_does_not_end_the_step(told: Told) -> None:
     failure = Failure(reason="preempted", message="the node went away")
     told.change("load", "running", attempt=1)
-    told.change("load", "failed", attempt=1, seconds=1.0, failure=failure, retry_in=0.0)
+    told.change("load", "pending", attempt=1, seconds=1.0, failure=failure, retry_in=0.0, retry=1, retries=3)
     told.change("load", "running", attempt=2)
     told.change("load", "completed", attempt=2)
     assert told.lines[1:] == [
         "load: started",
-        "load: attempt 1 failed after 1.00 s (preempted): the node went away; next attempt",
+        "load: attempt 1 failed (preempted): the node went away; trying again (1 of 3)",
         "load: completed in 0 ms",
     ]
+
+
+def test_an_attempt_that_is_repeated_later_says_when_and_where_it_failed(told: Told) -> None:
+    failure = Failure(reason="user-error", message="ValueError: boom\nmore", where="ret.py:8", traceback="…")
+    more = {"failure": failure, "retry_in": 2.0, "retry": 1, "retries": 3}
+    told.change("load", "pending", attempt=1, **more)
+    told.change("train", "pending", 2, attempt=1, **more)
+    tail = "attempt 1 failed (user-error): ValueError: boom (ret.py:8); trying again in 2 s (1 of 3)"
+    assert told.lines[1:] == [f"load: {tail}", f"train[2]: {tail}"]
+
+
+def test_attempts_that_are_repeated_are_not_told_without_end(told: Told) -> None:
+    failure = Failure(reason="user-error", message="ValueError: boom")
+    for index in range(100):
+        told.change("train", "pending", index, attempt=1, failure=failure, retry_in=1.0, retry=1, retries=1)
+    assert sum("ValueError: boom" in line for line in told.lines) == 20
+    assert told.lines[-1] == "train: further attempts that failed are not shown here"
 
 
 def test_the_same_notice_of_a_step_is_given_once(told: Told) -> None:

@@ -119,6 +119,33 @@ def test_failures_stand_below_the_table_with_reason_traceback_and_remedy(recorde
     assert "load failed (timeout)\n  it took too long\n  where: p.py:7" in text
 
 
+def test_earlier_attempts_are_listed_beneath_the_table(recorder: Recorder) -> None:
+    run = recorder.run()
+    failure = Failure(reason="user-error", message="ValueError: boom\nmore", where="ret.py:8")
+    recorder.task("load", failure=failure)
+    recorder.task("load", attempt=2, failure=Failure(reason="timeout", message="it took too long"))
+    recorder.task("load", attempt=3)
+    for attempt in (1, 2):
+        recorder.task("train", 4, attempt=attempt, failure=failure if attempt == 1 else None)
+    text = show_run(run)
+    assert "  3 attempts" in text
+    assert (
+        "\n\nearlier attempts\n"
+        "  load: attempt 1 failed (user-error): ValueError: boom (ret.py:8)\n"
+        "  load: attempt 2 failed (timeout): it took too long\n"
+        "  train[4]: attempt 1 failed (user-error): ValueError: boom (ret.py:8)"
+    ) in text
+
+
+def test_many_earlier_attempts_are_counted(recorder: Recorder) -> None:
+    run = recorder.run()
+    for attempt in range(1, 32):
+        recorder.task("load", attempt=attempt, failure=Failure(reason="user-error", message="word " * 40))
+    text = show_run(run, page=Page(width=80))
+    assert "  … and 10 more: upshift show 20261121-aaaa --json" in text
+    assert max(map(cells, text.splitlines())) <= 80
+
+
 def test_only_the_first_failures_are_told_in_full(recorder: Recorder) -> None:
     run = recorder.run(status="failed")
     for index in range(25):
