@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from project import Project
 
 SECOND = 1_000_000_000

@@ -73,6 +73,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     changes
         Fields of :class:`~upshift.engine.RunOptions` that the user says anew; None: as recorded.
     """
+    from upshift.authoring.fingerprint import look_up
     from upshift.authoring.project import code_of
     from upshift.authoring.running import as_graph_errors, merged, remembered, source_of
     from upshift.config.configuration import load_configuration
@@ -96,10 +97,12 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     if pipeline is None:
         graph, source = recorded_graph(row, store), row.source
         code = recorded_code(row, package=same_code)
+        code_named = None
     else:
         with as_graph_errors(pipeline):
             graph = pipeline.build(_arguments(row, store), store)
         code = code_of(pipeline.callee.function)
+        code_named = look_up(Path(code.project))
         source = {**source_of(pipeline), "cwd": row.source.get("cwd")}
         settled = merged(pipeline, asked)
     return execute(
@@ -110,6 +113,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         options=settled,
         progress=progress,
         resume=row.id,
+        code_named=code_named,
     )
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.authoring.callee import named
-from upshift.authoring.project import code_of, file_of
+from upshift.authoring.fingerprint import look_up
+from upshift.authoring.project import code_of, file_of, project_of
 from upshift.authoring.tracebacks import raised_by, user_line, user_text
 from upshift.config.configuration import load_configuration
 from upshift.engine import RunOptions, execute
@@ -53,6 +54,7 @@ def start(
             configuration=configuration,
             options=settled,
             progress=watcher,
+            code_named=look_up(project_of(pipeline.callee.function)),
         )
 
 
@@ -73,7 +75,11 @@ def plan(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], *, optio
     with as_graph_errors(pipeline):
         graph, options, configuration = composed(pipeline, arguments, options)
     return make_plan(
-        graph, code=code_of(pipeline.callee.function), configuration=configuration, options=options
+        graph,
+        code=code_of(pipeline.callee.function),
+        configuration=configuration,
+        options=options,
+        code_named=look_up(project_of(pipeline.callee.function)),
     )
 
 

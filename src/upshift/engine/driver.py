@@ -14,7 +14,7 @@ start before it writes down what happened: see :mod:`upshift.engine.journal`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -36,7 +36,7 @@ from upshift.engine.values import producers, task_inputs
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
 from upshift.report.progress import TaskChange
-from upshift.spec.artifact import Artifact
+from upshift.spec.artifact import Artifact, Value
 from upshift.spec.task import Failure, TaskId
 from upshift.store import artifacts
 from upshift.store.catalog import AttemptRow, TaskRow
@@ -62,6 +62,7 @@ class Work:
     places: tuple[Place, ...]
     store: Store
     specs: Specs
+    keys: Keys
     reuse: Reuse
     journal: Journal
     leftovers: Leftovers
@@ -79,7 +80,6 @@ class Driver:
         self._work = work
         self._walk = work.walk
         self._journal = work.journal
-        self._keys = Keys()
         self._changes: dict[Task, TaskChange] = {}
         self._unexplained: list[tuple[Task, Mapping[str, Value]]] = []
         self._timers: list[tuple[float, int, Task]] = []
@@ -165,7 +165,7 @@ class Driver:
         except (BlobMissing, BlobDamaged) as error:
             self._make_again(task, Failure(reason="infrastructure", message=str(error)))
             return
-        task.key = self._keys.key(task.node, inputs)
+        task.key = self._work.keys.key(task.node, inputs)
         terms = self._work.terms[task.node.node.step]
         if task.redone_for is not None:
             task.cached, task.origin = False, None

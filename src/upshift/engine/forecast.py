@@ -109,6 +109,7 @@ class Forecaster:
         reuse: Reuse,
         reusing: bool,
         store: Store,
+        keys: Keys,
         truth: Callable[[Artifact], object],
         now: float,
     ) -> None:
@@ -118,7 +119,7 @@ class Forecaster:
         self._reusing = reusing
         self._store = store
         self._now = now
-        self._keys = Keys()
+        self._keys = keys
         self._reasons: dict[Task, str] = {}
         self._origins: dict[Task, str] = {}
         self._conditional: set[str] = set()

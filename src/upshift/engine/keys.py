@@ -2,7 +2,8 @@
 
 Nothing of the pipeline, the run or the node's name is in it, so that equal work is found again from
 another pipeline. Its parts are the code, the inputs, the outputs that are to be saved, the
-environment, the image, the launch plan and the version of Python.
+environment, the image, the launch plan and the version of Python. Where pickled inputs name classes
+or functions, the code behind these names is a part of its own, after a ``+``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from upshift.engine.tasks import NodeState
@@ -18,18 +19,33 @@ from upshift.graph import Node, StepDefinition
 from upshift.spec.artifact import Artifact, Value
 from upshift.spec.codec import encode
 
+CodeNamed = Callable[[str], Mapping[str, str]]
+"""The fingerprint of what a pickle names, ``module:qualname``, in the code as it is now."""
+
 ONCE = "once:"
 """Prefix of the key of a task that is never reused by another run, only kept when its own is resumed."""
+
+_CODE = "+"
+"""Before the digest of the code that the inputs name; nothing follows where that code is not at hand."""
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class Keys:
-    """Makes keys. What the tasks of a node have in common is put together once for the node."""
+    """Makes keys. What the tasks of a node have in common is put together once for the node.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    code_named
+        Looks up what inputs name. None: the user's code is not in this process, only recorded. What
+        runs then is kept when its run is resumed, and reused by no other if its inputs name code.
+    """
+
+    def __init__(self, code_named: CodeNamed | None) -> None:
+        self._code_named = code_named
+        self._code: dict[str, str] = {}
         self._parts: dict[str, str] = {}
-        self._shared: dict[str, tuple[Mapping[str, Value], dict[str, str]]] = {}
+        self._shared: dict[str, tuple[Mapping[str, Value], dict[str, str], set[str]]] = {}
 
     def key(self, state: NodeState, inputs: Mapping[str, Value]) -> str:
         """The key of a task of this node with these inputs."""
@@ -37,24 +53,47 @@ class Keys:
         parts = self._parts.get(name)
         if parts is None:
             parts = self._parts[name] = digest(key_parts(state.definition, state.node))
-        named = self._shared_inputs(state)
+        named, code = self._shared_inputs(state)
         if state.node.over:
-            named = named | {p: fingerprint(inputs[p]) for p in state.node.over}
+            own = [inputs[p] for p in state.node.over]
+            named = named | dict(zip(state.node.over, map(fingerprint, own), strict=True))
+            code = code.union(*map(code_in, own))
         key = digest([parts, named])
+        if code:
+            key += _CODE + self._digest_of(code)
         return key if state.definition.cache else ONCE + key
 
-    def _shared_inputs(self, state: NodeState) -> dict[str, str]:
+    def _shared_inputs(self, state: NodeState) -> tuple[dict[str, str], set[str]]:
         assert state.shared is not None, "inputs come before keys"
         known = self._shared.get(state.node.name)
         if known is None or known[0] is not state.shared:
-            known = (state.shared, {p: fingerprint(value) for p, value in state.shared.items()})
-            self._shared[state.node.name] = known
-        return known[1]
+            named = {p: fingerprint(value) for p, value in state.shared.items()}
+            code = set[str]().union(*map(code_in, state.shared.values()))
+            known = self._shared[state.node.name] = (state.shared, named, code)
+        return known[1:]
+
+    def _digest_of(self, names: set[str]) -> str:
+        if self._code_named is None:
+            return ""
+        for name in names - self._code.keys():
+            self._code[name] = digest(dict(self._code_named(name)))
+        return digest({name: self._code[name] for name in names}).partition(":")[2]
 
 
 def same_work(one: str | None, other: str | None) -> bool:
     """Whether two keys are of the same work, whether or not other runs may reuse it."""
-    return one is not None and other is not None and one.removeprefix(ONCE) == other.removeprefix(ONCE)
+    if one is None or other is None:
+        return False
+    one, other = one.removeprefix(ONCE), other.removeprefix(ONCE)
+    if one.endswith(_CODE) or other.endswith(_CODE):  # the code is that of the record: it is the same
+        return same_inputs(one, other)
+    return one == other
+
+
+def same_inputs(one: str, other: str) -> bool:
+    """Whether all but the code that the inputs name is the same."""
+    first, second = (key.removeprefix(ONCE).partition(_CODE)[0] for key in (one, other))
+    return first == second
 
 
 def key_parts(definition: StepDefinition, node: Node) -> dict[str, Any]:
@@ -78,6 +117,19 @@ def fingerprint(value: Value) -> str:
     if isinstance(value, Artifact):
         return f"{value.serializer}:{value.digest}"
     return digest([value.form, value.keys, [fingerprint(item) for item in value.items]])
+
+
+def code_in(value: Value) -> set[str]:
+    """The classes and functions that an input names."""
+    if isinstance(value, Artifact):
+        return set(value.code)
+    found: set[str] = set()
+    for item in value.items:
+        if isinstance(item, Artifact):
+            found.update(item.code)
+        else:
+            found |= code_in(item)
+    return found
 
 
 def digest(data: Any) -> str:

@@ -16,6 +16,7 @@ from upshift.config.configuration import Configuration
 from upshift.config.retry import Retry
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.forecast import Forecast, Forecaster, PlannedTask
+from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.options import RunOptions
 from upshift.engine.places import (
     OpenBackend,
@@ -194,6 +195,7 @@ def make_plan(
     code: Code,
     configuration: Configuration,
     options: RunOptions,
+    code_named: CodeNamed | None = None,
     open_backend: OpenBackend = open_registered,
     clock: Clock | None = None,
 ) -> Plan:
@@ -201,7 +203,7 @@ def make_plan(
 
     Parameters
     ----------
-    graph, code, configuration, options
+    graph, code, configuration, options, code_named
         As for a run.
     open_backend, clock
         Given by tests.
@@ -229,6 +231,7 @@ def make_plan(
                 # No run has an empty name: a plan leaves none of the earlier runs out.
                 reuse=Reuse("", graph.pipeline, catalog, store, enabled=options.reuse),
                 reusing=options.reuse,
+                keys=Keys(code_named),
                 store=store,
                 truth=lambda artifact: plain_value(artifact, store),
                 now=(clock or SystemClock()).now(),

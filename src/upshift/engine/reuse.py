@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from upshift.engine.keys import ONCE, key_parts, same_work
-from upshift.engine.reasons import changed_inputs, changed_parts
+from upshift.engine.keys import ONCE, key_parts, same_inputs, same_work
+from upshift.engine.reasons import changed_code_of, changed_inputs, changed_parts
 from upshift.engine.tasks import COMPLETED, NodeState, Task
 from upshift.errors import BlobDamaged, BlobMissing, StoreError
 from upshift.graph import Graph
@@ -74,7 +74,7 @@ class Reuse:
         for found, attempt in self._catalog.find_results(key, store=self._store.address):
             if found.run == self._run:
                 continue
-            result = self._store.read_result(found, attempt)
+            result = self._store.claim_result(found, attempt)
             if result is None or result.status != COMPLETED:
                 why = why or f"the result of run {found.run} is missing or damaged"
             elif strict and result.degraded:
@@ -138,6 +138,8 @@ class _History:
             return different
         if task.key is not None and same_work(row.key, task.key):
             return f"no result of run {run} may be reused"
+        if task.key is not None and row.key is not None and same_inputs(row.key, task.key):
+            return changed_code_of(inputs)
         before = self._inputs(row)
         different = None if before is None else changed_inputs(before, inputs, task.node.node)
         return different or "input changed"

@@ -20,6 +20,7 @@ from upshift.engine.control import Control
 from upshift.engine.driver import Command, Driver, Work
 from upshift.engine.interrupts import interrupts
 from upshift.engine.journal import Journal
+from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.lease import Lease
 from upshift.engine.leftovers import Leftovers
 from upshift.engine.options import RunOptions
@@ -30,7 +31,7 @@ from upshift.engine.shipping import Keeper, ship
 from upshift.engine.specs import Shipped, Specs
 from upshift.engine.values import plain_value
 from upshift.engine.walk import Walk
-from upshift.errors import UpshiftError
+from upshift.errors import NotFound, UpshiftError
 from upshift.graph import Graph
 from upshift.report.progress import Progress
 from upshift.spec.codec import encode, to_json
@@ -52,6 +53,7 @@ def execute(
     options: RunOptions,
     progress: Progress,
     resume: str | None = None,
+    code_named: CodeNamed | None = None,
     open_backend: OpenBackend = open_registered,
     clock: Clock | None = None,
 ) -> Run:
@@ -71,6 +73,8 @@ def execute(
         Who watches.
     resume
         Id of the run to finish. What it has done with the same code and inputs is kept.
+    code_named
+        Looks up the code that inputs name; None: only a record of the code is at hand.
     open_backend, clock
         Given by tests.
 
@@ -109,10 +113,11 @@ def execute(
             store=store,
             catalog=open_catalog(configuration),
             inbox=inbox,
+            keys=Keys(code_named),
             clock=clock or SystemClock(),
             shipped=ship(code, places.values(), store),
         )
-        with contextlib.closing(run.catalog):
+        with contextlib.closing(run.catalog), store.claims.held():
             return run.execute(resume)
     finally:
         close_places(places.values())
@@ -133,6 +138,7 @@ class _Run:
     store: Store
     catalog: Catalog
     inbox: SimpleQueue[Any]
+    keys: Keys
     clock: Clock
     shipped: Shipped | None
     row: RunRow = attrs.field(init=False)
@@ -143,6 +149,8 @@ class _Run:
         earlier = None if resume is None else self.catalog.run(resume)
         run_id = earlier.id if earlier else new_run_id(now)
         with Lease(run_id):
+            if not self.store.claim_run(run_id):
+                raise removed(run_id)
             self.row = self._row(run_id, earlier, now)
             self._write_row()
             self.store.write_record(run_id, "graph.json", to_json(self.graph))
@@ -214,6 +222,7 @@ class _Run:
                 cwd=self.source.get("cwd") or os.getcwd(),
                 shipped=self.shipped,
             ),
+            keys=self.keys,
             reuse=Reuse(run, self.graph.pipeline, self.catalog, self.store, enabled=self.options.reuse),
             journal=Journal(run, self.catalog, self.progress),
             leftovers=leftovers,
@@ -259,6 +268,11 @@ class _Run:
         except UpshiftError as error:
             # Whoever hears of the first failure needs that one; the run can be resumed all the same.
             self.progress.notice(f"the end of run {self.row.id} was not recorded: {error.what}")
+
+
+def removed(run: str) -> NotFound:
+    """The error for a run that ``gc`` has removed."""
+    return NotFound(f"run {run} was removed by upshift gc", fix="Start it anew.")
 
 
 def new_run_id(now: float) -> str:

@@ -28,6 +28,9 @@ class Artifact:
         Base64 of the content, where it is small; else the content is a blob in the store.
     items
         Length, of a list that was saved item by item.
+    code
+        Classes and functions that the content names, ``module:qualname``. They count in the key of
+        whoever gets the value; see :mod:`upshift.store.serializers.naming`.
     """
 
     kind: ClassVar[str] = "artifact"
@@ -38,6 +41,7 @@ class Artifact:
     bytes: int
     inline: str | None = None
     items: int | None = None
+    code: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -12,6 +12,8 @@ from upshift.store import manifest
 from upshift.store.diagnosis import explain_load, explain_save, type_name
 from upshift.store.digest import Bytes, digest_of
 from upshift.store.serializers import Serializer, names_blobs, serializer_named, serializers_for
+from upshift.store.serializers.naming import code_names
+from upshift.store.serializers.protocol import Buffers
 from upshift.store.store import Store
 
 _WHOLE = (str, bytes, bytearray, dict)
@@ -48,7 +50,7 @@ def save(value: object, store: Store, *, by_item: bool = False, name: str = "out
         except Exception as error:
             raise explain_save(value, name, serializer.name, error) from error
         if buffers is not None:
-            return _keep(buffers, serializer, type_name(value), store)
+            return _keep(buffers, serializer, value, store)
     raise AssertionError("pickle takes any value")
 
 
@@ -139,6 +141,7 @@ def _save_items(value: Any, store: Store, name: str) -> Artifact:
         bytes=len(content) + sum(item.bytes for item in items),
         inline=inline,
         items=len(items),
+        code=tuple(sorted({name for item in items for name in item.code})),
     )
 
 
@@ -148,13 +151,21 @@ def _has_items(value: object) -> bool:
     return walks and hasattr(kind, "__len__") and not isinstance(value, _WHOLE)
 
 
-def _keep(buffers: Sequence[Bytes], serializer: Serializer, kind: str, store: Store) -> Artifact:
+def _keep(buffers: Sequence[Bytes], serializer: Serializer, value: object, store: Store) -> Artifact:
     size = sum(memoryview(buffer).nbytes for buffer in buffers)
     digest, inline = _put(buffers, size, store)
     if serializer.names_blobs:
         content = memoryview(b"".join(buffers))
         size += sum(part for _, part in serializer.references(content))
-    return Artifact(digest=digest, serializer=serializer.name, type=kind, bytes=size, inline=inline)
+    code = buffers.code if isinstance(buffers, Buffers) else code_names((type(value),))
+    return Artifact(
+        digest=digest,
+        serializer=serializer.name,
+        type=type_name(value),
+        bytes=size,
+        inline=inline,
+        code=code,
+    )
 
 
 def _put(buffers: Sequence[Bytes], size: int, store: Store) -> tuple[str, str | None]:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fingerprint_projects import Project, fresh_project
 
-from upshift.authoring.fingerprint import Analysis, class_fingerprint, fingerprint
+from upshift.authoring.fingerprint import Analysis, fingerprint
 from upshift.authoring.fingerprint.packages import installed
 
 SRC = Path(__file__).parents[3] / "src"
@@ -266,7 +266,7 @@ def test_the_fingerprint_of_a_class_holds_what_its_methods_reach(project: Projec
 
     def look(edit: tuple[str, str] = ("", "")) -> dict[str, str]:
         project.write({name: text.replace(*edit) for name, text in files.items()})
-        return class_fingerprint(project.function("pipe.Data"), project.folder)
+        return fingerprint(project.function("pipe.Data"), project.folder)
 
     assert look() == look()
     assert {"pipe.Data (pipe.py)", "pipe.Base (pipe.py)", "b.f (b.py)"} <= look().keys()
@@ -277,11 +277,11 @@ def test_the_fingerprint_of_a_class_holds_what_its_methods_reach(project: Projec
 def test_the_class_of_a_library_counts_by_its_version(project: Project) -> None:
     import pandas
 
-    assert class_fingerprint(pandas.DataFrame, project.folder)["package pandas"] == pandas.__version__
+    assert fingerprint(pandas.DataFrame, project.folder)["package pandas"] == pandas.__version__
 
 
 def test_a_class_of_python_counts_by_the_version_of_python(project: Project) -> None:
-    assert class_fingerprint(dict, project.folder) == {
+    assert fingerprint(dict, project.folder) == {
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}"
     }
 

@@ -159,3 +159,42 @@ def test_a_pickle_damaged_behind_its_seal_is_damage_and_not_a_moved_class(store:
     os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
     with pytest.raises(BlobDamaged):
         load(artifact, store)
+
+
+# the code that a value names
+
+
+def make_model() -> Model:
+    return Model(1)
+
+
+def test_a_pickle_names_the_classes_and_functions_in_it(store: Store) -> None:
+    artifact = save({"k": [Model(1)], "f": make_model, "c": Model}, store)
+    assert {f"{__name__}:Model", f"{__name__}:make_model"} <= set(artifact.code)
+
+
+def test_of_an_installed_package_one_name_stands_for_all(store: Store) -> None:
+    import numpy as np
+    import pandas as pd
+
+    artifact = save({"a": np.arange(2), "b": np.float32(1), "c": {1, 2}, "d": pd.Timestamp(0)}, store)
+    assert sorted(name.partition(":")[0].partition(".")[0] for name in artifact.code) == ["numpy", "pandas"]
+
+
+def test_values_of_other_serializers_name_their_type(store: Store) -> None:
+    import numpy as np
+
+    assert save(np.arange(3), store).code == ("numpy:ndarray",)
+    assert save([1, "two", None], store).code == ()
+    assert save(b"raw", store).code == ()
+
+
+def test_a_list_of_items_names_what_its_items_name(store: Store) -> None:
+    assert save([Model(1), 3], store, by_item=True).code == (f"{__name__}:Model",)
+
+
+def test_a_local_class_travels_by_value_and_needs_no_name(store: Store) -> None:
+    class Local:
+        pass
+
+    assert save(Local(), store).code == ()

@@ -15,11 +15,13 @@ so that comments, layout and docstrings do not matter:
 A new function, a plain new constant, a comment, a docstring that nobody reads, the arguments of
 Upshift's own decorators and what calls a pipeline do not count.
 
-It cannot see: files, clocks, environment variables and services that a function reads by itself; the
-classes of its inputs, for which there is :func:`class_fingerprint`; what a script does to libraries under
-``if __name__ == "__main__"`` (its effect on the project's own names is seen); what a function of the
-project that is called at the top level does to ``numpy``, ``pandas`` or ``pyarrow`` by assigning to
-their attributes; a package that is changed in place without a new version.
+The classes of pickled inputs, whose methods no source of the step names, are looked up by the names
+that the pickles hold: :meth:`Analysis.named`.
+
+It cannot see: files, clocks, environment variables and services that a function reads by itself; what a
+script does to libraries under ``if __name__ == "__main__"`` (its effect on the project's own names is
+seen); what a function of the project that is called at the top level does to ``numpy``, ``pandas`` or
+``pyarrow`` by assigning to their attributes; a package that is changed in place without a new version.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from pathlib import Path
 
 from upshift.authoring.fingerprint.analysis import Analysis
 
-__all__ = ["Analysis", "class_fingerprint", "fingerprint"]
+__all__ = ["Analysis", "fingerprint", "look_up"]
 
 
 def fingerprint(function: Callable[..., object], project: Path) -> dict[str, str]:
@@ -50,6 +52,16 @@ def fingerprint(function: Callable[..., object], project: Path) -> dict[str, str
     return Analysis(project).function(function)
 
 
-def class_fingerprint(cls: type, project: Path) -> dict[str, str]:
-    """Every piece of code that the methods of a class reach; see :func:`fingerprint`."""
-    return Analysis(project).function(cls)
+def look_up(project: Path) -> Callable[[str], dict[str, str]]:
+    """What finds the fingerprint of a class or function by the name that a pickle has for it.
+
+    Most runs need none: the analysis begins with the first name.
+    """
+    analysis: Analysis | None = None
+
+    def named(name: str) -> dict[str, str]:
+        nonlocal analysis
+        analysis = analysis or Analysis(project)
+        return analysis.named(name)
+
+    return named

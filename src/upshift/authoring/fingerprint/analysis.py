@@ -12,7 +12,7 @@ from typing import Any
 from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.methods import expand_method
 from upshift.authoring.fingerprint.nodes import Node, reachable
-from upshift.authoring.fingerprint.sources import PROJECT
+from upshift.authoring.fingerprint.sources import PACKAGE, PROJECT, Module
 from upshift.authoring.fingerprint.toplevel import is_upshift
 from upshift.authoring.fingerprint.walk import Walk
 
@@ -42,6 +42,36 @@ class Analysis:
         finally:
             if collecting:
                 gc.enable()
+
+    def named(self, name: str) -> dict[str, str]:
+        """The fingerprint of a class or function that a pickle names: ``module:qualname``.
+
+        Nothing is imported for it. Of a module that is not imported all counts.
+        """
+        module, _, qualname = name.partition(":")
+        live = sys.modules.get(module)
+        if live is None:
+            return self._entries([self._unimported(module)])
+        found: Any = live
+        for part in qualname.split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, type) or type(found) is FunctionType:
+            return self.function(found)
+        kind, version = self._walk.sources.kind(vars(live))
+        if kind == PACKAGE:
+            return self._entries([self._walk.package(version)])
+        if kind == PROJECT and module != "__main__":  # what a notebook defines travels by value
+            return self._entries([self._whole(self._walk.sources.of_namespace(vars(live)))])
+        return self._entries([])
+
+    def _unimported(self, name: str) -> Node:
+        found = self._walk.sources.find(name)
+        if isinstance(found, Module):
+            return self._whole(found)
+        return self._walk.package(found) if found else self._walk.everything(f"{name} cannot be found")
+
+    def _whole(self, module: Module) -> Node:
+        return self._walk.widened(module, "named by a pickle", deep=True)
 
     def _start(self, function: Any) -> list[Node]:
         walk = self._walk

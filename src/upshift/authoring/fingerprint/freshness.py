@@ -1,9 +1,9 @@
 """Whether the code that is loaded is the code in the file.
 
-A notebook that imported ``helpers.py`` runs the old code after the file was edited, while a task in a
-fresh interpreter runs the new. A file that is older than this process cannot have changed since it
-was imported, unless Python took bytecode from before the last edit. For any other the functions are compared with the file's, by bytecode; what cannot be
-compared counts as written and as loaded, both.
+A notebook that imported ``helpers.py`` runs the old code after the file was edited, while a task in a fresh
+interpreter runs the new. A file that is older than this process cannot have changed since it was imported,
+unless Python took bytecode from before the last edit. For any other the functions are compared with the
+file's, by bytecode; what cannot be compared counts as written and as loaded, both.
 """
 
 from __future__ import annotations

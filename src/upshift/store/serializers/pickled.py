@@ -9,12 +9,17 @@ All numbers are 64-bit little-endian; each part begins at a multiple of 64 bytes
 
 from __future__ import annotations
 
+import functools
+import io
 import pickle
 import struct
 from collections.abc import Sequence
+from types import FunctionType
+from typing import Any
 
 from upshift.store.digest import Bytes
-from upshift.store.serializers.protocol import Serializer
+from upshift.store.serializers.naming import code_names
+from upshift.store.serializers.protocol import Buffers, Serializer
 from upshift.store.store import Store
 
 _MAGIC = b"UPICKLE1"
@@ -30,15 +35,16 @@ class PickleSerializer(Serializer):
         return True
 
     def dump(self, value: object, store: Store) -> Sequence[Bytes]:
-        import cloudpickle  # type: ignore[import-untyped,unused-ignore]
-
+        main = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
-        main = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        parts = [memoryview(main), *(buffer.raw() for buffer in buffers)]
+        pickler = _pickler()(main, 5, buffers.append)
+        pickler.dump(value)
+        parts = [main.getbuffer(), *(buffer.raw() for buffer in buffers)]
         sizes = [part.nbytes for part in parts]
-        content: list[Bytes] = [_padded(_MAGIC + struct.pack(f"<{len(sizes) + 1}Q", len(sizes), *sizes))]
+        content = Buffers([_padded(_MAGIC + struct.pack(f"<{len(sizes) + 1}Q", len(sizes), *sizes))])
         for part in parts:
             content += [part, bytes(-part.nbytes % _ALIGNMENT)]
+        content.code = code_names(pickler.reached)
         return content
 
     def load(self, content: memoryview, store: Store) -> object:
@@ -53,6 +59,24 @@ class PickleSerializer(Serializer):
             parts.append(content[at : at + size])
             at += size
         return pickle.loads(parts[0], buffers=parts[1:])
+
+
+@functools.cache
+def _pickler() -> Any:
+    """cloudpickle's pickler, which also notes the classes and functions that it comes across."""
+    import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.reached: set[Any] = set()
+
+        def reducer_override(self, obj: Any) -> Any:
+            kind = type(obj)
+            self.reached.add(obj if kind is FunctionType or isinstance(obj, type) else kind)
+            return super().reducer_override(obj)
+
+    return Pickler
 
 
 def _padded(content: bytes) -> bytes:

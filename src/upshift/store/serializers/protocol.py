@@ -11,6 +11,18 @@ if TYPE_CHECKING:
     from upshift.store.store import Store
 
 
+class Buffers(list[Bytes]):
+    """Buffers of a serializer that knows better than the value's type which code the value names.
+
+    Attributes
+    ----------
+    code
+        As :func:`~upshift.store.serializers.naming.code_names` gives it.
+    """
+
+    code: tuple[str, ...] = ()
+
+
 class Serializer(Protocol):
     """Turns values of one kind to bytes and back.
 
