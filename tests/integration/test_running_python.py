@@ -207,3 +207,26 @@ def test_two_runs_one_after_the_other_in_one_program(project: Project) -> None:
         SCRIPT + "\nif __name__ == '__main__':\n    print(example(x=1).output, example(x=2).output)\n"
     )
     assert "4 8" in project.python("pipeline.py").out
+
+
+def test_a_traceback_is_shown_once_and_the_time_it_took_too(project: Project) -> None:
+    project.write(
+        """
+@step(retries=Retry(times=1, on=("user-error",)))
+def f() -> int:
+    raise ValueError("boom")
+
+@pipeline
+def example():
+    return f()
+
+if __name__ == "__main__":
+    example()
+"""
+    )
+    err = project.python("pipeline.py", expect=1).err
+    assert err.count('raise ValueError("boom")') == 1
+    assert "f: attempt 1 failed (user-error): ValueError: boom (pipeline.py:" in err
+    assert err.count("f: attempt 2 failed after ") == 1
+    assert "f: failed" not in err
+    assert "upshift.errors.RunFailed: step f failed in attempt 2 (user-error): ValueError: boom" in err

@@ -58,8 +58,6 @@ def exit_code_of(call: Callable[[], Any]) -> int:
 
 def _message(error: UpshiftError) -> str:
     label = next(label for kind, label in _LABELS if isinstance(error, kind))
-    if isinstance(error, RunFailed):
-        error.why = None  # the user's traceback: it was shown when the step failed
     first, _, rest = str(error).partition("\n")
     return f"{_red(label)} {first}" + (f"\n{rest}" if rest else "")
 

@@ -10,7 +10,7 @@ from upshift.store.history import Run
 
 
 def raise_unless_completed(
-    run: Run, status: str, first: tuple[TaskId, Failure, int] | None, *, log: Path | None
+    run: Run, status: str, first: tuple[TaskId, Failure, int] | None, *, log: Path | None, shown: bool
 ) -> None:
     """Raise what a run with this status deserves.
 
@@ -24,6 +24,8 @@ def raise_unless_completed(
         The task that failed first, why, and in which attempt.
     log
         What that attempt printed, if it printed anything.
+    shown
+        Whether the user has been shown its traceback already.
 
     Raises
     ------
@@ -38,7 +40,7 @@ def raise_unless_completed(
         raise RunFailed(f"run {run.id} failed", run=run, fix=f"See upshift show {run.id}.")
     task, failure, attempt = first
     tried = f" in attempt {attempt}" if attempt > 1 else ""
-    why = failure.traceback.rstrip() if failure.traceback else None
+    why = failure.traceback.rstrip() if failure.traceback and not shown else None
     advice = [failure.fix] if failure.fix else []
     if log is not None:
         advice.append(f"upshift logs {run.id} {task.step} shows what it printed; the file is {log}")

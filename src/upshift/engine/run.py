@@ -166,7 +166,7 @@ class _Run:
             task, _, attempt = driver.first_failure
             path = self.store.log_path(task, attempt)
             log = path if path.exists() else None
-        raise_unless_completed(run, status, driver.first_failure, log=log)
+        raise_unless_completed(run, status, driver.first_failure, log=log, shown=self.progress.shows)
         return run
 
     def _drive(self, *, resumed: bool) -> tuple[Driver, str]:

@@ -52,6 +52,8 @@ class LiveProgress:
         Seconds, monotonic.
     """
 
+    shows = True
+
     def __init__(self, progress: TextIO, output: TextIO, clock: Clock = time.monotonic) -> None:
         self._console = Console(file=progress, highlight=False)
         colour = self._console.color_system is not None and not self._console.no_color

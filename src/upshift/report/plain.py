@@ -30,6 +30,8 @@ class PlainProgress:
         Seconds, monotonic.
     """
 
+    shows = True
+
     def __init__(self, progress: TextIO, output: TextIO, clock: Clock = time.monotonic) -> None:
         self._tally = RunTally(clock)
         self._announcer = Announcer(self._tally, Page())
@@ -58,7 +60,8 @@ class PlainProgress:
             self._say(self._announcer.failure(change))
         if step.over:
             self._started.discard(step.name)
-            self._say(self._announcer.ended(step))
+            if step.mapped or change.status != "failed":  # else the failure's own line said so
+                self._say(self._announcer.ended(step))
         elif step.mapped:
             self._say_how_far(step)
 

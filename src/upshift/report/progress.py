@@ -56,7 +56,15 @@ class TaskChange:
 
 
 class Progress(Protocol):
-    """Somebody who watches a run. Called by the engine's own thread only, and must return soon."""
+    """Somebody who watches a run. Called by the engine's own thread only, and must return soon.
+
+    Attributes
+    ----------
+    shows
+        Whether a person reads it: a traceback that it was given need not be told again.
+    """
+
+    shows: bool
 
     def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
         """The run has this id; these are its steps, in order."""
@@ -82,6 +90,8 @@ class Progress(Protocol):
 
 class Silent:
     """A :class:`Progress` that shows nothing."""
+
+    shows = False
 
     def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None: ...
     def step_sized(self, step: str, tasks: int) -> None: ...

@@ -144,6 +144,9 @@ class RunTally:
                 tally.began = self.clock()
         elif status in ENDED:
             tally.finished = self.clock()
+            if index is None and tally.began is not None and change.seconds is not None and not tally.retries:
+                # One task and one attempt: it took as long as its record says, whenever that was told.
+                tally.finished = tally.began + change.seconds
         return tally
 
     def step(self, name: str) -> StepTally:

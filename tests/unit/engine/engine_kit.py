@@ -70,6 +70,8 @@ class JumpingClock:
 class Watcher:
     """Keeps what a run tells."""
 
+    shows = False
+
     def __init__(self) -> None:
         self.changes: list[TaskChange] = []
         self.notices: list[str] = []

@@ -338,6 +338,24 @@ def test_the_error_says_which_step_why_where_and_what_to_do(bench: Bench) -> Non
     assert "0.1.log" in text
 
 
+def test_a_traceback_that_was_shown_is_not_repeated_by_the_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(type(bench.watcher), "shows", True)
+    bench.functions["broken"] = broken
+    with pytest.raises(RunFailed) as caught:
+        bench.run(bench.graph({"broken": (bench.step(broken), {})}))
+    text = str(caught.value)
+    assert text.startswith("step broken failed (user-error): ZeroDivisionError: by zero\n  fix:")
+    assert "Traceback" not in text
+    (failed,) = [change for change in bench.watcher.changes if change.status == "failed"]
+    assert failed.failure is not None
+    assert "Traceback" in str(failed.failure.traceback)
+
+
 def test_what_a_step_prints_is_shown_by_line_and_bytes_that_are_no_text_are_replaced(bench: Bench) -> None:
     bench.outcomes = {("one", 0): Complete(lambda inputs: 1, prints=b"a\nb\xff\nrest")}
     bench.run(bench.graph({"one": (bench.step(one), {})}))

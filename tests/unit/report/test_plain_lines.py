@@ -99,6 +99,26 @@ def test_failures_are_told_in_full_then_briefly_then_counted(told: Told) -> None
     assert told.lines[-1] == "train: failed: 100 tasks"
 
 
+def test_a_failure_of_a_step_is_told_once_with_one_time(told: Told) -> None:
+    failure = Failure(reason="user-error", message="ValueError: no")
+    told.change("load", "running", attempt=1)
+    told.now = 1.0
+    told.change("load", "failed", attempt=1, seconds=0.5, failure=failure)
+    told.change("train", "cancelled")
+    assert told.lines[1:] == [
+        "load: started",
+        "load: failed after 500 ms (user-error): ValueError: no",
+        "train: cancelled",
+    ]
+
+
+def test_a_step_took_as_long_as_its_attempt_did_whenever_its_end_was_told(told: Told) -> None:
+    told.change("load", "running", attempt=1)
+    told.now = 3.0
+    told.change("load", "completed", attempt=1, seconds=2.0)
+    assert told.lines[1:] == ["load: started", "load: completed in 2.00 s"]
+
+
 def test_an_attempt_that_is_repeated_does_not_end_the_step(told: Told) -> None:
     failure = Failure(reason="preempted", message="the node went away")
     told.change("load", "running", attempt=1)
