@@ -1,0 +1,55 @@
+"""The reference names everything that a user can name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import attrs
+import pytest
+
+import upshift
+from upshift.cli import failures
+from upshift.config.configuration import Configuration, Target
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+INTERNAL = {"UPSHIFT_CLAIMS", "UPSHIFT_SCRATCH", "UPSHIFT_SUPERVISOR"}
+"""Variables by which processes of Upshift tell each other something; not for users."""
+
+
+def page(name: str) -> str:
+    return (REFERENCE / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", upshift.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    value = getattr(upshift, name)
+    if isinstance(value, type) and issubclass(value, upshift.UpshiftError):
+        assert f"        - {name}\n" in page("errors.md")
+    else:
+        assert f"::: upshift.{name}\n" in page("python.md") or f"`upshift.{name}`" in page("python.md")
+
+
+def test_every_exit_code_is_there() -> None:
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page("errors.md"), re.MULTILINE)}
+    raised = {
+        getattr(upshift, n).exit_code for n in upshift.__all__ if hasattr(getattr(upshift, n), "exit_code")
+    }
+    assert codes == {0, failures.BUG, failures.INTERRUPTED, failures.BROKEN_PIPE, *raised}
+
+
+def test_every_key_of_the_configuration_is_there() -> None:
+    fields = {f.name for cls in (Configuration, Target) for f in attrs.fields(cls)}
+    assert fields - {"source", "targets", "name"} == set(
+        re.findall(r"^\| `([a-z_]+)` \|", page("settings.md"), re.MULTILINE)
+    )
+
+
+def test_every_variable_is_there() -> None:
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in ROOT.glob("src/**/*.py"))
+    overrides = {f.name for f in attrs.fields(Configuration)} - {"source", "targets"}
+    known = set(re.findall(r"UPSHIFT_[A-Z_]*[A-Z]", sources)) | {
+        f"UPSHIFT_{name.upper()}" for name in overrides
+    }
+    assert known - INTERNAL == set(re.findall(r"^\| `(UPSHIFT_\w+)`", page("settings.md"), re.MULTILINE))
