@@ -11,11 +11,15 @@ TORCH  ?=
 GUARDED := tomllib annotationlib annotationlib.Format annotationlib.Format.FORWARDREF \
            'inspect.signature(annotation_format)'
 
+# Strict: a broken link, a missing reference or a page outside the navigation fails. The theme would
+# otherwise announce its successor at each build.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check docs bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,18 +33,22 @@ test: $(VENV)/.dev ## run the tests; TORCH=torch==2.13.0 installs that first, fo
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH))
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(VENV)/.dev ## formatting, lint, types, layers, and nothing above Python 3.10
+check: $(VENV)/.dev ## formatting, lint, types, layers, nothing above Python 3.10, and the documentation builds
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/vermin --quiet --no-tips -t=3.10- --eval-annotations $(GUARDED:%=--exclude %) src examples
+	$(MKDOCS) --quiet --site-dir build/site
+
+docs: $(VENV)/.dev ## build the documentation into site/, for a browser: site/index.html
+	$(MKDOCS)
 
 bench: $(VENV)/.dev ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove .venv and what the tools leave behind
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
