@@ -36,13 +36,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_NOT_THE_USERS = (
+_UPSHIFTS = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
-    os.path.dirname(os.path.abspath(os.__file__)) + os.sep,  # the standard library
     os.path.join(os.path.dirname(sys.executable or os.__file__), "upshift"),  # the command
-    "<frozen ",
     "<attrs generated",
 )
+_PYTHONS = (os.path.dirname(os.path.abspath(os.__file__)) + os.sep, "<frozen ")
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class UpshiftError(Exception):
@@ -172,13 +172,28 @@ class BackendError(UpshiftError):
 
 
 @functools.cache
-def is_user_file(filename: str) -> bool:
-    """Whether code of this file is the user's own: not Upshift's, a package's or Python's."""
-    return not (
-        filename.startswith(_NOT_THE_USERS)
-        or f"{os.sep}site-packages{os.sep}" in filename
-        or f"{os.sep}dist-packages{os.sep}" in filename
-    )
+def is_user_file(filename: str, project: str | None = None) -> bool:
+    """Whether code of this file is the user's own: not Upshift's, a package's or Python's.
+
+    The innermost folder decides: a project may lie in ``site-packages``, and ``site-packages`` in a
+    project.
+
+    Parameters
+    ----------
+    filename
+        As code objects name it.
+    project
+        Folder of the user's project, where that is known.
+    """
+    others = [len(folder) for folder in (*_UPSHIFTS, *_PYTHONS) if filename.startswith(folder)]
+    others += [filename.rfind(folder) + len(folder) for folder in _INSTALLED if folder in filename]
+    own = os.path.join(project, "") if project else ""
+    return not others or (own != "" and filename.startswith(own) and len(own) > max(others))
+
+
+def is_upshifts(filename: str) -> bool:
+    """Whether code of this file is Upshift's own."""
+    return filename.startswith(_UPSHIFTS)
 
 
 def user_frame() -> Any:
@@ -201,10 +216,18 @@ def user_location() -> str | None:
     return None if frame is None else location(frame.f_code.co_filename, frame.f_lineno)
 
 
-def location(file: str, line: int) -> str:
-    """``file:line``, the file relative to the working folder where it lies below it."""
+def location(file: str, line: int, relative_to: str | None = None) -> str:
+    """``file:line``, the file relative to a folder where it lies below it.
+
+    Parameters
+    ----------
+    file, line
+        The place.
+    relative_to
+        The folder; default: the working folder.
+    """
     try:
-        relative = os.path.relpath(file)
+        relative = os.path.relpath(file, relative_to)
     except (ValueError, OSError):  # another drive, or the working folder is gone
         relative = file
     return f"{file if relative.startswith('..') else relative}:{line}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from upshift.authoring.pipelines import Pipeline
 from upshift.authoring.tracebacks import user_line, user_text
+from upshift.config.home import project_root
 from upshift.errors import LoadError, NotFound, UpshiftError, location, suggestion
 
 
@@ -54,10 +55,11 @@ def load_module(path: Path) -> ModuleType:
         ) from None
     except (Exception, SystemExit) as error:
         said = str(error).partition("\n")[0]
+        project = str(project_root(path))
         raise LoadError(
             f"{path} cannot be imported: {type(error).__name__}{': ' if said else ''}{said}",
-            where=user_line(error) or str(path),
-            why=user_text(error),
+            where=user_line(error, project) or str(path),
+            why=user_text(error, project),
             fix=_fix(error),
         ) from None
 

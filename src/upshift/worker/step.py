@@ -10,15 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import attrs
 
-import upshift
 from upshift.config.home import home
 from upshift.errors import (
     BlobDamaged,
@@ -26,7 +23,6 @@ from upshift.errors import (
     NotSerializable,
     StoreUnavailable,
     UpshiftError,
-    location,
 )
 from upshift.spec import Artifact, Code, Collected, Failure, TaskSpec, Value, to_json
 from upshift.spec.calls import bind
@@ -36,8 +32,7 @@ from upshift.worker import proc, usercode
 from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
 from upshift.worker.randomness import Randomness
-
-_PACKAGE = os.path.dirname(os.path.abspath(upshift.__file__)) + os.sep
+from upshift.worker.tracebacks import user_line, user_text
 
 
 @attrs.frozen(kw_only=True)
@@ -99,7 +94,7 @@ def run(
         value = function(*args, **kwargs)
         outputs, failure = _save(spec, value, store), None
     except BaseException as error:  # the supervisor is told of whatever ends the call
-        failure = _explain(error)
+        failure = _explain(error, spec)
     _flush()
     high, (_, now_shared) = proc.high_water(), proc.resident()
     peak = max(0, high - resident - max(0, now_shared - shared))
@@ -233,7 +228,7 @@ def _save(spec: TaskSpec, value: object, store: Store) -> dict[str, Artifact]:
     }
 
 
-def _explain(error: BaseException) -> Failure:
+def _explain(error: BaseException, spec: TaskSpec) -> Failure:
     """The failure that an exception means, with the user's own frames."""
     if isinstance(error, LostInputs):
         return Failure(reason="infrastructure", message=str(error), lost=error.digests)
@@ -241,17 +236,9 @@ def _explain(error: BaseException) -> Failure:
         return Failure(reason="infrastructure", message=_told(error), where=error.where, fix=error.fix)
     if isinstance(error, Shortage):
         return Failure(reason="hardware", message=error.what, fix=error.fix)
-    frames = _user_frames(error)
-    if isinstance(error, UpshiftError) and frames is None:
+    where = user_line(error, spec.code.project, relative_to=spec.cwd)
+    if isinstance(error, UpshiftError) and where is None:
         return Failure(reason="user-error", message=_told(error), where=error.where, fix=error.fix)
-    where = None
-    if frames is not None:
-        last = frames
-        while last.tb_next is not None:
-            if not _ours(last.tb_next) and "site-packages" in last.tb_next.tb_frame.f_code.co_filename:
-                break
-            last = last.tb_next
-        where = location(last.tb_frame.f_code.co_filename, last.tb_lineno)
     try:
         text = f"{type(error).__qualname__}: {error}"
     except Exception:  # the user's __str__ raises
@@ -262,32 +249,12 @@ def _explain(error: BaseException) -> Failure:
         reason="out-of-memory" if isinstance(error, MemoryError) else "user-error",
         message=text.rstrip(": "),
         where=where,
-        traceback=_format(error, frames),
+        traceback=user_text(error, spec.code.project),
     )
 
 
 def _told(error: UpshiftError) -> str:
     return error.what if error.why is None else f"{error.what}: {error.why}"
-
-
-def _format(error: BaseException, frames: Any) -> str:
-    try:
-        return "".join(traceback.format_exception(type(error), error, frames))
-    except Exception:  # the user's __str__ or __repr__ raises
-        return "".join(traceback.format_tb(frames)) + type(error).__qualname__
-
-
-def _user_frames(error: BaseException) -> Any:
-    """The traceback from the user's first frame on; None where the user has none in it."""
-    frames = error.__traceback__
-    while frames is not None and (_ours(frames) or frames.tb_frame.f_code.co_filename.startswith("<frozen")):
-        frames = frames.tb_next
-    return frames
-
-
-def _ours(frames: Any) -> bool:
-    file: str = frames.tb_frame.f_code.co_filename
-    return file.startswith(_PACKAGE)
 
 
 def _flush() -> None:
