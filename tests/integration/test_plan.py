@@ -185,3 +185,34 @@ def example():
     assert plan.out == ""
     missing = project.upshift("plan", "pipeline.py", "--on", "clutser", expect=2)
     assert "no target is named 'clutser'" in missing.err
+
+
+def test_a_plan_exits_as_its_run_does(project: Project) -> None:
+    code = """
+@step
+def numbers() -> list[int]:
+    return [1, 2, 3]
+
+@step
+def add(x: int, y: int) -> int:
+    return x + y
+
+@step
+def last(added: list[int]) -> int:
+    return sum(added)
+
+@pipeline
+def example(many: int = 2):
+    return last(add.map(numbers(), list(range(many))))
+"""
+    project.write(code)
+    assert planned(project)["exit_code"] == 0  # how many numbers there are is not known yet
+    project.upshift("run", "pipeline.py", expect=1)
+    plan = planned(project, expect=1)
+    assert plan["exit_code"] == 1
+    assert actions(plan) == {"numbers": ["reused"], "add": ["fails"], "last": ["fails"]}
+    outcome = project.upshift("plan", "pipeline.py", expect=1)
+    assert "Failed: the run would fail at step add: add is mapped over" in outcome.err
+    assert "where: pipeline.py:" in outcome.err
+    assert planned(project, "--param", "many=3")["exit_code"] == 0
+    project.upshift("run", "pipeline.py", "--param", "many=3")

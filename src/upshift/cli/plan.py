@@ -36,7 +36,7 @@ def plan(
     """Show what a run would do; nothing runs.
 
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
-    Exits with 2 where the run would be refused.
+    Exits as the run would: with 2 where it would be refused, with 1 where a step is bound to fail.
     """
     from upshift.worker.pools import quiet_pools
 
@@ -61,5 +61,5 @@ def plan(
         from upshift.report.plan import show_plan
 
         click.echo(show_plan(found, page=Page.of_stdout()))
-    if found.refusals:
-        raise found.refusals[0]
+    if found.problem:
+        raise found.problem

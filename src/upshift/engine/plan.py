@@ -15,7 +15,7 @@ from upshift.backends.registry import open_backend as open_registered
 from upshift.config.configuration import Configuration
 from upshift.config.retry import Retry
 from upshift.engine.clock import Clock, SystemClock
-from upshift.engine.forecast import Forecast, Forecaster, PlannedTask
+from upshift.engine.forecast import FAILS, Forecast, Forecaster, PlannedTask
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.options import RunOptions
 from upshift.engine.places import (
@@ -29,7 +29,7 @@ from upshift.engine.places import (
 )
 from upshift.engine.reuse import Reuse
 from upshift.engine.values import plain_value
-from upshift.errors import UpshiftError, UsageError
+from upshift.errors import RunFailed, UpshiftError, UsageError
 from upshift.graph import Graph, Node, references
 from upshift.spec.artifact import Artifact
 from upshift.spec.hardware import Hardware
@@ -187,6 +187,23 @@ class Plan:
     steps: tuple[PlannedStep, ...]
     code: PlannedCode
     refusals: tuple[UpshiftError, ...] = ()
+
+    @property
+    def problem(self) -> UpshiftError | None:
+        """The error that the run would end with, as far as that is certain; None: it may complete."""
+        if self.refusals:
+            return self.refusals[0]
+        for step in self.steps:  # in order: what fails comes before what needs it
+            for task in step.tasks:
+                if task.action == FAILS:
+                    name = step.name if task.index is None else f"{step.name}[{task.index}]"
+                    return RunFailed(f"the run would fail at step {name}: {task.reason}", where=step.location)
+        return None
+
+    @property
+    def exit_code(self) -> int:
+        """What ``upshift run`` would exit with: 2 refused, 1 failed; 0 where neither is certain."""
+        return self.problem.exit_code if self.problem else 0
 
 
 def make_plan(

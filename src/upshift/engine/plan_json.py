@@ -26,6 +26,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "steps": [_step(step) for step in plan.steps],
         "code": attrs.asdict(plan.code),
         "refused": [_error(error) for error in plan.refusals],
+        "exit_code": plan.exit_code,
     }
 
 

@@ -13,7 +13,7 @@ from upshift.config import DockerSettings, ResourceSettings
 from upshift.engine import RunOptions
 from upshift.engine.plan import Edge, Plan, PlannedStep, make_plan
 from upshift.engine.plan_json import plan_as_json
-from upshift.errors import RequestRefused
+from upshift.errors import RequestRefused, RunFailed
 from upshift.graph import FromStep, Graph, Node
 from upshift.spec import Code, Hardware
 
@@ -166,6 +166,11 @@ def test_what_is_bound_to_fail_is_said(bench: Bench) -> None:
     assert actions(plan) == {"numbers": ["reused"], "double": ["fails"], "total": ["fails"]}
     assert "lists of unequal length" in (step_of(plan, "double").tasks[0].reason or "")
     assert step_of(plan, "total").tasks[0].reason == "what it needs fails"
+    assert "the run would fail at step double: double is mapped over" in str(plan.problem)
+    assert plan.exit_code == plan_as_json(plan)["exit_code"] == 1
+    with pytest.raises(RunFailed) as failed:
+        bench.run(graph)
+    assert failed.value.exit_code == plan.exit_code
 
 
 def test_edges_say_what_kind_of_need_they_are(bench: Bench) -> None:
@@ -239,6 +244,7 @@ def test_json_says_the_same(bench: Bench) -> None:
     bench.cluster = FakeCluster(bench.script, offer=no_gpus)
     data = json.loads(json.dumps(plan_as_json(plan_of(bench, greedy(bench), strict=True))))
     assert data["refused"][0]["what"] == "target 'fake' cannot give what double asks for"
+    assert data["exit_code"] == 2
     (step,) = data["steps"]
     assert step["request"]["gpu_count"] == {"value": 8, "origin": "flow.py:5 (@step)"}
     assert step["tasks"] == [
