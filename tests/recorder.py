@@ -50,6 +50,7 @@ class Recorder:
                 Node(name="choose", step="choose"),
                 Node(name=LONG, step="choose"),
             ),
+            texts={"lr": "0.1", "data": "<bytes, 3 KB>", "kind": "Color.RED"},
         )
         params = {"lr": encode(save(0.1, self.store)), "data": encode(save(b"x" * 3000, self.store))}
         row = RunRow(

@@ -177,3 +177,59 @@ def test_help_names_every_command(project: Project) -> None:
 def test_an_unknown_command_names_the_nearest(project: Project) -> None:
     outcome = project.upshift("shw", expect=2)
     assert "show" in outcome.err
+
+
+def test_every_parameter_is_shown_whatever_its_type(project: Project) -> None:
+    project.write("")
+    code = """
+import datetime
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+
+class Kind(enum.Enum):
+    BIG = 1
+
+@dataclass
+class Config:
+    lr: float = 0.1
+
+    def __setstate__(self, state):
+        print("unpickled")
+
+NOTHING = object()
+
+@step
+def work(name: str) -> str:
+    return name
+
+@pipeline
+def example(
+    config: Config,
+    file: Path,
+    kind: Kind = Kind.BIG,
+    day: datetime.date = datetime.date(2026, 1, 2),
+    shape: tuple[int, int] = (3, 4),
+    other: Config = Config(),
+    missing: object = NOTHING,
+    rate: float = 0.5,
+):
+    return work(file.name)
+"""
+    project.run(code, "--param", "config={}", "--param", "file=pipeline.py")
+    told = " ".join(project.upshift("show", "latest").out.split())
+    assert (
+        "params config=Config(lr=0.1), file=Path('pipeline.py'), kind=Kind.BIG, day=2026-01-02, "
+        "shape=(3, 4), other=Config(lr=0.1), missing=<object object>, rate=0.5"
+    ) in told
+    assert "unpickled" not in told
+    params = project.show()["params"]
+    assert params["rate"] == 0.5
+    assert params["kind"] == {"type": None, "digest": None, "bytes": None, "text": "Kind.BIG"}
+    assert (params["shape"]["type"], params["shape"]["text"]) == ("tuple", "(3, 4)")
+    planned = json.loads(
+        project.upshift(
+            "plan", "pipeline.py", "--param", "config={}", "--param", "file=pipeline.py", "--json"
+        ).out
+    )
+    assert planned["params"] == params

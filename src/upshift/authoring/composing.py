@@ -12,11 +12,16 @@ from upshift.authoring.inlined import Inlined
 from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.project import project_of
 from upshift.authoring.scope import Scope
+from upshift.authoring.words import in_words
+from upshift.config.sizes import format_size
 from upshift.graph.model import FromStep, Graph
 from upshift.spec.calls import bind
+from upshift.store.diagnosis import type_name
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
+    from upshift.authoring.signatures import CallSignature
+    from upshift.spec.artifact import Artifact
     from upshift.store.store import Store
 
 
@@ -43,7 +48,21 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
         nodes=nodes,
         output=output,
         params=params,
+        texts=_texts(callee.signature, arguments, params),
     )
+
+
+def _texts(
+    signature: CallSignature, arguments: Mapping[str, object], params: Mapping[str, Artifact]
+) -> dict[str, str]:
+    """Every parameter in words, in the order of the signature."""
+    values = {**signature.defaults, **arguments}
+    texts = {}
+    for name in dict.fromkeys((*signature.names, *values)):
+        saved = params.get(name)
+        size = "" if saved is None else f", {format_size(saved.bytes)}"
+        texts[name] = in_words(values[name]) or f"<{type_name(values[name])}{size}>"
+    return texts
 
 
 def inline(

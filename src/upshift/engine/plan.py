@@ -170,8 +170,9 @@ class Plan:
         As in the run's row.
     store
         Address of the store.
-    params
-        The pipeline's parameters; those that are plain data by value, others as artifacts.
+    params, texts
+        The pipeline's parameters; those that are plain data by value, others as artifacts. All of them
+        in words.
     steps
         In the order in which each comes after what it needs.
     code
@@ -184,6 +185,7 @@ class Plan:
     target: str
     store: str
     params: Mapping[str, Any]
+    texts: Mapping[str, str]
     steps: tuple[PlannedStep, ...]
     code: PlannedCode
     refusals: tuple[UpshiftError, ...] = ()
@@ -261,6 +263,7 @@ def make_plan(
             target=target.name,
             store=store.address,
             params={name: _param(artifact, store) for name, artifact in graph.params.items()},
+            texts=graph.texts,
             steps=tuple(
                 _step(nodes[name], position, offered[nodes[name].step], forecast)
                 for name, forecast in forecasts.items()

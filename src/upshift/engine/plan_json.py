@@ -22,7 +22,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "pipeline": plan.pipeline,
         "target": plan.target,
         "store": plan.store,
-        "params": {name: _param(value) for name, value in plan.params.items()},
+        "params": {name: _param(plan, name, text) for name, text in plan.texts.items()},
         "steps": [_step(step) for step in plan.steps],
         "code": attrs.asdict(plan.code),
         "refused": [_error(error) for error in plan.refusals],
@@ -45,10 +45,13 @@ def _step(step: PlannedStep) -> dict[str, Any]:
     }
 
 
-def _param(value: Any) -> Any:
-    """The value where JSON has one for it; else what it is."""
+def _param(plan: Plan, name: str, text: str) -> Any:
+    """The value where JSON has one for it; else what it is. A default that is no plain data is not saved."""
+    if name not in plan.params:
+        return {"type": None, "digest": None, "bytes": None, "text": text}
+    value = plan.params[name]
     if isinstance(value, Artifact):
-        return {"type": value.type, "digest": value.digest, "bytes": value.bytes}
+        return {"type": value.type, "digest": value.digest, "bytes": value.bytes, "text": text}
     return value
 
 

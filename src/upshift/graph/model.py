@@ -155,6 +155,8 @@ class Graph:
         The pipeline's return value; None: it returned nothing.
     params
         The pipeline's parameters.
+    texts
+        Each parameter in words, for people; defaults that are no plain data, and are not saved, included.
     """
 
     pipeline: str
@@ -162,6 +164,7 @@ class Graph:
     nodes: tuple[Node, ...] = ()
     output: Source | None = None
     params: Mapping[str, Artifact] = attrs.field(factory=dict)
+    texts: Mapping[str, str] = attrs.field(factory=dict)
     version: int = VERSION
 
     def definition(self, node: Node) -> StepDefinition:

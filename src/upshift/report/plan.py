@@ -13,7 +13,6 @@ from upshift.report.human import DASH, TIMES, count, duration, number
 from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading, pad, wrap
 from upshift.report.reasons import counted
 from upshift.report.records import SHORT, side_by_side
-from upshift.spec.artifact import Artifact
 
 if TYPE_CHECKING:
     from upshift.config.retry import Retry
@@ -70,7 +69,7 @@ def _header(plan: Plan, page: Page) -> str:
     facts = {
         "target": plan.target,
         "store": plan.store,
-        "params": ", ".join(f"{name}={_value(value)}" for name, value in plan.params.items()),
+        "params": ", ".join(f"{name}={text}" for name, text in plan.texts.items()),
     }
     lines = [
         f"  {page.paint(pad(label, _LABEL), 'dim')}{line}"
@@ -89,12 +88,6 @@ def _plural(shares: Mapping[str, int]) -> dict[str, str]:
         for name, meaning in _MEANINGS.items()
     }
     return {name: word for name, word in words.items() if shares.get(name)}
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Artifact):
-        return f"<{value.type}, {format_size(value.bytes)}>"
-    return cut(repr(value), 40)
 
 
 # The graph

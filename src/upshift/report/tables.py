@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
-from upshift.config.sizes import format_size
 from upshift.report.human import ago, duration, moment
-from upshift.report.layout import GAP, STATUS_STYLES, Page, cells, columns, cut, fit, heading
+from upshift.report.layout import GAP, STATUS_STYLES, Page, cells, columns, cut, fit, heading, wrap
 
 if TYPE_CHECKING:
     from upshift.store.history import Run
@@ -87,22 +87,13 @@ def _header(run: Run, page: Page) -> str:
         "started": f"{moment(run.started)} ({ago(run.started)}){took}",
         "by": run.user or "",
         "tags": ", ".join(run.tags),
-        "params": ", ".join(f"{name}={value}" for name, value in _params(run).items()),
+        "params": ", ".join(f"{name}={text}" for name, text in run.param_texts.items()),
     }
     title = f"run {run.id} · {run.pipeline} · {page.paint(run.status, STATUS_STYLES.get(run.status))}"
     lines = [
-        f"  {page.paint(f'{label:<8}', 'dim')} {cut(text, page.width - 11)}"
+        f"  {page.paint(f'{name:<8}', 'dim')} {line}"
         for label, text in facts.items()
         if text
+        for name, line in zip(chain((label,), repeat("")), wrap(text, page.width - 11), strict=False)
     ]
     return "\n".join([title, *lines])
-
-
-def _params(run: Run) -> dict[str, str]:
-    """The parameters as the user would write them; of those that are no plain values, what they are."""
-    return {
-        name: cut(repr(run.params[name]), 40)
-        if artifact.serializer == "json" and artifact.inline is not None
-        else f"<{artifact.type}, {format_size(artifact.bytes)}>"
-        for name, artifact in run.param_artifacts.items()
-    }

@@ -129,6 +129,13 @@ class Run(Generic[T]):
         return {name: decode(Artifact, data) for name, data in self.row.params.items()}
 
     @functools.cached_property
+    def param_texts(self) -> dict[str, str]:
+        """Each parameter in words, as they were found when the run started; all defaults included."""
+        texts = self._records.graph.texts
+        others = self.param_artifacts.keys() - texts.keys()
+        return {**texts, **{name: f"<{self.param_artifacts[name].type}>" for name in sorted(others)}}
+
+    @functools.cached_property
     def steps(self) -> list[Step]:
         """The steps, each after those that it needs."""
         return [Step(name, self._records) for name in self._records.nodes]

@@ -39,16 +39,19 @@ def run_as_json(run: Run) -> dict[str, Any]:
         "target": run.target,
         "started": _time(run.started),
         "ended": _time(run.ended),
-        "params": {name: _param(run, name, artifact) for name, artifact in run.param_artifacts.items()},
+        "params": {name: _param(run, name, text) for name, text in run.param_texts.items()},
         "steps": [_step(step) for step in run.steps],
     }
 
 
-def _param(run: Run, name: str, artifact: Artifact) -> Any:
-    """The value where JSON has one for it; else what it is."""
+def _param(run: Run, name: str, text: str) -> Any:
+    """The value where JSON has one for it; else what it is. A default that is no plain data is not saved."""
+    artifact = run.param_artifacts.get(name)
+    if artifact is None:
+        return {"type": None, "digest": None, "bytes": None, "text": text}
     if artifact.serializer == "json" and artifact.inline is not None:
         return run.params[name]
-    return _artifact(artifact)
+    return _artifact(artifact) | {"text": text}
 
 
 def _step(step: Step) -> dict[str, Any]:

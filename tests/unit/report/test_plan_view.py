@@ -49,7 +49,7 @@ def step(name: str, *needs: str, **fields: Any) -> PlannedStep:
 
 def plan(*steps: PlannedStep, **fields: Any) -> Plan:
     code = PlannedCode(project="/home/u/project", files=3, bytes=2_000)
-    defaults: dict[str, Any] = {"target": "local", "store": "/s", "params": {}, "code": code}
+    defaults: dict[str, Any] = {"target": "local", "store": "/s", "params": {}, "texts": {}, "code": code}
     return Plan(pipeline="digits", steps=steps, **{**defaults, **fields})
 
 
@@ -59,7 +59,7 @@ def mapped(*tasks: PlannedTask, **fields: Any) -> PlannedStep:
 
 
 def test_the_first_lines_say_what_will_happen() -> None:
-    text = show_plan(plan(step("load"), step("train", "load", tasks=(RUNS,)), params={"folds": 5}))
+    text = show_plan(plan(step("load"), step("train", "load", tasks=(RUNS,)), texts={"folds": "5"}))
     assert text.splitlines()[0] == "plan of digits · 2 steps: 1 runs, 1 reused"
     assert "params   folds=5" in text
 

@@ -29,7 +29,7 @@ def test_a_run_has_a_header(recorder: Recorder) -> None:
     assert text[2].endswith("), took 1 min 33 s")
     assert text[3].split() == ["by", "ada"]
     assert text[4].split() == ["tags", "nightly"]
-    assert text[5].split(maxsplit=1) == ["params", "lr=0.1, data=<bytes, 3 KB>"]
+    assert text[5].split(maxsplit=1) == ["params", "lr=0.1, data=<bytes, 3 KB>, kind=Color.RED"]
 
 
 def test_each_step_shows_the_four_records_side_by_side(recorder: Recorder) -> None:
