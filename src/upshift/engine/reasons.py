@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import binascii
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from pathlib import PurePath
 from upshift.engine.keys import code_in, fingerprint
 from upshift.graph import FromStep, Node
 from upshift.spec.artifact import Artifact, Value
+from upshift.store.artifacts import inline_json
 
 _NAMED = 3
 """Things of one kind that are named."""
@@ -75,9 +75,10 @@ def _shown(value: Value | None) -> str | None:
     """A value that is small and plain, as Python writes it."""
     if value is None:
         return "unset"
-    if not isinstance(value, Artifact) or value.serializer != "json" or value.inline is None:
+    saved = inline_json(value) if isinstance(value, Artifact) else None
+    if saved is None:
         return None
-    plain = json.loads(binascii.a2b_base64(value.inline))
+    plain = json.loads(saved)
     text = repr(plain) if isinstance(plain, str) else repr(plain).replace(", ", ",")
     # A comma and a blank part one input from the next.
     return None if len(text) > _SHOWN or ", " in text else text
@@ -86,9 +87,9 @@ def _shown(value: Value | None) -> str | None:
 def _part(name: str, before: object, now: object) -> str:
     if name == "code" and isinstance(before, dict) and isinstance(now, dict):
         return "code changed: " + _code(before["reached"], now["reached"])
-    if name == "environment" and isinstance(before, dict) and isinstance(now, dict):
+    if name in ("environment", "secrets") and isinstance(before, dict) and isinstance(now, dict):
         names = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-        return "environment changed: " + _listed(names)
+        return f"{name} changed: " + _listed(names)
     if name == "outputs":
         return "the outputs are saved in another way"
     return f"python changed: {before} → {now}" if name == "python" else f"{name} changed"

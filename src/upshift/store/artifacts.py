@@ -90,6 +90,13 @@ def load_value(value: Value, store: Store) -> object:
     return tuple(items) if value.form == "tuple" else items
 
 
+def inline_json(artifact: Artifact) -> str | None:
+    """The JSON of a plain value that travels in its own record; None: it is none. No store is asked."""
+    if artifact.serializer != "json" or artifact.inline is None:
+        return None
+    return binascii.a2b_base64(artifact.inline).decode("utf-8", "surrogatepass")
+
+
 def items_of(artifact: Artifact, store: Store) -> tuple[Artifact, ...]:
     """The items of a list that was saved by item; none of them is loaded.
 

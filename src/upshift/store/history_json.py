@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from upshift.store.artifacts import inline_json
 from upshift.store.history_records import utc
 
 if TYPE_CHECKING:
@@ -49,9 +51,8 @@ def _param(run: Run, name: str, text: str) -> Any:
     artifact = run.param_artifacts.get(name)
     if artifact is None:
         return {"type": None, "digest": None, "bytes": None, "text": text}
-    if artifact.serializer == "json" and artifact.inline is not None:
-        return run.params[name]
-    return _artifact(artifact) | {"text": text}
+    plain = inline_json(artifact)
+    return _artifact(artifact) | {"text": text} if plain is None else json.loads(plain)
 
 
 def _step(step: Step) -> dict[str, Any]:
