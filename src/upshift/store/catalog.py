@@ -7,7 +7,7 @@ The store decides what is done; the catalog only makes it quick to find, and
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +144,36 @@ class Catalog:
                     values = (task.run, task.step, task.index)
                     connection.execute(f"DELETE FROM {table} WHERE {which}", values)
 
+    def forget_runs(self, runs: Sequence[str], *, keep: Collection[TaskId] = ()) -> None:
+        """Remove runs, all of their tasks, and the attempts of those tasks that nobody wants to ``keep``."""
+        gone = set(runs)
+        kept = [(task.run, task.step, task.index) for task in keep if task.run in gone]
+        with self._database.writing() as connection:
+            connection.execute("CREATE TEMP TABLE kept (run TEXT, step TEXT, item INTEGER)")
+            connection.executemany("INSERT INTO kept VALUES (?, ?, ?)", kept)
+            connection.execute("CREATE INDEX temp.kept_by_task ON kept (run, step, item)")
+            wanted = "SELECT 1 FROM kept k WHERE k.run = a.run AND k.step = a.step AND k.item IS a.item"
+            for run in runs:
+                connection.execute("DELETE FROM runs WHERE id = ?", (run,))
+                connection.execute("DELETE FROM tasks WHERE run = ?", (run,))
+                connection.execute(
+                    f"DELETE FROM attempts AS a WHERE a.run = ? AND NOT EXISTS ({wanted})", (run,)
+                )
+            connection.execute("DROP TABLE kept")
+
+    def knows(self, run: str) -> bool:
+        """Whether there is a run of this id."""
+        return bool(self._database.query("SELECT 1 FROM runs WHERE id = ?", (run,)))
+
+    def origins(self) -> list[tuple[str, TaskId]]:
+        """Every run that has results of other runs, with each task that made one."""
+        sql = (
+            "SELECT DISTINCT run, json_extract(origin, '$[0]'), json_extract(origin, '$[1]'), "
+            "json_extract(origin, '$[2]') FROM tasks WHERE origin IS NOT NULL"
+        )
+        rows = self._database.query(sql)
+        return [(user, TaskId(run=run, step=step, index=item)) for user, run, step, item in rows]
+
     def find_results(self, key: str, *, store: str | None = None) -> list[tuple[TaskId, int]]:
         """Attempts that completed with this key, newest first, 50 at most.
 
@@ -162,9 +192,12 @@ class Catalog:
         sql = "SELECT a.run, a.step, a.item, a.number FROM attempts a"
         values: tuple[Any, ...] = (key,)
         if store is not None:
-            sql += " JOIN runs r ON r.id = a.run AND r.store = ?"
-            values = (store, key)
-        sql += f" WHERE a.key = ? ORDER BY a.ended DESC LIMIT {FOUND_AT_MOST}"
+            # A result that outlives its run belongs to a run that reused it.
+            sql += " LEFT JOIN runs r ON r.id = a.run WHERE a.key = ? AND ifnull(r.store, ?2) = ?2"
+            values = (key, store)
+        else:
+            sql += " WHERE a.key = ?"
+        sql += f" ORDER BY a.ended DESC LIMIT {FOUND_AT_MOST}"
         found = self._database.query(sql, values)
         return [(TaskId(run=run, step=step, index=item), number) for run, step, item, number in found]
 

@@ -40,7 +40,7 @@ VARIABLE = "UPSHIFT_CLAIMS"
 """Environment variable: the file for the claims of a step process. Its supervisor holds the lock, because
 it writes the record, and may do so when the step process is gone."""
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @attrs.define
@@ -82,7 +82,7 @@ class Claims:
         line = os.fsencode(name) + b"\n"
         with contextlib.ExitStack() as stack, available("written", self._folder):
             try:
-                stack.enter_context(_locked(lock_of(self._root), fcntl.LOCK_SH))
+                stack.enter_context(locked(lock_of(self._root), fcntl.LOCK_SH))
                 self._append(line)
             except OSError as error:
                 if error.errno != errno.EROFS:  # there nothing can be removed either
@@ -116,7 +116,7 @@ class Claims:
             own = _own.pop(self._folder, None)
             if own is None:
                 return
-            with contextlib.suppress(OSError), _locked(lock_of(self._root), fcntl.LOCK_SH):
+            with contextlib.suppress(OSError), locked(lock_of(self._root), fcntl.LOCK_SH):
                 if not gc_works(self._root):
                     discard(own.path)
             with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ class Claims:
     def _mine(self) -> Iterator[_Own]:
         with _guard:
             if self._folder not in _own:
-                with available("written", self._folder), _locked(lock_of(self._root), fcntl.LOCK_SH):
+                with available("written", self._folder), locked(lock_of(self._root), fcntl.LOCK_SH):
                     self._make()
             yield _own[self._folder]
 
@@ -192,25 +192,35 @@ def lock(descriptor: int, kind: int, *, needed: bool = False) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if needed or error.errno not in _NO_LOCKS:
+        if needed or error.errno not in NO_LOCKS:
             raise
     return True
 
 
 @contextlib.contextmanager
-def _locked(path: str, kind: int) -> Iterator[None]:
+def locked(path: str, kind: int, *, needed: bool = False) -> Iterator[None]:
+    """Have a lock within; the file is made if need be. As :func:`lock`."""
     # A descriptor for each use, so that threads and forks do not share the lock.
     flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = os.open(path, flags, 0o666) if kind == fcntl.LOCK_SH else open_lock(path)
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         descriptor = os.open(path, flags, 0o666)
     try:
-        lock(descriptor, kind)
+        lock(descriptor, kind, needed=needed)
         yield
     finally:
         os.close(descriptor)
+
+
+def open_lock(path: str, *, create: bool = True) -> int:
+    """A descriptor for an exclusive lock, which some network file systems grant to writers only."""
+    flags = os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    try:
+        return os.open(path, os.O_RDWR | flags, 0o666)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | flags, 0o666)
 
 
 def _write(path: str, line: bytes) -> None:

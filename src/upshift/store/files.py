@@ -142,11 +142,19 @@ def discard(path: str) -> None:
 def sweep(folder: str, older: float) -> int:
     """Remove the files that nobody has touched for ``older`` seconds; give their number."""
     removed = 0
-    limit = time.time() - older
-    with available("cleaned", folder), contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            # Not its modification time: that of a blob about to be put in place is a stamp.
-            if entry.stat(follow_symlinks=False).st_ctime <= limit:
-                os.unlink(entry.path)
-                removed += 1
+    with available("cleaned", folder):
+        for path, _ in stale(folder, older):
+            os.unlink(path)
+            removed += 1
     return removed
+
+
+def stale(folder: str, older: float) -> Iterator[tuple[str, int]]:
+    """The files that nobody has touched for ``older`` seconds: path, and size in bytes."""
+    limit = time.time() - older
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            # Not its modification time: that of a blob about to be put in place is a stamp.
+            if status.st_ctime <= limit:
+                yield entry.path, status.st_size
