@@ -41,10 +41,12 @@ def resources(
         CPUs, a fraction allowed.
     gpu, gpu_count
         GPUs.
-    memory, disk, shared_memory
-        A bare number is MB, as in Metaflow; or ``"16GB"``.
-    accelerator, gpu_memory, gpu_vendor, num_nodes
-        As in :class:`~upshift.config.ResourceSettings`; a bare ``gpu_memory`` is MB too.
+    memory, disk, shared_memory, gpu_memory
+        ``"16GB"``, or a bare number of MB, as in Metaflow.
+    accelerator, gpu_vendor
+        As in :class:`~upshift.config.ResourceSettings`.
+    num_nodes
+        Nodes, each with all of the above.
 
     Raises
     ------
@@ -96,8 +98,14 @@ def retry(
         Attempts after the first one.
     minutes_between_retries
         A constant pause in minutes, as in Metaflow.
-    delay, backoff, max_delay, on
-        As in :class:`~upshift.config.Retry`: seconds, a factor, seconds, causes of failure.
+    delay
+        Seconds before the second attempt.
+    backoff
+        Factor on the delay for each further attempt.
+    max_delay
+        Seconds that the delay never exceeds.
+    on
+        Causes that are worth another attempt, as in :class:`~upshift.config.Retry`.
 
     Raises
     ------
@@ -122,7 +130,12 @@ def retry(
 
 @checked_keywords("@timeout")
 def timeout(*, seconds: float = 0, minutes: float = 0, hours: float = 0) -> Callable[[F], F]:
-    """Stop the step after this long; the three amounts add up.
+    """Stop the step after this long.
+
+    Parameters
+    ----------
+    seconds, minutes, hours
+        They add up.
 
     Raises
     ------

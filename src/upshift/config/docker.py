@@ -74,10 +74,16 @@ class DockerSettings:
         A ``pyproject.toml`` or lock file to install from.
     replicate_local_python_environment
         Install what is installed here.
-    dockerfile, build_context_root, build_args
-        Build from the user's own Dockerfile.
-    target_repository, image_tag
-        The name and tag of the image.
+    dockerfile
+        Build from this Dockerfile.
+    build_context_root
+        The folder that this Dockerfile copies from.
+    build_args
+        Arguments of this Dockerfile.
+    target_repository
+        The name of the image.
+    image_tag
+        Its tag.
     skip_build
         Use ``parent_image`` as it is.
     prevent_build_reuse
