@@ -9,7 +9,7 @@ import click
 from upshift.cli import upshift
 
 PLACE = "<!-- commands -->"
-_WIDTH = 96
+_WIDTH = 84
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -18,7 +18,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def _commands() -> str:
-    top = click.Context(upshift, info_name="upshift")
+    top = click.Context(upshift, info_name="upshift", help_option_names=["-h", "--help"])
     parts = []
     for name in upshift.list_commands(top):
         command = upshift.get_command(top, name)
