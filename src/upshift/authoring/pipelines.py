@@ -206,8 +206,12 @@ def pipeline(
     ----------
     name
         Its name in the list of runs; default: the function's.
-    settings, retries, cache
+    settings
         What holds for each of its steps that says nothing itself; as for :func:`~upshift.step`.
+    retries
+        Likewise.
+    cache
+        Likewise.
     on
         The target or backend where it runs.
     tags

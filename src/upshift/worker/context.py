@@ -20,8 +20,10 @@ class Current:
         Position in a mapped step; None where the step is not mapped.
     attempt
         From 1; 0 outside a step.
-    rank, world_size
-        Number of this process, and how many work for the task together.
+    rank
+        Number of this process among those that work for the task, from 0.
+    world_size
+        How many work for the task together.
     granted
         The hardware that was reserved.
     """
@@ -68,3 +70,4 @@ class CurrentTask:
 
 
 current = CurrentTask()
+"""What a running step can ask about itself: reads like a :class:`Current`. False outside a step."""
