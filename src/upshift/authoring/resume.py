@@ -92,29 +92,30 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         progress.notice(f"run {row.id} is complete: nothing is left to do, and nothing of it changes")
         return get_run(row.id, configuration)
     store = open_store(row.store, durability=configuration.durability)
-    pipeline = None if same_code else pipeline_of(row)
-    asked = settled = recorded_options(row, settled=pipeline is None, **changes)
-    if pipeline is None:
-        graph, source = recorded_graph(row, store), row.source
-        code = recorded_code(row, package=same_code)
-        code_named = None
-    else:
-        with as_graph_errors(pipeline):
-            graph = pipeline.build(_arguments(row, store), store)
-        code = code_of(pipeline.callee.function)
-        code_named = look_up(Path(code.project))
-        source = {**source_of(pipeline), "cwd": row.source.get("cwd")}
-        settled = merged(pipeline, asked)
-    return execute(
-        graph,
-        code=code,
-        source={**source, "run": remembered(asked, settled)},
-        configuration=configuration,
-        options=settled,
-        progress=progress,
-        resume=row.id,
-        code_named=code_named,
-    )
+    with store.claims.held():
+        pipeline = None if same_code else pipeline_of(row)
+        asked = settled = recorded_options(row, settled=pipeline is None, **changes)
+        if pipeline is None:
+            graph, source = recorded_graph(row, store), row.source
+            code = recorded_code(row, package=same_code)
+            code_named = None
+        else:
+            with as_graph_errors(pipeline):
+                graph = pipeline.build(_arguments(row, store), store)
+            code = code_of(pipeline.callee.function)
+            code_named = look_up(Path(code.project))
+            source = {**source_of(pipeline), "cwd": row.source.get("cwd")}
+            settled = merged(pipeline, asked)
+        return execute(
+            graph,
+            code=code,
+            source={**source, "run": remembered(asked, settled)},
+            configuration=configuration,
+            options=settled,
+            progress=progress,
+            resume=row.id,
+            code_named=code_named,
+        )
 
 
 def pipeline_of(row: RunRow) -> Pipeline[Any, Any] | None:

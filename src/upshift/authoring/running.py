@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
     from upshift.config.configuration import Configuration
     from upshift.engine.plan import Plan
-    from upshift.graph.model import Graph
     from upshift.report.progress import Progress
     from upshift.store.history import Run
+    from upshift.store.store import Store
 
 
 def start(
@@ -45,17 +45,19 @@ def start(
         Before anything has run; or RunFailed, with ``.run``.
     """
     asked = options or RunOptions()
-    graph, settled, configuration = composed(pipeline, arguments, asked)
-    with watched(progress) as watcher:
-        return execute(
-            graph,
-            code=code_of(pipeline.callee.function),
-            source={**source_of(pipeline), "run": remembered(asked, settled)},
-            configuration=configuration,
-            options=settled,
-            progress=watcher,
-            code_named=look_up(project_of(pipeline.callee.function)),
-        )
+    settled, configuration, store = prepared(pipeline, asked)
+    with store.claims.held():
+        graph = pipeline.build(arguments, store)
+        with watched(progress) as watcher:
+            return execute(
+                graph,
+                code=code_of(pipeline.callee.function),
+                source={**source_of(pipeline), "run": remembered(asked, settled)},
+                configuration=configuration,
+                options=settled,
+                progress=watcher,
+                code_named=look_up(project_of(pipeline.callee.function)),
+            )
 
 
 def plan(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], *, options: RunOptions) -> Plan:
@@ -72,28 +74,27 @@ def plan(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], *, optio
     """
     from upshift.engine.plan import make_plan
 
-    with as_graph_errors(pipeline):
-        graph, options, configuration = composed(pipeline, arguments, options)
-    return make_plan(
-        graph,
-        code=code_of(pipeline.callee.function),
-        configuration=configuration,
-        options=options,
-        code_named=look_up(project_of(pipeline.callee.function)),
-    )
+    options, configuration, store = prepared(pipeline, options)
+    with store.claims.held():
+        with as_graph_errors(pipeline):
+            graph = pipeline.build(arguments, store)
+        return make_plan(
+            graph,
+            code=code_of(pipeline.callee.function),
+            configuration=configuration,
+            options=options,
+            code_named=look_up(project_of(pipeline.callee.function)),
+        )
 
 
-def composed(
-    pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], options: RunOptions
-) -> tuple[Graph, RunOptions, Configuration]:
-    """The graph for these arguments, and how and where it is to be run."""
+def prepared(pipeline: Pipeline[Any, Any], options: RunOptions) -> tuple[RunOptions, Configuration, Store]:
+    """How and where a pipeline is to be run, before its graph is built."""
     if pipeline.callee.function.__module__ == "__main__":
         usercode.adopt_main()  # before values are saved: their classes must be those that a worker knows
     options = merged(pipeline, options)
     configuration = load_configuration()
     address = configuration.store_address(configuration.target(options.target))
-    store = open_store(address, durability=configuration.durability)
-    return pipeline.build(arguments, store), options, configuration
+    return options, configuration, open_store(address, durability=configuration.durability)
 
 
 @contextmanager

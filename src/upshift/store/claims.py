@@ -29,6 +29,7 @@ import errno
 import fcntl
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import attrs
@@ -43,17 +44,18 @@ it writes the record, and may do so when the step process is gone."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
-@attrs.define
+@attrs.frozen
 class _Own:
-    """The file of this process, how often it is held, and its descriptor, which has the lock."""
+    """The file of this process, and its descriptor, which has the lock."""
 
     path: str
     descriptor: int
-    holders: int = 0
 
 
 _own: dict[str, _Own] = {}
 """By the folder of claims: a process has one file for a store, however often it opens the store."""
+_holders: Counter[str] = Counter()
+"""By the same, in how many :meth:`Claims.held` this process is."""
 _guard = threading.RLock()
 
 
@@ -95,20 +97,23 @@ class Claims:
 
         Without such a block they are kept as long as the process lives.
         """
-        with self._mine() as own:
-            own.holders += 1
+        with _guard:
+            _holders[self._folder] += 1
         try:
             yield
         finally:
             with _guard:
-                own.holders -= 1
-                if not own.holders and _own.get(self._folder) is own:
+                _holders[self._folder] -= 1
+                if not _holders[self._folder]:
                     self.release()
 
     def file(self) -> str:
         """The file of this process's claims, for the :data:`VARIABLE` of another one."""
-        with self._mine() as own:
-            return own.path
+        with _guard:
+            if self._folder not in _own:
+                with available("written", self._folder), locked(lock_of(self._root), fcntl.LOCK_SH):
+                    self._make()
+            return _own[self._folder].path
 
     def release(self) -> None:
         """Let go of all claims."""
@@ -133,14 +138,6 @@ class Claims:
             if self._folder not in _own:
                 self._make()
             _write(_own[self._folder].path, line)
-
-    @contextlib.contextmanager
-    def _mine(self) -> Iterator[_Own]:
-        with _guard:
-            if self._folder not in _own:
-                with available("written", self._folder), locked(lock_of(self._root), fcntl.LOCK_SH):
-                    self._make()
-            yield _own[self._folder]
 
     def _make(self) -> None:
         """Make the file of this process; ``gc`` does not look meanwhile, and never sees it unlocked."""
@@ -244,6 +241,7 @@ def _forget() -> None:
     for own in _own.values():
         os.close(own.descriptor)
     _own.clear()
+    _holders.clear()
 
 
 os.register_at_fork(after_in_child=_forget)
