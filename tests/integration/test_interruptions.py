@@ -73,8 +73,10 @@ def test_ctrl_c_stops_the_children_and_exits_130(project: Project) -> None:
     assert process.returncode == 130, out + err
     assert ended(step)
     assert "Traceback" not in err
-    assert "resume" in err
+    assert "stopping: 1 task is being ended (up to 10 s); press Ctrl-C again to kill it\n" in err
     shown = project.show()
+    assert f"upshift resume {shown['id']} goes on from what is done" in err
+    assert "not run: the run was cancelled" in " ".join(project.upshift("show", "latest").out.split())
     assert shown["status"] == "cancelled"
     statuses = {s["name"]: s["status"] for s in shown["steps"]}
     assert statuses["first"] == "completed"

@@ -35,6 +35,7 @@ from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING,
 from upshift.engine.values import producers, task_inputs
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
+from upshift.report.human import count, delay
 from upshift.report.progress import TaskChange
 from upshift.spec.artifact import Artifact, Value
 from upshift.spec.task import Failure, TaskId
@@ -50,7 +51,9 @@ class Command(enum.Enum):
     """What others put into the inbox, beside the events of backends and what is to be called."""
 
     CANCEL = "cancel"
-    """Stop the run. The second one stops it without grace."""
+    """Stop the run, as another process asks. The second one stops it without grace."""
+    INTERRUPT = "interrupt"
+    """The same, from whoever sits before the run: Ctrl-C."""
 
 
 @attrs.define(kw_only=True)
@@ -281,7 +284,7 @@ class Driver:
         try:
             item = self._work.clock.wait(inbox, deadline)
         except KeyboardInterrupt:
-            item = Command.CANCEL
+            item = Command.INTERRUPT
         while item is not None:
             self._take(item)
             try:
@@ -294,8 +297,8 @@ class Driver:
     def _take(self, item: Any) -> None:
         if isinstance(item, tuple):
             self._hear(*item)
-        elif item is Command.CANCEL:
-            self._cancel_run()
+        elif isinstance(item, Command):
+            self._cancel_run(item)
         else:
             item()
 
@@ -410,7 +413,9 @@ class Driver:
             place.queue.clear()
         self._cancel_jobs(None)
 
-    def _cancel_run(self) -> None:
+    def _cancel_run(self, command: Command) -> None:
+        jobs = [attempt for place in self._work.places for attempt in place.jobs.values()]
+        self._journal.notice(_stopping(jobs, command, again=self._stopping is not None))
         if self._stopping is None:
             self._stop(CANCELLED)
         else:
@@ -481,6 +486,19 @@ class Driver:
 
     def _items_of(self, artifact: Artifact) -> tuple[Artifact, ...]:
         return artifacts.items_of(artifact, self._work.store)
+
+
+def _stopping(jobs: list[Attempt], command: Command, *, again: bool) -> str:
+    """What becomes of these jobs, in a line for whoever asked for it."""
+    if again:
+        return f"killing {count(len(jobs), 'task')}"
+    asked = "stopping" if command is Command.INTERRUPT else "stopping, as upshift cancel asks"
+    if not jobs:
+        return f"{asked}: nothing runs"
+    grace = max(attempt.spec.grace for attempt in jobs)
+    are, them = ("is", "it") if len(jobs) == 1 else ("are", "them")
+    line = f"{asked}: {count(len(jobs), 'task')} {are} being ended (up to {delay(grace)})"
+    return line + (f"; press Ctrl-C again to kill {them}" if command is Command.INTERRUPT else "")
 
 
 def _names(tasks: list[Task]) -> str:

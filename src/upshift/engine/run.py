@@ -188,7 +188,7 @@ class _Run:
 
         driver = Driver(self._work(resumed=resumed, submitted=start_threads))
         try:
-            with interrupts(self._cancel):
+            with interrupts(lambda: self.inbox.put(Command.INTERRUPT)):
                 try:
                     status = driver.run()
                 except BaseException:

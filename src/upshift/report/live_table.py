@@ -104,15 +104,15 @@ def _row(step: StepTally, now: float) -> tuple[Text, Text, Text, Text, Text]:
 
 def _bar(step: StepTally) -> Text:
     if step.total is None:
-        return Text(f"{step.ended:,} done")
+        return Text(f"{step.done:,} done")
     if step.total == 0:
         return Text("no tasks")
-    bad = step.counts["failed"] + step.counts["cancelled"]
-    done, wrong = (BAR * step.ended // step.total, BAR * bad // step.total)
+    bad = step.counts["failed"]
+    done, wrong = (BAR * step.done // step.total, BAR * bad // step.total)
     if bad and not wrong and done:
         wrong = 1
     bar = Text.assemble(("━" * (done - wrong), "green"), ("━" * wrong, "red"), ("━" * (BAR - done), "dim"))
-    return bar.append(f" {step.ended:,}/{step.total:,}")
+    return bar.append(f" {step.done:,}/{step.total:,}")
 
 
 def _aside(step: StepTally, status: str) -> Text:

@@ -91,5 +91,5 @@ class PlainProgress:
             self._spoke[step.name] = now
             total = "" if step.total is None else f" of {step.total:,}"
             self._say(
-                f"{step.name}: {step.ended:,}{total} tasks done after {duration(step.seconds(now) or 0)}"
+                f"{step.name}: {step.done:,}{total} tasks done after {duration(step.seconds(now) or 0)}"
             )

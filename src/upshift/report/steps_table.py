@@ -79,13 +79,13 @@ def steps_table(run: Run, page: Page, *, tasks: bool = False) -> str:
 def _blocks(step: Step, each_task: bool) -> list[Block]:
     tasks = step.tasks
     if not step.mapped or not tasks:
-        return [_block(step.name, step.status, tasks)]
+        return [_block(step, step.name, step.status, tasks)]
     if each_task:
-        return [_block(f"{step.name}[{task.index}]", task.status, [task]) for task in tasks]
-    return [_block(f"{step.name} {TIMES}{len(tasks):,}", step.status, tasks)]
+        return [_block(step, f"{step.name}[{task.index}]", task.status, [task]) for task in tasks]
+    return [_block(step, f"{step.name} {TIMES}{len(tasks):,}", step.status, tasks)]
 
 
-def _block(name: str, status: str, tasks: Sequence[Task]) -> Block:
+def _block(step: Step, name: str, status: str, tasks: Sequence[Task]) -> Block:
     reused = bool(tasks) and all(task.cached for task in tasks)
     attempts = [task.attempts[-1] for task in tasks if task.attempts]
     seconds = [
@@ -97,7 +97,7 @@ def _block(name: str, status: str, tasks: Sequence[Task]) -> Block:
         name=name,
         status="reused" if reused and status == "completed" else status,
         time=span(seconds) if seconds else "",
-        remark="; ".join(filter(None, (_shares(tasks), _tries(tasks), _why(tasks)))),
+        remark="; ".join(filter(None, (_shares(tasks), _tries(tasks), _why(tasks), _why_not(step, tasks)))),
         records=side_by_side([_records(attempt) for attempt in attempts]),
     )
 
@@ -129,6 +129,14 @@ def _why(tasks: Sequence[Task]) -> str:
         return reason
     told = f"{number:,} of {len(tasks):,}: {reason}"
     return told + (f"; {count(len(others), 'other reason')} (--tasks)" if others else "")
+
+
+def _why_not(step: Step, tasks: Sequence[Task]) -> str:
+    """Why nothing ran of those tasks that were cancelled before they began."""
+    untouched = any(task.status == "cancelled" and not task.attempts for task in tasks)
+    if not untouched and (tasks or step.status != "cancelled"):
+        return ""
+    return f"not run: {step.hindrance}"
 
 
 def _widths(blocks: Sequence[Block], page: int) -> tuple[list[int], list[int]]:

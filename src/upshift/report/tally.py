@@ -63,6 +63,11 @@ class StepTally:
         return sum(self.counts[status] for status in ENDED)
 
     @property
+    def done(self) -> int:
+        """Tasks that are over, and were not stopped before they were through."""
+        return self.ended - self.counts["cancelled"]
+
+    @property
     def over(self) -> bool:
         """Whether every task is over."""
         total = 1 if self.total is None and None in self.statuses else self.total

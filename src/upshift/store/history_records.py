@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from upshift.errors import StoreError
 from upshift.graph.model import Graph, Node
+from upshift.graph.order import needs, ordered
 from upshift.spec.artifact import Artifact
 from upshift.spec.codec import from_json
 from upshift.spec.task import TaskId, TaskResult, TaskSpec
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from upshift.spec.hardware import Hardware
 
 UNFINISHED = ("pending", "running")
+_NAMED = 3
+"""Steps that are named; of more than these only the first ones are."""
 
 
 class RunRecords:
@@ -93,6 +96,32 @@ class RunRecords:
         counts = self.counts.get(step, Counter())
         return step_status({name: counts[name] for name in counts if name != "cached"}, self.row.status)
 
+    def hindrance(self, step: str) -> str:
+        """What kept tasks of a step from running: ``train failed``, ``the run was cancelled``.
+
+        What failed among the steps that it needs, directly or not; where none of them did, what
+        stopped the run.
+        """
+        if self._failed_before[step]:
+            return f"{_listed(self._failed_before[step])} failed"
+        failed = [name for name in self.nodes if self.status(name) == "failed"]
+        if self.row.status == "cancelled" or not failed:
+            return f"the run was {'cancelled' if self.row.status == 'cancelled' else 'stopped'}"
+        return f"the run stopped when {_listed(failed)} failed"
+
+    @functools.cached_property
+    def _failed_before(self) -> Mapping[str, list[str]]:
+        """For each step the failed ones among those that it needs, directly or not; as many as are named."""
+        found: dict[str, list[str]] = {}
+        for node in ordered(self.graph.nodes):
+            names: dict[str, None] = {}
+            for name in sorted(needs(node)):
+                names.update(dict.fromkeys(found[name]))
+                if self.status(name) == "failed":
+                    names[name] = None
+            found[node.name] = list(names)[: _NAMED + 1]
+        return found
+
     def tasks(self, step: str) -> list[TaskRow]:
         """The tasks of a step, in the order of their indices."""
         if step not in self._tasks:
@@ -143,6 +172,10 @@ class RunRecords:
     def _spec(self, row: AttemptRow) -> TaskSpec | None:
         path = self.store.spec_path(row.task, row.number)
         return self.store.read_spec(path) if (self.store.root / path).exists() else None
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
 
 
 def step_status(counts: Mapping[str, int], run: str) -> str:

@@ -54,6 +54,11 @@ class Step(_Maker):
         """The tasks, in the order of their indices; one if the step is not mapped."""
         return [Task(row, self._records) for row in self._records.tasks(self.name)]
 
+    @functools.cached_property
+    def hindrance(self) -> str:
+        """What kept tasks of it from running: ``train failed``, ``the run was cancelled``."""
+        return self._records.hindrance(self.name)
+
     @property
     def mapped(self) -> bool:
         """Whether the step has one task for each item."""

@@ -23,7 +23,7 @@ from upshift.engine.clock import SystemClock
 from upshift.engine.control import Control, ask, socket_path
 from upshift.engine.lease import Lease, lease_path
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
-from upshift.graph import FromStep, Graph
+from upshift.graph import FromStep, Graph, Node
 
 
 def one() -> int:
@@ -63,6 +63,9 @@ def test_ctrl_c_stops_what_runs_and_keeps_what_is_done(held: Bench) -> None:
     assert run.status == "cancelled"
     assert {s.name: s.status for s in run.steps} == {"one": "completed", "double": "cancelled"}
     assert [grace for _, grace in held.cluster.cancelled] == [10.0]
+    assert held.watcher.notices == [
+        "stopping: 1 task is being ended (up to 10 s); press Ctrl-C again to kill it"
+    ]
     assert signal.getsignal(signal.SIGINT) is before
     assert not lease_path(run.id).exists()
     assert not socket_path(run.id).exists()
@@ -82,6 +85,9 @@ def test_a_second_ctrl_c_stops_without_grace(held: Bench) -> None:
     with pytest.raises(RunCancelled):
         held.run(chain(held))
     assert graces == [10.0, 0.0]
+    first, second = held.watcher.notices
+    assert first.startswith("stopping: 1 task is being ended")
+    assert second == "killing 1 task"
 
 
 def test_a_keyboard_interrupt_that_is_raised_counts_as_well(held: Bench) -> None:
@@ -122,6 +128,19 @@ def test_another_process_cancels_a_run_through_its_engine(held: Bench) -> None:
     with pytest.raises(RunCancelled) as caught:
         held.run(chain(held))
     assert answers == [f"run {caught.value.run.id} is being cancelled"]
+    assert held.watcher.notices == ["stopping, as upshift cancel asks: 1 task is being ended (up to 10 s)"]
+
+
+def test_ctrl_c_says_how_many_tasks_it_ends(held: Bench) -> None:
+    held.outcomes = {("double", 0): Hang()}
+    steps = {"double": held.step(double)}
+    nodes = [Node(name="double", step="double", inputs={"x": held.listed(1, 2, 3)}, over=("x",))]
+    held.clock.idle = interrupt
+    with pytest.raises(RunCancelled):
+        held.run(held.graph(nodes, steps, FromStep(node="double")))
+    assert held.watcher.notices == [
+        "stopping: 3 tasks are being ended (up to 10 s); press Ctrl-C again to kill them"
+    ]
 
 
 def test_cancelling_a_run_that_has_ended_says_so(bench: Bench) -> None:

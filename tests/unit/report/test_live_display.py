@@ -135,6 +135,24 @@ def test_progress_bars_leave_room_for_the_steps() -> None:
     assert len(lines) < 12
 
 
+def test_the_bar_of_a_fan_out_that_was_stopped_is_not_full() -> None:
+    screen, written = show(
+        """
+        progress.run_started("r1", "digits", "local", ["train"])
+        progress.step_sized("train", 12)
+        for i in range(4):
+            change("train", "running", i, attempt=1)
+        for i in range(3):
+            change("train", "completed", i, attempt=1, seconds=0.1)
+        for i in range(3, 12):
+            change("train", "cancelled", i)
+        progress.run_ended("r1", "cancelled", 3.25)
+        """
+    )
+    assert re.search(r"■ cancelled +train +━{12} 3/12 ", screen.text)
+    assert "\x1b[32m━━━\x1b[0m\x1b[2m━━━━━━━━━\x1b[0m 3/12" in written
+
+
 def test_a_failure_is_shown_with_the_users_traceback_and_the_remedy() -> None:
     screen, _ = show(
         """

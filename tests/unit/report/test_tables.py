@@ -14,7 +14,7 @@ from upshift.report.layout import Page, cells
 from upshift.report.tables import runs_table, show_run, summary
 from upshift.spec import Failure, TaskId
 from upshift.store.artifacts import save
-from upshift.store.rows import RunRow
+from upshift.store.rows import RunRow, TaskRow
 
 
 @pytest.fixture
@@ -231,3 +231,31 @@ def test_the_id_of_a_run_is_never_cut() -> None:
 
 def test_no_runs_is_said() -> None:
     assert runs_table([]) == "No runs."
+
+
+def test_what_did_not_run_says_why(recorder: Recorder) -> None:
+    run = recorder.run(status="failed")
+    recorder.task("load", failure=Failure(reason="user-error", message="no"))
+    cancelled = [TaskRow(task=TaskId(run=recorder.id, step="choose"), status="cancelled")]
+    recorder.catalog.record(cancelled)
+    text = " ".join(show_run(run).split())
+    assert "train cancelled not run: load failed" in text  # it needs load, and has no tasks yet
+    assert "choose cancelled not run: the run stopped when load failed" in text
+    assert "not run" not in text.partition("train cancelled")[0]
+
+
+def test_tasks_that_did_not_run_because_others_of_their_step_failed(recorder: Recorder) -> None:
+    run = recorder.run(status="failed")
+    recorder.task("load")
+    recorder.task("train", 0, failure=Failure(reason="user-error", message="no"))
+    waiting = [TaskRow(task=TaskId(run=recorder.id, step="train", index=1), status="cancelled")]
+    recorder.catalog.record(waiting)
+    text = " ".join(show_run(run, tasks=True).split())
+    assert "train[1] cancelled not run: the run stopped when train failed" in text
+
+
+def test_what_a_cancelled_run_did_not_reach_says_so(recorder: Recorder) -> None:
+    run = recorder.run(status="cancelled")
+    recorder.task("load")
+    text = " ".join(show_run(run).split())
+    assert text.count("not run: the run was cancelled") == 3
