@@ -23,6 +23,7 @@ from upshift.config.home import home
 from upshift.config.sizes import format_size
 from upshift.errors import StoreError, StoreUnavailable, UsageError
 from upshift.spec.codec import decode, encode
+from upshift.store.digest import split
 from upshift.store.ignore import unreadable
 from upshift.store.memo import Memo, now
 from upshift.store.project_files import LeftOut, ProjectFile, Scan
@@ -130,8 +131,8 @@ def preview_package(project: Path, store: Store, *, exclude: Iterable[Path] = ()
     )
 
 
-def unpack(digest: str, store: Store, destination: Path) -> Path:
-    """Unpack a code package into a folder that appears whole or not at all.
+def unpack(digest: str, store: Store, folder: Path) -> Path:
+    """Unpack a code package into a folder of its own, which appears whole or not at all.
 
     Parameters
     ----------
@@ -139,13 +140,13 @@ def unpack(digest: str, store: Store, destination: Path) -> Path:
         Of the package.
     store
         Where it is.
-    destination
-        The folder; if it is there with something in it, it is taken as it is.
+    folder
+        Of all packages. One that is there already is taken as it is.
 
     Returns
     -------
     Path
-        The folder.
+        The package's own, below ``folder`` under its digest.
 
     Raises
     ------
@@ -156,6 +157,7 @@ def unpack(digest: str, store: Store, destination: Path) -> Path:
     StoreUnavailable
         The folder cannot be written.
     """
+    destination = folder / split(digest)[1]
     if _has_entries(destination):
         return destination
     store.check(digest)

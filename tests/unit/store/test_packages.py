@@ -375,7 +375,15 @@ def test_a_package_that_is_unpacked_already_is_taken_as_it_is(
     inode = (first / "train.py").stat().st_ino
     assert unpack(digest, store, tmp_path / "code") == first
     assert (first / "train.py").stat().st_ino == inode
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+    assert sorted(path.name for path in (tmp_path / "code").iterdir() if path.name.startswith(".")) == []
+
+
+def test_packages_are_unpacked_beside_each_other(project: Path, store: Store, tmp_path: Path) -> None:
+    before = make_package(project, store).digest
+    (project / "train.py").write_text("changed = True\n")
+    after = make_package(project, store).digest
+    first, second = (unpack(digest, store, tmp_path / "code") for digest in (before, after))
+    assert (first / "train.py").read_text() != (second / "train.py").read_text() == "changed = True\n"
 
 
 def hostile(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
@@ -407,7 +415,7 @@ def test_hostile_packages_are_refused_and_nothing_is_unpacked(
     digest, _ = store.put(archive)
     with pytest.raises(StoreError, match="which Upshift never puts there"):
         unpack(digest, store, tmp_path / "deep" / "code")
-    assert list((tmp_path / "deep").iterdir()) == []
+    assert list((tmp_path / "deep" / "code").iterdir()) == []
 
 
 def test_what_is_no_package_is_refused(store: Store, tmp_path: Path) -> None:
