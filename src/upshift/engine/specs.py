@@ -89,6 +89,7 @@ class Specs:
             environment=definition.environment,
             launch=definition.launch,
             cwd=None if remote else self._cwd,
+            location=definition.location,
             key=task.key,
             degraded=degraded,
         )

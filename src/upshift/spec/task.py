@@ -120,6 +120,8 @@ class TaskSpec:
         Address of the store, and what a record there has to survive before it counts.
     cwd
         Working folder of the step; None: the unpacked code package.
+    location
+        The step's ``def``, as ``file:line``, for failures that name no line themselves.
     key
         What the result may be found under again; None: it is not reused.
     degraded
@@ -144,6 +146,7 @@ class TaskSpec:
     image: str | None = None
     launch: Mapping[str, Any] | None = None
     cwd: str | None = None
+    location: str | None = None
     key: str | None = None
     degraded: bool = False
     version: int = VERSION
@@ -162,7 +165,7 @@ class Failure:
     traceback
         The user's frames, as Python prints them.
     where
-        The user's line, ``file:line``.
+        The user's line, ``file:line``: where it happened, or else the step's ``def``.
     fix
         What to do about it.
     lost

@@ -19,7 +19,7 @@ from upshift.spec import Failure, Hardware, TaskResult, TaskSpec, decode, from_j
 from upshift.store import claims
 from upshift.store.serializers import scratch
 from upshift.store.store import Store
-from upshift.worker import proc
+from upshift.worker import proc, stacks
 from upshift.worker.confine import MARKER, Confinement
 from upshift.worker.cpus import CpuSet
 from upshift.worker.limits import HostMemory, MemoryLimit
@@ -231,16 +231,17 @@ class Attempt:
         if self._outcome.failure is None and self._stopping is None:
             self._complete()
 
-    def _seen(self) -> Hardware | None:
-        """What the process found; None if it was killed before it looked."""
+    def _sighted(self) -> tuple[Hardware | None, str]:
+        """What the process found, None if it was killed before it looked; and its last stack."""
         os.set_blocking(self._sightings, False)
         with open(self._sightings, "rb", buffering=0) as pipe:
-            text = pipe.read(1 << 12)
+            text, _, stack = (pipe.read(1 << 16) or b"").partition(b"\n")
         if not text:
-            return None
+            return None, ""
         seen = from_json(Seen, text)
         details = {**self._host, "pid": self.pid}
-        return Hardware(cpu_count=seen.cpu_count, memory=seen.memory, nodes=1, details=details)
+        hardware = Hardware(cpu_count=seen.cpu_count, memory=seen.memory, nodes=1, details=details)
+        return hardware, stack.decode(errors="replace")
 
     def _deafen(self) -> None:
         if self._messages >= 0:
@@ -305,6 +306,10 @@ class Attempt:
             failure, status = self._stopping.failure, self._stopping.status
         elif failure is None:
             failure = self._died(code)
+        seen, stack = self._sighted()
+        if failure is not None and failure.where is None and failure.reason != "cancelled":
+            line = stacks.user_line(stack, spec.code.project, relative_to=spec.cwd)
+            failure = attrs.evolve(failure, where=line or spec.location)
         seconds = time.monotonic() - self._clock
         return TaskResult(
             task=spec.task,
@@ -317,7 +322,7 @@ class Attempt:
             node=os.uname().nodename,
             asked=Hardware.asked(spec.request),
             granted=self._granted(),
-            seen=self._seen(),
+            seen=seen,
             used=self._sampler.record(seconds=seconds, cpu_seconds=cpu_seconds, peak=peak),
             log_bytes=self._log.size,
             key=spec.key,
@@ -360,5 +365,5 @@ class Attempt:
         return Failure(
             reason="user-error",
             message=f"the step's process was killed by {name}",
-            fix="Native code crashed. Set environment PYTHONFAULTHANDLER=1 to see where.",
+            fix="Native code crashed. Set environment PYTHONFAULTHANDLER=1 for the whole stack, in the log.",
         )

@@ -2,7 +2,7 @@
 
 What it has to say goes to the supervisor through two pipes, as JSON: what it sees, and the outcome.
 The supervisor waits for the second only; it is not woken for the first, but finds it there even if
-the step is killed.
+the step is killed. So that is also where the step's stack goes when it is stopped or crashes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from upshift.spec import Artifact, Code, Collected, Failure, TaskSpec, Value, to
 from upshift.spec.calls import bind
 from upshift.store import artifacts
 from upshift.store.store import Store
-from upshift.worker import proc, usercode
+from upshift.worker import proc, stacks, usercode
 from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
 from upshift.worker.randomness import Randomness
@@ -83,6 +83,8 @@ def run(
     current.enter(spec)
     seen = Seen(cpu_count=len(os.sched_getaffinity(0)), memory=memory_limit(bounds, host_memory))
     _send(sightings, seen)
+    os.set_blocking(sightings, False)
+    stacks.tell(sightings)
     outputs: Mapping[str, Artifact] = {}
     try:
         _compare(seen, spec, bounds)
