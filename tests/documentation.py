@@ -14,6 +14,7 @@ The blocks of a page are done in order, in one project folder:
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import json
 import os
@@ -152,23 +153,24 @@ def difference(command: Command, printed: Sequence[str], project: Project) -> st
         return None
     shown, real = ("\n".join(lines) for lines in (command.shown, printed))
     expected, found = _json(shown, project), _json(real, project)
-    if expected is not None:
+    if expected is not None and found is not None:
         same = expected == found
     else:
-        ordered = not re.match(r"upshift (run|resume)\b", command.text)
-        same = _fits(_normalized(shown, project), _normalized(real, project), ordered=ordered)
-    return None if same else f"$ {command.text}\n--- shown\n{shown}\n--- printed\n{real}"
+        expected, found = _normalized(shown, project), _normalized(real, project)
+        same = _fits(expected, found, ordered=not re.match(r"upshift (run|resume)\b", command.text))
+    changes = difflib.unified_diff(expected, found, "shown", "printed", lineterm="")
+    return None if same else "\n".join([f"$ {command.text}", *changes, "", *printed])
 
 
 def corrected(block: Block, printed: Sequence[Sequence[str]], project: Project) -> str:
-    """The text of a console block with what was printed, where it shows something in full."""
+    """The text of a console block with what was printed now, where it shows something else in full."""
     lines = []
     for number, (command, output) in enumerate(zip(block.commands, printed, strict=True)):
-        if number:
-            lines.append("")
-        lines.append(f"$ {command.text}")
-        keep = not command.shown or ELISION in command.shown
-        lines += command.shown if keep else [_presented(line, project) for line in output]
+        lines += [""] * bool(number) + [f"$ {command.text}"]
+        if ELISION in command.shown or difference(command, output, project) is None:
+            lines += command.shown
+        else:
+            lines += [_presented(line, project) for line in output]
     return "\n".join(lines) + "\n"
 
 
@@ -251,12 +253,13 @@ def _normalized(text: str, project: Project) -> list[str]:
 _OF_THE_MACHINE = ("host", "node", "platform", "python", "user", "digest", "traceback", "where")
 
 
-def _json(text: str, project: Project) -> object:
-    """What JSON says, as far as it is the same each time; None where the text is no JSON."""
+def _json(text: str, project: Project) -> list[str] | None:
+    """The lines of JSON, as far as they are the same each time; None where the text is no JSON."""
     try:
-        return _plain(json.loads(text), project) if text.startswith(("[", "{")) else None
+        data = json.loads(text) if text.startswith(("[", "{")) else None
     except ValueError:
         return None
+    return None if data is None else json.dumps(_plain(data, project), indent=2).splitlines()
 
 
 def _plain(data: object, project: Project, key: str = "") -> object:
