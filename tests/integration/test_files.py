@@ -79,3 +79,33 @@ def example(deadly: bool):
     assert len(list((project.home / "scratch").iterdir())) == 1
     project.upshift("run", "pipeline.py", "--param", "deadly=false")
     assert list((project.home / "scratch").iterdir()) == []
+
+
+def test_files_in_containers_go_from_step_to_step_by_content(project: Project) -> None:
+    code = """
+from dataclasses import dataclass
+
+@dataclass
+class Trained:
+    weights: Path
+    logs: list[Path]
+
+@step
+def train() -> Trained:
+    files = [Path(name) for name in ("w.bin", "a.log")]
+    for file in files:
+        file.write_text(file.name)
+    return Trained(files[0], files[1:])
+
+@step
+def check(trained: Trained, more: dict[str, Path]) -> list[str]:
+    Path("w.bin").unlink()
+    return [file.read_text() for file in (trained.weights, *trained.logs, more["input"])]
+
+@pipeline
+def example(more: dict[str, Path]):
+    return check(train(), more)
+"""
+    (project.folder / "in.txt").write_text("input")
+    project.run(MADE + code, "--param", 'more={"input": "in.txt"}')
+    assert upshift.get_run("latest").output == ["w.bin", "a.log", "input"]

@@ -51,7 +51,7 @@ def save(value: object, store: Store, *, by_item: bool = False, name: str = "out
             raise explain_save(value, name, serializer.name, error) from error
         if buffers is not None:
             return _keep(buffers, serializer, value, store)
-    raise AssertionError("pickle takes any value")
+    raise AssertionError("one of them takes any value")
 
 
 def load(artifact: Artifact, store: Store) -> object:

@@ -27,6 +27,7 @@ _HERE = "upshift.store.serializers."
 _JSON = JsonSerializer()
 _BUILT_IN: dict[str, str] = {
     "bytes": "plain:BytesSerializer",
+    "container": "containers:ContainerSerializer",
     "external": "externals:ExternalSerializer",
     "json": "plain:JsonSerializer",
     "numpy": "arrays:ArraySerializer",
@@ -38,7 +39,7 @@ _BUILT_IN: dict[str, str] = {
     "safetensors": "tensors:SafetensorsSerializer",
     "torch": "tensors:TorchSerializer",
 }
-_NAMING = frozenset(("path",))
+_NAMING = frozenset(("container", "path"))
 _BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "numpy": ("numpy", "numpy-scalar"),
     "pandas": ("pandas",),
@@ -50,7 +51,7 @@ _BY_PACKAGE: dict[str, tuple[str, ...]] = {
 
 
 def serializers_for(value: object) -> Iterator[Serializer]:
-    """The serializers that accept a value, the best first; pickle is always the last."""
+    """The serializers that accept a value, the best first; in the end one that takes what is left."""
     if _JSON.accepts(value):
         yield _JSON
         return
@@ -58,6 +59,7 @@ def serializers_for(value: object) -> Iterator[Serializer]:
         if serializer.accepts(value):
             yield serializer
     yield _built_in("pickle")
+    yield _built_in("container")
 
 
 def serializer_named(name: str) -> Serializer:
