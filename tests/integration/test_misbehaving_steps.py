@@ -35,16 +35,24 @@ def act() -> float:
 def test_an_output_that_cannot_be_saved_names_step_output_and_part(project: Project) -> None:
     code = """
 import threading
+from typing import Annotated
 
 @step
-def act() -> dict:
+def act() -> Annotated[dict, "model"]:
     return {"weights": [1, 2], "guard": threading.Lock()}
 """
     outcome = project.run(code + RUN_IT, expect=1)
-    assert "act" in outcome.err
-    assert "output" in outcome.err
-    assert "guard" in outcome.err
-    assert "lock" in outcome.err
+    said = "act failed (user-error): output model['guard'] of type _thread.lock cannot be saved"
+    assert said in outcome.err
+    assert "where: pipeline.py:" in outcome.err
+    assert "fix: Leave it out" in outcome.err
+
+
+def test_a_generator_is_refused_with_what_to_return_instead(project: Project) -> None:
+    outcome = project.run("@step\ndef act():\n    return (i for i in range(3))\n" + RUN_IT, expect=1)
+    assert "(user-error): output of type generator cannot be saved\n" in outcome.err
+    assert "cannot pickle" not in outcome.err
+    assert "Make it a list" in outcome.err
 
 
 def test_too_few_outputs_are_the_users_error(project: Project) -> None:

@@ -234,7 +234,7 @@ class Composition:
 
     def _constant(self, value: Any, name: str, where: str | None) -> Constant:
         try:
-            return Constant(artifact=save(value, self._store, name=name))
+            return Constant(artifact=save(value, self._store, name=f"argument {name}"))
         except NotSerializable as error:
             error.where = error.where or where
             raise

@@ -31,7 +31,7 @@ def save(value: object, store: Store, *, by_item: bool = False, name: str = "out
     by_item
         Save each item of a list by itself, because a step is mapped over it.
     name
-        What to call the value in an error.
+        What to call the value in an error: its parts are called ``name[0]``, ``name.attribute``, ….
 
     Raises
     ------
@@ -135,7 +135,7 @@ def verify(artifact: Artifact, store: Store) -> None:
 def _save_items(value: Any, store: Store, name: str) -> Artifact:
     if not _has_items(value):
         raise NotSerializable(
-            f"output {name!r} of type {type_name(value)} has no items, and a step is mapped over it",
+            f"{name} of type {type_name(value)} has no items, and a step is mapped over it",
             fix=f"Return a list: list(…){' of the keys or items' if isinstance(value, dict) else ''}.",
         )
     items = tuple(save(item, store, name=f"{name}[{index}]") for index, item in enumerate(value))

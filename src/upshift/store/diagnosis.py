@@ -23,14 +23,18 @@ def type_name(value: object) -> str:
 
 
 def explain_save(value: object, name: str, serializer: str, error: Exception) -> NotSerializable:
-    """The error for a value that could not be saved."""
-    what = f"output {name!r} of type {type_name(value)} cannot be saved"
+    """The error for a value that could not be saved, which names its very part and that part's type."""
     if serializer != "pickle":
-        return NotSerializable(what, why=f"serializer {serializer!r}: {type(error).__name__}: {error}")
+        return NotSerializable(
+            f"{name} of type {type_name(value)} cannot be saved",
+            why=f"serializer {serializer!r}: {type(error).__name__}: {error}",
+        )
     path, part, reason = _culprit(value, name, error)
+    kind = type(part).__name__
+    says_no_more = reason in (f"cannot pickle {n!r} object" for n in (kind, type_name(part)))
     return NotSerializable(
-        what if path == name else f"{what}: {path} is the part that fails",
-        why=f"{path}: {reason}",
+        f"{path} of type {type_name(part)} cannot be saved",
+        why=None if says_no_more else reason,
         fix=_fix(path, name, part),
     )
 
@@ -116,14 +120,10 @@ def _attributes(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _fix(path: str, name: str, part: object) -> str:
-    kind = type_name(part)
-    if isinstance(part, (types.GeneratorType, types.AsyncGeneratorType)) or kind in ("map", "filter", "zip"):
-        return f"Return list(…) of the {kind}."
+    if hasattr(part, "__next__") and not isinstance(part, io.IOBase):
+        return f"A {type(part).__name__} can be read once only. Make it a list: list(…)."
     if isinstance(part, io.IOBase):
-        return "Close the file, and return its pathlib.Path: the store keeps the content."
+        return "Close the file, and give its pathlib.Path instead: the store keeps the content."
     if path == name:
-        return "Return plain data, arrays, tables or a pathlib.Path that the value can be made from again."
-    return (
-        f"Leave it out of what is returned, or give the class that holds it a __getstate__ that drops it. "
-        f"What fails is a {kind}."
-    )
+        return "Use plain data, arrays, tables or a pathlib.Path that the value can be made from again."
+    return "Leave it out, or give the class that holds it a __getstate__ that drops it."

@@ -225,9 +225,13 @@ def _save(spec: TaskSpec, value: object, store: Store) -> dict[str, Artifact]:
             fix=f"Return a tuple of {len(outputs)}, or change the annotation of what it returns.",
         )
     return {
-        output.name: artifacts.save(item, store, by_item=output.by_item, name=output.name)
+        output.name: artifacts.save(item, store, by_item=output.by_item, name=_called(output.name))
         for output, item in zip(outputs, values, strict=True)
     }
+
+
+def _called(output: str) -> str:
+    return output if output.startswith("output") else f"output {output}"
 
 
 def _explain(error: BaseException, spec: TaskSpec) -> Failure:

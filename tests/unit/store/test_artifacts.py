@@ -61,7 +61,7 @@ def test_anything_with_a_length_has_items(store: Store, value: Any) -> None:
 
 @pytest.mark.parametrize("value", [3, "text", b"bytes", {"a": 1}, None, (n for n in range(3))], ids=repr)
 def test_what_has_no_items_is_refused_with_the_output_named(store: Store, value: object) -> None:
-    with pytest.raises(NotSerializable, match=r"output 'folds' of type .* has no items") as caught:
+    with pytest.raises(NotSerializable, match=r"folds of type .* has no items") as caught:
         save(value, store, by_item=True, name="folds")
     assert "a step is mapped over it" in str(caught.value)
     assert "Return a list" in str(caught.value)

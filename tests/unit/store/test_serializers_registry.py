@@ -95,7 +95,7 @@ def test_a_serializer_that_declines_leaves_the_value_to_the_next(store: Store, p
 def test_a_serializer_that_fails_is_named(store: Store, points: Any) -> None:
     from decimal import Decimal
 
-    with pytest.raises(NotSerializable, match=r"output 'price' of type decimal\.Decimal") as caught:
+    with pytest.raises(NotSerializable, match=r"price of type decimal\.Decimal") as caught:
         save(Decimal(1), store, name="price")
     assert "serializer 'plugin:decimal': RuntimeError: no room for it" in str(caught.value)
 
