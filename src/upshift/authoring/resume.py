@@ -11,7 +11,6 @@ from upshift.errors import LoadError, NotFound
 from upshift.graph.model import Graph
 from upshift.spec.artifact import Artifact
 from upshift.spec.codec import decode, from_json
-from upshift.spec.task import Code
 
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
@@ -78,6 +77,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.authoring.running import as_graph_errors, merged, remembered, source_of
     from upshift.config.configuration import load_configuration
     from upshift.engine import execute
+    from upshift.engine.replay import recorded_code
     from upshift.store.catalog import open_catalog
     from upshift.store.history import get_run
     from upshift.store.store import open_store
@@ -176,29 +176,6 @@ def recorded_options(row: RunRow, *, settled: bool, **changes: bool | None) -> R
     recorded = row.source.get("run", {}).get("settled" if settled else "asked", {})
     said = {name: value for name, value in changes.items() if value is not None}
     return decode(RunOptions, {**recorded, **said, "target": row.target, "tags": row.tags})
-
-
-def recorded_code(row: RunRow, *, package: bool) -> Code:
-    """Where the code of a run was.
-
-    Parameters
-    ----------
-    package
-        Whether it has to be the code as it was; else what is there now will do.
-
-    Raises
-    ------
-    NotFound
-        The code as it was is not in the store.
-    """
-    code = decode(Code, row.source["code"])
-    if package and code.package is None:
-        raise NotFound(
-            f"the code of run {row.id} was not recorded",
-            why="The run ended before its code was stored, or the project was too large.",
-            fix="Resume it with the code as it is now.",
-        )
-    return code
 
 
 def _arguments(row: RunRow, store: Store) -> dict[str, object]:

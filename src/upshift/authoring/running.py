@@ -156,7 +156,7 @@ def remembered(asked: RunOptions, settled: RunOptions) -> dict[str, Any]:
     settled
         With what the pipeline said: for a graph that is taken as it was recorded.
     """
-    return {"asked": encode(asked), "settled": encode(settled)}
+    return {kind: encode(attrs.evolve(o, debug=None)) for kind, o in (("asked", asked), ("settled", settled))}
 
 
 def source_of(pipeline: Pipeline[Any, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _COMMANDS = {
         "upshift.cli.show:show", "Show a run: steps, times, hardware asked to used, failures."
     ),
     "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
+    "replay": LazyCommand("upshift.cli.replay:replay", "Run one task of a run again, under a debugger."),
 }
 
 

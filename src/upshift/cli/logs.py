@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -27,12 +26,13 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None) -> None:
 
     STEP is a step, or one task of a mapped step, as in 'train[3]'. Of a task whose result was reused this is
     what the original printed. Lines of several tasks begin with the task's name.
+    from upshift.cli.selection import selected
     """
     from upshift.cli.merged import Merged
     from upshift.store.history import get_run
 
     found = get_run(run)
-    steps, index = _selected(found, step)
+    steps, index = selected(found, step)
     single = step is not None and (index is not None or not steps[0].mapped)
     merged = Merged(sys.stdout, named=not single)
     if follow and found.status in ("pending", "running"):
@@ -95,27 +95,3 @@ def _attempt(task: Task, number: int | None) -> Attempt | None:
     if number is None:
         return task.attempts[-1] if task.attempts else None
     return next((a for a in task.attempts if a.number == number), None)
-
-
-def _selected(run: Run, step: str | None) -> tuple[list[Step], int | None]:
-    from upshift.errors import NotFound
-
-    if step is None:
-        return run.steps, None
-    if step in run:  # whatever the name looks like
-        return [run[step]], None
-    match = _STEP.fullmatch(step)
-    assert match is not None
-    index = None if match["index"] is None else int(match["index"])
-    chosen = run[match["name"]]
-    if index is not None and all(task.index != index for task in chosen.tasks):
-        size = len(chosen)
-        fix = f"{chosen.name!r} is not a mapped step."
-        if chosen.mapped:
-            fix = (
-                f"Its tasks: {chosen.name}[0] to {chosen.name}[{size - 1}]."
-                if size
-                else "It has no tasks yet."
-            )
-        raise NotFound(f"run {run.id} has no task {step!r}", fix=fix)
-    return [chosen], index

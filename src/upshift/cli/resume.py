@@ -22,8 +22,17 @@ import click
     "--keep-going/--stop-on-failure", "keep_going", default=None,
     help="Whether what does not depend on a failed step still runs.",
 )  # fmt: skip
+@click.option(
+    "--debug", metavar="STEP",
+    help="Run this step, or one task 'train[3]' of it, in this process, under a debugger.",
+)  # fmt: skip
 def resume(
-    run: str, same_code: bool, strict: bool | None, cache: bool | None, keep_going: bool | None
+    run: str,
+    same_code: bool,
+    strict: bool | None,
+    cache: bool | None,
+    keep_going: bool | None,
+    debug: str | None,
 ) -> int:
     """Finish a run; what is done is not run again.
 
@@ -35,8 +44,14 @@ def resume(
     from upshift.authoring.resume import resume_run
     from upshift.cli.watch import shown
 
-    with shown() as progress:
+    with shown(live=debug is None) as progress:
         resume_run(
-            run, same_code=same_code, strict=strict, reuse=cache, keep_going=keep_going, progress=progress
+            run,
+            same_code=same_code,
+            progress=progress,
+            strict=strict,
+            reuse=cache,
+            keep_going=keep_going,
+            debug=debug,
         )
     return 0

@@ -31,6 +31,11 @@ import click
 @click.option(
     "-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag to find the run by. Repeatable."
 )
+@click.option(
+    "--debug", metavar="STEP",
+    help="Run this step, or one task 'train[3]' of it, in this process: breakpoint() works in it, and the "
+    "debugger opens where it raises. It runs though earlier results are there, and its own is not reused.",
+)  # fmt: skip
 def run(
     file: str,
     params: tuple[str, ...],
@@ -40,6 +45,7 @@ def run(
     no_cache: bool,
     keep_going: bool | None,
     tags: tuple[str, ...],
+    debug: str | None,
 ) -> int:
     """Run a pipeline.
 
@@ -55,7 +61,9 @@ def run(
 
     pipeline = load_pipeline(file)
     arguments = parse_params(pipeline, list(params), params_file)
-    options = RunOptions(target=target, strict=strict, reuse=not no_cache, keep_going=keep_going, tags=tags)
-    with shown() as progress:
+    options = RunOptions(
+        target=target, strict=strict, reuse=not no_cache, keep_going=keep_going, tags=tags, debug=debug
+    )
+    with shown(live=debug is None) as progress:
         pipeline.run(arguments, options=options, progress=progress)
     return 0

@@ -12,12 +12,12 @@ from upshift.report.terminal import make_progress
 
 
 @contextmanager
-def shown() -> Iterator[Progress]:
+def shown(*, live: bool = True) -> Iterator[Progress]:
     """A progress for one run; whatever happens, the terminal is left in order.
 
     SIGTERM, which a CI or a container sends before it kills, counts as Ctrl-C meanwhile.
     """
-    progress = make_progress()
+    progress = make_progress(live=live)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield progress

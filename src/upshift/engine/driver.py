@@ -24,9 +24,10 @@ import attrs
 from upshift.backends.base import Ended, Event, Job, LogGrew, Started, Waiting
 from upshift.engine.attempts import Attempt, Verdict, judge
 from upshift.engine.clock import Clock
+from upshift.engine.debug import Debugged
 from upshift.engine.follow import LogReader
 from upshift.engine.journal import Journal, over
-from upshift.engine.keys import Keys
+from upshift.engine.keys import Keys, debugged_key
 from upshift.engine.leftovers import Leftovers
 from upshift.engine.places import Place, Terms
 from upshift.engine.reuse import Hit, Reuse, intact
@@ -74,6 +75,17 @@ class Work:
     keep_going: bool = False
     submitted: Callable[[], None] = attrs.field(default=lambda: None)
     """Called after the first submit: threads may be started from now on."""
+    debugged: Debugged | None = None
+
+    def is_debugged(self, task: Task) -> bool:
+        """Whether the task runs in this process, for a debugger."""
+        return self.debugged is not None and self.debugged.holds(task)
+
+    def terms_of(self, task: Task) -> Terms:
+        """What a task gets."""
+        if self.debugged is not None and self.debugged.holds(task):
+            return self.debugged.terms
+        return self.terms[task.node.node.step]
 
 
 class Driver:
@@ -169,7 +181,9 @@ class Driver:
             self._make_again(task, Failure(reason="infrastructure", message=str(error)))
             return
         task.key = self._work.keys.key(task.node, inputs)
-        terms = self._work.terms[task.node.node.step]
+        if self._work.is_debugged(task):
+            task.key = debugged_key(task.key)
+        terms = self._work.terms_of(task)
         if task.redone_for is not None:
             task.cached, task.origin = False, None
             task.cache_reason = "its result was lost"
@@ -185,7 +199,7 @@ class Driver:
                 self._queue(task)
 
     def _queue(self, task: Task) -> None:
-        terms = self._work.terms[task.node.node.step]
+        terms = self._work.terms_of(task)
         terms.place.queue.add(task, terms.need)
 
     def _reuse(self, task: Task, hit: Hit) -> None:
@@ -247,7 +261,7 @@ class Driver:
                 self._submit(*taken)
 
     def _submit(self, task: Task, need: Any) -> None:
-        terms = self._work.terms[task.node.node.step]
+        terms = self._work.terms_of(task)
         place = terms.place
         task_id = self._journal.id(task)
         try:
@@ -361,7 +375,8 @@ class Driver:
             return
         retry = task.node.definition.retry
         task.failures += 1
-        if self._stopping is None and retry.again(failure.reason, task.failures):
+        again = retry.again(failure.reason, task.failures) and not self._work.is_debugged(task)
+        if self._stopping is None and again:
             pause = retry.pause(task.failures)
             self._changes[task] = attrs.evolve(
                 over(attempt, verdict, now=now),
@@ -474,7 +489,7 @@ class Driver:
                 number=task.attempts,
                 status=FAILED,
                 reason=failure.reason,
-                backend=self._work.terms[task.node.node.step].place.backend.name,
+                backend=self._work.terms_of(task).place.backend.name,
                 ended=self._work.clock.now(),
                 failure=failure,
             )

@@ -25,6 +25,8 @@ CodeNamed = Callable[[str], Mapping[str, str]]
 ONCE = "once:"
 """Prefix of the key of a task that is never reused by another run, only kept when its own is resumed."""
 
+_DEBUGGED = "debugged:"
+
 _CODE = "+"
 """Before the digest of the code that the inputs name; nothing follows where that code is not at hand."""
 
@@ -78,6 +80,16 @@ class Keys:
         for name in names - self._code.keys():
             self._code[name] = digest(dict(self._code_named(name)))
         return digest({name: self._code[name] for name in names}).partition(":")[2]
+
+
+def debugged_key(key: str) -> str:
+    """The key of a task that a person steps through: its result is no other task's, nor its own later."""
+    return ONCE + _DEBUGGED + key.removeprefix(ONCE)
+
+
+def is_debugged(key: str) -> bool:
+    """Whether it is one of :func:`debugged_key`."""
+    return key.startswith(ONCE + _DEBUGGED)
 
 
 def same_work(one: str | None, other: str | None) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from upshift.backends.base import Ended, Job
+from upshift.backends.inline import InlineBackend
 from upshift.engine.attempts import Attempt, Verdict, judge
 from upshift.engine.follow import LogReader
 from upshift.engine.keys import same_work
@@ -159,6 +160,8 @@ class Leftovers:
         path = self._store.spec_path(row.task, row.number)
         spec = self._store.read_spec(path)
         place = next((p for p in self._places if p.backend.name == row.backend), None)
+        if place is None and row.backend == InlineBackend.name:
+            place = self._places[0]  # what ran in the earlier engine itself ended with it
         if place is None:
             raise ConfigError(
                 f"{row.task} may still run on backend {row.backend!r}, which this run does not use now",

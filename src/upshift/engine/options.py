@@ -21,6 +21,8 @@ class RunOptions:
         Whether what does not depend on a failed step goes on; None: as the pipeline has it, else no.
     tags
         Words to find the run by.
+    debug
+        A step, or one task ``train[3]`` of it, that runs in this very process, for a debugger.
     user
         Who runs it; None: the name of the operating system's user.
     """
@@ -30,4 +32,5 @@ class RunOptions:
     reuse: bool = True
     keep_going: bool | None = None
     tags: tuple[str, ...] = ()
+    debug: str | None = None
     user: str | None = None

@@ -239,8 +239,7 @@ def notices(graph: Graph, terms: Mapping[str, Terms]) -> list[str]:
     for name, own in terms.items():
         short = [s for s in own.shortfalls if s.field != "image"]
         if short:
-            asked = " and ".join(s.asked for s in short)
-            lines.append(f"{name}: asked {asked}, gets {_listing(s.got for s in short)}: {short[0].why}")
+            lines.append(f"{name}: " + "; ".join(f"asked {s.asked}, gets {s.got}: {s.why}" for s in short))
         for shortfall in own.shortfalls:
             if shortfall.field == "image":
                 images.setdefault(shortfall.asked, ([], shortfall))[0].append(name)
@@ -278,14 +277,12 @@ def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
             lines.append(
                 f"{proposal.step}{at}: asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}"
             )
-            fixes.append(shortfall.fix)
+            fixes.append(shortfall.fix or "Ask for less, or choose another target with --on.")
     places = _listing(repr(proposal.place.target.name) for proposal in refused)
     steps = _listing(proposal.step for proposal in refused)
     definition, shortfalls = refused[0].definition, refused[0].offer.shortfalls
     field = shortfalls[0].field if shortfalls else ""
-    advice = " ".join(dict.fromkeys(fix for fix in fixes if fix))
-    if not advice:
-        advice = "Ask for less, or choose another target with --on."
+    advice = " ".join(dict.fromkeys(fixes))
     if strict and all(proposal.offer.granted is not None for proposal in refused):
         advice += " Without --strict it runs with what there is."
     return RequestRefused(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from upshift.engine.keys import ONCE, key_parts, same_inputs, same_work
+from upshift.engine.keys import ONCE, is_debugged, key_parts, same_inputs, same_work
 from upshift.engine.reasons import changed_code_of, changed_inputs, changed_parts
 from upshift.engine.tasks import COMPLETED, NodeState, Task
 from upshift.errors import BlobDamaged, BlobMissing, StoreError
@@ -66,7 +66,7 @@ class Reuse:
             Seconds since the epoch.
         """
         if key.startswith(ONCE):
-            return "cache=False"
+            return "debugged" if is_debugged(key) else "cache=False"
         if not self.enabled:
             return "reuse is switched off for this run"
         why: str | None = None

@@ -17,6 +17,7 @@ from upshift.backends.registry import open_backend as open_registered
 from upshift.config.configuration import Configuration
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Control
+from upshift.engine.debug import Debugged, debugged
 from upshift.engine.driver import Command, Driver, Work
 from upshift.engine.interrupts import interrupts
 from upshift.engine.journal import Journal
@@ -37,6 +38,7 @@ from upshift.report.progress import Progress
 from upshift.spec.codec import encode, to_json
 from upshift.spec.task import Code
 from upshift.store.catalog import Catalog, RunRow, open_catalog
+from upshift.store.endings import record_ending
 from upshift.store.history import Run
 from upshift.store.store import Store, open_store
 
@@ -101,15 +103,21 @@ def execute(
         store = open_store(configuration.store_address(target), durability=configuration.durability)
         terms = settle_terms(graph, places, strict=options.strict)
         walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store))
+        missing = missing_secrets(needed_secrets(graph, places, project=code.project).values())
+        if missing is not None:
+            raise missing
+        debug = options.debug and debugged(options.debug, graph, store=store.address, inbox=inbox)
+        own = [debug.terms.place] if debug else []
         run = _Run(
             graph=graph,
             code=code,
             source=source,
             options=options,
             progress=progress,
-            places=tuple(dict.fromkeys(places.values())),
+            places=tuple(dict.fromkeys([*places.values(), *own])),
             terms=terms,
             walk=walk,
+            debugged=debug or None,
             store=store,
             catalog=open_catalog(configuration),
             inbox=inbox,
@@ -135,6 +143,7 @@ class _Run:
     places: tuple[Place, ...]
     terms: dict[str, Terms]
     walk: Walk
+    debugged: Debugged | None
     store: Store
     catalog: Catalog
     inbox: SimpleQueue[Any]
@@ -157,7 +166,7 @@ class _Run:
             self.progress.run_started(
                 run_id, self.graph.pipeline, self.row.target, [node.name for node in self.graph.nodes]
             )
-            for line in notices(self.graph, self.terms):
+            for line in self._notices():
                 self.progress.notice(line)
             driver, status = self._drive(resumed=earlier is not None)
         run = Run(self.catalog.run(run_id), self.catalog, self.store)
@@ -170,6 +179,12 @@ class _Run:
         return run
 
     def _drive(self, *, resumed: bool) -> tuple[Driver, str]:
+    def _notices(self) -> list[str]:
+        lines = notices(self.graph, self.terms)
+        if self.debugged is not None:
+            lines.append(f"{self.options.debug}: runs in this process, neither limited nor pinned (--debug)")
+        return lines
+
         began = self.clock.monotonic()
         control = Control(self.row.id, self._cancel)
         keeper = Keeper(
@@ -215,6 +230,7 @@ class _Run:
             terms=self.terms,
             places=self.places,
             store=self.store,
+            debugged=self.debugged,
             specs=Specs(
                 self.graph,
                 code=self.code,

@@ -20,7 +20,7 @@ class ClosableProgress(Progress, Protocol):
         """Show nothing more. Needed where the run ended without telling; harmless otherwise."""
 
 
-def make_progress(stream: TextIO | None = None) -> ClosableProgress:
+def make_progress(stream: TextIO | None = None, *, live: bool = True) -> ClosableProgress:
     """A progress for one run: live on a terminal, plain lines elsewhere.
 
     What steps print goes to stdout, line by line; all else to ``stream``.
@@ -29,9 +29,11 @@ def make_progress(stream: TextIO | None = None) -> ClosableProgress:
     ----------
     stream
         Where progress is shown; default: stderr.
+    live
+        Whether lines may be drawn over: not where somebody types among them.
     """
     stream = sys.stderr if stream is None else stream
-    if not _is_screen(stream):
+    if not live or not _is_screen(stream):
         return PlainProgress(stream, sys.stdout)
     from upshift.report.live import LiveProgress
 

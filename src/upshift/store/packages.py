@@ -179,6 +179,11 @@ def unpack(digest: str, store: Store, folder: Path) -> Path:
     return destination
 
 
+def unpacked(digest: str, store: Store) -> Path:
+    """The folder of a code package in ``UPSHIFT_HOME``, where it is unpacked once; see :func:`unpack`."""
+    return unpack(digest, store, home() / "code")
+
+
 def _refuse_too_large(root: str, files: Sequence[ProjectFile]) -> None:
     total = sum(entry.size for entry in files)
     if total <= LIMIT:

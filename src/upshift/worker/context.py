@@ -57,6 +57,10 @@ class CurrentTask:
     def __repr__(self) -> str:
         return repr(self._value)
 
+    def leave(self) -> None:
+        """This process works for no task any more."""
+        self._value = _NOWHERE
+
     def enter(self, spec: TaskSpec) -> None:
         """From now on this process works for the task of ``spec``."""
         self._value = Current(

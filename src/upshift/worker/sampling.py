@@ -72,18 +72,37 @@ class Sampler:
         peak
             Bytes at most, as the step process itself saw it at its end.
         """
-        peak = max(self.peak, peak or 0)
-        cpu_seconds = max(cpu_seconds, self._cpu_seconds)
-        mean = self._memory_sum / self.samples if self.samples else peak
-        cpus = cpu_seconds / seconds if seconds > 0 else 0.0
-        details = {
-            "seconds": round(seconds, 6),
-            "cpu_seconds": round(cpu_seconds, 6),
-            "cpu_mean": round(cpus, 3),
-            "cpu_peak": round(max(self.cpu_peak, cpus), 3),
-            "memory_peak": peak,
-            "memory_mean": int(mean),
-            "samples": self.samples,
-            "series": self._path.name if self.samples else None,
-        }
-        return Hardware(cpu_count=round(cpus, 3), memory=peak, nodes=1, details=details)
+        return used(
+            seconds=seconds,
+            cpu_seconds=max(cpu_seconds, self._cpu_seconds),
+            cpu_peak=self.cpu_peak,
+            peak=max(self.peak, peak or 0),
+            mean=self._memory_sum / self.samples if self.samples else None,
+            samples=self.samples,
+            series=self._path.name if self.samples else None,
+        )
+
+
+def used(
+    *,
+    seconds: float,
+    cpu_seconds: float,
+    peak: int,
+    cpu_peak: float = 0.0,
+    mean: float | None = None,
+    samples: int = 0,
+    series: str | None = None,
+) -> Hardware:
+    """The record ``used``, of totals and, where there are samples, of these."""
+    cpus = cpu_seconds / seconds if seconds > 0 else 0.0
+    details = {
+        "seconds": round(seconds, 6),
+        "cpu_seconds": round(cpu_seconds, 6),
+        "cpu_mean": round(cpus, 3),
+        "cpu_peak": round(max(cpu_peak, cpus), 3),
+        "memory_peak": peak,
+        "memory_mean": int(peak if mean is None else mean),
+        "samples": samples,
+        "series": series,
+    }
+    return Hardware(cpu_count=round(cpus, 3), memory=peak, nodes=1, details=details)

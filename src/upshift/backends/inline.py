@@ -1,0 +1,77 @@
+"""The engine's own process as a place to run, one task at a time, so that a debugger reaches the step.
+
+No target names it: ``--debug`` does. While a step runs the engine waits; what other tasks have to say
+is heard afterwards.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import ClassVar
+
+from upshift.backends.base import Capabilities, Ended, Handle, Job, Offer, Shortfall, Sink, Started
+from upshift.config.resources import ResourceSettings
+from upshift.spec import Hardware
+from upshift.store.store import open_store
+
+
+class InlineBackend:
+    """Runs a task in this very process, as soon as it is submitted."""
+
+    name: ClassVar[str] = "inline"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        fields=frozenset(), images=False, remote=False, strict=False
+    )
+
+    def __init__(self, *, sink: Sink) -> None:
+        self._sink = sink
+        self._left = False
+
+    def capacity(self) -> Hardware | None:
+        """Any number: each is over before the next one is submitted."""
+        return None
+
+    def offer(self, request: ResourceSettings) -> Offer:
+        """What this process has, whatever was asked for."""
+        short = tuple(
+            Shortfall(
+                field=field,
+                asked=f"{field}={value}",
+                got="what this process has",
+                why="a step that is debugged is neither limited nor pinned",
+            )
+            for field, value in request.explicit().items()
+        )
+        return Offer(granted=Hardware(nodes=1), shortfalls=short)
+
+    def submit(self, job: Job) -> Handle:
+        """Run it, and return when it is over."""
+        from upshift.worker.inline import run_inline
+
+        handle = f"{job.spec.task}/{job.spec.attempt}"
+        if self._left:  # the engine has not heard of it yet
+            self._sink(Ended(handle=handle, reason="cancelled", message="the debugger was left before"))
+            return handle
+        store = open_store(job.spec.store, durability=job.spec.durability)
+        result = run_inline(job.spec, store, stop=False)
+        store.create_result(result)
+        if result.status == "cancelled":  # who leaves the debugger wants the run to end
+            self._left = True
+            signal.raise_signal(signal.SIGINT)
+        self._sink(Started(handle=handle, node=result.node))
+        self._sink(Ended(handle=handle))
+        return handle
+
+    def attach(self, handle: Handle, job: Job) -> bool:
+        """Nothing outlives the engine."""
+        return False
+
+    def find(self, job: Job) -> Handle | None:
+        """Nothing outlives the engine."""
+        return None
+
+    def cancel(self, handle: Handle, *, grace: float) -> None:
+        """Nothing runs while the engine is awake."""
+
+    def close(self) -> None:
+        """There is nothing to let go of."""

@@ -1,0 +1,107 @@
+"""``upshift replay``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from upshift.engine.replay import Replayed
+    from upshift.store.history import Attempt
+
+_EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.argument("task", metavar="TASK")
+@click.option("--attempt", metavar="N", type=click.IntRange(min=1), help="Default: the last one.")
+@click.option(
+    "--current-code", is_flag=True, help="Use the project as it is now. Default: the code as it was recorded."
+)
+def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
+    """Run one task of a run again, in this terminal, under Python's debugger.
+
+    TASK is a step, or one task of a mapped step, as in 'train[3]'. It gets the inputs and the code that
+    it had. The debugger stops at the step's first line, and opens again where the step raises. Without a
+    terminal the step just runs. Nothing is recorded; what it writes to other places it writes again.
+    """
+    from upshift.engine.replay import read_attempt, recorded_code
+    from upshift.engine.replay import replay as run_again
+    from upshift.errors import NotFound
+    from upshift.store.history import get_run
+    from upshift.store.store import open_store
+    from upshift.worker.debugging import at_a_terminal
+
+    chosen = _chosen(run, task, attempt)
+    own = get_run(chosen.row.task.run).row  # a reused task has the attempt of an earlier run
+    store = open_store(own.store)
+    spec = read_attempt(chosen.row, store)
+    try:
+        code = None if current_code else recorded_code(own, package=True)
+    except NotFound as error:
+        error.fix = "Replay it with the project as it is now: --current-code."
+        raise
+    click.echo(
+        f"replaying {chosen.row.task} of run {own.id}, attempt {chosen.number}, with "
+        f"{'the project as it is now' if current_code else 'the code as it was'}; nothing is recorded",
+        err=True,
+    )
+    if at_a_terminal():
+        click.echo("pdb: n next line, s into a call, c go on, p NAME, w where, q leave", err=True)
+    replayed = run_again(spec, code, store)
+    click.echo(_told(replayed), err=True)
+    return _EXIT_CODES[replayed.result.status]
+
+
+def _chosen(run: str, text: str, number: int | None) -> Attempt:
+    from upshift.cli.selection import selected
+    from upshift.errors import NotFound
+    from upshift.store.history import get_run
+
+    found = get_run(run)
+    (step,), index = selected(found, text)
+    tasks = [task for task in step.tasks if index in (None, task.index)]
+    if step.mapped and index is None:
+        raise NotFound(
+            f"{step.name!r} is a mapped step of {len(step)} tasks", fix=f"Name one of them: {step.name}[0]"
+        )
+    attempts = tasks[0].attempts if tasks else []
+    if not attempts:
+        raise NotFound(f"{text} of run {found.id} has not run", why=f"It is {step.status}.")
+    if number is None:
+        return attempts[-1]
+    for attempt in attempts:
+        if attempt.number == number:
+            return attempt
+    there = ", ".join(str(attempt.number) for attempt in attempts)
+    raise NotFound(f"{text} of run {found.id} has no attempt {number}", fix=f"Its attempts: {there}.")
+
+
+def _told(replayed: Replayed) -> str:
+    from upshift.report.human import duration
+
+    result, recorded = replayed.result, replayed.recorded
+    took = duration(result.ended - result.started)
+    if result.failure is not None:
+        if result.status == "cancelled":
+            return "left before it ended"
+        text = f"failed after {took} ({result.failure.reason}): {result.failure.message}"
+        if result.failure.where:
+            text += f"\n  where: {result.failure.where}"
+        if recorded is not None and recorded.failure is not None:
+            again = recorded.failure.message == result.failure.message
+            text += "\nas recorded" if again else f"\nrecorded was: {recorded.failure.message}"
+        elif recorded is not None:
+            text += "\nrecorded was a success"
+        return text
+    other = replayed.other_outputs
+    if other is None:
+        return f"completed in {took}; recorded was a failure" if recorded else f"completed in {took}"
+    if not other:
+        return f"completed in {took}, with the output that was recorded"
+    return (
+        f"completed in {took}, with another {', '.join(other)} than recorded: the step depends on something "
+        "that is neither its input nor its code, such as time or unseeded random numbers"
+    )

@@ -1,0 +1,106 @@
+"""A step in this very process, so that a debugger reaches it: neither confined nor sampled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from upshift.accelerators.hidden import HIDDEN
+from upshift.spec import Failure, Hardware, TaskResult, TaskSpec
+from upshift.store.store import Store
+from upshift.worker import proc
+from upshift.worker.confine import host_facts
+from upshift.worker.context import current
+from upshift.worker.debugging import Left, debugged
+from upshift.worker.randomness import Randomness
+from upshift.worker.sampling import used
+from upshift.worker.step import perform
+
+
+def run_inline(spec: TaskSpec, store: Store, *, into: Store | None = None, stop: bool) -> TaskResult:
+    """Run one attempt here and now; its result is returned, not recorded.
+
+    Standard input and output are the terminal's. Time and memory are not limited: a person who thinks
+    takes long.
+
+    Parameters
+    ----------
+    spec
+        The task contract.
+    store
+        Where the inputs are.
+    into
+        Where the outputs go; None: beside the inputs.
+    stop
+        Whether the debugger stops at the step's first line.
+    """
+    interrupted = False
+
+    def call(function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+        nonlocal interrupted
+        try:
+            return debugged(function, args, kwargs, stop=stop)
+        except KeyboardInterrupt as error:
+            interrupted = True
+            raise Left(str(error)) from None
+
+    began, clock, cpu = time.time(), time.monotonic(), time.process_time()
+    resident = proc.resident()[0]
+    with _as_the_step(spec):
+        outputs, failure = perform(spec, store, Randomness(), call=call, into=into)
+    status = "completed" if failure is None else "failed"
+    if interrupted:
+        status, failure = "cancelled", Failure(reason="cancelled", message="the debugger was left")
+    seconds, host = time.monotonic() - clock, host_facts()
+    return TaskResult(
+        task=spec.task,
+        attempt=spec.attempt,
+        status=status,
+        outputs=outputs,
+        failure=failure,
+        started=began,
+        ended=began + seconds,
+        node=host["host"],
+        backend=spec.backend,
+        asked=Hardware.asked(spec.request),
+        granted=spec.granted,
+        seen=Hardware(
+            cpu_count=len(os.sched_getaffinity(0)),
+            memory=host["memory"],
+            nodes=1,
+            details={"pid": os.getpid()},
+        ),
+        used=used(
+            seconds=seconds,
+            cpu_seconds=time.process_time() - cpu,
+            peak=max(0, proc.resident()[0] - resident),
+        ),
+        key=spec.key,
+        degraded=spec.degraded,
+    )
+
+
+@contextmanager
+def _as_the_step(spec: TaskSpec) -> Iterator[None]:
+    """The step's environment, folder and Ctrl-C, for a while."""
+    environment, folder = dict(os.environ), os.getcwd()
+    main = threading.current_thread() is threading.main_thread()
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
+    os.environ.update(spec.environment)
+    if spec.request.gpu_count == 0:
+        os.environ.update(HIDDEN)
+    current.enter(spec)
+    try:
+        yield
+    finally:
+        current.leave()
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        if main:
+            signal.signal(signal.SIGINT, interrupt)
