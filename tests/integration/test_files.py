@@ -109,3 +109,111 @@ def example(more: dict[str, Path]):
     (project.folder / "in.txt").write_text("input")
     project.run(MADE + code, "--param", 'more={"input": "in.txt"}')
     assert upshift.get_run("latest").output == ["w.bin", "a.log", "input"]
+
+
+WRITES = """
+from pathlib import Path
+
+@step
+def work(data: Path, out: Path) -> str:
+    (out / "result.txt").write_text(data.read_text())
+    return "done"
+
+@pipeline
+def example(data: Path, out: Path):
+    return work(data, out)
+"""
+
+
+def test_a_path_that_leads_nowhere_is_refused_before_anything_runs(project: Project) -> None:
+    (project.folder / "data.txt").write_text("data")
+    params = ("--param", "data=data.txt", "--param", "out=results")
+    refused = project.run(WRITES, *params, expect=2)
+    assert "Error: out: there is no file or folder 'results'" in refused.err
+    assert f"{project.folder}/results is not there" in refused.err
+    assert "as a str: annotate it so" in refused.err
+    assert "where: pipeline.py:" in refused.err
+    assert upshift.list_runs() == []
+    assert project.upshift("plan", "pipeline.py", *params, expect=2).err == refused.err
+    (project.folder / "params.json").write_text('{"data": "data.txt", "out": "results"}')
+    assert project.upshift("run", "pipeline.py", "--params-file", "params.json", expect=2).err == refused.err
+
+
+def test_a_path_that_leads_nowhere_is_refused_wherever_it_is(project: Project) -> None:
+    project.write("""
+from dataclasses import dataclass
+from pathlib import Path
+
+import upshift
+
+@dataclass
+class Config:
+    out: Path
+
+@step
+def work(config: dict) -> None: ...
+
+@pipeline
+def example(name: str):
+    work({"all": [Config(Path(name))]})
+
+try:
+    example("results")
+except upshift.UsageError as error:
+    print(error)
+""")
+    out = project.python("pipeline.py").out
+    assert "config['all'][0].out: there is no file or folder 'results'" in out
+    assert "where: pipeline.py:17" in out
+
+
+def test_what_is_neither_a_file_nor_a_folder_is_refused_too(project: Project) -> None:
+    (project.folder / "link").symlink_to("/dev/null")
+    (project.folder / "out").mkdir()
+    refused = project.run(WRITES, "--param", "data=link", "--param", "out=out", expect=2)
+    assert f"the path {project.folder}/link cannot be saved" in refused.err
+
+
+def test_what_is_written_to_a_copy_and_lost_is_told(project: Project) -> None:
+    (project.folder / "data.txt").write_text("data")
+    (project.folder / "results").mkdir()
+    done = project.run(WRITES, "--param", "data=data.txt", "--param", "out=results")
+    assert "upshift: work wrote results/result.txt to its own copy of an input" in done.out
+    assert "pass the path as a str" in done.out
+    assert list((project.folder / "results").iterdir()) == []
+
+    kept = WRITES.replace("-> str", "-> Path").replace('"done"', "out")
+    done = project.run(kept, "--param", "data=data.txt", "--param", "out=results")
+    assert "its own copy" not in done.text
+    output = upshift.get_run("latest").output
+    assert (output / "result.txt").read_text() == "data"
+
+    in_place = WRITES.replace("out: Path", "out: str").replace("(out / ", "(Path(out) / ")
+    done = project.run(in_place, "--param", "data=data.txt", "--param", "out=results")
+    assert "its own copy" not in done.text
+    assert (project.folder / "results" / "result.txt").read_text() == "data"
+
+
+def test_the_content_of_a_path_decides_whether_a_step_runs_again(project: Project) -> None:
+    project.write("""
+from pathlib import Path
+
+@step
+def read(data: Path) -> str:
+    return data.read_text()
+
+@pipeline
+def example(data: Path):
+    return read(data)
+""")
+    data = project.folder / "data.txt"
+    reasons = []
+    for text in ("one", "one", "two"):
+        data.write_text(text)
+        project.upshift("run", "pipeline.py", "--param", "data=data.txt")
+        run = upshift.get_run("latest")
+        assert run.output == text
+        reasons.append(run["read"].tasks[0].cache_reason or "")
+    assert reasons[0] == "first run"
+    assert reasons[1].startswith("same code, inputs and environment")
+    assert reasons[2] == "input changed: data"

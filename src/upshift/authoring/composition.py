@@ -5,8 +5,10 @@ One :class:`Composition` makes one graph, that of the outermost pipeline.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +17,12 @@ import attrs
 from upshift.authoring.definitions import Definitions
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.placeholders import Placeholder, Unmapped
-from upshift.errors import GraphError, NotSerializable, is_user_file, location, user_location
+from upshift.errors import GraphError, NotSerializable, UsageError, is_user_file, location, user_location
 from upshift.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
 from upshift.store.artifacts import save
+from upshift.store.serializers.parts import parts_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from upshift.authoring.scope import Scope
     from upshift.authoring.steps import Step
     from upshift.spec.artifact import Artifact
@@ -236,7 +237,11 @@ class Composition:
         try:
             return Constant(artifact=save(value, self._store, name=f"argument {name}"))
         except NotSerializable as error:
+            for place, part in parts_of(value, name):
+                if isinstance(part, Path) and not os.path.exists(part):
+                    raise _nothing_there(place, part, where) from None
             error.where = error.where or where
+            error.exit_code = UsageError.exit_code  # nothing has run
             raise
 
     def _default(self, callee: Any, name: str, value: Any, where: str | None) -> Source:
@@ -283,6 +288,17 @@ class Composition:
         if known is None:
             known = self._lines[key] = location(frame.f_code.co_filename, frame.f_lineno)
         return known
+
+
+def _nothing_there(place: str, path: Path, where: str | None) -> UsageError:
+    return UsageError(
+        f"{place}: there is no file or folder {str(path)!r}",
+        where=where,
+        why=f"A Path is passed on by content, which is stored before the run starts; {os.path.abspath(path)} "
+        "is not there.",
+        fix="Correct the path. What need not be there, such as a folder for results, is passed on as a str: "
+        "annotate it so, or write str(…).",
+    )
 
 
 def holds_placeholder(value: Iterable[Any]) -> bool:
