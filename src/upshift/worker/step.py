@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import attrs
 
@@ -66,6 +67,13 @@ class Outcome:
     cpu_seconds: float = 0.0
 
 
+Call = Callable[[Callable[..., object], Sequence[Any], Mapping[str, Any]], object]
+
+
+def _plainly(function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    return function(*args, **kwargs)
+
+
 def run(
     spec: TaskSpec,
     store: Store,
@@ -86,26 +94,56 @@ def run(
     _send(sightings, seen)
     os.set_blocking(sightings, False)
     stacks.tell(sightings)
-    outputs: Mapping[str, Artifact] = {}
-    try:
-        _compare(seen, spec, bounds)
-        _enter_folder(spec, store)
-        function = _find(spec, store)
-        randomness.enter(spec.task)
-        inputs = _load(spec.inputs, store)
-        args, kwargs = bind(function, inputs)
-        copies = Copies()
-        value = function(*args, **kwargs)
-        copies.warn(str(spec.task), value)
-        outputs, failure = _save(spec, value, store), None
-    except BaseException as error:  # the supervisor is told of whatever ends the call
-        failure = _explain(error, spec)
+    outputs, failure = perform(spec, store, randomness, check=lambda: _compare(seen, spec, bounds))
     _flush()
     high, (_, now_shared) = proc.high_water(), proc.resident()
     peak = max(0, high - resident - max(0, now_shared - shared))
     times = os.times()  # of children in ticks; of this process there is a finer clock
     cpu = time.process_time() + times.children_user + times.children_system
     _send(messages, Outcome(outputs=outputs, failure=failure, peak=peak, cpu_seconds=cpu))
+
+
+def perform(
+    spec: TaskSpec,
+    store: Store,
+    randomness: Randomness,
+    *,
+    check: Callable[[], None] = lambda: None,
+    call: Call = _plainly,
+    into: Store | None = None,
+) -> tuple[Mapping[str, Artifact], Failure | None]:
+    """Load the inputs, call the step, save the outputs.
+
+    Parameters
+    ----------
+    spec, store, randomness
+        The work, where its inputs are, and what its random numbers begin with.
+    check
+        Raises what there is to object to before anything else is done.
+    call
+        Calls the step's function with its arguments.
+    into
+        Where the outputs go; None: beside the inputs.
+
+    Returns
+    -------
+    tuple
+        Outputs by name, and why there are none.
+    """
+    try:
+        check()
+        _enter_folder(spec, store)
+        function = _find(spec, store)
+        randomness.enter(spec.task)
+        inputs = _load(spec.inputs, store)
+        copies = Copies()
+        copies = Copies()
+        value = call(function, *bind(function, inputs))
+        copies.warn(str(spec.task), value)
+        copies.warn(str(spec.task), value)
+        return _save(spec, value, into or store), None
+    except BaseException as error:  # the supervisor is told of whatever ends the call
+        return {}, _explain(error, spec)
 
 
 def refuse(messages: int, error: OSError) -> None:
@@ -178,9 +216,9 @@ def _project(spec: TaskSpec, store: Store) -> Path:
     """The folder of the user's project, at hand or unpacked."""
     if spec.code.package is None:
         return Path(spec.code.project)
-    from upshift.store.packages import unpack
+    from upshift.store.packages import unpacked
 
-    return unpack(spec.code.package, store, home() / "code")
+    return unpacked(spec.code.package, store)
 
 
 def _enter_folder(spec: TaskSpec, store: Store) -> None:
