@@ -137,9 +137,7 @@ def perform(
         randomness.enter(spec.task)
         inputs = _load(spec.inputs, store)
         copies = Copies()
-        copies = Copies()
         value = call(function, *bind(function, inputs))
-        copies.warn(str(spec.task), value)
         copies.warn(str(spec.task), value)
         return _save(spec, value, into or store), None
     except BaseException as error:  # the supervisor is told of whatever ends the call
