@@ -217,7 +217,7 @@ def user_location() -> str | None:
 
 
 def location(file: str, line: int, relative_to: str | None = None) -> str:
-    """``file:line``, the file relative to a folder where it lies below it.
+    """``file:line``, the file relative to a folder where it lies below it; ``In[3]:line`` in a notebook.
 
     Parameters
     ----------
@@ -226,11 +226,27 @@ def location(file: str, line: int, relative_to: str | None = None) -> str:
     relative_to
         The folder; default: the working folder.
     """
+    title = cell_title(file)
+    if title is not None:
+        return f"{title}:{line}"
     try:
         relative = os.path.relpath(file, relative_to)
     except (ValueError, OSError):  # another drive, or the working folder is gone
         relative = file
     return f"{file if relative.startswith('..') else relative}:{line}"
+
+
+def cell_title(file: str) -> str | None:
+    """What a notebook calls the cell whose code has this file name: ``In[3]``; None: it is no cell's."""
+    linecache: Any = sys.modules.get("linecache")  # where it is not imported there are no cells
+    known: Any = linecache.cache.get(file, ()) if linecache else ()
+    if len(known) != 4 or known[1] is not None:  # that of a file has a time of modification
+        return None
+    if known[3] != file:
+        return str(known[3])  # as upshift.worker.cells restores it
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    called: Any = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
+    return called[1] if called else None
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

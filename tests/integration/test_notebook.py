@@ -47,16 +47,62 @@ def example(n: int = 3):
 ]
 
 
-@pytest.mark.filterwarnings("ignore")  # what Jupyter's own packages warn of is theirs
-def test_a_pipeline_runs_in_a_notebook_and_an_edited_cell_counts(tmp_path: Path) -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+FAILING = [
+    """\
+import json
+from upshift import pipeline, step
+
+def read(text):
+    return json.loads(text)
+""",
+    """\
+@step
+def act(text: str):
+    return read(text)
+
+@step(timeout=0.5)
+def stuck():
+    while True: sum(range(100))
+
+@pipeline
+def reading():
+    return act("x")
+
+@pipeline
+def waiting():
+    return stuck()
+""",
+    "reading.run({})",
+    "waiting.run({})",
+    "import upshift\nprint(upshift.get_run('latest')['stuck'].tasks[0].attempts[0].error.where)",
+]
+
+
+def execute(cells: list[str], folder: Path, *, allow_errors: bool = False) -> list[str]:
+    """Run these cells in a kernel; what each printed."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(
-        notebook, timeout=90, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+        notebook,
+        timeout=90,
+        kernel_name="python3",
+        allow_errors=allow_errors,
+        resources={"metadata": {"path": folder}},
     ).execute()
-    printed = [
-        "".join(o.get("text", "") for o in cell.outputs if o.get("name") == "stdout")
-        for cell in notebook.cells
-    ]
+    return ["".join(o.get("text", "") for o in cell.outputs) for cell in notebook.cells]
+
+
+@pytest.mark.filterwarnings("ignore")  # what Jupyter's own packages warn of is theirs
+def test_a_failing_step_is_shown_with_the_lines_of_its_cells(tmp_path: Path) -> None:
+    _, _, read, _, where = execute(FAILING, tmp_path, allow_errors=True)
+    assert "Cell In[2], line 3, in act\n        return read(text)\n" in read
+    assert "Cell In[1], line 5, in read\n        return json.loads(text)\n" in read
+    assert "ipykernel_" not in read
+    assert where.strip() == "In[2]:7"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_pipeline_runs_in_a_notebook_and_an_edited_cell_counts(tmp_path: Path) -> None:
+    printed = execute(CELLS, tmp_path)
     assert "completed 18" in printed[1]
     assert printed[2].strip() == "True"
     assert "30" in printed[4]

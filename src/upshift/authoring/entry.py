@@ -12,7 +12,7 @@ from typing import Any
 from upshift.spec.task import EntryPoint
 from upshift.store import artifacts
 from upshift.store.store import Store
-from upshift.worker import usercode
+from upshift.worker import cells, usercode
 
 _NOTEBOOK = "notebook"
 """What ``__main__`` counts as where it has no file."""
@@ -44,6 +44,7 @@ def entry_point(function: Callable[..., Any], store: Store) -> EntryPoint:
         qualname=function.__qualname__,
         payload=artifacts.save(function, store, name=function.__name__),
         python=f"{sys.version_info[0]}.{sys.version_info[1]}",
+        cells=cells.save(function, store),
     )
 
 

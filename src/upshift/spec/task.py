@@ -30,12 +30,15 @@ class EntryPoint:
         The function by value (cloudpickle), where it cannot be imported.
     python
         Minor version of Python that ``payload`` needs: ``"3.11"``.
+    cells
+        The text of the notebook's cells that ``payload`` is from.
     """
 
     module: str
     qualname: str
     payload: Artifact | None = None
     python: str | None = None
+    cells: Artifact | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -19,7 +19,7 @@ from upshift.spec import Failure, Hardware, TaskResult, TaskSpec, decode, from_j
 from upshift.store import claims
 from upshift.store.serializers import scratch
 from upshift.store.store import Store
-from upshift.worker import proc, stacks
+from upshift.worker import cells, proc, stacks
 from upshift.worker.confine import MARKER, Confinement
 from upshift.worker.cpus import CpuSet
 from upshift.worker.limits import HostMemory, MemoryLimit
@@ -308,6 +308,7 @@ class Attempt:
             failure = self._died(code)
         seen, stack = self._sighted()
         if failure is not None and failure.where is None and failure.reason != "cancelled":
+            cells.restore(spec.entry.cells, self._store)
             line = stacks.user_line(stack, spec.code.project, relative_to=spec.cwd)
             failure = attrs.evolve(failure, where=line or spec.location)
         seconds = time.monotonic() - self._clock

@@ -29,7 +29,7 @@ from upshift.spec import Artifact, Code, Collected, Failure, TaskSpec, Value, to
 from upshift.spec.calls import bind
 from upshift.store import artifacts
 from upshift.store.store import Store
-from upshift.worker import proc, stacks, usercode
+from upshift.worker import cells, proc, stacks, usercode
 from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
 from upshift.worker.copies import Copies
@@ -187,6 +187,7 @@ def _find(spec: TaskSpec, store: Store) -> Callable[..., object]:
                 fix="Move the function into a module, or use the same minor version of Python on both sides.",
             )
         usercode.add_paths([_project(spec, store) / path for path in spec.code.paths])
+        cells.restore(entry.cells, store)
         return artifacts.load(entry.payload, store)  # type: ignore[return-value]
     module = sys.modules.get(entry.module)
     if module is None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from types import FrameType, TracebackType
 
-from upshift.errors import is_upshifts, is_user_file, location
+from upshift.errors import cell_title, is_upshifts, is_user_file, location
+
+_FILE = re.compile(r'^  File "(.*?)"', re.MULTILINE)
 
 
 def user_text(error: BaseException, project: str | None = None) -> str:
@@ -21,9 +24,10 @@ def user_text(error: BaseException, project: str | None = None) -> str:
     """
     _cut(error, project, set())
     try:
-        return "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     except Exception:  # the user's __str__ or __repr__ raises
-        return "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+        text = "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+    return _FILE.sub(_as_notebooks_say, text)
 
 
 def user_line(
@@ -45,6 +49,11 @@ def user_line(
             found = location(trace.tb_frame.f_code.co_filename, trace.tb_lineno, relative_to)
         trace = trace.tb_next
     return found
+
+
+def _as_notebooks_say(match: re.Match[str]) -> str:
+    title = cell_title(match[1])
+    return match[0] if title is None else f"  Cell {title}"
 
 
 def _cut(error: BaseException | None, project: str | None, seen: set[int]) -> None:
