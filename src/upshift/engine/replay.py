@@ -95,6 +95,10 @@ def replay(spec: TaskSpec, code: Code | None, store: Store) -> Replayed:
     if spec.cwd is not None and not os.path.isdir(spec.cwd):
         spec = attrs.evolve(spec, cwd=spec.code.project)
     result = run_inline(spec, store, into=open_store(scratch.new_folder()), stop=True)
+    failure = result.failure
+    if failure is not None and failure.where is not None:  # as in the project, not where that was unpacked
+        where = failure.where.removeprefix(os.path.join(spec.code.project, ""))
+        result = attrs.evolve(result, failure=attrs.evolve(failure, where=where))
     return Replayed(result=result, recorded=recorded)
 
 
