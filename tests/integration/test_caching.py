@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import upshift
 from project import Project
 
@@ -60,9 +62,8 @@ def test_a_helper_in_another_module_that_changed_is_named(project: Project) -> N
     project.upshift("run", "pipeline.py")
     assert cached(project) == {"load": True, "prepare": False, "total": False}
     assert upshift.get_run("latest").output == 39
-    reason = project.tasks("prepare")[0]["cache_reason"]
-    assert "scale" in reason
-    assert "features.py" in reason
+    assert project.tasks("prepare")[0]["cache_reason"] == "code changed: scale in features.py"
+    assert project.tasks("total")[0]["cache_reason"] == ("input changed: data: [7,9,11] → [10,13,16]")
 
 
 def test_a_function_that_no_step_reaches_does_not_matter(project: Project) -> None:
@@ -76,7 +77,29 @@ def test_a_constant_that_changed(project: Project) -> None:
     first(project)
     project.run(CODE.replace("OFFSET = 1", "OFFSET = 2"))
     assert cached(project) == {"load": True, "prepare": False, "total": False}
-    assert "OFFSET" in project.tasks("prepare")[0]["cache_reason"]
+    assert project.tasks("prepare")[0]["cache_reason"] == "code changed: constant OFFSET in pipeline.py"
+
+
+@pytest.mark.parametrize(
+    "used", ["import side\n", "from side import CFG\n", ""], ids=["module", "name", "in the step"]
+)
+def test_a_constant_that_changed_is_named_the_same_way_wherever_it_is_used(
+    project: Project, used: str
+) -> None:
+    inside = "" if used else "    import side\n"
+    name = "CFG" if "from" in used else "side.CFG"
+    code = used + CODE.replace("    return [normalize", inside + "    return [normalize")
+    code = code.replace("+ OFFSET", f"+ {name}")
+    project.write(FEATURES, "features.py", header="")
+    project.write("CFG = 1\n", "side.py", header="")
+    project.run(code)
+    project.write("CFG = 2\n", "side.py", header="")
+    planned = project.upshift("plan", "pipeline.py").out
+    project.upshift("run", "pipeline.py")
+    assert cached(project) == {"load": True, "prepare": False, "total": False}
+    reason = project.tasks("prepare")[0]["cache_reason"]
+    assert reason == "code changed: constant CFG in side.py"
+    assert reason in planned
 
 
 def test_comments_and_blank_lines_do_not_matter(project: Project) -> None:

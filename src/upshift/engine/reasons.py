@@ -97,7 +97,9 @@ def _part(name: str, before: object, now: object) -> str:
 
 def _code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The pieces that differ: what was edited first, then what is reached for the first time, or no more."""
-    edited = [name for name in now if name in before and before[name] != now[name]]
+    differ = {name: None for name in now if name in before and before[name] != now[name]}
+    # A class that was edited usually has other attributes, too.
+    edited = [name for name in differ if name.partition(" of ")[2] not in differ]
     new = [name for name in now if name not in before]
     gone = [name for name in before if name not in now]
     words = [_piece(name, before.get(name), now.get(name)) for name in (*edited, *new, *gone)]

@@ -56,6 +56,18 @@ def test_what_was_edited_comes_before_what_is_only_reached_by_it() -> None:
     assert changed_parts({"code": 1}, {"code": 1}) is None
 
 
+def test_what_follows_from_an_edit_is_not_told_beside_it() -> None:
+    def reason(*names: str) -> str | None:
+        before, now = ({"code": {"reached": dict.fromkeys(names, f"a:{i}")}} for i in range(2))
+        return changed_parts(before, now)
+
+    attributes = "attributes of p.Model (p.py)"
+    assert reason(attributes, "p.Model (p.py)") == "code changed: Model in p.py"
+    assert reason(attributes, "constant p.N (p.py)") == (
+        "code changed: attributes of Model in p.py, constant N in p.py"
+    )
+
+
 def test_inputs_are_named_with_values_where_these_are_small_and_plain(store: Store) -> None:
     def saved(**values: object) -> dict[str, Artifact | Collected]:
         return {name: save(value, store, name=name) for name, value in values.items()}
