@@ -122,6 +122,7 @@ def test_sigterm_is_a_cancellation_too(project: Project) -> None:
 
 def test_a_run_that_somebody_owns_cannot_be_resumed(project: Project) -> None:
     process, step = start(project)
+    assert project.show()["status"] == "running"
     outcome = project.upshift("resume", "latest", expect=2)
     assert "owns" in outcome.err or "running" in outcome.err
     process.send_signal(signal.SIGINT)
@@ -135,6 +136,11 @@ def test_a_killed_engine_leaves_a_run_that_resumes_where_it_was(project: Project
     process.communicate(timeout=30)
     # The fork server outlives the engine, and so does the step that it runs.
     assert not ended(os.dup(step), seconds=0)
+    shown = project.show()
+    assert (shown["status"], shown["ended"]) == ("cancelled", None)
+    assert upshift.get_run("latest").interrupted
+    assert " interrupted " in project.upshift("runs").out
+    assert f"upshift resume {shown['id']} goes on from what is done" in project.upshift("show", "latest").out
     Path(project.folder, "go").touch()
     signal.pidfd_send_signal(step, signal.SIGKILL)
     assert ended(step)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +13,6 @@ from upshift.cli.inotify import Watch
 from upshift.cli.logs import log_files
 from upshift.cli.merged import Merged
 from upshift.config.configuration import load_configuration
-from upshift.engine.control import ask
-from upshift.engine.lease import lease_path
 from upshift.spec.task import TaskId
 from upshift.store.catalog import open_catalog
 from upshift.store.history import Run, get_run
@@ -78,7 +74,7 @@ class _Follower:
             self._look_for_folders()
             for path in changed:
                 self._look_at(path)
-            if not changed and not self._look_at_everything() and _engine_is_gone(self._run.id):
+            if not changed and not self._look_at_everything() and self._run.interrupted:
                 click.echo(
                     f"Run {self._run.id} is not over, but its engine is gone. "
                     f"To finish it: upshift resume {self._run.id}",
@@ -92,7 +88,8 @@ class _Follower:
 
     def _goes_on(self) -> bool:
         self._run = get_run(self._run.id)
-        return self._run.status in _UNFINISHED and any(
+        # What still ran when its engine was killed goes on to its end, and prints.
+        return self._run.interrupted or any(
             self._run[name].status in _UNFINISHED for name in self._steps.values()
         )
 
@@ -135,14 +132,3 @@ class _Follower:
         name = str(TaskId(run=self._run.id, step=step, index=index if mapped else None))
         self._names[path] = name
         return self._merged.grow(name, path)
-
-
-def _engine_is_gone(run: str) -> bool:
-    """Whether no engine works on the run any more, as far as this machine can tell."""
-    try:
-        owner = json.loads(lease_path(run).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return True
-    except ValueError:  # it has just started, and not written who it is yet
-        return False
-    return owner.get("host") == socket.gethostname() and ask(run, "ping") is None

@@ -35,7 +35,7 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None) -> None:
     steps, index = selected(found, step)
     single = step is not None and (index is not None or not steps[0].mapped)
     merged = Merged(sys.stdout, named=not single)
-    if follow and found.status in ("pending", "running"):
+    if follow and (found.interrupted or found.status in ("pending", "running")):
         from upshift.cli.follow import follow as follow_run
 
         follow_run(found, [s.name for s in steps], index, attempt, merged)

@@ -22,12 +22,14 @@ def runs(pipeline: str | None, user: str | None, tag: str | None, limit: int | N
     """List runs, newest first."""
     from upshift.config.configuration import load_configuration
     from upshift.store.catalog import open_catalog
+    from upshift.store.standing import standing
 
     shown = limit or (None if as_json else SCREENFUL)
     catalog = open_catalog(load_configuration())
     try:
         # One more than is shown tells whether there are more.
         rows = catalog.runs(pipeline=pipeline, user=user, tag=tag, limit=shown and shown + 1)
+        rows = standing(rows, catalog)
     finally:
         catalog.close()
     more, rows = rows[shown:] if shown else [], rows[:shown]

@@ -13,11 +13,11 @@ from upshift.backends.base import Job
 from upshift.backends.registry import open_backend
 from upshift.config.configuration import Configuration
 from upshift.engine.control import ask
-from upshift.engine.lease import Lease
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import RunOwned, StoreError
 from upshift.spec.task import Failure
 from upshift.store.catalog import AttemptRow, Catalog, RunRow, open_catalog
+from upshift.store.lease import Lease
 from upshift.store.store import open_store
 
 if TYPE_CHECKING:

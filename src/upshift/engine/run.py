@@ -22,7 +22,6 @@ from upshift.engine.driver import Command, Driver, Work
 from upshift.engine.interrupts import interrupts
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
-from upshift.engine.lease import Lease
 from upshift.engine.leftovers import Leftovers
 from upshift.engine.options import RunOptions
 from upshift.engine.outcome import raise_unless_completed
@@ -40,6 +39,7 @@ from upshift.spec.task import Code
 from upshift.store.catalog import Catalog, RunRow, open_catalog
 from upshift.store.endings import record_ending
 from upshift.store.history import Run
+from upshift.store.lease import Lease, here
 from upshift.store.store import Store, open_store
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -258,7 +258,7 @@ class _Run:
             tags=self.options.tags,
             started=earlier.started if earlier else now,
             store=self.store.address,
-            source=_plain(self.source),
+            source={**_plain(self.source), "engine": here()},
             params={name: encode(artifact) for name, artifact in self.graph.params.items()},
         )
 

@@ -25,6 +25,7 @@ STATUS_STYLES: Mapping[str, str] = {
     "completed": "green",
     "failed": "red",
     "cancelled": "yellow",
+    "interrupted": "yellow",
     "skipped": "dim",
     "reused": "blue",
 }

@@ -67,6 +67,8 @@ def steps_table(run: Run, page: Page, *, tasks: bool = False) -> str:
     blocks = [block for step in run.steps for block in _blocks(step, tasks)]
     if not blocks:
         return "No steps."
+    if run.interrupted:
+        blocks = [attrs.evolve(b, status=run.row.status) if b.status == "cancelled" else b for b in blocks]
     left, right = _widths(blocks, page.width)
     lines = heading(("step", "status", "time", *RECORDS), [*left, *right], page)
     for block in blocks:

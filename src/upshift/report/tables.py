@@ -89,7 +89,10 @@ def _header(run: Run, page: Page) -> str:
         "tags": ", ".join(run.tags),
         "params": ", ".join(f"{name}={text}" for name, text in run.param_texts.items()),
     }
-    title = f"run {run.id} · {run.pipeline} · {page.paint(run.status, STATUS_STYLES.get(run.status))}"
+    status = run.row.status
+    if run.status == "cancelled":
+        facts["next"] = f"upshift resume {run.id} goes on from what is done"
+    title = f"run {run.id} · {run.pipeline} · {page.paint(status, STATUS_STYLES.get(status))}"
     lines = [
         f"  {page.paint(f'{name:<8}', 'dim')} {line}"
         for label, text in facts.items()

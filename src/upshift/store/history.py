@@ -19,6 +19,7 @@ from upshift.store.catalog import Catalog, RunRow, open_catalog
 from upshift.store.history_json import row_as_json, run_as_json
 from upshift.store.history_records import RunRecords, utc
 from upshift.store.history_steps import Attempt, Outputs, Step, Task
+from upshift.store.standing import INTERRUPTED, plain_status, standing
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers bring it; it need not be installed
@@ -51,7 +52,8 @@ def get_run(ref: str, configuration: Configuration | None = None) -> Run[Any]:
         There is no such run, or there are several.
     """
     catalog = _catalog(configuration)
-    return Run(catalog.run(ref), catalog)
+    (row,) = standing([catalog.run(ref)], catalog)
+    return Run(row, catalog)
 
 
 def list_runs(
@@ -74,7 +76,8 @@ def list_runs(
         Default: the one of the working folder.
     """
     catalog = _catalog(configuration)
-    return [Run(row, catalog) for row in catalog.runs(pipeline=pipeline, user=user, tag=tag, limit=limit)]
+    rows = catalog.runs(pipeline=pipeline, user=user, tag=tag, limit=limit)
+    return [Run(row, catalog) for row in standing(rows, catalog)]
 
 
 def _catalog(configuration: Configuration | None) -> Catalog:
@@ -103,10 +106,15 @@ class Run(Generic[T]):
         self._records = RunRecords(row, catalog, store)
         self.id = row.id
         self.pipeline = row.pipeline
-        self.status = row.status
+        self.status = plain_status(row)
         self.target = row.target
         self.user = row.user
         self.tags = row.tags
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its engine was killed; its ``status`` is ``cancelled`` then, and :func:`resume` goes on."""
+        return self.row.status == INTERRUPTED
 
     @property
     def started(self) -> datetime:
@@ -115,7 +123,7 @@ class Run(Generic[T]):
 
     @property
     def ended(self) -> datetime | None:
-        """When it ended, in UTC; None while it goes on."""
+        """When it ended, in UTC; None while it goes on, and where it was interrupted."""
         return None if self.row.ended is None else utc(self.row.ended)
 
     @functools.cached_property
@@ -176,7 +184,7 @@ class Run(Generic[T]):
 
     def __repr__(self) -> str:
         took = "" if self.row.ended is None else f" in {self.row.ended - self.row.started:.1f} s"
-        return f"<Run {self.id} of {self.pipeline}: {self.status}{took} on {self.target}>"
+        return f"<Run {self.id} of {self.pipeline}: {self.row.status}{took} on {self.target}>"
 
     def _repr_html_(self) -> str:
         header = "".join(f"<th>{name}</th>" for name in ("step", "status", "tasks", "reused"))

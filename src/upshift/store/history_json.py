@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.store.artifacts import inline_json
 from upshift.store.history_records import utc
+from upshift.store.standing import plain_status
 
 if TYPE_CHECKING:
     from upshift.spec.artifact import Artifact
@@ -23,7 +24,7 @@ def row_as_json(row: RunRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "pipeline": row.pipeline,
-        "status": row.status,
+        "status": plain_status(row),
         "target": row.target,
         "user": row.user,
         "tags": list(row.tags),

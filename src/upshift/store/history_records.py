@@ -6,7 +6,9 @@ import functools
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
 
 from upshift.errors import StoreError
 from upshift.graph.model import Graph, Node
@@ -15,12 +17,14 @@ from upshift.spec.artifact import Artifact
 from upshift.spec.codec import from_json
 from upshift.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.store.catalog import AttemptRow, Catalog, RunRow, TaskRow
+from upshift.store.standing import INTERRUPTED
 from upshift.store.store import Store, open_store
 
 if TYPE_CHECKING:
     from upshift.spec.hardware import Hardware
 
 UNFINISHED = ("pending", "running")
+_Row = TypeVar("_Row", TaskRow, AttemptRow)
 _NAMED = 3
 """Steps that are named; of more than these only the first ones are."""
 
@@ -105,8 +109,10 @@ class RunRecords:
         if self._failed_before[step]:
             return f"{_listed(self._failed_before[step])} failed"
         failed = [name for name in self.nodes if self.status(name) == "failed"]
-        if self.row.status == "cancelled" or not failed:
-            return f"the run was {'cancelled' if self.row.status == 'cancelled' else 'stopped'}"
+        if self.row.status in ("cancelled", INTERRUPTED):
+            return f"the run was {self.row.status}"
+        if not failed:
+            return "the run was stopped"
         return f"the run stopped when {_listed(failed)} failed"
 
     @functools.cached_property
@@ -125,7 +131,7 @@ class RunRecords:
     def tasks(self, step: str) -> list[TaskRow]:
         """The tasks of a step, in the order of their indices."""
         if step not in self._tasks:
-            self._tasks[step] = self.catalog.tasks(self.row.id, step)
+            self._tasks[step] = [self._as_left(row) for row in self.catalog.tasks(self.row.id, step)]
         return self._tasks[step]
 
     def attempts(self, row: TaskRow) -> list[AttemptRow]:
@@ -166,8 +172,13 @@ class RunRecords:
         if key not in self._attempts:
             by_task = self._attempts[key] = {}
             for row in self.catalog.attempts(*key):
-                by_task.setdefault(row.task, []).append(row)
+                by_task.setdefault(row.task, []).append(self._as_left(row))
         return self._attempts[key].get(task, [])
+
+    def _as_left(self, row: _Row) -> _Row:
+        """What had not ended when the run was interrupted was cancelled, as far as it knows."""
+        left = self.row.status == INTERRUPTED and row.task.run == self.row.id and row.status in UNFINISHED
+        return attrs.evolve(row, status="cancelled") if left else row
 
     def _spec(self, row: AttemptRow) -> TaskSpec | None:
         path = self.store.spec_path(row.task, row.number)

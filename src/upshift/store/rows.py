@@ -30,7 +30,8 @@ class RunRow:
         Seconds since the epoch; ``ended`` is None while the run is not over.
     source
         What ``resume`` needs to load the pipeline again and to go on in the same way: file, pipeline
-        attribute, working folder, and under ``run`` the options of the run.
+        attribute, working folder, and under ``run`` the options of the run. And under ``engine`` where
+        the engine ran that was the last to work on it.
     params
         The pipeline's parameters: name to the JSON form of an artifact.
     """

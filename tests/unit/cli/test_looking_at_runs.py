@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from recorder import Recorder
 from upshift.cli.commands import upshift
-from upshift.engine.lease import Lease
 from upshift.spec import TaskId
+from upshift.store.lease import Lease
 from upshift.store.rows import AttemptRow, TaskRow
 
 
@@ -231,6 +231,18 @@ def test_following_a_run_whose_engine_was_killed_ends_and_says_how_to_finish_it(
     assert err.decode() == (
         "Run 20261121-aaaa is not over, but its engine is gone. To finish it: upshift resume 20261121-aaaa\n"
     )
+
+
+def test_a_run_whose_engine_was_killed_is_interrupted(running: Recorder) -> None:
+    assert " interrupted " in call("runs").stdout
+    (row,) = json.loads(call("runs", "--json").stdout)
+    assert (row["status"], row["ended"]) == ("cancelled", None)
+    shown = call("show", "latest").stdout
+    assert shown.startswith("run 20261121-aaaa · digits · interrupted\n")
+    assert "upshift resume 20261121-aaaa goes on from what is done" in shown
+    with Lease(running.id):
+        assert " running " in call("runs").stdout
+        assert json.loads(call("show", "latest", "--json").stdout)["status"] == "running"
 
 
 def test_following_a_run_that_is_over_prints_it(recorder: Recorder) -> None:

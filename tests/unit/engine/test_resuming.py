@@ -10,9 +10,9 @@ from engine_kit import Bench, Killed, changed, kill_when_idle, killed_run, never
 
 from upshift.backends.fake import Fail, FakeCluster, Hang
 from upshift.config import Retry
-from upshift.engine.lease import Lease
 from upshift.errors import RunCancelled, RunFailed, RunOwned
 from upshift.graph import FromStep, Graph, Node
+from upshift.store.lease import Lease
 
 
 def one() -> int:

@@ -31,6 +31,8 @@ from upshift.store.artifacts import save
 from upshift.store.catalog import AttemptRow, Catalog, RunRow, TaskRow, open_catalog
 from upshift.store.history import Run, get_run, list_runs, row_as_json, run_as_json
 from upshift.store.history_records import step_status
+from upshift.store.lease import Lease
+from upshift.store.standing import standing
 from upshift.store.store import Store, open_store
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, 678000, timezone.utc)
@@ -234,7 +236,8 @@ def test_a_step_that_is_not_over_says_so(recorder: Recorder) -> None:
     id = recorder.start("run1", graph_of(recorder), status="running")
     recorder.complete(id, "train", 0, output=1)
     recorder.mark(id, "train", "running", 1)
-    run = get_run(id, recorder.configuration)
+    with Lease(id):
+        run = get_run(id, recorder.configuration)
     assert run.ended is None
     assert [step.status for step in run.steps] == ["pending", "running", "pending"]
     with pytest.raises(NotFound, match="step 'load' has no output yet: it is pending"):
@@ -242,6 +245,46 @@ def test_a_step_that_is_not_over_says_so(recorder: Recorder) -> None:
     with pytest.raises(NotFound, match="step 'train' has no output yet: it is running"):
         run["train"].output  # noqa: B018
     assert run["train"].tasks[0].output == 1
+
+
+def test_a_run_whose_engine_is_gone_is_interrupted(recorder: Recorder) -> None:
+    id = recorder.start("run1", graph_of(recorder), status="running")
+    recorder.complete(id, "train", 0, output=1)
+    recorder.mark(id, "train", "running", 1)
+    attempt = AttemptRow(
+        task=TaskId(run=id, step="train", index=1), number=1, status="running", backend="local"
+    )
+    recorder.catalog.record([], [attempt])
+    run = get_run(id, recorder.configuration)
+    assert (run.status, run.interrupted, run.ended) == ("cancelled", True, None)
+    assert [step.status for step in run.steps] == ["cancelled"] * 3
+    assert [task.status for task in run["train"].tasks] == ["completed", "cancelled"]
+    assert run["train"].tasks[1].attempts[0].status == "cancelled"
+    shown = run_as_json(run)
+    assert (shown["status"], shown["ended"]) == ("cancelled", None)
+    assert "running" not in json.dumps(shown)
+    assert row_as_json(run.row)["status"] == "cancelled"
+    assert repr(run).startswith("<Run run1 of digits: interrupted")
+    [listed] = list_runs(configuration=recorder.configuration)
+    assert (listed.status, listed.interrupted) == ("cancelled", True)
+    text = show_run(run)
+    assert text.startswith("run run1 · digits · interrupted\n")
+    assert "upshift resume run1 goes on from what is done" in text
+    assert "not run: the run was interrupted" in " ".join(text.split())
+
+
+def test_what_was_read_of_a_run_just_before_it_ended_is_read_again(recorder: Recorder) -> None:
+    id = recorder.start("run1", graph_of(recorder), status="running")
+    before = recorder.catalog.run(id)
+    recorder.catalog.update_run(id, status="completed", ended=5.0)
+    [now] = standing([before], recorder.catalog)
+    assert (now.status, now.ended) == ("completed", 5.0)
+
+
+def test_a_run_on_another_machine_is_believed_to_run(recorder: Recorder) -> None:
+    engine = {"host": "elsewhere", "home": "/home/there/.upshift"}
+    id = recorder.start("run1", graph_of(recorder), status="running", source={"engine": engine})
+    assert get_run(id, recorder.configuration).status == "running"
 
 
 def test_a_step_mapped_over_nothing_gives_an_empty_list(recorder: Recorder) -> None:

@@ -12,14 +12,18 @@ import fcntl
 import json
 import os
 import socket
+import struct
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from upshift.config.home import home
 from upshift.errors import RunOwned, StoreUnavailable
 
+_FLOCK = "hhqqi4x"
+"""l_type, l_whence, l_start, l_len, l_pid."""
 _owned: set[str] = set()
 _guard = threading.Lock()
 
@@ -96,9 +100,48 @@ class Lease:
         self.release()
 
 
-def lease_path(run: str) -> Path:
-    """The lock file of a run."""
-    return home() / "leases" / f"{run}.lock"
+def here() -> dict[str, str]:
+    """Where leases are taken by this process: to be recorded, for whoever asks :func:`held`."""
+    return {"host": socket.gethostname(), "home": str(home())}
+
+
+def held(run: str, engine: Mapping[str, str] | None = None) -> bool:
+    """Whether an engine that lives has the lease of a run. Asks only, and takes nothing.
+
+    Parameters
+    ----------
+    run
+        Id of the run.
+    engine
+        What :func:`here` said where its engine ran; None: here. Of an engine on another machine whose
+        lock file cannot be seen from this one, it is taken that it lives.
+    """
+    path = lease_path(run, None if engine is None else engine["home"])
+    with _guard:  # closing the file would drop a lock that this process has
+        if str(path) in _owned:
+            return True
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return engine is not None and engine["host"] != socket.gethostname()
+        except OSError:  # another user's
+            return True
+        try:
+            return _locked(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def lease_path(run: str, folder: str | None = None) -> Path:
+    """The lock file of a run, in this ``UPSHIFT_HOME`` or in another one."""
+    return (home() if folder is None else Path(folder)) / "leases" / f"{run}.lock"
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether another process has a lock on the file: ``struct flock`` of Linux, asked with F_GETLK."""
+    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    found = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
+    return bool(found[0] != fcntl.F_UNLCK)
 
 
 def _owner() -> bytes:
