@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from string import ascii_lowercase
 from typing import Any
 
 from upshift.authoring.inlined import Inlined
@@ -28,7 +30,8 @@ def split(step: str, bound: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     Raises
     ------
     GraphError
-        Nothing is mapped, lists are of unequal length, or an iterator can be read once only.
+        Nothing is mapped, several outputs of a step are, lists are of unequal length, or an iterator
+        can be read once only.
     """
     mapped: dict[str, Any] = {}
     whole: dict[str, Any] = {}
@@ -39,6 +42,8 @@ def split(step: str, bound: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
         if kind is Unmapped:
             whole[name] = value.value
         elif kind is Placeholder or kind in _LISTS:
+            if value is bound[name]:  # a pipeline may well return such a tuple, to be mapped
+                _check_one_output(step, name, value)
             mapped[name] = value
         elif hasattr(kind, "__next__"):
             raise GraphError(
@@ -80,6 +85,26 @@ def call_each(
     if outputs == 1:
         return results
     return tuple([result[number] for result in results] for number in range(outputs))
+
+
+def _check_one_output(step: str, name: str, value: Any) -> None:
+    """Refuse what a step with several outputs returned, where one of them is meant."""
+    if type(value) is not tuple or len(value) < 2 or any(type(item) is not Placeholder for item in value):
+        return
+    sources = [item._source for item in value]
+    outputs = [source.output for source in sources]
+    if len({source.node for source in sources}) > 1 or len(set(outputs)) < len(outputs):
+        return
+    producer = sources[0].node
+    unnamed = outputs[0] == "output_0" and len(outputs) <= len(ascii_lowercase)
+    names = list(ascii_lowercase[: len(outputs)]) if unnamed else [re.sub(r"\W", "_", o) for o in outputs]
+    raise GraphError(
+        f"{step}.map: {name!r} is all {len(outputs)} outputs of step {producer!r}: {', '.join(outputs)}",
+        where=user_location(),
+        why="An output that is a list can be mapped; several outputs are no list.",
+        fix=f"Take them apart: {', '.join(names)} = {producer}(…), then {step}.map({name}={names[0]}).\n"
+        f"To map over the outputs themselves: {step}.map({name}=[{', '.join(names)}]).",
+    )
 
 
 def _check_lengths(step: str, mapped: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -161,3 +161,40 @@ def test_what_cannot_be_mapped_is_refused_at_the_users_line(
         assert word in str(caught.value)
     with pytest.raises(GraphError):  # outside a pipeline as well
         call()
+
+
+def test_all_outputs_of_a_step_are_no_list_to_map_over(compose: Compose) -> None:
+    with pytest.raises(GraphError) as caught:
+        mapped(compose, lambda: add.map(a=both(1)))
+    error = caught.value
+    assert error.what == "add.map: 'a' is all 2 outputs of step 'both': output_0, output_1"
+    assert error.where is not None
+    assert "test_mapping.py:" in error.where
+    assert error.fix is not None
+    assert "a, b = both(…), then add.map(a=a)" in error.fix
+    with pytest.raises(GraphError, match="outputs of step 'both'"):
+        mapped(compose, lambda: add.map([1, 2], both.map([1, 2])))
+
+
+def test_named_outputs_are_taken_apart_by_their_names(compose: Compose) -> None:
+    @step
+    def split() -> tuple[Annotated[list[int], "train-set"], Annotated[list[int], "test"]]:
+        return [1], [2]
+
+    with pytest.raises(GraphError, match=r"train_set, test = split\(…\)"):
+        mapped(compose, lambda: add.map(split()))
+
+
+def test_outputs_are_mapped_one_by_one_where_that_is_said(compose: Compose) -> None:
+    node = mapped(compose, lambda: add.map(list(both(1))))
+    assert length(node, "a") == 2
+    node = mapped(compose, lambda: add.map((numbers(), numbers())))
+    assert length(node, "a") == 2
+    node = mapped(compose, lambda: add.map([1, 2], unmapped(both(1))))
+    assert node.over == ("a",)
+
+    @pipeline
+    def inner() -> Any:
+        return both(1)
+
+    assert length(mapped(compose, lambda: add.map(inner())), "a") == 2
