@@ -344,6 +344,7 @@ def _result(job: Job, outcome: Outcome, store: Store, now: float) -> TaskResult:
         started=now,
         ended=now,
         node="fake-0",
+        backend=spec.backend,
         asked=Hardware.asked(spec.request),
         granted=spec.granted,
         seen=Hardware(),

@@ -17,6 +17,7 @@ from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import RunOwned, StoreError
 from upshift.spec.task import Failure
 from upshift.store.catalog import AttemptRow, Catalog, RunRow, open_catalog
+from upshift.store.endings import record_ending
 from upshift.store.lease import Lease
 from upshift.store.store import open_store
 
@@ -91,6 +92,7 @@ def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalo
     ]
     catalog.record(tasks, ended)
     catalog.update_run(row.id, status=CANCELLED, ended=now)
+    record_ending(attrs.evolve(row, status=CANCELLED, ended=now), catalog, store)
     return len(stopped)
 
 

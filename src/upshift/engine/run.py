@@ -178,13 +178,13 @@ class _Run:
         raise_unless_completed(run, status, driver.first_failure, log=log, shown=self.progress.shows)
         return run
 
-    def _drive(self, *, resumed: bool) -> tuple[Driver, str]:
     def _notices(self) -> list[str]:
         lines = notices(self.graph, self.terms)
         if self.debugged is not None:
             lines.append(f"{self.options.debug}: runs in this process, neither limited nor pinned (--debug)")
         return lines
 
+    def _drive(self, *, resumed: bool) -> tuple[Driver, str]:
         began = self.clock.monotonic()
         control = Control(self.row.id, self._cancel)
         keeper = Keeper(
@@ -278,9 +278,7 @@ class _Run:
         self.row = attrs.evolve(self.row, status=status, ended=self.clock.now())
         try:
             self.catalog.update_run(self.row.id, status=status, ended=self.row.ended)
-            tasks = [encode(row) for row in self.catalog.tasks(self.row.id)]
-            self.store.write_record(self.row.id, "tasks.json", to_json(tasks))
-            self.store.write_record(self.row.id, "run.json", to_json(self.row))
+            record_ending(self.row, self.catalog, self.store)
         except UpshiftError as error:
             # Whoever hears of the first failure needs that one; the run can be resumed all the same.
             self.progress.notice(f"the end of run {self.row.id} was not recorded: {error.what}")

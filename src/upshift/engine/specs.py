@@ -81,6 +81,7 @@ class Specs:
             runtime=remote.runtime if remote else None,
             store=self._store.address,
             durability=self._store.durability,
+            backend=terms.place.backend.name,
             inputs=inputs,
             outputs=outputs,
             request=definition.request,

@@ -119,6 +119,8 @@ class TaskSpec:
         Digest of the container image.
     launch
         How many processes make this one task, and how they are started; None: one.
+    backend
+        Name of the backend that runs it.
     store, durability
         Address of the store, and what a record there has to survive before it counts.
     cwd
@@ -138,6 +140,7 @@ class TaskSpec:
     code: Code
     store: str
     durability: str = "process"
+    backend: str | None = None
     runtime: str | None = None
     inputs: Mapping[str, Value] = attrs.field(factory=dict)
     outputs: tuple[OutputSpec, ...] = (OutputSpec(name="output"),)
@@ -201,6 +204,8 @@ class TaskResult:
         Seconds since the epoch.
     node
         Name of the host.
+    backend
+        As in the spec.
     asked, granted, seen, used
         The four records.
     log_bytes
@@ -217,6 +222,7 @@ class TaskResult:
     started: float = 0.0
     ended: float = 0.0
     node: str | None = None
+    backend: str | None = None
     asked: Hardware | None = None
     granted: Hardware | None = None
     seen: Hardware | None = None

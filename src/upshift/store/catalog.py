@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.config.home import home
-from upshift.errors import ConfigError, NotFound
+from upshift.errors import ConfigError, NotFound, StoreError
 from upshift.spec.codec import encode, from_json
 from upshift.spec.task import Failure, TaskId, TaskResult
 from upshift.store.catalog_migrations import MIGRATIONS
@@ -148,6 +148,8 @@ class Catalog:
         """Remove runs, all of their tasks, and the attempts of those tasks that nobody wants to ``keep``."""
         gone = set(runs)
         kept = [(task.run, task.step, task.index) for task in keep if task.run in gone]
+        if not runs:
+            return
         with self._database.writing() as connection:
             connection.execute("CREATE TEMP TABLE kept (run TEXT, step TEXT, item INTEGER)")
             connection.executemany("INSERT INTO kept VALUES (?, ?, ?)", kept)
@@ -160,6 +162,41 @@ class Catalog:
                     f"DELETE FROM attempts AS a WHERE a.run = ? AND NOT EXISTS ({wanted})", (run,)
                 )
             connection.execute("DROP TABLE kept")
+
+    def replace_runs(
+        self, runs: Iterable[tuple[str, RunRow | None, Iterable[TaskRow], Iterable[AttemptRow]]]
+    ) -> None:
+        """Record runs anew, each with all of its tasks and attempts; without a row: only those."""
+        with self._database.writing() as connection:
+            for run, row, tasks, attempts in runs:
+                connection.execute("DELETE FROM tasks WHERE run = ?", (run,))
+                connection.execute("DELETE FROM attempts WHERE run = ?", (run,))
+                if row is None:
+                    connection.execute("DELETE FROM runs WHERE id = ?", (run,))
+                else:
+                    connection.execute(_PUT_RUN, _run_values(row))
+                connection.executemany(_PUT_TASK, map(_task_values, tasks))
+                connection.executemany(_PUT_ATTEMPT, map(_attempt_values, attempts))
+
+    def stores(self) -> list[str]:
+        """Addresses of the stores that runs name."""
+        return [address for (address,) in self._database.query("SELECT DISTINCT store FROM runs")]
+
+    def count(self) -> int:
+        """How many runs there are."""
+        return int(self._database.query("SELECT count(*) FROM runs")[0][0])
+
+    def check(self) -> None:
+        """Read all of the file.
+
+        Raises
+        ------
+        StoreError
+            It is damaged.
+        """
+        problems = [text for (text,) in self._database.query("PRAGMA quick_check(1)") if text != "ok"]
+        if problems:
+            raise StoreError(f"the catalog {self.path} is damaged", why=f"SQLite says: {problems[0]}.")
 
     def knows(self, run: str) -> bool:
         """Whether there is a run of this id."""
@@ -252,9 +289,20 @@ class Catalog:
         sql = f"SELECT {', '.join(_TASK)} FROM tasks WHERE {condition} AND {_STANDS} ORDER BY step, item"
         return [_task_row(row) for row in self._database.query(sql, values)]
 
-    def attempts(self, run: str, step: str | None = None) -> list[AttemptRow]:
-        """The attempts of a run, or of one of its steps; those of a task in the order of their numbers."""
+    def attempts(
+        self, run: str, step: str | None = None, *, without_result: bool = False
+    ) -> list[AttemptRow]:
+        """The attempts of a run, or of one of its steps; those of a task in the order of their numbers.
+
+        Parameters
+        ----------
+        run, step
+            Which.
+        without_result
+            Only those that recorded nothing.
+        """
         condition, values = _of(run, step)
+        condition += " AND result IS NULL" if without_result else ""
         sql = f"SELECT {', '.join(_ATTEMPT)} FROM attempts WHERE {condition} ORDER BY step, item, number"
         return [_attempt_row(row) for row in self._database.query(sql, values)]
 

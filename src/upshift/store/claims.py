@@ -121,7 +121,7 @@ class Claims:
             own = _own.pop(self._folder, None)
             if own is None:
                 return
-            with contextlib.suppress(OSError), locked(lock_of(self._root), fcntl.LOCK_SH):
+            with contextlib.suppress(OSError), locked(lock_of(self._root), fcntl.LOCK_SH, make=False):
                 if not gc_works(self._root):
                     discard(own.path)
             with contextlib.suppress(OSError):
@@ -195,13 +195,15 @@ def lock(descriptor: int, kind: int, *, needed: bool = False) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: str, kind: int, *, needed: bool = False) -> Iterator[None]:
-    """Have a lock within; the file is made if need be. As :func:`lock`."""
+def locked(path: str, kind: int, *, needed: bool = False, make: bool = True) -> Iterator[None]:
+    """Have a lock within; ``make`` its file if need be. As :func:`lock`."""
     # A descriptor for each use, so that threads and forks do not share the lock.
-    flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_CREAT if make else 0)
     try:
         descriptor = os.open(path, flags, 0o666) if kind == fcntl.LOCK_SH else open_lock(path)
     except FileNotFoundError:
+        if not make:
+            raise
         os.makedirs(os.path.dirname(path), exist_ok=True)
         descriptor = os.open(path, flags, 0o666)
     try:

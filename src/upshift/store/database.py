@@ -177,7 +177,7 @@ class Database:
                 f"the catalog {self.path} is damaged",
                 why=f"SQLite says: {text}.",
                 fix="Nothing is lost: the catalog is only an index of the store. Rebuild it:\n"
-                "python -m upshift.store.rebuild",
+                "upshift gc --rebuild-catalog",
             )
         for sign, what in _UNAVAILABLE.items():
             if sign in text:

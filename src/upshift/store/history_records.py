@@ -225,14 +225,14 @@ def step_status(counts: Mapping[str, int], run: str) -> str:
     return "skipped" if present == {"skipped"} else "completed"
 
 
-def attempt_of(result: TaskResult, *, backend: str = "unknown") -> AttemptRow:
+def attempt_of(result: TaskResult) -> AttemptRow:
     """The attempt that made a result, as far as the result knows it."""
     return AttemptRow(
         task=result.task,
         number=result.attempt,
         status=result.status,
         reason=result.failure.reason if result.failure else None,
-        backend=backend,
+        backend=result.backend or "unknown",
         node=result.node,
         started=result.started,
         ended=result.ended,

@@ -1,124 +1,168 @@
-"""The catalog anew, from what the stores hold: ``python -m upshift.store.rebuild [STORE …]``.
+"""The catalog anew, from what the stores hold: ``upshift gc --rebuild-catalog``.
 
-A run is found by its record ``run.json``, the JSON form of a :class:`~upshift.store.rows.RunRow`;
-its attempts by their results. Tasks without a result of their own, since they were skipped or their
-result was reused, are in the record ``tasks.json``: the list of the run's
-:class:`~upshift.store.rows.TaskRow` when it ended. What no record names is not found again: which
-backend made an attempt, and attempts that left no result.
+A run is found by its record ``run.json``, the JSON form of a :class:`~upshift.store.rows.RunRow`; its
+attempts by their results; the rest by what :mod:`upshift.store.endings` wrote down. Of a run that was
+interrupted there is no such record: what it had reused or skipped by then, and attempts that left no
+result, are not found again until somebody resumes it.
+
+The catalog is mended in its place, a few runs at a time, so that engines can go on writing to it, and
+whoever is killed may begin again. Only one that cannot be read is put aside first.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.errors import UpshiftError
-from upshift.spec.codec import decode, from_json
-from upshift.spec.task import TaskId
-from upshift.store.catalog import Catalog, catalog_path
-from upshift.store.history_records import attempt_of
+from upshift.errors import ConfigError, StoreError, StoreUnavailable
+from upshift.spec.codec import from_json
+from upshift.spec.task import TaskId, TaskResult
+from upshift.store.catalog import Catalog
+from upshift.store.claimed import Claimed
+from upshift.store.endings import read_ending
+from upshift.store.history_records import UNFINISHED, attempt_of
+from upshift.store.records import REMOVED
 from upshift.store.rows import AttemptRow, RunRow, TaskRow
-from upshift.store.store import Store, open_store
+from upshift.store.store import Store
 
-if TYPE_CHECKING:
-    from upshift.config.configuration import Configuration
+_BATCH = 5_000
+"""Rows in one transaction."""
+
+Rows = tuple[str, RunRow | None, list[TaskRow], list[AttemptRow]]
+"""A run's id, its own row (None: it was removed, and others have its results), its tasks and attempts."""
 
 
-def rebuild(catalog: Catalog, stores: Iterable[Store]) -> int:
-    """Record in ``catalog`` every run that the stores hold.
+@attrs.frozen(kw_only=True)
+class Rebuilt:
+    """What :func:`rebuild` did.
+
+    Parameters
+    ----------
+    runs
+        How many runs the catalog has now.
+    dropped
+        How many it had that are in none of the stores.
+    interrupted
+        Runs without a record of their end, that the catalog did not know.
+    damaged
+        Runs whose records cannot be read, each with the reason.
+    """
+
+    runs: int
+    dropped: int = 0
+    interrupted: tuple[str, ...] = ()
+    damaged: Mapping[str, str] = attrs.field(factory=dict)
+
+
+def rebuild(
+    catalog: Catalog,
+    stores: Collection[Store],
+    tell: Callable[[str, int, int | None], None] = lambda *_: None,
+) -> Rebuilt:
+    """Make a catalog hold the runs that the stores hold.
 
     Parameters
     ----------
     catalog
-        Usually an empty one; of runs that it knows the rows are written anew.
+        The catalog. What it has of runs that go on, or were interrupted, stays: it knows more than the store.
     stores
         Where to look.
+    tell
+        Told how far the work is.
 
-    Returns
-    -------
-    int
-        The number of runs.
+    Raises
+    ------
+    StoreError
+        A newer Upshift wrote a record.
+    StoreUnavailable
+        A store cannot be read, or the catalog not be written.
     """
-    found = 0
+    known = {row.id: row for row in catalog.runs()}
+    found: set[str] = set()
+    interrupted: list[str] = []
+    damaged: dict[str, str] = {}
     for store in stores:
-        for run in store.runs():
-            content = store.read_record(run, "run.json")
-            if content is None:
+        runs = list(store.runs())
+        claimed = Claimed(store.address)
+        claimed.look()
+        batch: list[Rows] = []
+        for number, run in enumerate(runs):
+            tell("reading the records of runs", number, len(runs))
+            found.add(run)
+            old = known.get(run)
+            if run in claimed.runs or (old is not None and old.status in UNFINISHED):
                 continue
-            catalog.add_run(attrs.evolve(from_json(RunRow, content), store=store.address))
-            catalog.record(*_rows(run, store))
-            found += 1
-    return found
+            try:
+                rows = _rows(run, store)
+            except ValueError as error:
+                damaged[run] = str(error)
+                continue
+            if rows is None:
+                continue
+            if rows[1] is not None and rows[1].status in UNFINISHED:
+                interrupted.append(run)
+            batch.append(rows)
+            if sum(len(tasks) + len(attempts) + 1 for _, _, tasks, attempts in batch) > _BATCH:
+                catalog.replace_runs(batch)
+                batch = []
+        catalog.replace_runs(batch)
+    addresses = {store.address for store in stores}
+    gone = [run for run, row in known.items() if row.store in addresses and run not in found]
+    catalog.forget_runs(gone)
+    return Rebuilt(runs=catalog.count(), dropped=len(gone), interrupted=tuple(interrupted), damaged=damaged)
 
 
-def _rows(run: str, store: Store) -> tuple[list[TaskRow], list[AttemptRow]]:
-    results = sorted(store.results(run), key=lambda result: result.attempt)
-    tasks: dict[TaskId, TaskRow] = {}
-    for result in results:
-        tasks[result.task] = TaskRow(task=result.task, status=result.status, key=result.key)
-    for data in json.loads(store.read_record(run, "tasks.json") or b"[]"):
-        row = decode(TaskRow, data)
-        tasks[row.task] = row
-    return list(tasks.values()), [attempt_of(result) for result in results]
+def put_aside_if_damaged(catalog: Catalog) -> Path | None:
+    """Move a catalog that cannot be read out of the way; give where it is now. None: it can be read.
 
-
-def replace(configuration: Configuration, addresses: Sequence[str] = ()) -> tuple[int, Path | None]:
-    """Put a rebuilt catalog in the place of the one that is configured.
-
-    Parameters
-    ----------
-    configuration
-        Names the catalog, and the stores unless ``addresses`` does.
-    addresses
-        The stores.
-
-    Returns
-    -------
-    runs
-        How many there are.
-    old
-        Where the catalog that was there has gone; None where there was none.
+    Raises
+    ------
+    ConfigError
+        A newer Upshift has made it.
+    StoreUnavailable
+        It cannot be opened, which does not say that it is damaged.
     """
-    path = catalog_path(configuration.catalog)
-    targets = (*configuration.targets.values(), configuration.target("local"))
-    addresses = addresses or sorted({configuration.store_address(target) for target in targets})
-    draft = Catalog(path.with_name(path.name + ".rebuilding"))
     try:
-        found = rebuild(draft, [open_store(address) for address in addresses])
-    except BaseException:
-        draft.close()
-        draft.path.unlink(missing_ok=True)
+        catalog.check()
+        return None
+    except (ConfigError, StoreUnavailable):
         raise
-    draft.close()
-    old = path.with_name(path.name + ".old") if path.exists() else None
-    if old is not None:
-        for end in ("-wal", "-shm", ""):  # its log first: beside the new file it would be taken for its own
-            part = path.with_name(path.name + end)
-            if part.exists():
-                os.replace(part, old.with_name(old.name + end))
-    os.replace(draft.path, path)
-    return found, old
+    except StoreError:
+        catalog.close()
+    path, old = catalog.path, _unused(catalog.path)
+    for end in ("-wal", "-shm", ""):  # its log first: beside a new file it would be taken for its own
+        part = path.with_name(path.name + end)
+        if part.exists():
+            os.replace(part, old.with_name(old.name + end))
+    return old
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command; gives its exit code."""
-    from upshift.config.configuration import load_configuration
-
-    try:
-        found, old = replace(load_configuration(), arguments)
-    except UpshiftError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    kept = f" The one before is kept as {old}." if old else ""
-    sys.stdout.write(f"The catalog has {found} run{'' if found == 1 else 's'}.{kept}\n")
-    return 0
+def _unused(path: Path) -> Path:
+    names = (f"{path.name}.old{number or ''}" for number in range(1000))
+    return next(old for old in map(path.with_name, names) if not old.exists())
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _rows(run: str, store: Store) -> Rows | None:
+    content = store.read_record(run, "run.json")
+    if content is None:
+        if store.read_record(run, REMOVED) is None:
+            return None  # it has just begun
+        return run, None, [], [attempt_of(result) for result in store.results(run)]
+    row = attrs.evolve(from_json(RunRow, content), store=store.address)
+    results = sorted(store.results(run), key=lambda result: result.attempt)
+    ending = read_ending(run, store)
+    tasks = {task.task: task for task in ending.tasks}
+    if row.status in UNFINISHED or not tasks:  # it was resumed since, or the end was not written down
+        tasks |= {task.task: task for task in _tasks(results)}
+    attempts = {(r.task, r.attempt): attempt_of(r) for r in results if r.task in tasks}
+    attempts |= {(attempt.task, attempt.number): attempt for attempt in ending.attempts}
+    return run, row, list(tasks.values()), list(attempts.values())
+
+
+def _tasks(results: Iterable[TaskResult]) -> Iterator[TaskRow]:
+    newest: dict[TaskId, TaskResult] = {result.task: result for result in results}
+    for result in newest.values():
+        yield TaskRow(task=result.task, status=result.status, key=result.key)

@@ -69,7 +69,8 @@ class References:
             return
         self.add(content)
         if b'"origin"' in content and path.endswith("/tasks.json"):
-            rows = json.loads(content)
+            data = json.loads(content)
+            rows = data["tasks"] if isinstance(data, dict) else data
             self.tasks.update(origin_of(row["origin"]) for row in rows if row.get("origin"))
 
     def add(self, content: bytes) -> None:

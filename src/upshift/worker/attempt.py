@@ -321,6 +321,7 @@ class Attempt:
             started=self._started,
             ended=self._started + seconds,
             node=os.uname().nodename,
+            backend=spec.backend,
             asked=Hardware.asked(spec.request),
             granted=self._granted(),
             seen=seen,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from engine_kit import Bench
 
@@ -12,7 +10,8 @@ from upshift.config import ResourceSettings, Retry
 from upshift.errors import GraphError, RunFailed
 from upshift.graph import Collection, FromStep, Graph, Node
 from upshift.spec import Code, Hardware, decode, from_json
-from upshift.store.catalog import RunRow, TaskRow
+from upshift.store.catalog import RunRow
+from upshift.store.endings import Ending, read_ending
 
 
 def one() -> int:
@@ -372,10 +371,7 @@ def test_the_store_keeps_all_that_a_lost_catalog_needs(bench: Bench) -> None:
     assert (row.status, row.tags, row.ended is not None) == ("completed", ("nightly",), True)
     assert decode(Code, row.source["code"]).package, "the code package is kept for --same-code"
     assert from_json(Graph, bench.store.read_record(run.id, "graph.json") or b"") == graph
-    tasks = [
-        decode(TaskRow, data) for data in json.loads(bench.store.read_record(run.id, "tasks.json") or b"")
-    ]
-    assert tasks == bench.catalog.tasks(run.id)
+    assert read_ending(run.id, bench.store) == Ending(tasks=tuple(bench.catalog.tasks(run.id)))
 
 
 def test_why_a_job_waits_is_told(bench: Bench) -> None:

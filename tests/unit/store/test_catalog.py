@@ -323,7 +323,7 @@ def test_a_damaged_catalog_says_how_to_rebuild_it(catalog: Catalog) -> None:
     with pytest.raises(StoreError) as damaged:
         catalog.runs()
     assert f"the catalog {catalog.path} is damaged" in str(damaged.value)
-    assert "python -m upshift.store.rebuild" in str(damaged.value)
+    assert "upshift gc --rebuild-catalog" in str(damaged.value)
 
 
 def test_a_home_that_is_a_file_is_named_with_the_reason(tmp_path: Path) -> None:
