@@ -1,0 +1,197 @@
+"""Where the secrets of a step come from: ``env:NAME`` or ``file:PATH``.
+
+What travels and is recorded is the reference. The value is read when an attempt starts, and stays in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from upshift.errors import RequestRefused, SettingsError, suggestion, user_location
+
+SHORTEST = 4
+"""Characters. A shorter value would be masked all over a log, in words that have nothing to do with it."""
+LARGEST = 1 << 16
+"""Bytes of JSON that the secrets of one step take together, at most: they travel in one packet."""
+_FORMS = {"env": "env:NAME", "file": "file:PATH"}
+_LATER = ("aws", "k8s")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SCHEME = re.compile(r"[a-z][a-z0-9-]{0,11}")
+_WRITE = 'Write where the value comes from: "env:NAME" or "file:PATH".'
+
+
+def checked_secrets(owner: str, secrets: Any) -> dict[str, str] | None:
+    """Sources by variable, if they have the right form. No message shows what may be a value.
+
+    Parameters
+    ----------
+    owner
+        Who was told: ``"@step"``.
+    secrets
+        What it was told.
+
+    Raises
+    ------
+    SettingsError
+        A name or a source makes no sense, or this version does not have such sources.
+    """
+    if secrets is None:
+        return None
+    if not isinstance(secrets, Mapping):
+        raise SettingsError(
+            f"{owner}: secrets is a {type(secrets).__name__}, not a dict",
+            where=user_location(),
+            fix='Write secrets={"HF_TOKEN": "env:HF_TOKEN"}.',
+        )
+    return {_checked_name(owner, name): _checked_source(owner, name, secrets[name]) for name in secrets}
+
+
+def lines_of(value: str) -> list[str]:
+    """Its lines, without blanks around them: what can stand in a log."""
+    return [line.strip() for line in value.replace("\r", "\n").split("\n")]
+
+
+def scheme_of(source: str) -> str:
+    """``env`` of ``env:NAME``."""
+    return source.partition(":")[0]
+
+
+def path_of(source: str, project: str) -> Path:
+    """The file of ``file:PATH``."""
+    return Path(project, os.path.expanduser(source.partition(":")[2]))
+
+
+def read_secrets(
+    sources: Mapping[str, str], *, project: str, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The values of a step's secrets, by variable.
+
+    Parameters
+    ----------
+    sources
+        Sources by variable.
+    project
+        Folder that relative paths start from.
+    environ
+        Where ``env:`` looks.
+
+    Raises
+    ------
+    RequestRefused
+        One of them is not there, or is no value that can be handed over and masked.
+    """
+    values = {name: read_secret(name, sources[name], project=project, environ=environ) for name in sources}
+    size = sum(len(json.dumps(value)) for value in values.values())
+    if size > LARGEST:
+        raise RequestRefused(
+            f"secrets {', '.join(values)}: more than {LARGEST:,} bytes together",
+            fix="Pass what is that large as a file, and only its key as a secret.",
+        )
+    return values
+
+
+def read_secret(name: str, source: str, *, project: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The value of one secret; the parameters and errors are those of :func:`read_secrets`."""
+    if scheme_of(source) == "file":
+        value = _from_file(name, source, path_of(source, project))
+    else:
+        value = _from_environment(name, source, environ)
+    if not value.strip():
+        raise _refused(name, source, "is empty", "Give it a value.")
+    if "\0" in value:
+        raise _refused(name, source, "holds a NUL byte", "No environment variable can hold one; encode it.")
+    if max(map(len, lines_of(value))) < SHORTEST:
+        raise _refused(
+            name,
+            source,
+            f"has fewer than {SHORTEST} characters in each line",
+            "Use a longer one: what is so short cannot be masked in logs.",
+        )
+    return value
+
+
+def _from_environment(name: str, source: str, environ: Mapping[str, str]) -> str:
+    variable = source.partition(":")[2]
+    value = environ.get(variable)
+    if value is None:
+        close = get_close_matches(variable, environ, n=1, cutoff=0.8)
+        guess = f" {close[0]} is set: did you mean env:{close[0]}?" if close else ""
+        raise _refused(
+            name, source, f"the variable {variable} is not set", f"export {variable}=… before the run.{guess}"
+        )
+    return value
+
+
+def _from_file(name: str, source: str, path: Path) -> str:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise _refused(name, source, f"{path} is no regular file", "Name a file that holds the value.")
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise _refused(
+            name,
+            source,
+            f"{path}: {error.strerror}",
+            "Make it a file that you can read, or correct the path.",
+        ) from None
+    if content.endswith(b"\n"):
+        content = content[: -2 if content.endswith(b"\r\n") else -1]
+    return os.fsdecode(content)
+
+
+def _refused(name: str, source: str, why: str, fix: str) -> RequestRefused:
+    return RequestRefused(f"secret {name} ({source}): {why}", fix=fix)
+
+
+def _checked_name(owner: str, name: object) -> str:
+    problem = None
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        problem = "is no name of an environment variable"
+    elif name.startswith("UPSHIFT_"):
+        problem = "is a variable of Upshift's own"
+    if problem is not None:
+        raise SettingsError(
+            f"{owner}: secrets: {name!r} {problem}",
+            where=user_location(),
+            fix="Letters, digits and '_', as in HF_TOKEN; the step finds its value in that variable.",
+        )
+    assert isinstance(name, str)
+    return name
+
+
+def _checked_source(owner: str, name: str, source: object) -> str:
+    scheme, colon, place = source.partition(":") if isinstance(source, str) else ("", "", "")
+    what = f"{owner}: secrets[{name!r}]"
+    if scheme in _LATER:
+        raise SettingsError(
+            f"{what}: sources of the form {scheme}:… are not in this version of Upshift",
+            where=user_location(),
+            fix=_WRITE,
+        )
+    if colon and scheme not in _FORMS and _SCHEME.fullmatch(scheme):
+        raise SettingsError(
+            f"{what}: there are no sources of the form {scheme}:…",
+            where=user_location(),
+            fix=suggestion(scheme, _FORMS),
+        )
+    if scheme not in _FORMS or not place.strip() or "\0" in place:
+        guess = f" Did you mean 'env:{source}'?" if isinstance(source, str) and source in os.environ else ""
+        raise SettingsError(
+            f"{what} does not say where the value comes from",
+            where=user_location(),
+            fix=f"{_WRITE} The value itself does not belong in the code.{guess}",
+        )
+    if scheme == "env" and not _VARIABLE.fullmatch(place):
+        raise SettingsError(
+            f"{what}: {place!r} is no name of an environment variable", where=user_location(), fix=_WRITE
+        )
+    assert isinstance(source, str)
+    return source

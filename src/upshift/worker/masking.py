@@ -1,0 +1,169 @@
+"""Secrets in what a step prints: ``***`` instead, before anything is written or shown.
+
+A secret is found as it is, line by line, escaped as in a ``repr`` or in JSON, quoted as in a URL, and in
+base64 at each of the three places that it can begin at among the bits. What cannot be seen: a secret in
+another encoding, cut into pieces by the program itself, or printed by two processes into one line.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from upshift.config.secrets import SHORTEST, lines_of
+from upshift.spec import Failure
+
+MASK = b"***"
+_WRAP = 76
+"""Characters in a line of base64, as base64(1) and MIME have it."""
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+class Mask:
+    """Knows every form of some secrets.
+
+    Parameters
+    ----------
+    secrets
+        Their values.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        forms = {form for secret in secrets for form in _forms(secret) if len(form) >= SHORTEST}
+        self._forms = sorted(forms, key=len, reverse=True)
+        self._longest = max(map(len, self._forms), default=0)
+
+    def text(self, text: str) -> str:
+        """A whole text without secrets."""
+        masked = Masking(self)
+        data = text.encode("utf-8", "surrogatepass")
+        return (masked.feed(data) + masked.end()).decode("utf-8", "surrogatepass")
+
+    def failure(self, failure: Failure) -> Failure:
+        """A failure without secrets: an exception's text may hold one, and a line of its traceback."""
+        return attrs.evolve(
+            failure,
+            message=self.text(failure.message),
+            traceback=failure.traceback and self.text(failure.traceback),
+            where=failure.where and self.text(failure.where),
+            fix=failure.fix and self.text(failure.fix),
+        )
+
+    def spans(self, data: bytes, covered: int) -> list[tuple[int, int]]:
+        """Where there are secrets, in order; those that overlap are one.
+
+        Parameters
+        ----------
+        data
+            Bytes.
+        covered
+            How many of them, from the first, are of a secret that begins before.
+        """
+        found = [(at, at + len(form)) for form in self._forms for at in _places(data, form)]
+        if covered:
+            found.append((0, covered))
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted(found):
+            if merged and start < merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return merged
+
+    def undecided(self, data: bytes) -> int:
+        """Where the longest end of ``data`` starts that may become a secret when more comes.
+
+        No form has a line feed in it, so that the current line is all that has to be looked at.
+        """
+        cut = len(data)
+        line = data.rfind(b"\n", max(0, cut - self._longest)) + 1
+        for form in self._forms:
+            at = max(line, len(data) - len(form) + 1)
+            while (at := data.find(form[:1], at, cut)) >= 0:
+                if form.startswith(data[at:]):
+                    cut = at
+                at += 1
+        return cut
+
+    def mostly(self, data: bytes) -> bool:
+        """Whether this is more than half of a secret, from its beginning."""
+        return any(2 * len(data) > len(form) and form.startswith(data) for form in self._forms)
+
+
+class Masking:
+    """Masks a stream. However it is cut into pieces, the result is the same.
+
+    What may be the beginning of a secret is held back until the line goes on, or the stream ends.
+    """
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+        self._held = b""
+        self._covered = 0  # bytes of these that are masked already
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be written now."""
+        data = self._held + data
+        return self._let_go(data, self._mask.undecided(data))
+
+    def end(self) -> bytes:
+        """What is left. The most of a secret counts as one: its end may be what was not written any more."""
+        if not self._covered and self._mask.mostly(self._held):
+            return MASK
+        return self._let_go(self._held, len(self._held))
+
+    def _let_go(self, data: bytes, cut: int) -> bytes:
+        out: list[bytes] = []
+        at = 0
+        for start, end in self._mask.spans(data, self._covered):
+            if start or not self._covered:
+                if start >= cut:
+                    break
+                out += [data[at:start], MASK]
+            at = end
+        out.append(data[at:cut])
+        self._held, self._covered = data[cut:], max(at - cut, 0)
+        return b"".join(out)
+
+
+def _places(data: bytes, form: bytes) -> Iterator[int]:
+    at = data.find(form)
+    while at >= 0:
+        yield at
+        at = data.find(form, at + 1)
+
+
+def _forms(secret: str) -> Iterator[bytes]:
+    """Everything that shows this secret; some forms may be equal, or too short to be looked for."""
+    from urllib.parse import quote_from_bytes
+
+    for text in {secret, secret.strip()}:
+        raw = text.encode("utf-8", "surrogateescape")
+        yield from _in_base64(raw)
+        for safe in ("", "/", "~!*'()"):
+            quoted = quote_from_bytes(raw, safe)
+            yield quoted.encode()
+            yield quoted.replace("%20", "+").encode()
+    for line in lines_of(secret):
+        raw = line.encode("utf-8", "surrogateescape")
+        yield raw
+        yield repr(raw)[2:-1].encode()
+        for text in (line, repr(line)[1:-1], json.dumps(line)[1:-1]):
+            yield text.encode("utf-8", "surrogatepass")
+
+
+def _in_base64(raw: bytes) -> Iterator[bytes]:
+    """What of base64 depends on these bytes alone, whatever stands before and after them."""
+    whole = binascii.b2a_base64(raw, newline=False)
+    yield whole
+    yield whole.translate(_URL_SAFE)
+    for before in range(3):
+        encoded = binascii.b2a_base64(b"\0" * before + raw, newline=False)
+        inner = encoded[(8 * before + 5) // 6 : 8 * (before + len(raw)) // 6]
+        yield inner
+        yield inner.translate(_URL_SAFE)
+    if len(whole) > _WRAP:
+        yield from (whole[at : at + _WRAP] for at in range(0, len(whole) - 8, _WRAP))
