@@ -73,6 +73,7 @@ class Definitions:
             origins=merged.origins,
             docker=merged.docker,
             retry=merged.retry or Retry(),
+            secrets=merged.secrets or {},
             timeout=merged.timeout,
             cache=merged.cache is not False,
             cache_expires=merged.cache_expires,

@@ -17,6 +17,7 @@ import attrs
 from upshift.config.docker import DockerSettings
 from upshift.config.resources import ResourceSettings
 from upshift.config.retry import Retry
+from upshift.config.secrets import checked_secrets
 from upshift.config.settings import bad_value
 from upshift.errors import SettingsError, suggestion, user_location
 
@@ -37,7 +38,10 @@ class Options:
     resources, docker, retry
         The settings.
     origins
-        Where each value of ``resources`` comes from: field to ``file:line (@decorator)``.
+        Where each value of ``resources`` comes from: field to ``file:line (@decorator)``; and each
+        secret, as ``secrets.NAME``.
+    secrets
+        Sources of environment variables, by variable.
     cache
         Whether results may be reused.
     on
@@ -48,6 +52,7 @@ class Options:
     origins: Mapping[str, str] = attrs.field(factory=dict)
     docker: DockerSettings | None = None
     retry: Retry | None = None
+    secrets: Mapping[str, str] | None = None
     cache: bool | None = None
     on: str | None = None
 
@@ -59,13 +64,16 @@ class Options:
             if field.name not in ("resources", "origins", "docker")
             and (value := getattr(newer, field.name)) not in (None, ())
         }
-        return attrs.evolve(self, **changes, **_merged(newer, self))
+        return attrs.evolve(self, **changes, **_merged(newer, self, changes.get("secrets", self.secrets)))
 
     def over(self: _Options, outer: Options) -> _Options:
         """These options, with ``outer``'s where they say nothing."""
         own = {name: getattr(self, name) for name in ("retry", "cache", "on")}
         inherited = {name: getattr(outer, name) for name, value in own.items() if value is None}
-        return attrs.evolve(self, **inherited, **_merged(self, outer))
+        secrets = None
+        if self.secrets is not None or outer.secrets is not None:
+            secrets = {**(outer.secrets or {}), **(self.secrets or {})}
+        return attrs.evolve(self, **inherited, secrets=secrets, **_merged(self, outer, secrets))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -95,7 +103,7 @@ class StepOptions(Options):
             Both say something, and it cannot be decided which one counts.
         """
         changes: dict[str, Any] = {}
-        for name in ("docker", "retry", "cache", "on", "name", "timeout", "cache_expires"):
+        for name in ("docker", "retry", "secrets", "cache", "on", "name", "timeout", "cache_expires"):
             own, others = getattr(self, name), getattr(other, name)
             if own is not None and others is not None and own != others:
                 raise SettingsError(
@@ -105,6 +113,8 @@ class StepOptions(Options):
                 )
             changes[name] = others if own is None else own
         resources, origins = _larger(self, other)
+        said = {**other.origins, **self.origins}
+        origins |= {key: said[key] for key in _secret_keys(changes["secrets"])}
         return attrs.evolve(self, resources=resources, origins=origins, **changes)
 
 
@@ -135,6 +145,7 @@ def common(
     *,
     settings: Settings | None,
     retries: int | Retry | None,
+    secrets: Mapping[str, str] | None,
     cache: bool | None,
     on: str | None,
 ) -> dict[str, Any]:
@@ -164,12 +175,14 @@ def common(
                 fix=suggestion(str(key), ("resources", "docker")),
             )
     resources = _settings(owner, settings, "resources", ResourceSettings) or ResourceSettings()
+    sources = checked_secrets(owner, secrets)
     where = f"{user_location()} ({owner})"
     return {
         "resources": resources,
-        "origins": dict.fromkeys(resources.explicit(), where),
+        "origins": dict.fromkeys((*resources.explicit(), *_secret_keys(sources)), where),
         "docker": _settings(owner, settings, "docker", DockerSettings),
         "retry": None if retries is None else _retry(owner, retries),
+        "secrets": sources,
         "cache": flag(owner, "cache", cache),
         "on": text(owner, "on", on),
     }
@@ -223,7 +236,13 @@ def _settings(owner: str, settings: Settings, key: str, cls: Any) -> Any:
     return cls.from_value(value)
 
 
-def _merged(inner: Options, outer: Options) -> dict[str, Any]:
+def _secret_keys(secrets: Mapping[str, str] | None) -> list[str]:
+    """What the origins of secrets are found under."""
+    return [f"secrets.{name}" for name in secrets or ()]
+
+
+def _merged(inner: Options, outer: Options, secrets: Mapping[str, str] | None) -> dict[str, Any]:
+    """What merges field by field, and where it all comes from, with these secrets."""
     resources = inner.resources.over(outer.resources)
     said = {**outer.origins, **inner.origins}
     docker = inner.docker or outer.docker
@@ -231,7 +250,9 @@ def _merged(inner: Options, outer: Options) -> dict[str, Any]:
         docker = inner.docker.over(outer.docker)
     return {
         "resources": resources,
-        "origins": {field: said[field] for field in resources.explicit() if field in said},
+        "origins": {
+            field: said[field] for field in (*resources.explicit(), *_secret_keys(secrets)) if field in said
+        },
         "docker": docker,
     }
 

@@ -141,6 +141,7 @@ class Pipeline(Generic[P, R]):
         name: str | None = None,
         settings: Settings | None = None,
         retries: int | Retry | None = None,
+        secrets: Mapping[str, str] | None = None,
         cache: bool | None = None,
         on: str | None = None,
         tags: str | Iterable[str] = (),
@@ -162,7 +163,9 @@ class Pipeline(Generic[P, R]):
         """
         if flag("with_options", "keep_going", keep_going) is not None:
             on_failure = "continue" if keep_going else "stop"
-        newer = _options("with_options", name, settings, retries, cache, on, tags, on_failure, strict)
+        newer = _options(
+            "with_options", name, settings, retries, secrets, cache, on, tags, on_failure, strict
+        )
         return Pipeline(self.callee, self.options.replaced(newer))
 
     def __repr__(self) -> str:
@@ -180,6 +183,7 @@ def pipeline(
     name: str | None = None,
     settings: Settings | None = None,
     retries: int | Retry | None = None,
+    secrets: Mapping[str, str] | None = None,
     cache: bool | None = None,
     on: str | None = None,
     tags: str | Iterable[str] = (),
@@ -194,6 +198,7 @@ def pipeline(
     name: str | None = None,
     settings: Settings | None = None,
     retries: int | Retry | None = None,
+    secrets: Mapping[str, str] | None = None,
     cache: bool | None = None,
     on: str | None = None,
     tags: str | Iterable[str] = (),
@@ -212,6 +217,8 @@ def pipeline(
         Likewise.
     cache
         Likewise.
+    secrets
+        Secrets that each of its steps gets, beside its own; as for :func:`~upshift.step`.
     on
         The target or backend where it runs.
     tags
@@ -228,7 +235,7 @@ def pipeline(
     GraphError
         It is no plain function.
     """
-    options = _options("@pipeline", name, settings, retries, cache, on, tags, on_failure, strict)
+    options = _options("@pipeline", name, settings, retries, secrets, cache, on, tags, on_failure, strict)
 
     def decorate(function: Callable[..., Any]) -> Pipeline[Any, Any]:
         return Pipeline(Callee(checked_function(function, "pipeline", options.name), "pipeline"), options)
@@ -241,6 +248,7 @@ def _options(
     name: str | None,
     settings: Settings | None,
     retries: int | Retry | None,
+    secrets: Mapping[str, str] | None,
     cache: bool | None,
     on: str | None,
     tags: str | Iterable[str],
@@ -257,5 +265,5 @@ def _options(
         tags=words,
         on_failure=on_failure,
         strict=flag(owner, "strict", strict),
-        **common(owner, settings=settings, retries=retries, cache=cache, on=on),
+        **common(owner, settings=settings, retries=retries, secrets=secrets, cache=cache, on=on),
     )

@@ -17,7 +17,7 @@ from upshift.authoring.options import Seconds, Settings, StepOptions, common, id
 from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.scope import current_scope
 from upshift.config.retry import Retry
-from upshift.errors import GraphError, SettingsError, user_location
+from upshift.errors import GraphError, user_location
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -249,6 +249,10 @@ def step(
         Whether a result may be reused; default: yes.
     cache_expires
         Seconds, or a ``datetime.timedelta``, after which a result is not reused any more.
+    secrets
+        Environment variables that only this step gets, each with the source of its value:
+        ``"env:NAME"``, a variable where the run is started, or ``"file:PATH"``, relative to the
+        project. The values are recorded nowhere, and masked in what the step prints.
     on
         The target or backend of this step; default: the run's.
 
@@ -297,15 +301,9 @@ def _options(
     secrets: Mapping[str, str] | None,
     on: str | None,
 ) -> StepOptions:
-    if secrets is not None:
-        raise SettingsError(
-            f"{owner}: secrets are not available yet",
-            where=user_location(),
-            fix="Read the value inside the step, from an environment variable or a file of that machine.",
-        )
     return StepOptions(
         name=identifier(owner, name),
         timeout=seconds(owner, "timeout", timeout),
         cache_expires=seconds(owner, "cache_expires", cache_expires),
-        **common(owner, settings=settings, retries=retries, cache=cache, on=on),
+        **common(owner, settings=settings, retries=retries, secrets=secrets, cache=cache, on=on),
     )

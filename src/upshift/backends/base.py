@@ -38,9 +38,13 @@ class Capabilities:
         Whether tasks run on other machines, so that code and runtime must be shipped.
     strict
         Whether a request that it cannot honour in full is refused unless the user says otherwise.
+    secrets
+        Schemes of sources, such as ``"env"``, whose values it brings to a step's supervisor: as
+        environment variables, or in its own way. It stores them nowhere.
     """
 
     fields: frozenset[str]
+    secrets: frozenset[str] = frozenset()
     images: bool = False
     remote: bool = True
     strict: bool = True
@@ -210,6 +214,23 @@ class Provider(Protocol):
         MissingExtra
             A package that it needs is not installed.
         """
+
+
+def secrets_of(spec: TaskSpec) -> Mapping[str, str]:
+    """The values of a step's secrets, by variable, as they are on this machine now.
+
+    Raises
+    ------
+    BackendError
+        One of them has gone since the run began.
+    """
+    from upshift.config.secrets import read_secrets
+    from upshift.errors import BackendError, RequestRefused
+
+    try:
+        return read_secrets(spec.secrets, project=spec.code.project)
+    except RequestRefused as error:
+        raise BackendError(error.what, fix=error.fix) from None
 
 
 def refuse_options(target: Target, known: Iterable[str]) -> Mapping[str, Any]:

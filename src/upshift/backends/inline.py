@@ -9,7 +9,17 @@ from __future__ import annotations
 import signal
 from typing import ClassVar
 
-from upshift.backends.base import Capabilities, Ended, Handle, Job, Offer, Shortfall, Sink, Started
+from upshift.backends.base import (
+    Capabilities,
+    Ended,
+    Handle,
+    Job,
+    Offer,
+    Shortfall,
+    Sink,
+    Started,
+    secrets_of,
+)
 from upshift.config.resources import ResourceSettings
 from upshift.spec import Hardware
 from upshift.store.store import open_store
@@ -20,7 +30,7 @@ class InlineBackend:
 
     name: ClassVar[str] = "inline"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        fields=frozenset(), images=False, remote=False, strict=False
+        fields=frozenset(), secrets=frozenset({"env", "file"}), images=False, remote=False, strict=False
     )
 
     def __init__(self, *, sink: Sink) -> None:
@@ -53,7 +63,7 @@ class InlineBackend:
             self._sink(Ended(handle=handle, reason="cancelled", message="the debugger was left before"))
             return handle
         store = open_store(job.spec.store, durability=job.spec.durability)
-        result = run_inline(job.spec, store, stop=False)
+        result = run_inline(job.spec, store, secrets=secrets_of(job.spec), stop=False)
         store.create_result(result)
         if result.status == "cancelled":  # who leaves the debugger wants the run to end
             self._left = True

@@ -118,6 +118,7 @@ def key_parts(definition: StepDefinition, node: Node) -> dict[str, Any]:
         "code": {"entry": [entry.module, entry.qualname], "reached": code},
         "outputs": [[name, name in node.by_item] for name in definition.outputs],
         "environment": dict(definition.environment),
+        "secrets": dict(definition.secrets),  # their sources; a new value of a token is no new work
         "image": None if definition.docker is None else encode(definition.docker),
         "launch": encode(definition.launch),
         "python": PYTHON,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -28,6 +28,7 @@ from upshift.engine.places import (
     refusal,
 )
 from upshift.engine.reuse import Reuse
+from upshift.engine.secrets import NeededSecret, missing_secrets, needed_secrets, secret_files
 from upshift.engine.values import plain_value
 from upshift.errors import RunFailed, UpshiftError, UsageError
 from upshift.graph import Graph, Node, references
@@ -112,6 +113,8 @@ class PlannedStep:
         The settings of its image that were said.
     images
         Whether its backend runs images at all.
+    secrets
+        The secrets that it needs: where they come from, and whether they are there.
     """
 
     name: str
@@ -135,6 +138,7 @@ class PlannedStep:
     cache_expires: float | None
     docker: Mapping[str, Any]
     images: bool
+    secrets: tuple[NeededSecret, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -243,6 +247,8 @@ def make_plan(
         store = open_store(configuration.store_address(target), durability=configuration.durability)
         offered = proposals(graph, places, strict=options.strict)
         refused = refusal(offered.values(), strict=options.strict)
+        secrets = needed_secrets(graph, places, project=code.project)
+        missing = missing_secrets(secrets.values())
         with contextlib.closing(open_catalog(configuration)) as catalog:
             forecasts = Forecaster(
                 graph,
@@ -257,7 +263,7 @@ def make_plan(
             ).forecast()
         nodes = {node.name: node for node in graph.nodes}
         position = {name: i for i, name in enumerate(forecasts)}
-        planned_code, problem = _code(code, places, store)
+        planned_code, problem = _code(code, places, store, secret_files(graph, project=code.project))
         return Plan(
             pipeline=graph.pipeline,
             target=target.name,
@@ -265,18 +271,25 @@ def make_plan(
             params={name: _param(artifact, store) for name, artifact in graph.params.items()},
             texts=graph.texts,
             steps=tuple(
-                _step(nodes[name], position, offered[nodes[name].step], forecast)
+                _step(nodes[name], position, offered[nodes[name].step], forecast, secrets)
                 for name, forecast in forecasts.items()
             ),
             code=planned_code,
-            refusals=tuple(error for error in (refused, problem) if error is not None),
+            refusals=tuple(error for error in (refused, missing, problem) if error is not None),
         )
     finally:
         close_places(places.values())
 
 
-def _step(node: Node, position: Mapping[str, int], proposal: Proposal, forecast: Forecast) -> PlannedStep:
+def _step(
+    node: Node,
+    position: Mapping[str, int],
+    proposal: Proposal,
+    forecast: Forecast,
+    secrets: Mapping[str, tuple[NeededSecret, ...]],
+) -> PlannedStep:
     definition, place = proposal.definition, proposal.place
+    own_secrets = secrets.get(node.step, ())
     return PlannedStep(
         name=node.name,
         step=node.step,
@@ -295,11 +308,12 @@ def _step(node: Node, position: Mapping[str, int], proposal: Proposal, forecast:
         granted=proposal.offer.granted,
         strict=proposal.strict,
         shortfalls=proposal.offer.shortfalls,
-        refused=proposal.refused,
+        refused=proposal.refused or any(secret.problem for secret in own_secrets),
         retry=definition.retry,
         timeout=definition.timeout,
         cache=definition.cache,
         cache_expires=definition.cache_expires,
+        secrets=own_secrets,
         docker=definition.docker.explicit() if definition.docker else {},
         images=place.backend.capabilities.images,
     )
@@ -318,11 +332,11 @@ def _edges(node: Node, position: Mapping[str, int]) -> tuple[Edge, ...]:
 
 
 def _code(
-    code: Code, places: Mapping[str | None, Place], store: Store
+    code: Code, places: Mapping[str | None, Place], store: Store, exclude: Sequence[Path]
 ) -> tuple[PlannedCode, UsageError | None]:
     """What the package would hold; the error too, where the run cannot do without one."""
     try:
-        preview = preview_package(Path(code.project), store)
+        preview = preview_package(Path(code.project), store, exclude=exclude)
     except UsageError as error:
         needed = any(place.backend.capabilities.remote for place in places.values())
         return PlannedCode(project=code.project, problem=error.what), error if needed else None

@@ -39,6 +39,14 @@ def _step(step: PlannedStep) -> dict[str, Any]:
         "granted": None if step.granted is None else step.granted.as_json(),
         "shortfalls": [attrs.asdict(shortfall) for shortfall in step.shortfalls],
         "retry": attrs.asdict(step.retry),
+        "secrets": {
+            secret.name: {
+                "source": secret.source,
+                "origin": secret.origin,
+                "problem": None if secret.problem is None else secret.problem.what,
+            }
+            for secret in step.secrets
+        },
         "docker": dict(step.docker),
         "length": step.length,
         "tasks": [attrs.asdict(task) for task in step.tasks],

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from upshift.config.secrets import read_secrets
 from upshift.errors import NotFound
 from upshift.spec.artifact import Artifact
 from upshift.spec.codec import decode
@@ -87,14 +88,20 @@ def replay(spec: TaskSpec, code: Code | None, store: Store) -> Replayed:
         The code as it was, with its package; None: the project as it is now.
     store
         The store with its inputs. What it makes goes to a folder that is removed in the end.
+
+    Raises
+    ------
+    RequestRefused
+        A secret of the step is not there.
     """
     recorded = store.read_result(spec.task, spec.attempt)
+    secrets = read_secrets(spec.secrets, project=spec.code.project)  # they are not in a package
     if code is not None and code.package is not None:
         folder = unpacked(code.package, store)
         spec = attrs.evolve(spec, code=attrs.evolve(code, project=str(folder), package=None))
     if spec.cwd is not None and not os.path.isdir(spec.cwd):
         spec = attrs.evolve(spec, cwd=spec.code.project)
-    result = run_inline(spec, store, into=open_store(scratch.new_folder()), stop=True)
+    result = run_inline(spec, store, secrets=secrets, into=open_store(scratch.new_folder()), stop=True)
     failure = result.failure
     if failure is not None and failure.where is not None:  # as in the project, not where that was unpacked
         where = failure.where.removeprefix(os.path.join(spec.code.project, ""))

@@ -27,6 +27,7 @@ from upshift.engine.options import RunOptions
 from upshift.engine.outcome import raise_unless_completed
 from upshift.engine.places import OpenBackend, Place, Terms, close_places, notices, open_places, settle_terms
 from upshift.engine.reuse import Reuse
+from upshift.engine.secrets import missing_secrets, needed_secrets, secret_files
 from upshift.engine.shipping import Keeper, ship
 from upshift.engine.specs import Shipped, Specs
 from upshift.engine.values import plain_value
@@ -88,7 +89,7 @@ def execute(
     Raises
     ------
     RequestRefused
-        A step asks for what it does not get; nothing has run.
+        A step asks for what it does not get, or for a secret that is not there; nothing has run.
     RunOwned
         Another engine owns the run that is to be finished.
     RunFailed, RunCancelled
@@ -102,12 +103,12 @@ def execute(
         target = places[None].target
         store = open_store(configuration.store_address(target), durability=configuration.durability)
         terms = settle_terms(graph, places, strict=options.strict)
-        walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store))
         missing = missing_secrets(needed_secrets(graph, places, project=code.project).values())
         if missing is not None:
             raise missing
         debug = options.debug and debugged(options.debug, graph, store=store.address, inbox=inbox)
         own = [debug.terms.place] if debug else []
+        walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store))
         run = _Run(
             graph=graph,
             code=code,
@@ -116,14 +117,14 @@ def execute(
             progress=progress,
             places=tuple(dict.fromkeys([*places.values(), *own])),
             terms=terms,
-            walk=walk,
             debugged=debug or None,
+            walk=walk,
             store=store,
             catalog=open_catalog(configuration),
             inbox=inbox,
             keys=Keys(code_named),
             clock=clock or SystemClock(),
-            shipped=ship(code, places.values(), store),
+            shipped=ship(code, places.values(), store, exclude=secret_files(graph, project=code.project)),
         )
         with contextlib.closing(run.catalog), store.claims.held():
             return run.execute(resume)
@@ -142,8 +143,8 @@ class _Run:
     progress: Progress
     places: tuple[Place, ...]
     terms: dict[str, Terms]
-    walk: Walk
     debugged: Debugged | None
+    walk: Walk
     store: Store
     catalog: Catalog
     inbox: SimpleQueue[Any]
@@ -191,6 +192,7 @@ class _Run:
             self.shipped.code if self.shipped else self.code,
             self.store,
             self.inbox,
+            exclude=secret_files(self.graph, project=self.code.project),
             keep=self._keep_code,
             give_up=lambda why: self.progress.notice(f"--same-code will not work for this run: {why}"),
         )
@@ -228,9 +230,9 @@ class _Run:
         return Work(
             walk=self.walk,
             terms=self.terms,
+            debugged=self.debugged,
             places=self.places,
             store=self.store,
-            debugged=self.debugged,
             specs=Specs(
                 self.graph,
                 code=self.code,

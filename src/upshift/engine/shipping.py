@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -17,8 +17,15 @@ from upshift.spec.task import Code
 from upshift.store.store import Store
 
 
-def ship(code: Code, places: Iterable[Place], store: Store) -> Shipped | None:
+def ship(code: Code, places: Iterable[Place], store: Store, *, exclude: Sequence[Path]) -> Shipped | None:
     """Put code and runtime into the store, if any step runs on another machine.
+
+    Parameters
+    ----------
+    code, places, store
+        What to ship, if one of the places is on another machine, and where to.
+    exclude
+        Files that are no code.
 
     Raises
     ------
@@ -30,7 +37,7 @@ def ship(code: Code, places: Iterable[Place], store: Store) -> Shipped | None:
     from upshift.store.packages import make_package
     from upshift.store.runtime import runtime_blob
 
-    package = code.package or make_package(Path(code.project), store).digest
+    package = code.package or make_package(Path(code.project), store, exclude=exclude).digest
     return Shipped(code=attrs.evolve(code, package=package), runtime=runtime_blob(store))
 
 
@@ -48,6 +55,8 @@ class Keeper:
         Where the package goes.
     inbox
         The engine's inbox.
+    exclude
+        Files that are no code.
     keep
         Called by the engine's thread with the code and its package.
     give_up
@@ -60,12 +69,14 @@ class Keeper:
         store: Store,
         inbox: SimpleQueue[Any],
         *,
+        exclude: Sequence[Path],
         keep: Callable[[Code], None],
         give_up: Callable[[str], None],
     ) -> None:
         self._code = code
         self._store = store
         self._inbox = inbox
+        self._exclude = exclude
         self._keep = keep
         self._give_up = give_up
         self._thread: threading.Thread | None = None
@@ -85,7 +96,7 @@ class Keeper:
         from upshift.store.packages import make_package
 
         try:
-            digest = make_package(Path(self._code.project), self._store).digest
+            digest = make_package(Path(self._code.project), self._store, exclude=self._exclude).digest
         except Exception as error:
             # Whatever it is, the run does not need the package; its user is told.
             reason = error.what if isinstance(error, UpshiftError) else repr(error)

@@ -88,6 +88,7 @@ class Specs:
             granted=terms.granted,
             timeout=definition.timeout,
             environment=definition.environment,
+            secrets=definition.secrets,
             launch=definition.launch,
             cwd=None if remote else self._cwd,
             location=definition.location,

@@ -67,7 +67,10 @@ class StepDefinition:
     request, docker, retry
         The settings.
     origins
-        Where each value of the request comes from: field to ``file:line``.
+        Where each value of the request comes from: field to ``file:line``; and each secret, as
+        ``secrets.NAME``.
+    secrets
+        Sources of environment variables, by variable: never their values.
     timeout
         Seconds.
     cache
@@ -90,6 +93,7 @@ class StepDefinition:
     docker: DockerSettings | None = None
     retry: Retry = attrs.field(factory=Retry)
     origins: Mapping[str, str] = attrs.field(factory=dict)
+    secrets: Mapping[str, str] = attrs.field(factory=dict)
     timeout: float | None = None
     cache: bool = True
     cache_expires: float | None = None

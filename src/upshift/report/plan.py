@@ -209,7 +209,7 @@ def _block(
 
 def _details(step: PlannedStep, first_use: str, page: Page) -> list[str]:
     """What is to be said below a step; what holds for each use of its function is said once."""
-    settings = [*_origins(step), *_shortfalls(step), *_limits(step), *_image(step)]
+    settings = [*_origins(step), *_shortfalls(step), *_secrets(step), *_limits(step), *_image(step)]
     if settings and first_use != step.name:
         settings = [("asks", f"as {first_use}", None)]
     details = [*_reasons(step), *settings]
@@ -271,13 +271,24 @@ def _origins(step: PlannedStep) -> Iterable[_Detail]:
 
 
 def _shortfalls(step: PlannedStep) -> Iterable[_Detail]:
-    label, style = ("refused", "red") if step.refused else ("degraded", "yellow")
+    refused = step.granted is None or step.strict
+    label, style = ("refused", "red") if refused else ("degraded", "yellow")
     for shortfall in step.shortfalls:
         if shortfall.field != "image":
             yield label, f"asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}", style
             label = ""
-    if step.refused and not step.shortfalls:
+    if step.granted is None and not step.shortfalls:
         yield label, "the backend cannot run it", style
+
+
+def _secrets(step: PlannedStep) -> Iterable[_Detail]:
+    """Names and sources; a value is nowhere to be seen."""
+    for i, secret in enumerate(step.secrets):
+        label = "secrets" if i == 0 else ""
+        if secret.problem is not None:
+            yield label, secret.problem.what, "red"
+        else:
+            yield label, f"{secret.name} from {secret.source}: {secret.origin}", None
 
 
 def _limits(step: PlannedStep) -> Iterable[_Detail]:
@@ -307,7 +318,7 @@ def _image(step: PlannedStep) -> Iterable[_Detail]:
         return
     said = ", ".join(f"{name}={cut(_plain(value), 40)}" for name, value in step.docker.items())
     unused = [shortfall for shortfall in step.shortfalls if shortfall.field == "image"]
-    style = ("red" if step.refused else "yellow") if unused else None
+    style = ("red" if step.strict else "yellow") if unused else None
     yield "image", said + (f"; not used: {unused[0].why}" if unused else ""), style
 
 

@@ -115,6 +115,8 @@ class TaskSpec:
         Seconds between SIGTERM and SIGKILL.
     environment
         Environment variables of the step.
+    secrets
+        More of them, by the sources of their values: ``env:NAME``, ``file:PATH``.
     image
         Digest of the container image.
     launch
@@ -149,6 +151,7 @@ class TaskSpec:
     timeout: float | None = None
     grace: float = 10.0
     environment: Mapping[str, str] = attrs.field(factory=dict)
+    secrets: Mapping[str, str] = attrs.field(factory=dict)
     image: str | None = None
     launch: Mapping[str, Any] | None = None
     cwd: str | None = None

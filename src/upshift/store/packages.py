@@ -90,7 +90,7 @@ def make_package(project: Path, store: Store, *, exclude: Iterable[Path] = ()) -
     store
         Where the package goes.
     exclude
-        Further folders that are left out.
+        Further folders, and files with secrets, that are left out.
 
     Raises
     ------

@@ -64,7 +64,7 @@ class Scan:
     project
         The project's folder.
     exclude
-        Folders that are left out, wherever they are.
+        Folders, and files with secrets, that are left out, wherever they are.
 
     Attributes
     ----------
@@ -138,6 +138,8 @@ class Scan:
                 self._left_out[path] = "Upshift's own state"
             else:
                 self._folder(path, rules)
+        elif (status.st_dev, status.st_ino) in self._excluded:
+            self._left_out[path] = "the secret of a step"
         elif stat.S_ISREG(status.st_mode):
             self._add(name, entry.path, status)
         else:

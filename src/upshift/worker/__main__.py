@@ -34,6 +34,7 @@ def main() -> NoReturn:
 def _run(path: Path, store_address: str | None) -> int:
     import attrs
 
+    from upshift.config.secrets import read_secrets
     from upshift.errors import UpshiftError
     from upshift.spec import TaskSpec, from_json
     from upshift.store.store import open_store
@@ -52,6 +53,7 @@ def _run(path: Path, store_address: str | None) -> int:
                 f"attempt {spec.attempt} of {spec.task} has a result already",
                 fix="A result never changes. Set another attempt in the spec to run it again.",
             )
+        secrets = read_secrets(spec.secrets, project=spec.code.project)
     except OSError as error:
         return _complain(f"cannot read {path}: {error.strerror}")
     except ValueError as error:
@@ -75,7 +77,7 @@ def _run(path: Path, store_address: str | None) -> int:
         supervisor.cancel(spec.task, spec.attempt, spec.grace)
 
     loop.watch(reader, stop)
-    supervisor.start(spec, store, starter)
+    supervisor.start(spec, store, starter, secrets)
     while supervisor.busy:
         loop.turn()
     result = store.read_result(spec.task, spec.attempt)

@@ -25,6 +25,7 @@ from upshift.worker.cpus import CpuSet
 from upshift.worker.limits import HostMemory, MemoryLimit
 from upshift.worker.logs import Log
 from upshift.worker.loop import Loop, Timer
+from upshift.worker.masking import Mask
 from upshift.worker.sampling import Sampler
 from upshift.worker.step import Outcome, Seen
 
@@ -108,6 +109,7 @@ class Attempt:
         host: Mapping[str, str],
         host_memory: HostMemory,
         supervisor: str,
+        secrets: Mapping[str, str],
     ) -> None:
         self.spec = spec
         self.pid = 0
@@ -124,7 +126,8 @@ class Attempt:
         self._exiting = Timer(self._kill)
         self._over = False
         self._scratch = scratch.unused()
-        self._memory, bounds = self._bounds(supervisor)
+        self._mask = Mask(secrets.values()) if secrets else None
+        self._memory, bounds = self._bounds(supervisor, secrets)
         self._bound_cpus = bounds.cpus or ()
         self._started = time.time()
         self._clock = time.monotonic()
@@ -132,10 +135,11 @@ class Attempt:
 
     # -- starting ---------------------------------------------------------------------------------
 
-    def _bounds(self, supervisor: str) -> tuple[MemoryLimit | None, Confinement]:
+    def _bounds(self, supervisor: str, secrets: Mapping[str, str]) -> tuple[MemoryLimit | None, Confinement]:
         spec, granted = self.spec, self.spec.granted
         environment = {
             **spec.environment,
+            **secrets,
             MARKER: supervisor,
             scratch.VARIABLE: self._scratch,
             claims.VARIABLE: self._store.claims.file(),
@@ -174,6 +178,7 @@ class Attempt:
             log,
             self.log_path,
             lambda size: self._watcher.log_grew(self, size),
+            mask=self._mask,
         )
         self._sampler = Sampler(self._loop, self.pid, self._store.series_path(task, number), baseline)
         if self._memory is not None:
@@ -317,7 +322,7 @@ class Attempt:
             attempt=spec.attempt,
             status=status,
             outputs=outputs,
-            failure=failure,
+            failure=self._mask.failure(failure) if failure and self._mask else failure,
             started=self._started,
             ended=self._started + seconds,
             node=os.uname().nodename,

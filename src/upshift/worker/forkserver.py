@@ -169,7 +169,7 @@ class ForkServer:
         self._nursery = Nursery(
             self._loop, exited=exited, changed=self._dispatch, kin=lambda: self._fresh.live
         )
-        self._waiting: collections.deque[tuple[TaskSpec, Store]] = collections.deque()
+        self._waiting: collections.deque[tuple[TaskSpec, Store, Mapping[str, str]]] = collections.deque()
         self._cancelled: dict[Key, float] = {}
         self._listener = sockets.private(listener)
         self._engines: set[Peer] = set()
@@ -203,21 +203,23 @@ class ForkServer:
 
     # -- what an engine asks for ------------------------------------------------------------------
 
-    def _do_run(self, engine: Peer, store: str, spec: str, durability: str) -> None:
+    def _do_run(
+        self, engine: Peer, store: str, spec: str, durability: str, secrets: Mapping[str, str]
+    ) -> None:
         opened = self._stores.get(store)
         if opened is None:
             opened = self._stores[store] = open_store(store, durability=durability)
             self._nursery.open(store, durability)
-        self._waiting.append((opened.read_spec(spec), opened))
+        self._waiting.append((opened.read_spec(spec), opened, secrets))
         self._dispatch()
 
     def _dispatch(self) -> None:
         """Start what waits, as far as there are processes for it; have one more than is needed."""
         while self._waiting and (self._nursery.ready() or self._nursery.unsafe is not None):
-            spec, store = self._waiting.popleft()
+            spec, store, secrets = self._waiting.popleft()
             starter = self._nursery if self._nursery.ready() else self._fresh
             try:
-                self._supervisor.start(spec, store, starter)
+                self._supervisor.start(spec, store, starter, secrets)
             except OSError as error:
                 name = handle(self._place.name, spec.task, spec.attempt)
                 problem = f"no process could be started: {error}"
@@ -244,7 +246,7 @@ class ForkServer:
         self._nursery.preload(code, module)
 
     def _keys(self) -> list[Key]:
-        waiting = [(spec.task, spec.attempt) for spec, _ in self._waiting]
+        waiting = [(spec.task, spec.attempt) for spec, _, _ in self._waiting]
         return [*self._supervisor.attempts, *waiting]
 
     # -- as the watcher of the attempts -----------------------------------------------------------

@@ -17,16 +17,19 @@ from upshift.worker import proc
 from upshift.worker.confine import host_facts
 from upshift.worker.context import current
 from upshift.worker.debugging import Left, debugged
+from upshift.worker.masking import Mask
 from upshift.worker.randomness import Randomness
 from upshift.worker.sampling import used
 from upshift.worker.step import perform
 
 
-def run_inline(spec: TaskSpec, store: Store, *, into: Store | None = None, stop: bool) -> TaskResult:
+def run_inline(
+    spec: TaskSpec, store: Store, *, secrets: Mapping[str, str], into: Store | None = None, stop: bool
+) -> TaskResult:
     """Run one attempt here and now; its result is returned, not recorded.
 
-    Standard input and output are the terminal's. Time and memory are not limited: a person who thinks
-    takes long.
+    Standard input and output are the terminal's, and secrets are not masked there. Time and memory
+    are not limited: a person who thinks takes long.
 
     Parameters
     ----------
@@ -34,6 +37,8 @@ def run_inline(spec: TaskSpec, store: Store, *, into: Store | None = None, stop:
         The task contract.
     store
         Where the inputs are.
+    secrets
+        Values of the step's secrets, by variable.
     into
         Where the outputs go; None: beside the inputs.
     stop
@@ -51,11 +56,13 @@ def run_inline(spec: TaskSpec, store: Store, *, into: Store | None = None, stop:
 
     began, clock, cpu = time.time(), time.monotonic(), time.process_time()
     resident = proc.resident()[0]
-    with _as_the_step(spec):
+    with _as_the_step(spec, secrets):
         outputs, failure = perform(spec, store, Randomness(), call=call, into=into)
     status = "completed" if failure is None else "failed"
     if interrupted:
         status, failure = "cancelled", Failure(reason="cancelled", message="the debugger was left")
+    if failure is not None:
+        failure = Mask(secrets.values()).failure(failure)
     seconds, host = time.monotonic() - clock, host_facts()
     return TaskResult(
         task=spec.task,
@@ -86,12 +93,12 @@ def run_inline(spec: TaskSpec, store: Store, *, into: Store | None = None, stop:
 
 
 @contextmanager
-def _as_the_step(spec: TaskSpec) -> Iterator[None]:
+def _as_the_step(spec: TaskSpec, secrets: Mapping[str, str]) -> Iterator[None]:
     """The step's environment, folder and Ctrl-C, for a while."""
     environment, folder = dict(os.environ), os.getcwd()
     main = threading.current_thread() is threading.main_thread()
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
-    os.environ.update(spec.environment)
+    os.environ.update({**spec.environment, **secrets})
     if spec.request.gpu_count == 0:
         os.environ.update(HIDDEN)
     current.enter(spec)

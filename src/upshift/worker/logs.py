@@ -9,6 +9,7 @@ from pathlib import Path
 
 from upshift.worker.frames import Frames
 from upshift.worker.loop import Loop, Timer
+from upshift.worker.masking import Mask, Masking
 
 CHUNK = 1 << 16
 QUIET = 0.02
@@ -20,11 +21,21 @@ FRAME = 0.25
 class Log:
     """Copies a pipe to a file, and says so. Of progress bars only some frames are kept, and the last one.
 
+    Secrets are masked before anything else is done with what was printed.
+
     The file is only there if something was printed. When it cannot be written (the disk is full),
     the step goes on and the rest of its output is lost; ``problem`` says why.
     """
 
-    def __init__(self, loop: Loop, pipe: int, path: Path, grew: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        pipe: int,
+        path: Path,
+        grew: Callable[[int], None],
+        *,
+        mask: Mask | None = None,
+    ) -> None:
         self.size = 0
         self.problem: str | None = None
         self._loop = loop
@@ -33,6 +44,7 @@ class Log:
         self._grew = grew
         self._file: int | None = None
         self._notice: Timer | None = None
+        self._masking = Masking(mask) if mask is not None else None
         self._frames = Frames()
         self._frame: Timer | None = None
         os.set_blocking(pipe, False)
@@ -44,6 +56,8 @@ class Log:
         while self._open and self._read():
             continue
         self._stop()
+        if self._masking is not None:
+            self._take(self._masking.end())
         self._write(self._frames.end())
         for timer in (self._notice, self._frame):
             if timer is not None:
@@ -64,11 +78,14 @@ class Log:
         if not data:
             self._stop()
             return False
+        self._take(data if self._masking is None else self._masking.feed(data))
+        return True
+
+    def _take(self, data: bytes) -> None:
         self._write(self._frames.feed(data))
         if self._frame is None and self._frames.unsettled:
             self._write(self._frames.frame())
             self._frame = self._loop.after(FRAME, self._settle)
-        return True
 
     def _settle(self) -> None:
         self._frame = None

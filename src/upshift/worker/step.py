@@ -264,10 +264,21 @@ def _save(spec: TaskSpec, value: object, store: Store) -> dict[str, Artifact]:
             f"step {spec.task.step} declares {len(outputs)} outputs and returned {got}",
             fix=f"Return a tuple of {len(outputs)}, or change the annotation of what it returns.",
         )
+    _warn_of_secrets(spec, values)
     return {
         output.name: artifacts.save(item, store, by_item=output.by_item, name=_called(output.name))
         for output, item in zip(outputs, values, strict=True)
     }
+
+
+def _warn_of_secrets(spec: TaskSpec, values: tuple[object, ...]) -> None:
+    """Say so in the log where a text that the step returns holds a secret: it is stored as it is."""
+    for output, item in zip(spec.outputs, values, strict=True):
+        for name in spec.secrets:
+            if isinstance(item, str) and (secret := os.environ.get(name)) and secret in item:
+                sys.stderr.write(
+                    f"upshift: the output {output.name!r} holds the secret {name}; it is stored as it is\n"
+                )
 
 
 def _called(output: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from upshift.spec import TaskId, TaskSpec
 from upshift.store.store import Store
 from upshift.worker.attempt import Attempt, Starter, Watcher
@@ -38,8 +40,17 @@ class Supervisor:
         """Whether a step process is left, be its attempt over or not."""
         return bool(self._by_pid)
 
-    def start(self, spec: TaskSpec, store: Store, starter: Starter) -> None:
+    def start(
+        self, spec: TaskSpec, store: Store, starter: Starter, secrets: Mapping[str, str] | None = None
+    ) -> None:
         """Start an attempt. The watcher hears of it from now on.
+
+        Parameters
+        ----------
+        spec, store, starter
+            What to run, and how.
+        secrets
+            Values of the step's secrets, by variable.
 
         Raises
         ------
@@ -60,6 +71,7 @@ class Supervisor:
             host=self._host,
             host_memory=self._kills,
             supervisor=self._name,
+            secrets=secrets or {},
         )
         self.attempts[spec.task, spec.attempt] = self._by_pid[attempt.pid] = attempt
 

@@ -197,7 +197,7 @@ def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
         (lambda: step(retries=True), ["retries=True makes no sense"]),
         (lambda: step(name="a/b"), ["name='a/b' makes no sense"]),
         (lambda: step(on=""), ["on='' makes no sense"]),
-        (lambda: step(secrets={"T": "env:T"}), ["secrets are not available yet"]),
+        (lambda: step(secrets={"T": "T"}), ["secrets['T'] does not say where the value comes from"]),
         (lambda: pipeline(on_failure="ignore"), ["on_failure='ignore'", '"stop" or "continue"']),
         (lambda: pipeline(tags=[1]), ["tags=[1] makes no sense"]),
         (lambda: pipeline(strict=1), ["strict=1 makes no sense"]),

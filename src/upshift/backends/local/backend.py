@@ -19,6 +19,7 @@ from upshift.backends.base import (
     Sink,
     Started,
     refuse_options,
+    secrets_of,
 )
 from upshift.backends.local import link as links
 from upshift.backends.local.link import Link
@@ -37,7 +38,11 @@ class LocalBackend:
 
     name: ClassVar[str] = "local"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        fields=frozenset({"cpu_count", "memory"}), images=False, remote=False, strict=False
+        fields=frozenset({"cpu_count", "memory"}),
+        secrets=frozenset({"env", "file"}),
+        images=False,
+        remote=False,
+        strict=False,
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
@@ -135,8 +140,13 @@ class LocalBackend:
         handle = forkserver.handle(server.place.name, job.spec.task, job.spec.attempt)
         with self._changed:
             self._running[handle] = server.place.name
+        spec = job.spec
         try:
-            server.say("run", store=self._store, spec=job.spec_path, durability=job.spec.durability)
+            # Read when it is needed, and after the fork: no process but the server and the step has it.
+            secrets = secrets_of(spec)
+            server.say(
+                "run", store=self._store, spec=job.spec_path, durability=spec.durability, secrets=secrets
+            )
         except BackendError:
             with self._changed:
                 self._running.pop(handle, None)
