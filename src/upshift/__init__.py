@@ -106,12 +106,24 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'upshift' has no attribute {name!r}")
+        raise _missing(name)
     import importlib
 
     value = getattr(importlib.import_module(_HOMES.get(name, "upshift.errors")), name)
     globals()[name] = value  # the next use finds it at once
     return value
+
+
+def _missing(name: str) -> Exception:
+    import sys
+
+    from upshift.config.later import name_to_come
+
+    text = name_to_come(name)
+    # ``from upshift import …`` has words of its own for an AttributeError; hasattr() knows nothing else.
+    if text is not None and sys._getframe(2).f_code.co_name == "_handle_fromlist":
+        return ImportError(text, name=__name__)
+    return AttributeError(text or f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ from typing import cast
 
 from upshift.backends.base import Backend, Provider, Sink
 from upshift.config.configuration import Target
+from upshift.config.later import BACKENDS
 from upshift.errors import ConfigError, NotFound, suggestion
 
 GROUP = "upshift.backends"
@@ -18,6 +19,8 @@ BUILT_IN = {
     "local": "upshift.backends.local:LocalBackend",
 }
 """Where each built-in backend is. None is imported before it is used."""
+
+_FOR_TESTS = ("fake",)
 
 
 def open_backend(target: Target, *, store: str, sink: Sink) -> Backend:
@@ -45,8 +48,8 @@ def open_backend(target: Target, *, store: str, sink: Sink) -> Backend:
 
 
 def backend_names() -> list[str]:
-    """The names of all backends that are there."""
-    return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+    """The names of all backends that do real work."""
+    return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))} - {*_FOR_TESTS})
 
 
 def _provider(target: Target) -> Provider:
@@ -63,6 +66,11 @@ def _provider(target: Target) -> Provider:
                 why=str(error),
                 fix="Install the package that registers it anew, or fix it.",
             ) from error
+    if name in BACKENDS:
+        raise NotFound(
+            f"target {target.name!r} asks for the backend {name!r}, which is not in this version of Upshift",
+            fix=f"Backends: {', '.join(backend_names())}.",
+        )
     raise NotFound(
         f"no backend is named {name!r}, which target {target.name!r} asks for",
         fix=f"{suggestion(name, backend_names())}\n"

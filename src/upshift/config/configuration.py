@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from upshift.config.home import home
+from upshift.config.later import BACKENDS
 from upshift.errors import ConfigError, NotFound, suggestion
 
 DURABILITIES = ("process", "power")
@@ -87,11 +88,15 @@ class Configuration:
             return self.targets[name]
         if name == "local":
             return Target(name="local", backend="local")
-        raise NotFound(
-            f"no target is named {name!r}",
-            where=str(self.source) if self.source else None,
-            fix=suggestion(name, {*self.targets, "local"}),
-        )
+        known = sorted({*self.targets, "local"})
+        where = str(self.source) if self.source else None
+        if name in BACKENDS:
+            raise NotFound(
+                f"no target is named {name!r}, and the backend {name!r} is not in this version of Upshift",
+                where=where,
+                fix=f"Steps run on this machine: leave it out. Targets: {', '.join(known)}.",
+            )
+        raise NotFound(f"no target is named {name!r}", where=where, fix=suggestion(name, known))
 
     def store_address(self, target: Target) -> str:
         """Folder or URL of the store that ``target`` uses."""

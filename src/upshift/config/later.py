@@ -1,0 +1,30 @@
+"""What users of other tools look for and this version does not have: what to do meanwhile."""
+
+from __future__ import annotations
+
+_HERE = "Steps run on this machine: leave it out, and ask with @resources or ResourceSettings."
+_LAUNCHER = (
+    "A step is one process: start the launcher in it, subprocess.run([{command}, …], check=True), and return"
+    " what it wrote as a pathlib.Path."
+)
+_NAMES = {
+    "FlowSpec": "Write the steps as functions with @step, and a function with @pipeline that calls them.",
+    "batch": _HERE,
+    "cleanup_memory": "A step's memory ends with its process. Inside a step: gc.collect().",
+    "gpu_profile": "CPU time and memory of every step are recorded: upshift show.",
+    "kubernetes": _HERE,
+    "log": "Print it in the step: upshift logs shows what a step has printed.",
+    "parallel": "STEP.map(items) runs one task for each item.",
+    "run_with_accelerate": _LAUNCHER.format(command='"accelerate", "launch"'),
+    "run_with_torchrun": _LAUNCHER.format(command='"torchrun"'),
+    "slurm": _HERE,
+}
+
+BACKENDS = ("aws-batch", "docker", "kubernetes", "ray", "slurm")
+"""Backends that are not there yet."""
+
+
+def name_to_come(name: str) -> str | None:
+    """Why there is no ``upshift.NAME`` and what to do meanwhile; None: nor will there be one."""
+    advice = _NAMES.get(name)
+    return None if advice is None else f"{name} is not in this version of Upshift. {advice}"

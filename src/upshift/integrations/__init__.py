@@ -1,0 +1,1 @@
+"""Import paths that users of other tools know."""

@@ -1,0 +1,1 @@
+"""As ``zenml.integrations.huggingface``."""

@@ -1,0 +1,78 @@
+"""Names that users of other tools look for: what is not there yet says so, and what to do meanwhile."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+import upshift
+from upshift import LoadError, NotFound
+from upshift.authoring.loading import load_module
+from upshift.backends.registry import backend_names, open_backend
+from upshift.config.configuration import Configuration, Target
+from upshift.config.later import BACKENDS
+
+TO_COME = [
+    "FlowSpec",
+    "batch",
+    "cleanup_memory",
+    "gpu_profile",
+    "kubernetes",
+    "log",
+    "parallel",
+    "run_with_accelerate",
+    "run_with_torchrun",
+    "slurm",
+]
+
+
+@pytest.mark.parametrize("name", TO_COME)
+def test_a_name_to_come_says_so_however_it_is_asked_for(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"^{name} is not in this version of Upshift\. \S+"):
+        exec(f"from upshift import {name}")
+    with pytest.raises(AttributeError, match=rf"^{name} is not in this version of Upshift\. \S+"):
+        getattr(upshift, name)
+    assert not hasattr(upshift, name)
+    assert name not in dir(upshift)
+
+
+def test_any_other_name_is_just_unknown() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'Flow'"):
+        exec("from upshift import Flow")
+    with pytest.raises(AttributeError, match="has no attribute 'Flow'"):
+        upshift.Flow  # type: ignore[attr-defined]  # noqa: B018
+    exec("from upshift import errors, config")
+
+
+def test_the_import_path_of_another_tool_says_so_too() -> None:
+    steps = importlib.import_module("upshift.integrations.huggingface.steps")
+    with pytest.raises(ImportError, match="run_with_accelerate is not in this version"):
+        exec("from upshift.integrations.huggingface.steps import run_with_accelerate")
+    assert not hasattr(steps, "no_such_name")
+
+
+def test_a_file_that_needs_such_a_name_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "flow_to_come.py"
+    file.write_text("import upshift\nfrom upshift import FlowSpec\n")
+    with pytest.raises(LoadError, match="not in this version of Upshift") as caught:
+        load_module(file)
+    assert caught.value.where == f"{file}:2"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_to_come_is_no_misspelling(name: str) -> None:
+    with pytest.raises(NotFound, match=f"the backend {name!r} is not in this version of Upshift"):
+        Configuration().target(name)
+    with pytest.raises(NotFound, match="not in this version of Upshift"):
+        open_backend(Target(name="cluster", backend=name), store="/nowhere", sink=lambda event: None)
+
+
+def test_the_backend_for_tests_is_not_offered() -> None:
+    assert "fake" not in backend_names()
+    assert "local" in backend_names()
+    with pytest.raises(NotFound) as caught:
+        open_backend(Target(name="t", backend="locl"), store="/nowhere", sink=lambda event: None)
+    assert "fake" not in str(caught.value)
+    assert "Did you mean 'local'?" in str(caught.value)
