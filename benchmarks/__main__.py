@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from benchmarks import array, chain, fan_out, install, profile, startup
+from benchmarks import array, chain, fan_out, install, profile, reuse, startup
 from benchmarks.harness import Effort, Report, Row
 from benchmarks.page import chart, figure, page
 
@@ -21,6 +21,7 @@ MEASUREMENTS = {
     "chain": chain.measure,
     "profile": profile.measure,
     "fan_out": fan_out.measure,
+    "reuse": reuse.measure,
     "array": array.measure,
     "startup": startup.measure,
     "install": install.measure,
