@@ -94,7 +94,13 @@ def run(
     _send(sightings, seen)
     os.set_blocking(sightings, False)
     stacks.tell(sightings)
-    outputs, failure = perform(spec, store, randomness, check=lambda: _compare(seen, spec, bounds))
+    held: list[object] = []  # mapped inputs stay so until the peak is known, which they do not count in
+
+    def call(function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+        held.append((args, kwargs))
+        return function(*args, **kwargs)
+
+    outputs, failure = perform(spec, store, randomness, check=lambda: _compare(seen, spec, bounds), call=call)
     _flush()
     high, (_, now_shared) = proc.high_water(), proc.resident()
     peak = max(0, high - resident - max(0, now_shared - shared))
