@@ -195,7 +195,7 @@ def test_a_run_without_cache_is_resumed_without_cache(project: Project) -> None:
     project.upshift("run", "pipeline.py", "--no-cache", expect=1)
     assert (times(project, "first.log"), times(project, "second.log")) == (2, 2)
     Path(project.folder, "go").touch()
-    rebuilt = project.python("-m", "upshift.store.rebuild")
+    rebuilt = project.upshift("gc", "--rebuild-catalog")
     assert "2 runs" in rebuilt.out
     project.upshift("resume", "latest")
     # What this run did is kept, and what another run did is not taken.

@@ -21,6 +21,9 @@ _COMMANDS = {
         "upshift.cli.show:show", "Show a run: steps, times, hardware asked to used, failures."
     ),
     "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
+    "gc": LazyCommand(
+        "upshift.cli.gc:gc", "Free space: remove what no run refers to, and the runs that you name."
+    ),
     "replay": LazyCommand("upshift.cli.replay:replay", "Run one task of a run again, under a debugger."),
 }
 

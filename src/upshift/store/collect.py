@@ -49,6 +49,10 @@ class Tally:
         self.counts[kind] += number
         self.bytes[kind] += size
 
+    def by_kind(self) -> dict[str, tuple[int, int]]:
+        """How many and how many bytes, by kind."""
+        return {kind: (number, self.bytes[kind]) for kind, number in self.counts.items() if number}
+
     def __iadd__(self, other: Tally) -> Tally:
         self.counts.update(other.counts)
         self.bytes.update(other.bytes)
@@ -66,11 +70,21 @@ class Collected:
         values, code packages and runtimes), ``temporary``.
     live
         Runs that were to go, and stay because somebody works on them.
+    wanted
+        Digests of the content that is kept.
     """
 
     removed: Tally = attrs.field(factory=Tally)
     kept: Tally = attrs.field(factory=Tally)
     live: set[str] = attrs.field(factory=set)
+    wanted: set[bytes] = attrs.field(factory=set, repr=False)
+
+    def __iadd__(self, other: Collected) -> Collected:
+        self.removed += other.removed
+        self.kept += other.kept
+        self.live |= other.live
+        self.wanted |= other.wanted
+        return self
 
 
 def collect(
@@ -131,6 +145,7 @@ class _Collector:
             self._clear()
             self._sweep_blobs()
             self._sweep_temporary()
+        self._done.wanted = self._references.blobs | self._claimed.blobs
         return self._done
 
     @contextlib.contextmanager
@@ -244,6 +259,8 @@ class _Collector:
     def _clear_run(self, run: str, wanted: set[str]) -> None:
         folder = f"{self._runs}/{run}"
         marker = f"{folder}/{REMOVED}"
+        if self._dry and not os.path.exists(marker):
+            marker = f"{folder}/run.json"
         size = 0
         left: set[str] = set()
         went: set[str] = set()

@@ -23,7 +23,7 @@ from upshift.spec.task import TaskId, TaskResult
 from upshift.store.catalog import Catalog
 from upshift.store.claimed import Claimed
 from upshift.store.endings import read_ending
-from upshift.store.history_records import UNFINISHED, attempt_of
+from upshift.store.history_records import UNFINISHED, UNKNOWN, attempt_of
 from upshift.store.records import REMOVED
 from upshift.store.rows import AttemptRow, RunRow, TaskRow
 from upshift.store.store import Store
@@ -96,7 +96,7 @@ def rebuild(
             if run in claimed.runs or (old is not None and old.status in UNFINISHED):
                 continue
             try:
-                rows = _rows(run, store)
+                rows = _with_backends(_rows(run, store), catalog if old else None)
             except ValueError as error:
                 damaged[run] = str(error)
                 continue
@@ -160,6 +160,18 @@ def _rows(run: str, store: Store) -> Rows | None:
     attempts = {(r.task, r.attempt): attempt_of(r) for r in results if r.task in tasks}
     attempts |= {(attempt.task, attempt.number): attempt for attempt in ending.attempts}
     return run, row, list(tasks.values()), list(attempts.values())
+
+
+def _with_backends(rows: Rows | None, catalog: Catalog | None) -> Rows | None:
+    """With what the catalog knows of attempts whose results do not say which backend made them."""
+    if rows is None or catalog is None or all(attempt.backend != UNKNOWN for attempt in rows[3]):
+        return rows
+    known = {(attempt.task, attempt.number): attempt.backend for attempt in catalog.attempts(rows[0])}
+    attempts = [
+        attrs.evolve(a, backend=known.get((a.task, a.number), UNKNOWN)) if a.backend == UNKNOWN else a
+        for a in rows[3]
+    ]
+    return (*rows[:3], attempts)
 
 
 def _tasks(results: Iterable[TaskResult]) -> Iterator[TaskRow]:

@@ -52,7 +52,7 @@ def test_python_minus_m_is_the_same_command() -> None:
     ("args", "expected"),
     [
         (["shwo"], "No such command 'shwo'. Did you mean 'show'?"),
-        (["zzzzzz"], "No such command 'zzzzzz'. Commands: run, plan, resume, cancel, runs, show, logs."),
+        (["zzzzzz"], "No such command 'zzzzzz'. Commands: run, plan, resume, cancel, runs, show, logs"),
         (["run", "--no-cahce", "x.py"], "--no-cache"),
         (["run"], "Missing argument 'FILE[:PIPELINE]'"),
         (["runs", "--limit", "0"], "0 is not in the range x>=1"),

@@ -65,20 +65,29 @@ def remove(folder: str) -> None:
 
 def sweep() -> None:
     """Remove the folders of processes that were killed."""
+    for folder in left_over():
+        remove(folder)
+
+
+def left_over() -> Iterator[str]:
+    """The folders of processes that were killed; nobody takes one while it is looked at."""
     try:
         names = os.listdir(place())
     except OSError:  # there are none
         return
     for name in names:
         path = str(place() / name)
-        # Who cannot tell whether a folder is in use, as on a file system without locks, leaves it.
-        with contextlib.suppress(OSError):
+        try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
+        except OSError:  # somebody else was faster
+            continue
+        try:
+            # Who cannot tell whether a folder is in use, as on a file system without locks, leaves it.
+            with contextlib.suppress(OSError):
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove(path)
-            finally:
-                os.close(folder)
+                yield path
+        finally:
+            os.close(folder)
 
 
 @functools.cache

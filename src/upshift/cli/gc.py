@@ -1,0 +1,121 @@
+"""``upshift gc``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from upshift.engine.gc import Choice
+    from upshift.report.cleaned import Ticker
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    from upshift.config.spans import parse_span
+
+    try:
+        return None if value is None else parse_span(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+@click.command()
+@click.option("-n", "--dry-run", is_flag=True, help="Say what would be removed; change nothing.")
+@click.option(
+    "--older-than", metavar="AGE", callback=_seconds,
+    help="Remove runs that ended longer ago than this: 30d, 12h, 2w.",
+)  # fmt: skip
+@click.option(
+    "--keep-last", metavar="N", type=click.IntRange(min=1),
+    help="Remove runs but the newest N of each pipeline. With --older-than: runs of which both is true.",
+)  # fmt: skip
+@click.option("--pipeline", metavar="NAME", help="With these two: only runs of this pipeline.")
+@click.option("--run", "runs", metavar="RUN", multiple=True, help="Remove this run. Repeatable.")
+@click.option(
+    "--rebuild-catalog", is_flag=True, help="Remove nothing; make the catalog anew from the stores."
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def gc(
+    dry_run: bool,
+    older_than: float | None,
+    keep_last: int | None,
+    pipeline: str | None,
+    runs: tuple[str, ...],
+    rebuild_catalog: bool,
+    as_json: bool,
+) -> int:
+    """Free space: remove what no run refers to, and the runs that you name.
+
+    Without options no run is removed. A live run, and what a running process needs, is never touched.
+    """
+    from upshift.engine.gc import Choice
+    from upshift.errors import UsageError
+    from upshift.report.cleaned import Ticker
+
+    choice = Choice(runs=runs, pipeline=pipeline, keep_last=keep_last, older_than=older_than)
+    ticker = Ticker(sys.stderr)
+    if rebuild_catalog:
+        if dry_run or choice != Choice():
+            raise UsageError("--rebuild-catalog goes alone, or with --json", fix="Run gc once for each.")
+        return _rebuild(ticker, as_json=as_json)
+    if runs and Choice(runs=runs) != choice:
+        raise UsageError(
+            "--run names runs, and --older-than, --keep-last and --pipeline choose among all of them",
+            fix="Run gc once for each.",
+        )
+    return _clean(choice, ticker, dry_run=dry_run, as_json=as_json)
+
+
+def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> int:
+    import json
+
+    from upshift.config.configuration import load_configuration
+    from upshift.config.home import home
+    from upshift.engine import gc
+    from upshift.report.cleaned import cleaned_json, cleaned_text
+
+    configuration = load_configuration()
+    try:
+        cleaned = gc.gc(configuration, choice, dry_run=dry_run, tell=ticker)
+    finally:
+        ticker.close()
+    if not cleaned.stores and not home().exists() and not as_json:
+        click.echo(f"Nothing to remove: there is no store yet, and no {home()}.")
+        return 0
+    collected = cleaned.collected
+    say = cleaned_json if as_json else cleaned_text
+    said = say(
+        collected.removed.by_kind(),
+        collected.kept.by_kind(),
+        live=sorted(collected.live),
+        missing=cleaned.missing,
+        dry_run=dry_run,
+    )
+    click.echo(json.dumps(said, indent=2) if as_json else said)
+    return 0
+
+
+def _rebuild(ticker: Ticker, *, as_json: bool) -> int:
+    import json
+
+    from upshift.config.configuration import load_configuration
+    from upshift.engine import gc
+    from upshift.report.cleaned import rebuilt_json, rebuilt_text
+
+    try:
+        rebuilt, aside, missing = gc.rebuild_catalog(load_configuration(), ticker)
+    finally:
+        ticker.close()
+    say = rebuilt_json if as_json else rebuilt_text
+    said = say(
+        rebuilt.runs,
+        dropped=rebuilt.dropped,
+        interrupted=list(rebuilt.interrupted),
+        damaged=rebuilt.damaged,
+        aside=None if aside is None else str(aside),
+        missing=list(missing),
+    )
+    click.echo(json.dumps(said, indent=2) if as_json else said)
+    return 1 if rebuilt.damaged else 0

@@ -1,0 +1,138 @@
+"""What killed processes left in ``UPSHIFT_HOME``, and what is only remembered there to save time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from upshift.config.home import home
+from upshift.engine.control import socket_path
+from upshift.errors import RunOwned, StoreUnavailable
+from upshift.store.collect import ABANDONED, Tally
+from upshift.store.files import available, stale
+from upshift.store.lease import Lease, held
+from upshift.store.references import files_of
+from upshift.store.serializers import scratch
+from upshift.worker import forkserver, proc
+from upshift.worker.confine import MARKER
+
+FORGOTTEN = 30 * 86_400.0
+"""Seconds after which an answer that nobody has worked out anew is worked out again at its next use."""
+
+
+def tidy(wanted: Collection[bytes], *, dry_run: bool) -> Tally:
+    """Remove it; give how much there was. Whatever a process that lives has, stays.
+
+    Parameters
+    ----------
+    wanted
+        Digests of the content that some run refers to.
+    dry_run
+        Whether to change nothing.
+
+    Raises
+    ------
+    StoreUnavailable
+        The home cannot be read or written.
+    """
+    tally = Tally()
+    if not home().is_dir():
+        return tally
+    with available("cleaned", str(home())):
+        for kind, folders in (("scratch", scratch.left_over()), ("unpacked", _unpacked(wanted))):
+            for folder in folders:
+                tally.add(kind, _bytes(folder))
+                if not dry_run:
+                    scratch.remove(folder)
+        for path in [*_drafts(), *_memos()]:
+            _remove(path, "memos", tally, dry_run=dry_run)
+        for place in _dead_servers():
+            for file in (place.errors, place.socket, place.lock):
+                _remove(str(file), "processes", tally, dry_run=dry_run)
+        for run in _runs():
+            if not held(run):
+                _release(run, tally, dry_run=dry_run)
+    return tally
+
+
+def _unpacked(wanted: Collection[bytes]) -> Iterator[str]:
+    """Copies of code packages that no run has any more."""
+    for folder in _entries("code"):
+        with contextlib.suppress(ValueError):  # nothing that Upshift has put there
+            if bytes.fromhex(folder.name) not in wanted:
+                yield str(folder)
+
+
+def _memos() -> Iterator[str]:
+    for folder in ("memo", "fingerprints"):
+        for path in _entries(folder):
+            with contextlib.suppress(FileNotFoundError):
+                limit = ABANDONED if path.name.startswith(".") else FORGOTTEN
+                if _age(path) > limit:
+                    yield str(path)
+
+
+def _drafts() -> Iterator[str]:
+    """Catalogs that somebody was killed making."""
+    for path, _ in stale(str(home()), ABANDONED):
+        if os.path.basename(path).startswith(".catalog.db."):
+            yield path
+
+
+def _dead_servers() -> Iterator[forkserver.Place]:
+    """Fork servers that died, with everything below them. A dead one of which something lives is left to
+    whoever resumes its run, and kills that first."""
+    for path in _entries("forkservers"):
+        place = forkserver.Place(path.stem)
+        if path.suffix != ".lock" or _age(path) < ABANDONED:  # a young one may be about to lock it
+            continue
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            if not any(proc.holders(str(path), f"{MARKER}={place.name}")):
+                yield place
+
+
+def _runs() -> set[str]:
+    """Runs with a lease, or an engine's socket, that nobody may have any more."""
+    return {path.stem for folder in ("leases", "engines") for path in _entries(folder)}
+
+
+def _release(run: str, tally: Tally, *, dry_run: bool) -> None:
+    paths = [path for path in (socket_path(run), home() / "leases" / f"{run}.lock") if path.exists()]
+    if dry_run:
+        for path in paths:
+            tally.add("processes", path.lstat().st_size)
+        return
+    with contextlib.suppress(RunOwned, StoreUnavailable), Lease(run):
+        for path in paths:
+            tally.add("processes", path.lstat().st_size)
+        socket_path(run).unlink(missing_ok=True)
+
+
+def _remove(path: str, kind: str, tally: Tally, *, dry_run: bool) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        tally.add(kind, os.lstat(path).st_size)
+        if not dry_run:
+            os.unlink(path)
+
+
+def _entries(folder: str) -> list[Path]:
+    try:
+        return sorted((home() / folder).iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.lstat().st_ctime
+
+
+def _bytes(folder: str) -> int:
+    return sum(os.lstat(path).st_size for path in files_of(folder))

@@ -1,0 +1,254 @@
+"""A catalog that is made anew from the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from upshift.errors import ConfigError, StoreUnavailable
+from upshift.spec import Artifact, Failure, Hardware, TaskId, TaskResult, encode, to_json
+from upshift.store.catalog import Catalog
+from upshift.store.catalog_migrations import MIGRATIONS
+from upshift.store.collect import collect
+from upshift.store.database import Database
+from upshift.store.endings import read_ending, record_ending
+from upshift.store.rebuild import put_aside_if_damaged, rebuild
+from upshift.store.rows import AttemptRow, RunRow, TaskRow
+from upshift.store.store import Store, open_store
+
+VALUE = Artifact(digest="blake3:" + "0" * 64, serializer="json", type="int", bytes=1, inline="MQ==")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "catalog.db")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "other.db")
+
+
+def a_run(
+    store: Store, catalog: Catalog, run: str, *, status: str = "failed", started: float = 1.0
+) -> RunRow:
+    """A run with a task of every kind: completed after a loss, failed, reused, skipped, cancelled."""
+    row = RunRow(
+        id=run,
+        pipeline="p",
+        status="running",
+        target="here",
+        store=store.address,
+        started=started,
+        user="ada",
+        tags=("a", "b"),
+        source={"file": "/p.py"},
+        params={"x": encode(VALUE)},
+    )
+    store.write_record(run, "run.json", to_json(row))
+    catalog.add_run(row)
+
+    def task(step: str, index: int | None = None) -> TaskId:
+        return TaskId(run=run, step=step, index=index)
+
+    def result(step: str, attempt: int, **fields: object) -> AttemptRow:
+        made = TaskResult(
+            task=task(step, 2),
+            attempt=attempt,
+            started=3.0,
+            ended=4.0,
+            node="n",
+            backend="fake",
+            used=Hardware(cpu_count=0.5),
+            **fields,  # type: ignore[arg-type]
+        )
+        store.create_result(made)
+        return AttemptRow(
+            task=made.task,
+            number=attempt,
+            status=made.status,
+            reason=made.failure.reason if made.failure else None,
+            backend="fake",
+            node="n",
+            started=3.0,
+            ended=4.0,
+            result=made,
+        )
+
+    lost = AttemptRow(
+        task=task("make", 2),
+        number=1,
+        status="failed",
+        reason="infrastructure",
+        backend="fake",
+        handle="job 7",
+        started=2.0,
+        ended=2.5,
+        failure=Failure(reason="infrastructure", message="the node went away"),
+    )
+    failure = Failure(reason="user-error", message="ValueError: no", where="p.py:3")
+    catalog.record(
+        [
+            TaskRow(task=task("make", 2), status="completed", key="k", cache_reason="first run"),
+            TaskRow(task=task("break", 2), status="failed", key="b"),
+            TaskRow(task=task("reuse"), status="completed", cached=True, origin=("zero", "make", None, 1)),
+            TaskRow(task=task("skip"), status="skipped"),
+            TaskRow(task=task("never"), status="cancelled"),
+        ],
+        [
+            lost,
+            result("make", 2, status="completed", outputs={"output": VALUE}, key="k"),
+            result("break", 1, status="failed", failure=failure),
+        ],
+    )
+    if status != "running":
+        row = attrs.evolve(row, status=status, ended=9.0)
+        catalog.add_run(row)
+        record_ending(row, catalog, store)
+    return row
+
+
+def content(catalog: Catalog) -> list[object]:
+    found: list[object] = []
+    for row in catalog.runs():
+        attempts = [attrs.evolve(a, handle=None) for a in catalog.attempts(row.id)]
+        found.append((row, catalog.tasks(row.id), attempts))
+    return found
+
+
+def test_it_says_the_same_as_the_one_before(store: Store, catalog: Catalog, other: Catalog) -> None:
+    a_run(store, catalog, "one")
+    a_run(store, catalog, "two", status="cancelled", started=2.0)
+    rebuilt = rebuild(other, [store])
+    assert (rebuilt.runs, rebuilt.dropped, rebuilt.interrupted, rebuilt.damaged) == (2, 0, (), {})
+    assert content(other) == content(catalog)
+    assert other.find_results("k", store=store.address) == catalog.find_results("k", store=store.address)
+
+
+def test_a_whole_one_is_as_it_was_and_loses_what_is_in_no_store(store: Store, catalog: Catalog) -> None:
+    a_run(store, catalog, "one")
+    before = content(catalog)
+    catalog.add_run(RunRow(id="x", pipeline="p", status="failed", target="t", store=store.address, started=0))
+    catalog.add_run(RunRow(id="y", pipeline="p", status="failed", target="t", store="/elsewhere", started=-1))
+    rebuilt = rebuild(catalog, [store])
+    assert (rebuilt.runs, rebuilt.dropped) == (2, 1)
+    assert content(catalog)[:1] == before
+    assert [row.id for row in catalog.runs()] == ["one", "y"]
+
+
+def test_what_the_catalog_knows_of_a_run_that_has_not_ended_stays(
+    store: Store, catalog: Catalog, other: Catalog
+) -> None:
+    a_run(store, catalog, "one", status="running")
+    before = content(catalog)
+    rebuild(catalog, [store])
+    assert content(catalog) == before
+    assert rebuild(other, [store]).interrupted == ("one",)
+    assert {str(task.task): task.status for task in other.tasks("one")} == {
+        "make[2]": "completed",
+        "break[2]": "failed",
+    }
+
+
+def test_what_a_resumed_run_did_since_counts_more_than_its_first_end(
+    store: Store, catalog: Catalog, other: Catalog
+) -> None:
+    row = a_run(store, catalog, "one")
+    store.write_record("one", "run.json", to_json(attrs.evolve(row, status="running", ended=None)))
+    again = TaskResult(task=TaskId(run="one", step="break", index=2), attempt=2, status="completed", key="b")
+    store.create_result(again)
+    rebuild(other, [store])
+    assert {str(task.task): task.status for task in other.tasks("one")}["break[2]"] == "completed"
+    assert [a.number for a in other.attempts("one", "break")] == [1, 2]
+
+
+def test_tasks_that_a_resumed_run_does_not_have_any_more_do_not_come_back(
+    store: Store, catalog: Catalog, other: Catalog
+) -> None:
+    row = a_run(store, catalog, "one")
+    catalog.forget([TaskId(run="one", step="make", index=2)])
+    record_ending(row, catalog, store)
+    rebuild(other, [store])
+    assert content(other) == content(catalog)
+
+
+def test_results_that_outlive_their_run_are_found_again(
+    store: Store, catalog: Catalog, other: Catalog
+) -> None:
+    a_run(store, catalog, "one")
+    two = a_run(store, catalog, "two")
+    origin = ("one", "make", 2, 2)
+    catalog.record([TaskRow(task=TaskId(run="two", step="make", index=2), status="completed", origin=origin)])
+    record_ending(two, catalog, store)
+    collect(store, catalog, forget=["one"])
+    assert rebuild(other, [store]).runs == 1
+    assert other.find_results("k", store=store.address) == catalog.find_results("k", store=store.address)
+    assert TaskId(run="one", step="make", index=2) in [task for task, _ in other.find_results("k")]
+    assert content(other) == content(catalog)
+
+
+def test_an_ending_of_an_older_upshift_is_read(store: Store, catalog: Catalog) -> None:
+    tasks = [TaskRow(task=TaskId(run="one", step="make"), status="skipped")]
+    store.write_record("one", "tasks.json", to_json(tasks))
+    ending = read_ending("one", store)
+    assert (ending.tasks, ending.attempts) == (tuple(tasks), ())
+
+
+def test_a_backend_that_an_older_result_does_not_name_stays(store: Store, catalog: Catalog) -> None:
+    row = a_run(store, catalog, "one")
+    task = TaskId(run="one", step="old")
+    result = TaskResult(task=task, attempt=1, status="completed", started=1.0, ended=2.0)
+    store.create_result(result)
+    known = AttemptRow(task=task, number=1, status="completed", backend="slurm", result=result)
+    catalog.record([TaskRow(task=task, status="completed")], [known])
+    record_ending(row, catalog, store)
+    rebuild(catalog, [store])
+    assert catalog.attempts("one", "old")[0].backend == "slurm"
+
+
+def test_a_record_that_cannot_be_read_is_named_and_the_others_come_back(
+    store: Store, catalog: Catalog, other: Catalog
+) -> None:
+    a_run(store, catalog, "one")
+    a_run(store, catalog, "two")
+    store.write_record("one", "run.json", b"{torn")
+    rebuilt = rebuild(other, [store])
+    assert list(rebuilt.damaged) == ["one"]
+    assert [row.id for row in other.runs()] == ["two"]
+
+
+def test_only_a_damaged_catalog_is_put_aside(store: Store, catalog: Catalog, tmp_path: Path) -> None:
+    a_run(store, catalog, "one")
+    assert put_aside_if_damaged(catalog) is None
+    catalog.close()
+    for number in range(2):
+        catalog.path.write_bytes(b"no database" * 500)
+        aside = put_aside_if_damaged(catalog)
+        assert aside == tmp_path / f"catalog.db.old{number or ''}"
+        assert aside.read_bytes().startswith(b"no database")
+        assert rebuild(catalog, [store]).runs == 1
+        catalog.close()
+
+
+def test_a_catalog_of_a_newer_version_is_left_alone(catalog: Catalog) -> None:
+    newer = Database(catalog.path, (*MIGRATIONS, ("CREATE TABLE novelty (x)",)))
+    newer.query("SELECT 1")
+    newer.close()
+    with pytest.raises(ConfigError, match="newer version"):
+        put_aside_if_damaged(catalog)
+    assert catalog.path.exists()
+
+
+def test_a_catalog_that_cannot_be_opened_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "catalog.db"
+    folder.mkdir()
+    with pytest.raises(StoreUnavailable):
+        put_aside_if_damaged(Catalog(folder))
+    assert folder.is_dir()
