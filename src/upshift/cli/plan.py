@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import click
 
+from upshift.cli import options as shared
+
 
 @click.command()
-@click.argument("file", metavar="FILE[:PIPELINE]")
-@click.option(
-    "-p", "--param", "params", metavar="NAME=VALUE", multiple=True,
-    help="A parameter of the pipeline, read by its annotation; JSON for lists and dictionaries. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--params-file", metavar="FILE", help="Parameters from a JSON or TOML file; --param goes first."
-)
-@click.option(
-    "--on", "target", metavar="TARGET", help="Where it would run: a target of the configuration, or 'local'."
-)
-@click.option(
-    "--strict/--best-effort", "strict", default=None,
-    help="Refuse what cannot be granted in full, or plan with what there is and say so. "
-    "Default: best effort on this machine, strict elsewhere.",
-)  # fmt: skip
-@click.option("--no-cache", is_flag=True, help="Plan to run every task, whatever was done already.")
+@shared.takes_pipeline
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def plan(
     file: str,
@@ -38,16 +24,10 @@ def plan(
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
     Exits as the run would: with 2 where it would be refused, with 1 where a step is bound to fail.
     """
-    from upshift.worker.pools import quiet_pools
-
-    quiet_pools()  # as for a run, so that the user's module finds the same environment
-    from upshift.authoring.loading import load_pipeline
-    from upshift.authoring.parameters import parse_params
+    pipeline, arguments = shared.named_pipeline(file, params, params_file)
     from upshift.authoring.running import plan as plan_run
     from upshift.engine import RunOptions
 
-    pipeline = load_pipeline(file)
-    arguments = parse_params(pipeline, list(params), params_file)
     options = RunOptions(target=target, strict=strict, reuse=not no_cache)
     found = plan_run(pipeline, arguments, options=options)
     if as_json:

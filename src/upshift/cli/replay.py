@@ -21,11 +21,11 @@ _EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
     "--current-code", is_flag=True, help="Use the project as it is now. Default: the code as it was recorded."
 )
 def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
-    """Run one task of a run again, in this terminal, under Python's debugger.
+    """Run one task of a run again, under a debugger.
 
     TASK is a step, or one task of a mapped step, as in 'train[3]'. It gets the inputs and the code that
-    it had. The debugger stops at the step's first line, and opens again where the step raises. Without a
-    terminal the step just runs. Nothing is recorded; what it writes to other places it writes again.
+    it had. In a terminal pdb stops at the first line of the step, and opens again where the step raises;
+    elsewhere the step just runs. Nothing is recorded; what it writes to other places it writes again.
     """
     from upshift.engine.replay import read_attempt, recorded_code
     from upshift.engine.replay import replay as run_again

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from upshift.cli import options as shared
+
 
 @click.command()
 @click.argument("run", metavar="RUN")
@@ -11,21 +13,12 @@ import click
     "--same-code", is_flag=True,
     help="Use the code that was recorded when the run started. Default: the code as it is now.",
 )  # fmt: skip
-@click.option(
-    "--strict/--best-effort", "strict", default=None,
-    help="Refuse what cannot be granted in full, or run with what there is and say so.",
-)  # fmt: skip
+@shared.strict("Default: as before.")
 @click.option(
     "--cache/--no-cache", "cache", default=None, help="Whether results of other runs may be reused."
 )
-@click.option(
-    "--keep-going/--stop-on-failure", "keep_going", default=None,
-    help="Whether what does not depend on a failed step still runs.",
-)  # fmt: skip
-@click.option(
-    "--debug", metavar="STEP",
-    help="Run this step, or one task 'train[3]' of it, in this process, under a debugger.",
-)  # fmt: skip
+@shared.keep_going("Default: as before.")
+@shared.debug
 def resume(
     run: str,
     same_code: bool,
