@@ -40,6 +40,7 @@ def load_module(path: Path) -> ModuleType:
         There is no such file, or its code fails; then the user's own traceback is shown.
     """
     from upshift.worker import usercode
+    from upshift.worker.shadowing import advice
 
     _check_file(path)
     try:
@@ -60,7 +61,7 @@ def load_module(path: Path) -> ModuleType:
             f"{path} cannot be imported: {type(error).__name__}{': ' if said else ''}{said}",
             where=user_line(error, project) or str(path),
             why=user_text(error, project),
-            fix=_fix(error),
+            fix=advice(error, project) or _fix(error),
         ) from None
 
 

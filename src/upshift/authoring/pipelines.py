@@ -71,9 +71,7 @@ class Pipeline(Generic[P, R]):
             usercode.ignore_call()
             return cast("Run[R]", Inert())
         try:
-            from upshift.authoring.running import start
-
-            return start(self, self.callee.signature.bind(args, kwargs))
+            return self._start(args, kwargs)
         except Exception as error:
             from upshift.authoring.tracebacks import raised_by, user_frames
 
@@ -83,6 +81,20 @@ class Pipeline(Generic[P, R]):
                 if sys.version_info < (3, 11):
                     raise error  # a bare raise would show the traceback as it was
             raise
+
+    def _start(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run[R]:
+        try:
+            from upshift.authoring.running import start
+
+            return start(self, self.callee.signature.bind(args, kwargs))
+        except (ImportError, AttributeError) as error:
+            from upshift.authoring.tracebacks import raised_by
+            from upshift.worker.shadowing import load_error
+
+            known = None if raised_by(error, self.callee.function.__code__) else load_error(error)
+            if known is None:
+                raise
+            raise known from None
 
     def run(
         self,

@@ -20,6 +20,7 @@ from upshift.report.terminal import make_progress
 from upshift.spec.codec import encode
 from upshift.store.store import open_store
 from upshift.worker import usercode
+from upshift.worker.shadowing import advice
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
@@ -127,6 +128,7 @@ def as_graph_errors(pipeline: Pipeline[Any, Any]) -> Iterator[None]:
             f"pipeline {pipeline.name!r} raised {type(error).__name__}{': ' if said else ''}{said}",
             where=user_line(error) or pipeline.callee.location,
             why=user_text(error),
+            fix=advice(error),
         ) from None
 
 

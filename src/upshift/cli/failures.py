@@ -46,7 +46,13 @@ def exit_code_of(call: Callable[[], Any]) -> int:
     except (KeyboardInterrupt, click.Abort):
         _say("Interrupted.")
         return INTERRUPTED
-    except Exception:
+    except Exception as error:
+        from upshift.worker.shadowing import load_error
+
+        known = load_error(error)
+        if known is not None:
+            _say(_message(known))
+            return known.exit_code
         _say(
             traceback.format_exc()
             + _red("This is a bug in Upshift.")

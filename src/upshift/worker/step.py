@@ -17,7 +17,6 @@ from typing import Any
 
 import attrs
 
-from upshift.config.home import home
 from upshift.errors import (
     BlobDamaged,
     BlobMissing,
@@ -29,7 +28,7 @@ from upshift.spec import Artifact, Code, Collected, Failure, TaskSpec, Value, to
 from upshift.spec.calls import bind
 from upshift.store import artifacts
 from upshift.store.store import Store
-from upshift.worker import cells, proc, stacks, usercode
+from upshift.worker import cells, proc, shadowing, stacks, usercode
 from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
 from upshift.worker.copies import Copies
@@ -313,6 +312,7 @@ def _explain(error: BaseException, spec: TaskSpec) -> Failure:
         message=text.rstrip(": "),
         where=where,
         traceback=user_text(error, spec.code.project),
+        fix=shadowing.advice(error, spec.code.project),
     )
 
 

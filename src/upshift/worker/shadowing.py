@@ -1,0 +1,63 @@
+"""A file of the user's that is imported in place of a module of Python's, or of a package, for its name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from types import ModuleType
+
+from upshift.errors import LoadError, is_user_file
+
+
+def advice(error: BaseException, project: str | None = None) -> str | None:
+    """Which file to rename, if such a file is behind an exception; None: none is.
+
+    Parameters
+    ----------
+    error
+        What was raised. Something was not there: a module, or a name in one.
+    project
+        Folder of the user's project.
+    """
+    for name, file in _concerned(error):
+        if is_user_file(file, project) and (owner := _owner(name, file, project)) is not None:
+            return f"{file} hides {owner}: rename it."
+    return None
+
+
+def load_error(error: Exception) -> LoadError | None:
+    """The error to show, if an exception in the middle of Upshift is because of such a file."""
+    fix = advice(error)
+    return None if fix is None else LoadError(f"{type(error).__name__}: {error}", fix=fix)
+
+
+def _concerned(error: BaseException) -> Iterator[tuple[str, str]]:
+    """The modules, by name and file, that an exception and its causes are about."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        pending += [one.__cause__, one.__context__]
+        name = file = None
+        if isinstance(one, ImportError) and one.name:
+            name = one.name.partition(".")[0]
+            file = one.path or getattr(sys.modules.get(name), "__file__", None)
+        elif isinstance(one, AttributeError) and isinstance(one.obj, ModuleType):
+            name, file = one.obj.__name__.partition(".")[0], one.obj.__file__
+        if name and file:
+            yield name, file
+
+
+def _owner(name: str, file: str, project: str | None) -> str | None:
+    """Whose module else this name means; None: nobody's."""
+    if name in sys.stdlib_module_names:
+        return f"Python's own module {name}"
+    others = [entry for entry in sys.path if not is_user_file(os.path.join(entry, "_.py"), project)]
+    spec = PathFinder.find_spec(name, others)
+    known = spec is not None and spec.origin not in (None, file)
+    return f"the installed package {name}" if known else None
