@@ -13,79 +13,34 @@ start before it writes down what happened: see :mod:`upshift.engine.journal`.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from heapq import heappop, heappush
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any
 
 import attrs
 
 from upshift.backends.base import Ended, Event, Job, LogGrew, Started, Waiting
 from upshift.engine.attempts import Attempt, Verdict, judge
-from upshift.engine.clock import Clock
-from upshift.engine.debug import Debugged
 from upshift.engine.follow import LogReader
-from upshift.engine.journal import Journal, over
-from upshift.engine.keys import Keys, debugged_key
-from upshift.engine.leftovers import Leftovers
+from upshift.engine.journal import over
+from upshift.engine.keys import debugged_key
 from upshift.engine.places import Place, Terms
-from upshift.engine.reuse import Hit, Reuse, intact
-from upshift.engine.specs import Specs
+from upshift.engine.reuse import Hit, intact
+from upshift.engine.stopping import Command, stopping_line
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
 from upshift.engine.values import producers, task_inputs
-from upshift.engine.walk import ROUNDS, Walk
+from upshift.engine.walk import ROUNDS
+from upshift.engine.work import Work
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
-from upshift.report.human import count, delay
 from upshift.report.progress import TaskChange
 from upshift.spec.artifact import Artifact, Value
 from upshift.spec.task import Failure, TaskId
 from upshift.store import artifacts
 from upshift.store.catalog import AttemptRow, TaskRow
-from upshift.store.store import Store
 
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
-
-
-class Command(enum.Enum):
-    """What others put into the inbox, beside the events of backends and what is to be called."""
-
-    CANCEL = "cancel"
-    """Stop the run, as another process asks. The second one stops it without grace."""
-    INTERRUPT = "interrupt"
-    """The same, from whoever sits before the run: Ctrl-C."""
-
-
-@attrs.define(kw_only=True)
-class Work:
-    """Everything that a driver works with."""
-
-    walk: Walk
-    terms: dict[str, Terms]
-    places: tuple[Place, ...]
-    store: Store
-    specs: Specs
-    keys: Keys
-    reuse: Reuse
-    journal: Journal
-    leftovers: Leftovers
-    clock: Clock
-    inbox: SimpleQueue[Any]
-    keep_going: bool = False
-    submitted: Callable[[], None] = attrs.field(default=lambda: None)
-    """Called after the first submit: threads may be started from now on."""
-    debugged: Debugged | None = None
-
-    def is_debugged(self, task: Task) -> bool:
-        """Whether the task runs in this process, for a debugger."""
-        return self.debugged is not None and self.debugged.holds(task)
-
-    def terms_of(self, task: Task) -> Terms:
-        """What a task gets."""
-        if self.debugged is not None and self.debugged.holds(task):
-            return self.debugged.terms
-        return self.terms[task.node.node.step]
 
 
 class Driver:
@@ -430,7 +385,7 @@ class Driver:
 
     def _cancel_run(self, command: Command) -> None:
         jobs = [attempt for place in self._work.places for attempt in place.jobs.values()]
-        self._journal.notice(_stopping(jobs, command, again=self._stopping is not None))
+        self._journal.notice(stopping_line(jobs, command, again=self._stopping is not None))
         if self._stopping is None:
             self._stop(CANCELLED)
         else:
@@ -501,19 +456,6 @@ class Driver:
 
     def _items_of(self, artifact: Artifact) -> tuple[Artifact, ...]:
         return artifacts.items_of(artifact, self._work.store)
-
-
-def _stopping(jobs: list[Attempt], command: Command, *, again: bool) -> str:
-    """What becomes of these jobs, in a line for whoever asked for it."""
-    if again:
-        return f"killing {count(len(jobs), 'task')}"
-    asked = "stopping" if command is Command.INTERRUPT else "stopping, as upshift cancel asks"
-    if not jobs:
-        return f"{asked}: nothing runs"
-    grace = max(attempt.spec.grace for attempt in jobs)
-    are, them = ("is", "it") if len(jobs) == 1 else ("are", "them")
-    line = f"{asked}: {count(len(jobs), 'task')} {are} being ended (up to {delay(grace)})"
-    return line + (f"; press Ctrl-C again to kill {them}" if command is Command.INTERRUPT else "")
 
 
 def _names(tasks: list[Task]) -> str:

@@ -18,7 +18,7 @@ from upshift.config.configuration import Configuration
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Control
 from upshift.engine.debug import Debugged, debugged
-from upshift.engine.driver import Command, Driver, Work
+from upshift.engine.driver import Driver
 from upshift.engine.interrupts import interrupts
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
@@ -30,8 +30,10 @@ from upshift.engine.reuse import Reuse
 from upshift.engine.secrets import missing_secrets, needed_secrets, secret_files
 from upshift.engine.shipping import Keeper, ship
 from upshift.engine.specs import Shipped, Specs
+from upshift.engine.stopping import Command
 from upshift.engine.values import plain_value
 from upshift.engine.walk import Walk
+from upshift.engine.work import Work
 from upshift.errors import NotFound, UpshiftError
 from upshift.graph import Graph
 from upshift.report.progress import Progress
