@@ -233,3 +233,10 @@ def example(
         ).out
     )
     assert planned["params"] == params
+
+
+def test_a_run_without_steps_and_a_narrow_page_are_both_readable(project: Project) -> None:
+    project.run("@pipeline\ndef example():\n    return 3\n")
+    shown = project.upshift("show", "latest", env={"COLUMNS": "40"}).out
+    assert shown.endswith("\nNo steps: the pipeline called none.\n")
+    assert max(map(len, shown.splitlines())) <= 40

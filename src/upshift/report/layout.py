@@ -48,10 +48,10 @@ class Page:
 
     @classmethod
     def of_stdout(cls) -> Page:
-        """The page that stdout is: the terminal's width, at most 120; 100 columns where it is none."""
-        if not sys.stdout.isatty():
+        """The page that stdout is: ``COLUMNS`` or the terminal's width, at most 120; else 100."""
+        if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
             return cls()
-        return cls(min(shutil.get_terminal_size().columns, WIDEST), wants_colour(sys.stdout))
+        return cls(min(shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns, WIDEST), wants_colour(sys.stdout))
 
     def paint(self, text: str, style: str | None) -> str:
         """``text`` in a style: ``"bold"``, ``"red"``, ….

@@ -2,18 +2,20 @@
 
 Each step is a block. On its left: name, status and time, and below them why its tasks ran or were
 reused. On its right the records, one line for each kind of hardware, so that asked, granted, seen
-and used of the same thing stand in one line.
+and used of the same thing stand in one line. Where the page is too narrow for that, they stand below
+each other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.report.human import TIMES, count, span
+from upshift.report.human import DASH, TIMES, count, span
 from upshift.report.layout import GAP, STATUS_STYLES, Page, cells, columns, fit, heading, pad, wrap
 from upshift.report.reasons import counted
 from upshift.report.records import RECORDS, SHORT, side_by_side
@@ -66,13 +68,16 @@ def steps_table(run: Run, page: Page, *, tasks: bool = False) -> str:
     """
     blocks = [block for step in run.steps for block in _blocks(step, tasks)]
     if not blocks:
-        return "No steps."
+        return "No steps: the pipeline called none."
     if run.interrupted:
         blocks = [attrs.evolve(b, status=run.row.status) if b.status == "cancelled" else b for b in blocks]
     left, right = _widths(blocks, page.width)
-    lines = heading(("step", "status", "time", *RECORDS), [*left, *right], page)
-    for block in blocks:
-        lines += _lines(block, left, right, page)
+    if sum(left) + sum(right) + GAP * (len(left) + len(right) - 1) <= page.width:
+        lines = heading(("step", "status", "time", *RECORDS), [*left, *right], page)
+        for block in blocks:
+            lines += _lines(block, left, right, page)
+    else:
+        lines = [line for block in blocks for line in _stacked(block, page)]
     if any(cell.endswith(SHORT) for block in blocks for row in block.records for cell in row):
         lines.append(page.paint(f"{SHORT.strip()} less than was asked for", "yellow"))
     return "\n".join(lines)
@@ -170,6 +175,22 @@ def _lines(block: Block, left: Sequence[int], right: Sequence[int], page: Page) 
     beside += [""] * (height - len(beside))
     sides = zip(own, beside, strict=True)
     return above + [f"{pad(one, width)}{' ' * GAP}{other}".rstrip() for one, other in sides]
+
+
+def _stacked(block: Block, page: Page) -> list[str]:
+    """A block on a page that is too narrow for columns: the records below each other."""
+    status = page.paint(block.status, STATUS_STYLES.get(block.status))
+    lines = [page.paint(line, "bold") for line in wrap(block.name, page.width)]
+    lines.append(f"  {status}{f' in {block.time}' if block.time else ''}")
+    lines += [page.paint(f"  {line}", "dim") for line in wrap(block.remark, page.width - 2) if line]
+    for name, column in zip(RECORDS, zip(*block.records, strict=True), strict=False):
+        texts = [text for text in column if text != DASH]
+        short = "yellow" if any(text.endswith(SHORT) for text in texts) else None
+        for label, line in zip(
+            chain((name,), repeat("")), wrap(", ".join(texts) or DASH, page.width - 11), strict=False
+        ):
+            lines.append(f"  {label:<8} {page.paint(line, short)}")
+    return lines
 
 
 def _wrapped(row: Sequence[str], widths: Sequence[int], page: Page, style: str | None) -> list[str]:

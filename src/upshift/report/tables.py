@@ -93,6 +93,8 @@ def _header(run: Run, page: Page) -> str:
     if run.status == "cancelled":
         facts["next"] = f"upshift resume {run.id} goes on from what is done"
     title = f"run {run.id} · {run.pipeline} · {page.paint(status, STATUS_STYLES.get(status))}"
+    if cells(title) > page.width:
+        title = title.replace(" · ", "\n  ", 1)
     lines = [
         f"  {page.paint(f'{name:<8}', 'dim')} {line}"
         for label, text in facts.items()

@@ -259,3 +259,28 @@ def test_what_a_cancelled_run_did_not_reach_says_so(recorder: Recorder) -> None:
     recorder.task("load")
     text = " ".join(show_run(run).split())
     assert text.count("not run: the run was cancelled") == 3
+
+
+@pytest.mark.parametrize("width", [30, 40, 55])
+def test_on_a_narrow_page_the_records_stand_below_each_other(recorder: Recorder, width: int) -> None:
+    run = recorder.run()
+    recorder.task("load", seconds=0.31, cpus=0.93)
+    recorder.task("train", 0)
+    lines = show_run(run, page=Page(width=width)).splitlines()
+    assert max(map(cells, lines)) <= width
+    start = lines.index("load")
+    assert lines[start + 1] == "  completed in 310 ms"
+    facts = [line.split(maxsplit=1) for line in lines[start + 2 :]]
+    assert ["asked", "–"] in facts
+    assert ["seen", "2 CPU, 23.4 GB"] in facts
+    assert any(line.endswith("no GPU !") for line in lines)
+    assert "! less than was asked for" in lines
+
+
+def test_a_page_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert Page.of_stdout().width == 100
+    monkeypatch.setenv("COLUMNS", "40")
+    assert Page.of_stdout() == Page(width=40)
+    monkeypatch.setenv("COLUMNS", "400")
+    assert Page.of_stdout().width == 120
