@@ -310,3 +310,11 @@ def act() -> None:
 """
     project.run(code + RUN_IT)
     assert "100%" in project.upshift("logs", "latest").out
+
+
+def test_a_value_that_contradicts_its_annotation_is_told_and_kept(project: Project) -> None:
+    outcome = project.run("@step\ndef act() -> int:\n    return 'x'\n" + RUN_IT)
+    said = "upshift: act is annotated to return int, and returned str"
+    assert said in outcome.text
+    assert said in project.upshift("logs", "latest", "act").out
+    assert upshift.get_run("latest").output == "x"

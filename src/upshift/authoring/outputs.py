@@ -13,8 +13,8 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from upshift.authoring.annotations import Unresolved, annotation_of
 from upshift.errors import GraphError, location
+from upshift.spec.annotations import Unresolved, annotation_of
 
 _NAME = re.compile(r"\w[\w.-]*")
 

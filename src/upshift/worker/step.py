@@ -28,7 +28,7 @@ from upshift.spec import Artifact, Code, Collected, Failure, TaskSpec, Value, to
 from upshift.spec.calls import bind
 from upshift.store import artifacts
 from upshift.store.store import Store
-from upshift.worker import cells, proc, shadowing, stacks, usercode
+from upshift.worker import cells, proc, promises, shadowing, stacks, usercode
 from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
 from upshift.worker.copies import Copies
@@ -144,7 +144,7 @@ def perform(
         copies = Copies()
         value = call(function, *bind(function, inputs))
         copies.warn(str(spec.task), value)
-        return _save(spec, value, into or store), None
+        return _save(spec, function, value, into or store), None
     except BaseException as error:  # the supervisor is told of whatever ends the call
         return {}, _explain(error, spec)
 
@@ -257,7 +257,9 @@ def _load(inputs: Mapping[str, Value], store: Store) -> dict[str, object]:
     return loaded
 
 
-def _save(spec: TaskSpec, value: object, store: Store) -> dict[str, Artifact]:
+def _save(
+    spec: TaskSpec, function: Callable[..., object], value: object, store: Store
+) -> dict[str, Artifact]:
     outputs = spec.outputs
     if len(outputs) == 1:
         values: tuple[object, ...] = (value,)
@@ -269,6 +271,7 @@ def _save(spec: TaskSpec, value: object, store: Store) -> dict[str, Artifact]:
             f"step {spec.task.step} declares {len(outputs)} outputs and returned {got}",
             fix=f"Return a tuple of {len(outputs)}, or change the annotation of what it returns.",
         )
+    promises.warn(function, str(spec.task), values)
     _warn_of_secrets(spec, values)
     return {
         output.name: artifacts.save(item, store, by_item=output.by_item, name=_called(output.name))
