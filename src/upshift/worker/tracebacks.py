@@ -9,6 +9,8 @@ from types import FrameType, TracebackType
 
 from upshift.errors import cell_title, is_upshifts, is_user_file, location
 
+_BEGINNING, _END = 40, 80
+"""Lines of a traceback that are shown at most."""
 _FILE = re.compile(r'^  File "(.*?)"', re.MULTILINE)
 
 
@@ -27,7 +29,7 @@ def user_text(error: BaseException, project: str | None = None) -> str:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     except Exception:  # the user's __str__ or __repr__ raises
         text = "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
-    return _FILE.sub(_as_notebooks_say, text)
+    return _shortened(_FILE.sub(_as_notebooks_say, text))
 
 
 def user_line(
@@ -49,6 +51,15 @@ def user_line(
             found = location(trace.tb_frame.f_code.co_filename, trace.tb_lineno, relative_to)
         trace = trace.tb_next
     return found
+
+
+def _shortened(text: str) -> str:
+    """The text without its middle, where functions have called each other a thousand times."""
+    lines = text.split("\n")
+    left_out = len(lines) - _BEGINNING - _END
+    if left_out <= 1:
+        return text
+    return "\n".join([*lines[:_BEGINNING], f"  [… {left_out:,} lines …]", *lines[-_END:]])
 
 
 def _as_notebooks_say(match: re.Match[str]) -> str:

@@ -152,6 +152,19 @@ def test_errors_that_are_causes_of_each_other_come_to_an_end() -> None:
     assert "second" in user_text(first)
 
 
+def test_a_long_recursion_is_shown_from_both_ends() -> None:
+    def there(n: int) -> int:
+        return back(n + 1)
+
+    def back(n: int) -> int:
+        return there(n + 1)
+
+    lines = user_text(raised(lambda: there(0))).splitlines()
+    assert len(lines) == 121
+    assert "lines …]" in lines[40]
+    assert lines[-1].startswith("RecursionError: ")
+
+
 def test_a_path_is_relative_to_the_folder_that_is_named(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir("/")
     assert location(f"{tmp_path}/a/train.py", 3, str(tmp_path)) == "a/train.py:3"
