@@ -14,7 +14,7 @@ from upshift.engine.control import socket_path
 from upshift.errors import RunOwned, StoreUnavailable
 from upshift.store.collect import ABANDONED, Tally
 from upshift.store.files import available, stale
-from upshift.store.lease import Lease, held
+from upshift.store.lease import Lease, held, lease_path
 from upshift.store.references import files_of
 from upshift.store.serializers import scratch
 from upshift.worker import forkserver, proc
@@ -105,15 +105,13 @@ def _runs() -> set[str]:
 
 
 def _release(run: str, tally: Tally, *, dry_run: bool) -> None:
-    paths = [path for path in (socket_path(run), home() / "leases" / f"{run}.lock") if path.exists()]
-    if dry_run:
-        for path in paths:
-            tally.add("processes", path.lstat().st_size)
-        return
-    with contextlib.suppress(RunOwned, StoreUnavailable), Lease(run):
-        for path in paths:
-            tally.add("processes", path.lstat().st_size)
-        socket_path(run).unlink(missing_ok=True)
+    paths = [socket_path(run), lease_path(run)]
+    sizes = [path.lstat().st_size for path in paths if os.path.lexists(path)]
+    with contextlib.suppress(RunOwned, StoreUnavailable):  # somebody has just taken it
+        if not dry_run:
+            with Lease(run):
+                paths[0].unlink(missing_ok=True)
+        tally.add("processes", sum(sizes), len(sizes))
 
 
 def _remove(path: str, kind: str, tally: Tally, *, dry_run: bool) -> None:

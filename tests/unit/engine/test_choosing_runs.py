@@ -1,0 +1,241 @@
+"""Which runs gc removes, and what it tidies up in the home."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from upshift.config.configuration import Configuration
+from upshift.config.spans import parse_span
+from upshift.engine import tidy
+from upshift.engine.gc import Choice, choose, gc, rebuild_catalog
+from upshift.errors import NotFound, StoreError, UsageError
+from upshift.report.cleaned import Ticker, cleaned_text, rebuilt_text
+from upshift.store.catalog import Catalog, open_catalog
+from upshift.store.lease import Lease
+from upshift.store.rows import RunRow
+from upshift.store.serializers import scratch
+from upshift.store.store import open_store
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def catalog(upshift_home: Path) -> Catalog:
+    return open_catalog(Configuration())
+
+
+def add(
+    catalog: Catalog, id: str, *, days: float = 0, pipeline: str = "p", store: str = "/s", **more: object
+) -> None:
+    started = 100 * DAY - days * DAY
+    fields = {"status": "completed", "ended": started + 1, **more}
+    row = RunRow(id=id, pipeline=pipeline, target="t", store=store, started=started, **fields)  # type: ignore[arg-type]
+    catalog.add_run(row)
+
+
+def chosen(catalog: Catalog, **choice: object) -> list[str]:
+    return [row.id for row in choose(Choice(**choice), catalog, 100 * DAY)]  # type: ignore[arg-type]
+
+
+def test_runs_are_chosen_by_age_number_and_pipeline(catalog: Catalog) -> None:
+    for days in range(6):
+        add(catalog, f"p{days}", days=days)
+    add(catalog, "q9", days=9, pipeline="q")
+    add(catalog, "r9", days=9, pipeline="r", status="running", ended=None)
+    assert chosen(catalog) == []
+    assert chosen(catalog, older_than=3.5 * DAY) == ["p4", "p5", "r9", "q9"]
+    assert chosen(catalog, keep_last=4) == ["p4", "p5"]
+    assert chosen(catalog, keep_last=2, older_than=3.5 * DAY) == ["p4", "p5"]
+    assert chosen(catalog, keep_last=5, older_than=3.5 * DAY) == ["p5"]
+    assert chosen(catalog, pipeline="q", older_than=0) == ["q9"]
+    assert chosen(catalog, runs=("p0", "q", "latest", "p0")) == ["p0", "q9"]
+
+
+def test_a_run_is_as_old_as_its_end(catalog: Catalog) -> None:
+    add(catalog, "long", days=40, ended=99 * DAY)
+    assert chosen(catalog, older_than=30 * DAY) == []
+
+
+def test_a_choice_that_says_nothing_is_refused(catalog: Catalog) -> None:
+    add(catalog, "one")
+    with pytest.raises(UsageError, match="nothing says which of them do"):
+        chosen(catalog, pipeline="p")
+    with pytest.raises(NotFound, match="no run of a pipeline 'x'"):
+        chosen(catalog, pipeline="x", keep_last=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30d", 30 * DAY), ("1.5h", 5400), ("2w", 14 * DAY), ("90m", 5400), (" 0 s ", 0)]
+)
+def test_spans_of_time(text: str, seconds: float) -> None:
+    assert parse_span(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["30", "d", "-1d", "1 year", "", "1d2h"])
+def test_what_is_no_span_of_time(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a number and one of s, m, h, d, w"):
+        parse_span(text)
+
+
+def test_runs_in_a_store_that_is_not_there_stay(catalog: Catalog, tmp_path: Path) -> None:
+    add(catalog, "away", store=str(tmp_path / "unmounted"))
+    (tmp_path / "unmounted").mkdir()
+    cleaned = gc(Configuration(), Choice(older_than=0.0), now=lambda: 200 * DAY)
+    assert cleaned.missing == {str(tmp_path / "unmounted"): 1}
+    assert [row.id for row in catalog.runs()] == ["away"]
+    assert list((tmp_path / "unmounted").iterdir()) == []
+    with pytest.raises(StoreError, match="its store is not there") as caught:
+        gc(Configuration(), Choice(runs=("away",)))
+    assert "--rebuild-catalog" in str(caught.value)
+    rebuilt, aside, missing = rebuild_catalog(Configuration())
+    assert (rebuilt.runs, aside) == (1, None)
+    assert str(tmp_path / "unmounted") in missing
+
+
+def test_every_store_that_a_run_or_a_target_names_is_cleaned(catalog: Catalog, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        store = open_store(str(tmp_path / name))
+        store.put(b"orphan")
+        store.claims.release()
+    add(catalog, "run", store=str(tmp_path / "one"))
+    cleaned = gc(Configuration(store=str(tmp_path / "two")), Choice())
+    assert cleaned.stores == (str(tmp_path / "two"), str(tmp_path / "one"))
+    assert cleaned.collected.removed.counts == {"values": 2}
+
+
+# The home
+
+
+def old(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"12345")
+
+
+def test_what_dead_processes_left_in_the_home_goes(
+    upshift_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = scratch.new_folder()
+    folder = scratch.place() / "killed"
+    old(
+        folder / "deep" / "copy",
+        upshift_home / "code" / ("a" * 64) / "x.py",
+        upshift_home / "code" / ("b" * 64) / "y",
+    )
+    old(
+        upshift_home / "memo" / "answer.json",
+        upshift_home / "fingerprints" / ".draft",
+        upshift_home / ".catalog.db.ab",
+    )
+    old(*(upshift_home / "forkservers" / f"dead.{end}" for end in ("lock", "err")))
+    old(upshift_home / "leases" / "gone.lock", upshift_home / "engines" / "gone.sock")
+    with Lease("live"):
+        for dry in (True, False):
+            young = tidy.tidy({bytes.fromhex("b" * 64)}, dry_run=dry)
+            assert young.counts == {"scratch": 1, "unpacked": 1, "processes": 2}
+            assert young.bytes == {"scratch": 5, "unpacked": 5, "processes": 10}
+        assert (upshift_home / "leases" / "live.lock").exists()
+        later = time.time() + 31 * DAY
+        monkeypatch.setattr(time, "time", lambda: later)
+        for dry in (True, False):
+            assert tidy.tidy({bytes.fromhex("b" * 64)}, dry_run=dry).counts == {"memos": 3, "processes": 2}
+    assert Path(used).is_dir()
+    assert sorted(path.name for path in (upshift_home / "code").iterdir()) == ["b" * 64]
+    for name in ("forkservers", "leases", "engines", "memo", "fingerprints"):
+        assert list((upshift_home / name).iterdir()) == []
+
+
+def test_a_fork_server_that_lives_keeps_its_files(
+    upshift_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old(upshift_home / "forkservers" / "busy.lock")
+    later = time.time() + DAY
+    monkeypatch.setattr(time, "time", lambda: later)
+    with open(upshift_home / "forkservers" / "busy.lock", "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert tidy.tidy((), dry_run=False).counts == {}
+    assert os.listdir(upshift_home / "forkservers") == ["busy.lock"]
+    assert tidy.tidy((), dry_run=False).counts == {"processes": 1}
+
+
+def test_the_socket_of_an_engine_that_lives_stays(upshift_home: Path) -> None:
+    (upshift_home / "engines").mkdir(parents=True)
+    with Lease("run"), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(upshift_home / "engines" / "run.sock"))
+        assert tidy.tidy((), dry_run=False).counts == {}
+        assert (upshift_home / "engines" / "run.sock").exists()
+
+
+def test_a_home_that_is_not_there_is_not_made(upshift_home: Path) -> None:
+    assert tidy.tidy((), dry_run=False).counts == {}
+    assert not upshift_home.exists()
+
+
+# What is said
+
+
+def test_what_was_done_is_said_in_a_table() -> None:
+    removed, kept = {"runs": (1, 2000), "values": (1234, 5 * 10**9)}, {"runs": (3, 10), "results": (2, 4)}
+    assert cleaned_text(removed, kept, live=[], missing={}, dry_run=False) == (
+        "removed  1 run                      2 KB\n"
+        "         1,234 values               5 GB\n"
+        "kept     3 runs                     10 B\n"
+        "         2 results of removed runs   4 B\n"
+        "5 GB freed."
+    )
+    assert cleaned_text({}, {}, live=["a"], missing={"/s": 2, "/t": 1}, dry_run=True) == (
+        "Nothing to remove.\n"
+        "Run a would stay: it is live.\n"
+        "2 runs would stay: the store /s is not there.\n"
+        "1 run would stay: the store /t is not there."
+    )
+
+
+def test_what_became_of_the_catalog_is_said() -> None:
+    text = rebuilt_text(2, dropped=1, interrupted=["a"], damaged={"b": "torn"}, aside="/old", missing=["/s"])
+    assert text == (
+        "The catalog has 2 runs.\n"
+        "1 run of it was in no store any more.\n"
+        "Run a was interrupted: what it had reused or skipped is known again once it is resumed.\n"
+        "Run b is not in it: its record cannot be read: torn\n"
+        "The store /s is not there: its runs are as they were.\n"
+        "The one that could not be read is /old."
+    )
+
+
+class Stream:
+    def __init__(self, terminal: bool) -> None:
+        self.terminal = terminal
+        self.text = ""
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+def ticked(*, terminal: bool) -> str:
+    stream = Stream(terminal)
+    ticker = Ticker(stream)  # type: ignore[arg-type]
+    for done in range(0, 4000, 1000):
+        ticker("reading", done, 4000)
+        ticker("reading", done + 1, 4000)
+    ticker("sweeping", 1, 3)
+    ticker.close()
+    return stream.text
+
+
+def test_how_far_it_is_is_shown_in_place_on_a_terminal_and_once_elsewhere() -> None:
+    assert ticked(terminal=False) == "reading: 4,000\n"
+    shown = ticked(terminal=True).split("\r\x1b[K")
+    assert shown == ["", *(f"reading: {p} % of 4,000" for p in (0, 25, 50, 75)), "sweeping: 33 % of 3", ""]
