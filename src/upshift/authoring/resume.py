@@ -60,7 +60,7 @@ def resume(
         )
 
 
-def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool | None) -> Run[Any]:
+def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool | str | None) -> Run[Any]:
     """Finish a run; what :func:`resume` and ``upshift resume`` both do.
 
     Parameters
@@ -159,7 +159,7 @@ def recorded_graph(row: RunRow, store: Store) -> Graph:
     return from_json(Graph, content)
 
 
-def recorded_options(row: RunRow, *, settled: bool, **changes: bool | None) -> RunOptions:
+def recorded_options(row: RunRow, *, settled: bool, **changes: bool | str | None) -> RunOptions:
     """How a run was to be done, with what the user says anew.
 
     Parameters

@@ -13,8 +13,6 @@ import click
 if TYPE_CHECKING:
     from upshift.store.history import Attempt, Run, Step, Task
 
-_STEP = re.compile(r"(?P<name>.+?)(?:\[(?P<index>\d+)\])?")
-
 
 @click.command()
 @click.argument("run", metavar="RUN")
@@ -26,9 +24,9 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None) -> None:
 
     STEP is a step, or one task of a mapped step, as in 'train[3]'. Of a task whose result was reused this is
     what the original printed. Lines of several tasks begin with the task's name.
-    from upshift.cli.selection import selected
     """
     from upshift.cli.merged import Merged
+    from upshift.cli.selection import selected
     from upshift.store.history import get_run
 
     found = get_run(run)

@@ -175,8 +175,8 @@ class Attempt:
     def __init__(self, row: AttemptRow, records: RunRecords) -> None:
         self.row = row
         self._records = records
-        self.number = row.number
         self.run = row.task.run
+        self.number = row.number
         self.status = row.status
         self.backend = row.backend
         self.error: Failure | None = row.result.failure if row.result else row.failure
