@@ -81,15 +81,12 @@ class Claims:
         StoreUnavailable
             The claim cannot be written.
         """
-        line = os.fsencode(name) + b"\n"
-        with contextlib.ExitStack() as stack, available("written", self._folder):
-            try:
-                stack.enter_context(locked(lock_of(self._root), fcntl.LOCK_SH))
-                self._append(line)
-            except OSError as error:
-                if error.errno != errno.EROFS:  # there nothing can be removed either
-                    raise
+        descriptor = self._claim(os.fsencode(name) + b"\n")
+        try:
             yield
+        finally:
+            if descriptor is not None:
+                _unlock(descriptor)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -124,9 +121,23 @@ class Claims:
             with contextlib.suppress(OSError), locked(lock_of(self._root), fcntl.LOCK_SH, make=False):
                 if not gc_works(self._root):
                     discard(own.path)
-            with contextlib.suppress(OSError):
-                fcntl.flock(own.descriptor, fcntl.LOCK_UN)  # forks have the descriptor, too
-            os.close(own.descriptor)
+            _unlock(own.descriptor)
+
+    def _claim(self, line: bytes) -> int | None:
+        """Write down a claim; give the descriptor of the lock. None: nothing can be removed there."""
+        descriptor = None
+        try:
+            descriptor = _shared(lock_of(self._root))
+            lock(descriptor, fcntl.LOCK_SH)
+            self._append(line)
+        except BaseException as error:
+            if descriptor is not None:
+                _unlock(descriptor)
+            if isinstance(error, OSError) and error.errno == errno.EROFS:
+                return None
+            with available("written", self._folder):
+                raise
+        return descriptor
 
     def _append(self, line: bytes) -> None:
         given = os.environ.get(VARIABLE)
@@ -197,20 +208,31 @@ def lock(descriptor: int, kind: int, *, needed: bool = False) -> bool:
 @contextlib.contextmanager
 def locked(path: str, kind: int, *, needed: bool = False, make: bool = True) -> Iterator[None]:
     """Have a lock within; ``make`` its file if need be. As :func:`lock`."""
-    # A descriptor for each use, so that threads and forks do not share the lock.
-    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_CREAT if make else 0)
-    try:
-        descriptor = os.open(path, flags, 0o666) if kind == fcntl.LOCK_SH else open_lock(path)
-    except FileNotFoundError:
-        if not make:
-            raise
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, flags, 0o666)
+    descriptor = open_lock(path) if kind == fcntl.LOCK_EX else _shared(path, make=make)
     try:
         lock(descriptor, kind, needed=needed)
         yield
     finally:
-        os.close(descriptor)
+        _unlock(descriptor)
+
+
+def _shared(path: str, *, make: bool = True) -> int:
+    """A descriptor for a shared lock; one for each use, so that threads and forks do not share the lock."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_CREAT if make else 0)
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        if not make:
+            raise
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o666)
+
+
+def _unlock(descriptor: int) -> None:
+    """Give a lock up. Closing is not enough where a thread has forked meanwhile."""
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def open_lock(path: str, *, create: bool = True) -> int:
