@@ -253,7 +253,7 @@ class _Collector:
             if self._catalog is not None and not self._dry:
                 self._catalog.forget_runs(batch, keep=self._references.tasks)
             for number, run in enumerate(batch, at):
-                self._tell("removing runs", number, len(gone))
+                self._tell("looking at runs" if self._dry else "removing runs", number, len(gone))
                 self._clear_run(run, wanted)
 
     def _clear_run(self, run: str, wanted: set[str]) -> None:
