@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from upshift.cli.inotify import Watch
-from upshift.cli.logs import log_files
 from upshift.cli.merged import Merged
+from upshift.cli.selection import log_files
 from upshift.config.configuration import load_configuration
 from upshift.spec.task import TaskId
 from upshift.store.catalog import open_catalog

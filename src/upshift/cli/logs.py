@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from upshift.store.history import Attempt, Run, Step, Task
+    from upshift.store.history import Run, Task
 
 
 @click.command()
@@ -26,7 +24,7 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None) -> None:
     what the original printed. Lines of several tasks begin with the task's name.
     """
     from upshift.cli.merged import Merged
-    from upshift.cli.selection import selected
+    from upshift.cli.selection import log_files, selected
     from upshift.store.history import get_run
 
     found = get_run(run)
@@ -59,37 +57,3 @@ def _tell_of_others(run: Run, tasks: list[Task]) -> None:
         f"To see another: upshift logs {run.id} {shlex.quote(name)} --attempt {first.attempts[0].number}",
         err=True,
     )
-
-
-def log_files(
-    run: Run, steps: list[Step], index: int | None, attempt: int | None
-) -> Iterator[tuple[str, Path]]:
-    """The names of the tasks that printed something, each with the file that has it.
-
-    Raises
-    ------
-    NotFound
-        One task was asked for, and it has no such attempt.
-    """
-    from upshift.errors import NotFound
-    from upshift.store.store import open_store
-
-    store = open_store(run.row.store)
-    for step in steps:
-        for task in step.tasks:
-            if index is not None and task.index != index:
-                continue
-            chosen = _attempt(task, attempt)
-            if chosen is not None:
-                path = store.log_path(chosen.row.task, chosen.number)
-                if path.exists():
-                    yield str(task.row.task), path
-            elif attempt is not None and (index is not None or not step.mapped) and len(steps) == 1:
-                there = ", ".join(str(a.number) for a in task.attempts) or "none"
-                raise NotFound(f"{task.row.task} has no attempt {attempt}", fix=f"Its attempts: {there}.")
-
-
-def _attempt(task: Task, number: int | None) -> Attempt | None:
-    if number is None:
-        return task.attempts[-1] if task.attempts else None
-    return next((a for a in task.attempts if a.number == number), None)
