@@ -84,6 +84,18 @@ def test_a_failure_of_it_is_the_run_s_and_the_run_can_be_resumed(project: Projec
     assert [t["attempts"][-1]["backend"] for t in project.tasks("work")] == ["local"] * 3
 
 
+def test_a_step_that_was_debugged_is_debugged_again_when_its_run_is_resumed(project: Project) -> None:
+    code = CODE.replace("return work.map(x=load(), n=n)", "return last(work.map(x=load(), n=n))").replace(
+        "@pipeline", "@step\ndef last(values: list[float]) -> float:\n    return sum(values) / 0\n\n@pipeline"
+    )
+    project.write(code)
+    project.upshift("run", "pipeline.py", "-p", "n=7", "--debug", "work[1]", expect=1)
+    outcome = project.upshift("resume", "latest", "--debug", "work[1]", expect=1)
+    assert "working on 2" in outcome.out
+    assert "working on 1" not in outcome.out
+    assert [len(t["attempts"]) for t in project.tasks("work")] == [1, 2, 1]
+
+
 def test_the_debugged_step_is_not_tried_again(project: Project) -> None:
     project.write(CODE.replace("@step\ndef work", "@step(retries=3)\ndef work"))
     project.upshift("run", "pipeline.py", "--debug", "work[1]", expect=1)

@@ -71,3 +71,22 @@ def test_a_module_that_is_named_by_its_file(project: Project) -> None:
     os.utime(file, ns=(STAMP + 2, STAMP + 2))
     project.upshift("run", "pipeline.py")
     assert "value 2" in project.upshift("logs", "latest").out
+
+
+def test_data_beside_a_module_may_be_older_than_it(project: Project) -> None:
+    data = project.write("hello", "pack/data.txt", header="")
+    project.write("", "pack/__init__.py", header="")
+    os.utime(data, ns=(STAMP, STAMP))
+    project.run("""
+import pkgutil
+import pack
+
+@step
+def read() -> str:
+    return pkgutil.get_data("pack", "data.txt").decode()
+
+@pipeline
+def example():
+    return read()
+""")
+    assert project.tasks("read")[0]["status"] == "completed"

@@ -185,6 +185,8 @@ class Driver:
         others = row is not None and row.origin is not None
         if found.result is None or (others and not self._work.reuse.enabled):
             return False
+        if self._work.is_debugged(task):
+            return False
         if row is not None:
             task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
         self._changes[task] = TaskChange(

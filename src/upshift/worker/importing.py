@@ -32,14 +32,14 @@ class ExactLoader(SourceFileLoader):
     """Python's own loader, which does not believe in bytecode that is older than the source."""
 
     def get_data(self, path: str) -> bytes:
-        """The content of the source, or of its bytecode.
+        """The content of the source, of its bytecode, or of a file beside it (``pkgutil.get_data``).
 
         Raises
         ------
         FileNotFoundError
             There is no such file, or it is bytecode from before the last edit.
         """
-        if path != self.path and older(path, self.path):
+        if path.endswith(tuple(BYTECODE_SUFFIXES)) and older(path, self.path):
             raise FileNotFoundError(path)  # so it is compiled, and the bytecode written anew
         return super().get_data(path)
 
