@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 import upshift
-from project import Outcome, Project
+from project import HEADER, Outcome, Project
 from upshift.spec import TaskSpec, from_json
 
 TOKEN = "hf_Qx/7Zr+2Wp&9Kd"
@@ -184,6 +184,32 @@ def test_a_plan_names_sources_and_leaves_the_file_out_of_the_code(secret: Projec
     as_json = json.loads(secret.upshift("plan", "pipeline.py", "--json", env=ENV).out)
     assert as_json["steps"][0]["secrets"]["DB"]["source"] == "file:private/db"
     assert shown(planned) == []
+
+
+def test_files_of_secrets_of_another_pipeline_are_in_no_code_package(secret: Project) -> None:
+    (secret.folder / "private" / "of_all").write_text(PASSWORD)
+    secret.write(
+        """
+@pipeline(secrets={"DB": "file:private/of_all"})
+def guarded():
+    return other(use(1))
+
+@step
+def public() -> None:
+    print("public")
+
+@pipeline
+def plain():
+    public()
+""",
+        "more.py",
+        header="from pipeline import other, use\n" + HEADER,
+    )
+    planned = secret.upshift("plan", "more.py:plain")
+    secret.upshift("run", "more.py:plain")
+    for name in ("private/db", "private/of_all"):
+        assert f"{name} (the secret of a step)" in planned.out
+    assert holding_secrets(secret) == []
 
 
 def test_every_task_of_a_mapped_step_and_every_step_of_a_pipeline_has_its_own(project: Project) -> None:

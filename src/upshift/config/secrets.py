@@ -25,6 +25,8 @@ _LATER = ("aws", "k8s")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEME = re.compile(r"[a-z][a-z0-9-]{0,11}")
 _WRITE = 'Write where the value comes from: "env:NAME" or "file:PATH".'
+_files: set[str] = set()
+"""Every ``file:PATH`` that this process has heard of, of whatever pipeline."""
 
 
 def checked_secrets(owner: str, secrets: Any) -> dict[str, str] | None:
@@ -50,7 +52,20 @@ def checked_secrets(owner: str, secrets: Any) -> dict[str, str] | None:
             where=user_location(),
             fix='Write secrets={"HF_TOKEN": "env:HF_TOKEN"}.',
         )
-    return {_checked_name(owner, name): _checked_source(owner, name, secrets[name]) for name in secrets}
+    sources = {_checked_name(owner, name): _checked_source(owner, name, secrets[name]) for name in secrets}
+    _files.update(source for source in sources.values() if scheme_of(source) == "file")
+    return sources
+
+
+def secret_files(project: str) -> tuple[Path, ...]:
+    """The files that hold secrets of any step or pipeline known here: they are in no code package.
+
+    Parameters
+    ----------
+    project
+        Folder that relative paths start from.
+    """
+    return tuple(path_of(source, project) for source in sorted(_files))
 
 
 def lines_of(value: str) -> list[str]:

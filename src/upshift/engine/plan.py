@@ -14,6 +14,7 @@ from upshift.backends.base import Shortfall
 from upshift.backends.registry import open_backend as open_registered
 from upshift.config.configuration import Configuration
 from upshift.config.retry import Retry
+from upshift.config.secrets import secret_files
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.forecast import FAILS, Forecast, Forecaster, PlannedTask
 from upshift.engine.keys import CodeNamed, Keys
@@ -28,7 +29,7 @@ from upshift.engine.places import (
     refusal,
 )
 from upshift.engine.reuse import Reuse
-from upshift.engine.secrets import NeededSecret, missing_secrets, needed_secrets, secret_files
+from upshift.engine.secrets import NeededSecret, missing_secrets, needed_secrets
 from upshift.engine.values import plain_value
 from upshift.errors import RunFailed, UpshiftError, UsageError
 from upshift.graph import Graph, Node, references
@@ -263,7 +264,7 @@ def make_plan(
             ).forecast()
         nodes = {node.name: node for node in graph.nodes}
         position = {name: i for i, name in enumerate(forecasts)}
-        planned_code, problem = _code(code, places, store, secret_files(graph, project=code.project))
+        planned_code, problem = _code(code, places, store, secret_files(code.project))
         return Plan(
             pipeline=graph.pipeline,
             target=target.name,

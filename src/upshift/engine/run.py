@@ -15,6 +15,7 @@ import attrs
 
 from upshift.backends.registry import open_backend as open_registered
 from upshift.config.configuration import Configuration
+from upshift.config.secrets import secret_files
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Control
 from upshift.engine.debug import Debugged, debugged
@@ -27,7 +28,7 @@ from upshift.engine.options import RunOptions
 from upshift.engine.outcome import raise_unless_completed
 from upshift.engine.places import OpenBackend, Place, Terms, close_places, notices, open_places, settle_terms
 from upshift.engine.reuse import Reuse
-from upshift.engine.secrets import missing_secrets, needed_secrets, secret_files
+from upshift.engine.secrets import missing_secrets, needed_secrets
 from upshift.engine.shipping import Keeper, ship
 from upshift.engine.specs import Shipped, Specs
 from upshift.engine.stopping import Command
@@ -126,7 +127,7 @@ def execute(
             inbox=inbox,
             keys=Keys(code_named),
             clock=clock or SystemClock(),
-            shipped=ship(code, places.values(), store, exclude=secret_files(graph, project=code.project)),
+            shipped=ship(code, places.values(), store, exclude=secret_files(code.project)),
         )
         with contextlib.closing(run.catalog), store.claims.held():
             return run.execute(resume)
@@ -194,7 +195,7 @@ class _Run:
             self.shipped.code if self.shipped else self.code,
             self.store,
             self.inbox,
-            exclude=secret_files(self.graph, project=self.code.project),
+            exclude=secret_files(self.code.project),
             keep=self._keep_code,
             give_up=lambda why: self.progress.notice(f"--same-code will not work for this run: {why}"),
         )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import attrs
 
-from upshift.config.secrets import path_of, read_secret, read_secrets, scheme_of
+from upshift.config.secrets import read_secret, read_secrets, scheme_of
 from upshift.engine.places import Place
 from upshift.errors import RequestRefused
 from upshift.graph import Graph, StepDefinition
@@ -65,12 +64,6 @@ def missing_secrets(needed: Iterable[Iterable[NeededSecret]]) -> RequestRefused 
         why="\n".join(f"{problem.what} ({problem.where})" for problem in problems),
         fix="\n".join(dict.fromkeys(problem.fix for problem in problems if problem.fix)),
     )
-
-
-def secret_files(graph: Graph, *, project: str) -> tuple[Path, ...]:
-    """The files that hold secrets of steps: they are in no code package."""
-    sources = {source for definition in graph.steps.values() for source in definition.secrets.values()}
-    return tuple(path_of(source, project) for source in sorted(sources) if scheme_of(source) == "file")
 
 
 def _of_step(step: str, definition: StepDefinition, place: Place, project: str) -> tuple[NeededSecret, ...]:
