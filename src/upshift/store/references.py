@@ -9,6 +9,7 @@ records, too.
 from __future__ import annotations
 
 import binascii
+import contextlib
 import json
 import os
 import re
@@ -69,9 +70,10 @@ class References:
             return
         self.add(content)
         if b'"origin"' in content and path.endswith("/tasks.json"):
-            data = json.loads(content)
-            rows = data["tasks"] if isinstance(data, dict) else data
-            self.tasks.update(origin_of(row["origin"]) for row in rows if row.get("origin"))
+            # One that is torn has none: what it names is known all the same, and from where, the catalog knows.
+            with contextlib.suppress(ValueError):
+                rows = json.loads(content)["tasks"]
+                self.tasks.update(origin_of(row["origin"]) for row in rows if row.get("origin"))
 
     def add(self, content: bytes) -> None:
         """What the text of a record refers to."""

@@ -16,6 +16,7 @@ from upshift.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpe
 from upshift.store import claims, collect, files
 from upshift.store.artifacts import save
 from upshift.store.catalog import Catalog
+from upshift.store.endings import Ending
 from upshift.store.rows import AttemptRow, RunRow, TaskRow
 from upshift.store.store import Store, open_store
 
@@ -55,7 +56,7 @@ class Runs:
         rows = [
             t if isinstance(t, TaskRow) else TaskRow(task=t.task, status=t.status, key=t.key) for t in tasks
         ]
-        self.store.write_record(run, "tasks.json", to_json([encode(task) for task in rows]))
+        self.store.write_record(run, "tasks.json", to_json(Ending(tasks=tuple(rows))))
         results = [task for task in tasks if isinstance(task, TaskResult)]
         for result in results:
             self.store.create_result(result)
@@ -191,6 +192,19 @@ def test_a_field_that_only_a_newer_upshift_knows_keeps_what_it_names(store: Stor
     store.write_record("one", "novelty.json", b'{"version":7,"what":"' + value.digest.encode() + b'"}')
     assert collect.collect(store, runs.catalog).removed.counts == {}
     assert is_there(store, value)
+
+
+def test_a_record_that_is_torn_keeps_what_it_still_names(store: Store, runs: Runs) -> None:
+    orphan, wanted = blob(store, b"orphan"), made("one", blob(store, b"wanted"))
+    runs.add("one", wanted)
+    runs.add("two", reused("two", wanted))
+    record = store.read_record("two", "tasks.json")
+    assert record is not None
+    assert b'"origin"' in record
+    store.write_record("two", "tasks.json", record[:-9])
+    assert collect.collect(store, runs.catalog, forget=["one"]).removed.counts == {"runs": 1, "values": 1}
+    assert store.read_result(wanted.task, 1) == wanted
+    assert not is_there(store, orphan)
 
 
 def test_content_that_nobody_here_can_read_stops_it(store: Store, runs: Runs) -> None:
