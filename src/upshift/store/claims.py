@@ -81,7 +81,8 @@ class Claims:
         StoreUnavailable
             The claim cannot be written.
         """
-        descriptor = self._claim(os.fsencode(name) + b"\n")
+        # A line of its own, also below one that somebody could not finish on a full disk.
+        descriptor = self._claim(b"\n" + os.fsencode(name) + b"\n")
         try:
             yield
         finally:

@@ -12,6 +12,7 @@ import pytest
 from upshift.errors import ConfigError
 from upshift.spec import TaskId, TaskResult
 from upshift.store import claims
+from upshift.store.claimed import Claimed
 from upshift.store.format import VERSION
 from upshift.store.store import Store, open_store
 
@@ -25,7 +26,7 @@ def store(tmp_path: Path) -> Store:
 
 def claimed(store: Store) -> list[str]:
     files = sorted(Path(claims.folder_of(store.address)).iterdir())
-    return [line for file in files for line in file.read_text().splitlines()]
+    return [line for file in files for line in file.read_text().splitlines() if line]
 
 
 def test_content_is_claimed_whether_it_was_there_or_not(store: Store, tmp_path: Path) -> None:
@@ -47,6 +48,18 @@ def test_runs_and_results_are_claimed(store: Store) -> None:
         store.create_result(RESULT)
         assert store.claim_result(RESULT.task, 2) == RESULT
         assert claimed(store) == ["run:r", "task:r/tasks/s/3", "task:r/tasks/s/3"]
+
+
+def test_a_claim_that_was_cut_short_takes_no_other_with_it(store: Store) -> None:
+    with store.claims.held():
+        digest, _ = store.put(b"hello")
+        with open(store.claims.file(), "a") as file:
+            file.write(digest[:9])
+        assert store.claim_run("r")
+        seen = Claimed(store.address)
+        seen.look()
+        assert seen.runs == {"r"}
+        assert bytes.fromhex(digest.partition(":")[2]) in seen.blobs
 
 
 def test_claims_go_when_the_last_who_holds_them_lets_go(store: Store) -> None:
