@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,16 +25,16 @@ class Copies:
         folders = sorted(os.listdir(self._top)) if os.path.isdir(self._top) else []
         self._before = {folder: _listing(os.path.join(self._top, folder)) for folder in folders}
 
-    def warn(self, step: str, value: object) -> None:
-        """Say on stderr what was written to them; of those that ``value`` is from, nothing is lost."""
+    def remarks(self, step: str, value: object) -> Iterator[str]:
+        """What to say of what was written to them; of those that ``value`` is from, nothing is lost."""
         for folder, before in self._before.items():
             path = os.path.join(self._top, folder)
             written = sorted(name for name, state in _listing(path).items() if before.get(name) != state)
             if written and not any(part.is_relative_to(path) for part in _paths(value)):
                 more = f" and {len(written) - 1:,} more" if len(written) > 1 else ""
-                sys.stderr.write(
-                    f"upshift: {step} wrote {written[0]}{more} to its own copy of an input, which goes with "
-                    "the task. To keep it, return its path; to write in place, pass the path as a str.\n"
+                yield (
+                    f"{step} wrote {written[0]}{more} to its own copy of an input, which goes with the task. "
+                    "To keep it, return its path; to write in place, pass the path as a str."
                 )
 
 
@@ -49,7 +48,9 @@ def _listing(top: str) -> _Listing:
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
-            with contextlib.suppress(FileNotFoundError):  # something that the step has started removes it
+            with contextlib.suppress(
+                OSError
+            ):  # removed meanwhile, or in a folder that may not be looked into
                 status = os.lstat(path)
                 found[os.path.relpath(path, top)] = (status.st_size, status.st_mtime_ns)
     return found

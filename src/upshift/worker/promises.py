@@ -6,10 +6,9 @@ as one of them (NumPy's numbers, mappings, …) is taken for it.
 
 from __future__ import annotations
 
-import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from numbers import Integral, Real
 from typing import Any
 
@@ -29,8 +28,8 @@ _COUNT_AS: Mapping[Any, tuple[type, ...]] = {
 }
 
 
-def warn(function: Callable[..., Any], step: str, values: Sequence[object]) -> None:
-    """Say so on stderr where an output is not what the function's annotation promises.
+def remarks(function: Callable[..., Any], step: str, values: Sequence[object]) -> Iterator[str]:
+    """What to say where an output is not what the function's annotation promises.
 
     Parameters
     ----------
@@ -46,10 +45,7 @@ def warn(function: Callable[..., Any], step: str, values: Sequence[object]) -> N
     for number, (promised, value) in enumerate(zip(hints, values, strict=False), 1):
         if _contradicts(promised, value):
             which = "" if len(values) == 1 else f" as output {number}"
-            sys.stderr.write(
-                f"upshift: {step} is annotated to return {_shown(promised)}{which},"
-                f" and returned {type_name(value)}\n"
-            )
+            yield f"{step} is annotated to return {_shown(promised)}{which}, and returned {type_name(value)}"
 
 
 def _contradicts(hint: Any, value: object) -> bool:

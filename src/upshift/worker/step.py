@@ -7,10 +7,11 @@ the step is killed. So that is also where the step's stack goes when it is stopp
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,7 @@ from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
 from upshift.worker.copies import Copies
 from upshift.worker.randomness import Randomness
+from upshift.worker.streams import tell
 from upshift.worker.tracebacks import user_line, user_text
 
 
@@ -143,7 +145,7 @@ def perform(
         inputs = _load(spec.inputs, store)
         copies = Copies()
         value = call(function, *bind(function, inputs))
-        copies.warn(str(spec.task), value)
+        tell(copies.remarks(str(spec.task), value))
         return _save(spec, function, value, into or store), None
     except BaseException as error:  # the supervisor is told of whatever ends the call
         return {}, _explain(error, spec)
@@ -220,7 +222,7 @@ def _project(spec: TaskSpec, store: Store) -> Path:
     """The folder of the user's project, at hand or unpacked."""
     if spec.code.package is None:
         return Path(spec.code.project)
-    from upshift.store.packages import unpacked
+    from upshift.store.unpacking import unpacked
 
     return unpacked(spec.code.package, store)
 
@@ -271,22 +273,20 @@ def _save(
             f"step {spec.task.step} declares {len(outputs)} outputs and returned {got}",
             fix=f"Return a tuple of {len(outputs)}, or change the annotation of what it returns.",
         )
-    promises.warn(function, str(spec.task), values)
-    _warn_of_secrets(spec, values)
+    tell(promises.remarks(function, str(spec.task), values))
+    tell(_remarks_on_secrets(spec, values))
     return {
         output.name: artifacts.save(item, store, by_item=output.by_item, name=_called(output.name))
         for output, item in zip(outputs, values, strict=True)
     }
 
 
-def _warn_of_secrets(spec: TaskSpec, values: tuple[object, ...]) -> None:
-    """Say so in the log where a text that the step returns holds a secret: it is stored as it is."""
+def _remarks_on_secrets(spec: TaskSpec, values: tuple[object, ...]) -> Iterator[str]:
+    """What to say where a text that the step returns holds a secret."""
     for output, item in zip(spec.outputs, values, strict=True):
         for name in spec.secrets:
             if isinstance(item, str) and (secret := os.environ.get(name)) and secret in item:
-                sys.stderr.write(
-                    f"upshift: the output {output.name!r} holds the secret {name}; it is stored as it is\n"
-                )
+                yield f"the output {output.name!r} holds the secret {name}; it is stored as it is"
 
 
 def _called(output: str) -> str:
@@ -325,10 +325,8 @@ def _told(error: UpshiftError) -> str:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):  # the step closed or replaced it
             stream.flush()
-        except (OSError, ValueError, AttributeError):  # the step closed or replaced it
-            continue
     flush_c_streams()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterable
 
 
 def own_streams() -> None:
@@ -24,3 +26,14 @@ def own_streams() -> None:
     if sys.stdin is None or sys.stdin is not sys.__stdin__:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         setattr(sys, "__stdin__", sys.stdin)  # noqa: B010
+
+
+def tell(remarks: Iterable[str]) -> None:
+    """Write remarks to the step's log.
+
+    No step fails for one: neither where it has closed or replaced ``sys.stderr``, nor where a remark comes
+    from looking at values whose own methods raise.
+    """
+    with contextlib.suppress(Exception):
+        for remark in remarks:
+            sys.stderr.write(f"upshift: {remark}\n")

@@ -79,6 +79,35 @@ def test_however_a_step_ends_the_cause_is_named(project, body: str, reason: str,
     assert text in result.failure.message
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sys.stderr.close()",
+        "sys.stderr = None",
+        "sys.stderr = Odd()",
+        "file.write_text('x'); file.parent.chmod(0)",
+        "file.write_text('x'); return {Unshown(): [1.5]}",
+    ],
+)
+def test_no_step_fails_for_a_remark_that_cannot_be_made(project, body: str) -> None:  # type: ignore[no-untyped-def]
+    bench = project(
+        f"""
+        import sys
+        class Odd:
+            def __getattribute__(self, name): raise RuntimeError(name)
+        class Unshown:
+            def __repr__(self): raise RuntimeError
+        def act(file) -> int:
+            {body}
+            return 1.5
+        """
+    )
+    (bench.folder / "data").mkdir()
+    (bench.folder / "data" / "file").write_text("words")
+    result = bench.run("act", inputs={"file": bench.folder / "data" / "file"})
+    assert result.status == "completed", result.failure
+
+
 def test_bytes_that_are_not_utf8_are_kept_as_they_are(project) -> None:  # type: ignore[no-untyped-def]
     bench = project("import os\ndef say():\n    os.write(1, b'\\xff\\xfe\\n'); print('ok')\n")
     assert bench.log(bench.run("say")) == b"\xff\xfe\nok\n"

@@ -55,18 +55,25 @@ def parts_of(value: object, name: str = "") -> Iterator[tuple[str, Path | Extern
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         if not _plain(value.values()):
-            yield from ((f"[{key!r}]", item) for key, item in value.items())
+            yield from ((f"[{_shown(key)}]", item) for key, item in value.items())
         if not _plain(value):
-            yield from ((f".keys()[{key!r}]", key) for key in value)
+            yield from ((f".keys()[{_shown(key)}]", key) for key in value)
     elif isinstance(value, (list, tuple)):
         if not _plain(value):
             yield from ((f"[{number}]", item) for number, item in enumerate(value))
     elif isinstance(value, (set, frozenset)):
         if not _plain(value):
-            yield from ((f".{{{item!r}}}", item) for item in value)
+            yield from ((f".{{{_shown(item)}}}", item) for item in value)
     else:
         for field in _fields(type(value)):  # type: ignore[arg-type]  # a class is hashable
             yield f".{field}", getattr(value, field, None)
+
+
+def _shown(key: object) -> str:
+    try:
+        return repr(key)
+    except Exception:  # the user's __repr__ raises
+        return f"<{type(key).__qualname__}>"
 
 
 @functools.cache
