@@ -16,6 +16,7 @@ from upshift.errors import NotFound, RunOwned, StoreError, UsageError
 from upshift.store.catalog import Catalog, open_catalog
 from upshift.store.claimed import Claimed
 from upshift.store.collect import Collected, Tell, collect
+from upshift.store.history_records import UNFINISHED
 from upshift.store.rebuild import Rebuilt, put_aside_if_damaged, rebuild
 from upshift.store.rows import RunRow
 from upshift.store.store import Store, open_store
@@ -117,7 +118,9 @@ def gc(
                 total += collect(
                     store, catalog if there else None, forget=by_store[address], dry_run=dry_run, tell=tell
                 )
-        total.removed += tidy(total.wanted, dry_run=dry_run)
+        total.removed += tidy(
+            total.wanted, dry_run=dry_run, unfinished=(lambda: _unfinished(catalog)) if there else tuple
+        )
         found = tuple(address for address in addresses if address not in missing)
         return Cleaned(collected=total, stores=found, missing={a: n for a, n in missing.items() if n})
     finally:
@@ -198,6 +201,10 @@ def store_addresses(configuration: Configuration, catalog: Catalog | None) -> li
 def is_there(store: Store) -> bool:
     """Whether there is a store, and not just the place where one could be, or is mounted at other times."""
     return any((store.root / name).exists() for name in ("format", "runs", "blobs"))
+
+
+def _unfinished(catalog: Catalog) -> set[str]:
+    return {row.id for row in catalog.runs() if row.status in UNFINISHED}
 
 
 def _refuse(chosen: Iterable[RunRow], stores: dict[str, Store], missing: dict[str, int]) -> None:

@@ -13,9 +13,9 @@ from upshift.spec.artifact import Artifact
 from upshift.spec.codec import decode
 from upshift.spec.task import Code, TaskResult, TaskSpec
 from upshift.store.catalog import AttemptRow, RunRow
-from upshift.store.packages import unpacked
 from upshift.store.serializers import scratch
 from upshift.store.store import Store, open_store
+from upshift.store.unpacking import unpacked
 from upshift.worker.inline import run_inline
 
 

@@ -6,16 +6,16 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from upshift.config.home import home
 from upshift.engine.control import socket_path
 from upshift.errors import RunOwned, StoreUnavailable
+from upshift.store import unpacking
 from upshift.store.collect import ABANDONED, Tally
 from upshift.store.files import available, stale
 from upshift.store.lease import Lease, held, lease_path
-from upshift.store.references import files_of
 from upshift.store.serializers import scratch
 from upshift.worker import forkserver, proc
 from upshift.worker.confine import MARKER
@@ -24,7 +24,9 @@ FORGOTTEN = 30 * 86_400.0
 """Seconds after which an answer that nobody has worked out anew is worked out again at its next use."""
 
 
-def tidy(wanted: Collection[bytes], *, dry_run: bool) -> Tally:
+def tidy(
+    wanted: Collection[bytes], *, dry_run: bool, unfinished: Callable[[], Collection[str]] = tuple
+) -> Tally:
     """Remove it; give how much there was. Whatever a process that lives has, stays.
 
     Parameters
@@ -33,6 +35,9 @@ def tidy(wanted: Collection[bytes], *, dry_run: bool) -> Tally:
         Digests of the content that some run refers to.
     dry_run
         Whether to change nothing.
+    unfinished
+        Gives the runs whose end nobody has recorded. Their leases stay: other machines see by them that
+        nobody works on these runs.
 
     Raises
     ------
@@ -43,28 +48,25 @@ def tidy(wanted: Collection[bytes], *, dry_run: bool) -> Tally:
     if not home().is_dir():
         return tally
     with available("cleaned", str(home())):
-        for kind, folders in (("scratch", scratch.left_over()), ("unpacked", _unpacked(wanted))):
-            for folder in folders:
-                tally.add(kind, _bytes(folder))
-                if not dry_run:
-                    scratch.remove(folder)
+        for folder in scratch.left_over():
+            tally.add("scratch", _bytes(folder))
+            if not dry_run:
+                scratch.remove(folder)
+        for folder in unpacking.left_over(wanted, ABANDONED):
+            tally.add("unpacked", _bytes(folder))
+            if not dry_run:
+                unpacking.remove(folder)
         for path in [*_drafts(), *_memos()]:
             _remove(path, "memos", tally, dry_run=dry_run)
         for place in _dead_servers():
             for file in (place.errors, place.socket, place.lock):
                 _remove(str(file), "processes", tally, dry_run=dry_run)
-        for run in _runs():
-            if not held(run):
+        dead = [run for run in _runs() if not held(run)]
+        kept = unfinished() if dead else ()
+        for run in dead:
+            if run not in kept:
                 _release(run, tally, dry_run=dry_run)
     return tally
-
-
-def _unpacked(wanted: Collection[bytes]) -> Iterator[str]:
-    """Copies of code packages that no run has any more."""
-    for folder in _entries("code"):
-        with contextlib.suppress(ValueError):  # nothing that Upshift has put there
-            if bytes.fromhex(folder.name) not in wanted:
-                yield str(folder)
 
 
 def _memos() -> Iterator[str]:
@@ -106,7 +108,7 @@ def _runs() -> set[str]:
 
 def _release(run: str, tally: Tally, *, dry_run: bool) -> None:
     paths = [socket_path(run), lease_path(run)]
-    sizes = [path.lstat().st_size for path in paths if os.path.lexists(path)]
+    sizes = [_size(path) for path in paths if os.path.lexists(path)]
     with contextlib.suppress(RunOwned, StoreUnavailable):  # somebody has just taken it
         if not dry_run:
             with Lease(run):
@@ -116,9 +118,10 @@ def _release(run: str, tally: Tally, *, dry_run: bool) -> None:
 
 def _remove(path: str, kind: str, tally: Tally, *, dry_run: bool) -> None:
     with contextlib.suppress(FileNotFoundError):
-        tally.add(kind, os.lstat(path).st_size)
+        size = os.lstat(path).st_size
         if not dry_run:
             os.unlink(path)
+        tally.add(kind, size)
 
 
 def _entries(folder: str) -> list[Path]:
@@ -133,4 +136,15 @@ def _age(path: Path) -> float:
 
 
 def _bytes(folder: str) -> int:
-    return sum(os.lstat(path).st_size for path in files_of(folder))
+    """Of all that can be seen of it: it may go meanwhile, and hold folders that a step closed."""
+    size = 0
+    for path, _, names in os.walk(folder):
+        size += sum(_size(os.path.join(path, name)) for name in names)
+    return size
+
+
+def _size(path: str | Path) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:  # somebody else was faster
+        return 0

@@ -7,23 +7,19 @@ all of the permissions but "executable" are left out.
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
-import shutil
 import tarfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
 from upshift._version import __version__
 from upshift.config.home import home
 from upshift.config.sizes import format_size
-from upshift.errors import StoreError, StoreUnavailable, UsageError
+from upshift.errors import UsageError
 from upshift.spec.codec import decode, encode
-from upshift.store.digest import split
 from upshift.store.ignore import unreadable
 from upshift.store.memo import Memo, now
 from upshift.store.project_files import LeftOut, ProjectFile, Scan
@@ -131,59 +127,6 @@ def preview_package(project: Path, store: Store, *, exclude: Iterable[Path] = ()
     )
 
 
-def unpack(digest: str, store: Store, folder: Path) -> Path:
-    """Unpack a code package into a folder of its own, which appears whole or not at all.
-
-    Parameters
-    ----------
-    digest
-        Of the package.
-    store
-        Where it is.
-    folder
-        Of all packages. One that is there already is taken as it is.
-
-    Returns
-    -------
-    Path
-        The package's own, below ``folder`` under its digest.
-
-    Raises
-    ------
-    BlobMissing, BlobDamaged
-        The package is not intact.
-    StoreError
-        It holds something other than files below its own folder; nothing is unpacked then.
-    StoreUnavailable
-        The folder cannot be written.
-    """
-    destination = folder / split(digest)[1]
-    if _has_entries(destination):
-        return destination
-    store.check(digest)
-    draft = destination.with_name(f".{destination.name}.{secrets.token_hex(6)}")
-    try:
-        draft.mkdir(parents=True)
-        _extract(store.blob_path(digest), draft)
-        os.rename(draft, destination)
-    except OSError as error:
-        # Another process was faster; what it unpacked has the same content.
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not _has_entries(destination):
-            raise StoreUnavailable(
-                f"the code package cannot be unpacked into {destination}",
-                why=error.strerror or str(error),
-                fix="Free the disk, or correct the folder's permissions.",
-            ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return destination
-
-
-def unpacked(digest: str, store: Store) -> Path:
-    """The folder of a code package in ``UPSHIFT_HOME``, where it is unpacked once; see :func:`unpack`."""
-    return unpack(digest, store, home() / "code")
-
-
 def _refuse_too_large(root: str, files: Sequence[ProjectFile]) -> None:
     total = sum(entry.size for entry in files)
     if total <= LIMIT:
@@ -219,41 +162,3 @@ def _header(entry: ProjectFile, size: int) -> bytes:
     info.size = size
     info.mode = 0o755 if entry.executable else 0o644
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-
-
-def _extract(archive: Path, folder: Path) -> None:
-    try:
-        with tarfile.open(archive, "r:", encoding="utf-8", errors="surrogateescape") as package:
-            members = package.getmembers()
-            for member in members:
-                _refuse_hostile(member)
-            for member in members:
-                _write(folder / member.name, member, package.extractfile(member))
-    except tarfile.TarError as error:
-        raise StoreError(f"{archive} is not a code package", why=str(error)) from error
-
-
-def _refuse_hostile(member: tarfile.TarInfo) -> None:
-    path = PurePosixPath(member.name)
-    if member.isreg() and not path.is_absolute() and ".." not in path.parts and path.parts:
-        return
-    raise StoreError(
-        f"the code package holds {member.name!r}, which Upshift never puts there",
-        why="It is not a plain file below the package's own folder.",
-        fix="Nothing was unpacked. Find out who wrote it into the store.",
-    )
-
-
-def _write(path: Path, member: tarfile.TarInfo, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o755 if member.mode & 0o100 else 0o644), "wb") as file:
-        shutil.copyfileobj(content, file)
-
-
-def _has_entries(folder: Path) -> bool:
-    try:
-        with os.scandir(folder) as entries:
-            return next(entries, None) is not None
-    except (FileNotFoundError, NotADirectoryError):
-        return False

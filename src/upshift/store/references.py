@@ -70,7 +70,7 @@ class References:
             return
         self.add(content)
         if b'"origin"' in content and path.endswith("/tasks.json"):
-            # One that is torn has none: what it names is known all the same, and from where, the catalog knows.
+            # Of one that is torn, the digests are found all the same; origins are in the catalog, too.
             with contextlib.suppress(ValueError):
                 rows = json.loads(content)["tasks"]
                 self.tasks.update(origin_of(row["origin"]) for row in rows if row.get("origin"))

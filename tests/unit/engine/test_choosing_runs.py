@@ -17,7 +17,7 @@ from upshift.engine.gc import Choice, choose, gc, rebuild_catalog
 from upshift.errors import NotFound, StoreError, UsageError
 from upshift.report.cleaned import Ticker, cleaned_text, rebuilt_text
 from upshift.store.catalog import Catalog, open_catalog
-from upshift.store.lease import Lease
+from upshift.store.lease import Lease, held
 from upshift.store.rows import RunRow
 from upshift.store.serializers import scratch
 from upshift.store.store import open_store
@@ -127,6 +127,7 @@ def test_what_dead_processes_left_in_the_home_goes(
         folder / "deep" / "copy",
         upshift_home / "code" / ("a" * 64) / "x.py",
         upshift_home / "code" / ("b" * 64) / "y",
+        upshift_home / "code" / f".{'c' * 64}.0123456789ab" / "half",
     )
     old(
         upshift_home / "memo" / "answer.json",
@@ -144,7 +145,11 @@ def test_what_dead_processes_left_in_the_home_goes(
         later = time.time() + 31 * DAY
         monkeypatch.setattr(time, "time", lambda: later)
         for dry in (True, False):
-            assert tidy.tidy({bytes.fromhex("b" * 64)}, dry_run=dry).counts == {"memos": 3, "processes": 2}
+            assert tidy.tidy({bytes.fromhex("b" * 64)}, dry_run=dry).counts == {
+                "memos": 3,
+                "processes": 2,
+                "unpacked": 1,
+            }
     assert Path(used).is_dir()
     assert sorted(path.name for path in (upshift_home / "code").iterdir()) == ["b" * 64]
     for name in ("forkservers", "leases", "engines", "memo", "fingerprints"):
@@ -170,6 +175,39 @@ def test_the_socket_of_an_engine_that_lives_stays(upshift_home: Path) -> None:
         listener.bind(str(upshift_home / "engines" / "run.sock"))
         assert tidy.tidy((), dry_run=False).counts == {}
         assert (upshift_home / "engines" / "run.sock").exists()
+
+
+def test_the_lease_of_a_run_without_an_end_stays_for_other_machines(
+    catalog: Catalog, upshift_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = {"host": "elsewhere", "home": str(upshift_home)}
+    add(catalog, "killed", status="running", ended=None, store=str(upshift_home / "store"))
+    old(upshift_home / "leases" / "killed.lock", upshift_home / "leases" / "ended.lock")
+    open_store(str(upshift_home / "store")).put(b"x")
+    assert gc(Configuration(), Choice()).collected.removed.counts["processes"] == 1
+    assert not held("killed", engine)
+    assert os.listdir(upshift_home / "leases") == ["killed.lock"]
+    gc(Configuration(), Choice(runs=("killed",)))
+    assert os.listdir(upshift_home / "leases") == []
+
+
+def test_what_vanishes_while_it_is_looked_at_is_not_counted(
+    upshift_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a folder of copies, and of a run's socket, the size is asked after the names were listed."""
+    old(scratch.place() / "killed" / "gone", scratch.place() / "killed" / "there")
+    old(upshift_home / "engines" / "gone.sock")
+    real = os.lstat
+
+    def lstat(path: str | Path) -> os.stat_result:
+        if os.path.basename(path).startswith("gone"):
+            raise FileNotFoundError
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tidy.os, "lstat", lstat)
+        done = tidy.tidy((), dry_run=True)
+    assert done.bytes == {"scratch": 5, "processes": 0}
 
 
 def test_a_home_that_is_not_there_is_not_made(upshift_home: Path) -> None:

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from upshift.errors import BlobMissing, StoreError, StoreUnavailable, UsageError
-from upshift.store import memo, packages, project_files
+from upshift.store import memo, packages, project_files, unpacking
 from upshift.store.ignore import looks_secret
-from upshift.store.packages import Package, make_package, unpack
+from upshift.store.packages import Package, make_package
 from upshift.store.store import Store, open_store
+from upshift.store.unpacking import unpack
 
 
 @pytest.fixture
@@ -376,6 +377,57 @@ def test_a_package_that_is_unpacked_already_is_taken_as_it_is(
     assert unpack(digest, store, tmp_path / "code") == first
     assert (first / "train.py").stat().st_ino == inode
     assert sorted(path.name for path in (tmp_path / "code").iterdir() if path.name.startswith(".")) == []
+
+
+def in_use(digest: str, store: Store, folder: Path) -> bool:
+    """Whether a package stays as long as a process that has unpacked it lives, though no run has it."""
+    ready, tell = os.pipe()
+    wait, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(go)
+        os.write(tell, b"1" if unpacking.unpacked(digest, store) == folder else b"0")
+        os.read(wait, 1)
+        os._exit(0)
+    os.close(wait)
+    assert os.read(ready, 1) == b"1"
+    before = tree(folder)
+    kept = str(folder) not in unpacking.left_over((), 3600.0) and tree(folder) == before
+    for descriptor in (go, ready, tell):
+        os.close(descriptor)
+    assert os.waitpid(pid, 0)[1] == 0
+    return kept
+
+
+def test_a_package_that_a_process_uses_is_not_removed(
+    project: Path, store: Store, upshift_home: Path
+) -> None:
+    digest = make_package(project, store).digest
+    folder = upshift_home / "code" / digest.partition(":")[2]
+    assert in_use(digest, store, folder)
+    assert list(unpacking.left_over((), 3600.0)) == [str(folder)]
+    assert list(unpacking.left_over({bytes.fromhex(folder.name)}, 3600.0)) == []
+
+
+def test_a_package_whose_removal_was_killed_is_unpacked_anew(
+    project: Path, store: Store, upshift_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = make_package(project, store).digest
+    folder = unpack(digest, store, upshift_home / "code")
+    whole = tree(folder)
+
+    def killed(path: str) -> None:
+        os.unlink(Path(path) / "train.py")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(unpacking.scratch, "remove", killed)
+        unpacking.remove(str(folder))
+    assert tree(unpack(digest, store, upshift_home / "code")) == whole
+    (half,) = unpacking.left_over({bytes.fromhex(folder.name)}, -1.0)
+    assert Path(half).name.startswith(".")
+    unpacking.remove(half)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 def test_packages_are_unpacked_beside_each_other(project: Path, store: Store, tmp_path: Path) -> None:
