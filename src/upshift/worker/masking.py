@@ -150,9 +150,15 @@ def _forms(secret: str) -> Iterator[bytes]:
     for line in lines_of(secret):
         raw = line.encode("utf-8", "surrogateescape")
         yield raw
-        yield repr(raw)[2:-1].encode()
-        for text in (line, repr(line)[1:-1], json.dumps(line)[1:-1]):
+        # What else is in a text decides whether its repr escapes a ' or not; it never escapes a ".
+        in_bytes, in_text = repr(b'"' + raw)[3:-1], repr('"' + line)[2:-1]
+        in_json = (json.dumps(line, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
+        for text in (line, *in_json, *_unescaped(in_bytes), *_unescaped(in_text)):
             yield text.encode("utf-8", "surrogatepass")
+
+
+def _unescaped(text: str) -> tuple[str, str]:
+    return text, text.replace("\\'", "'")
 
 
 def _in_base64(raw: bytes) -> Iterator[bytes]:

@@ -67,6 +67,25 @@ def test_quoted_and_escaped_forms_are_masked(form: str) -> None:
     assert masked([TOKEN], f"a={form}&b".encode()) == b"a=***&b"
 
 
+@pytest.mark.parametrize("secret", ["p4ss'w0rd", 'p4ss"w0rd', "p4'ss\"w0rd", "p4\\'ss\\w0rd", 'pä"ss\tword'])
+@pytest.mark.parametrize("around", ["{}", "'{}", '"{}', "'\"{}"])
+@pytest.mark.parametrize(
+    "escape",
+    [
+        repr,
+        lambda text: repr(text.encode()),
+        json.dumps,
+        lambda text: json.dumps(text, ensure_ascii=False),
+    ],
+    ids=["repr", "repr of bytes", "json", "json in utf-8"],
+)
+def test_quotes_are_masked_however_they_are_escaped(secret: str, around: str, escape) -> None:  # type: ignore[no-untyped-def]
+    printed = escape(around.format(secret)).encode()
+    left = masked([secret], printed)
+    quotes = printed[: printed.index(b"p")]
+    assert left == quotes + b"***" + printed[-1:]
+
+
 def test_each_line_of_a_secret_of_several_lines_is_masked() -> None:
     assert masked([KEY], KEY.encode() + b"\n") == b"***\n***\r\n***\n***\n"
     assert masked([KEY], b"key: MIIEvQIBADANBgkq.") == b"key: ***."
