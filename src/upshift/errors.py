@@ -71,6 +71,11 @@ class UpshiftError(Exception):
         self.why = why
         self.fix = fix
 
+    @property
+    def in_short(self) -> str:
+        """What and why, for a message that has a place and a fix of its own."""
+        return self.what if self.why is None else f"{self.what}: {self.why}"
+
     def __str__(self) -> str:
         lines = [self.what]
         for label, text in (("where", self.where), ("why", self.why), ("fix", self.fix)):

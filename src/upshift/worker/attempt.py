@@ -14,7 +14,7 @@ import attrs
 
 from upshift.accelerators.hidden import HIDDEN
 from upshift.config.sizes import format_size
-from upshift.errors import StoreError
+from upshift.errors import StoreError, UpshiftError
 from upshift.spec import Failure, Hardware, TaskResult, TaskSpec, decode, from_json
 from upshift.store import claims
 from upshift.store.serializers import scratch
@@ -288,7 +288,7 @@ class Attempt:
             if not self._store.create_result(result):
                 problem = "this attempt has a result already"
         except StoreError as error:
-            problem = f"the result could not be written: {error.what} ({error.why})"
+            problem = f"the result could not be written: {error.in_short}"
         self._watcher.ended(self, problem)
 
     def _release(self) -> None:
@@ -313,7 +313,8 @@ class Attempt:
             failure = self._died(code)
         seen, stack = self._sighted()
         if failure is not None and failure.where is None and failure.reason != "cancelled":
-            cells.restore(spec.entry.cells, self._store)
+            with contextlib.suppress(UpshiftError):  # without them the line has no name of a cell
+                cells.restore(spec.entry.cells, self._store)
             line = stacks.user_line(stack, spec.code.project, relative_to=spec.cwd)
             failure = attrs.evolve(failure, where=line or spec.location)
         seconds = time.monotonic() - self._clock

@@ -204,13 +204,16 @@ class ForkServer:
     # -- what an engine asks for ------------------------------------------------------------------
 
     def _do_run(
-        self, engine: Peer, store: str, spec: str, durability: str, secrets: Mapping[str, str]
+        self, engine: Peer, name: str, store: str, spec: str, durability: str, secrets: Mapping[str, str]
     ) -> None:
-        opened = self._stores.get(store)
-        if opened is None:
-            opened = self._stores[store] = open_store(store, durability=durability)
-            self._nursery.open(store, durability)
-        self._waiting.append((opened.read_spec(spec), opened, secrets))
+        try:
+            opened = self._stores.get(store)
+            if opened is None:
+                opened = self._stores[store] = open_store(store, durability=durability)
+                self._nursery.open(store, durability)
+            self._waiting.append((opened.read_spec(spec), opened, secrets))
+        except (OSError, UpshiftError) as error:
+            self._not_started(name, error)
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -220,14 +223,16 @@ class ForkServer:
             starter = self._nursery if self._nursery.ready() else self._fresh
             try:
                 self._supervisor.start(spec, store, starter, secrets)
-            except OSError as error:
-                name = handle(self._place.name, spec.task, spec.attempt)
-                problem = f"no process could be started: {error}"
-                self._tell({"event": "ended", "handle": name, "problem": problem})
+            except (OSError, UpshiftError) as error:
+                self._not_started(handle(self._place.name, spec.task, spec.attempt), error)
             grace = self._cancelled.pop((spec.task, spec.attempt), None)
             if grace is not None:
                 self._supervisor.cancel(spec.task, spec.attempt, grace)
         self._nursery.keep(len(self._waiting) + 1)
+
+    def _not_started(self, name: str, error: OSError | UpshiftError) -> None:
+        why = error.in_short if isinstance(error, UpshiftError) else str(error)
+        self._tell({"event": "ended", "handle": name, "problem": f"the task could not be started: {why}"})
 
     def _do_cancel(self, engine: Peer, name: str, grace: float) -> None:
         for task, attempt in self._keys():

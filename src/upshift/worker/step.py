@@ -298,12 +298,12 @@ def _explain(error: BaseException, spec: TaskSpec) -> Failure:
     if isinstance(error, LostInputs):
         return Failure(reason="infrastructure", message=str(error), lost=error.digests)
     if isinstance(error, StoreUnavailable):
-        return Failure(reason="infrastructure", message=_told(error), where=error.where, fix=error.fix)
+        return Failure(reason="infrastructure", message=error.in_short, where=error.where, fix=error.fix)
     if isinstance(error, Shortage):
         return Failure(reason="hardware", message=error.what, fix=error.fix)
     where = user_line(error, spec.code.project, relative_to=spec.cwd)
     if isinstance(error, UpshiftError) and where is None:
-        return Failure(reason="user-error", message=_told(error), where=error.where, fix=error.fix)
+        return Failure(reason="user-error", message=error.in_short, where=error.where, fix=error.fix)
     try:
         text = f"{type(error).__qualname__}: {error}"
     except Exception:  # the user's __str__ raises
@@ -317,10 +317,6 @@ def _explain(error: BaseException, spec: TaskSpec) -> Failure:
         traceback=user_text(error, spec.code.project),
         fix=shadowing.advice(error, spec.code.project),
     )
-
-
-def _told(error: UpshiftError) -> str:
-    return error.what if error.why is None else f"{error.what}: {error.why}"
 
 
 def _flush() -> None:

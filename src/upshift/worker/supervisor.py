@@ -56,6 +56,8 @@ class Supervisor:
         ------
         OSError
             No process could be started.
+        StoreError
+            The store cannot be written.
         """
         run = (store.address, spec.task.run)
         if run not in self._claimed:  # it may outlive the engine that says so, too

@@ -14,6 +14,7 @@ import pytest
 
 from upshift.backends.base import Job, LogGrew, Started
 from upshift.spec import Collected
+from upshift.store import artifacts
 
 Project = Callable[[str], "object"]
 
@@ -201,6 +202,46 @@ def test_an_input_that_is_gone_is_named_for_its_producer_to_run_again(project) -
     bench.end(bench.submit(spec))
     failure = bench.store.read_result(spec.task, 1).failure
     assert failure.reason == "infrastructure" and failure.lost == (digest,)
+
+
+def test_a_task_whose_spec_is_gone_fails_and_the_others_go_on(project) -> None:  # type: ignore[no-untyped-def]
+    bench = project(LEAVE)
+    spec, handle, below = leaving(bench)
+    ended = bench.end(bench.backend.submit(Job(spec=bench.spec("ok"), spec_path="nowhere.json")))
+    assert ended.reason == "infrastructure"
+    assert ended.message == "the task could not be started: there is no task spec nowhere.json"
+    assert all(map(alive, below))
+    bench.backend.cancel(handle, grace=0)
+    bench.end(handle)
+    assert bench.store.read_result(spec.task, 1).status == "cancelled"
+
+
+def test_a_task_fails_while_nothing_can_be_claimed_and_the_next_one_runs(project) -> None:  # type: ignore[no-untyped-def]
+    bench = project(LEAVE)
+    claims = bench.store.root / "claims"
+    claims.parent.mkdir()
+    claims.write_text("in the way")
+    ended = bench.end(bench.submit(bench.spec("ok")))
+    assert ended.reason == "infrastructure"
+    assert ended.message.startswith("the task could not be started: ")
+    server = ended.handle.partition("/")[0]
+    claims.unlink()
+    spec = bench.spec("ok")
+    handle = bench.submit(spec)
+    bench.end(handle)
+    assert bench.output(bench.store.read_result(spec.task, 1)) == "ok"
+    assert handle.partition("/")[0] == server
+
+
+def test_a_task_whose_cells_are_gone_has_its_result_all_the_same(project) -> None:  # type: ignore[no-untyped-def]
+    bench = project("import os\ndef end():\n    os._exit(3)\n")
+    spec = bench.spec("end")
+    cells = artifacts.save({"cell": ["In[1]", "x" * 10_000]}, bench.store)
+    bench.store.blob_path(cells.digest).unlink()
+    spec = attrs.evolve(spec, entry=attrs.evolve(spec.entry, cells=cells))
+    bench.end(bench.submit(spec))
+    failure = bench.store.read_result(spec.task, 1).failure
+    assert "ended with exit code 3" in failure.message
 
 
 def test_a_module_that_fails_to_import_is_the_users_error(project) -> None:  # type: ignore[no-untyped-def]

@@ -145,7 +145,12 @@ class LocalBackend:
             # Read when it is needed, and after the fork: no process but the server and the step has it.
             secrets = secrets_of(spec)
             server.say(
-                "run", store=self._store, spec=job.spec_path, durability=spec.durability, secrets=secrets
+                "run",
+                name=handle,
+                store=self._store,
+                spec=job.spec_path,
+                durability=spec.durability,
+                secrets=secrets,
             )
         except BackendError:
             with self._changed:
