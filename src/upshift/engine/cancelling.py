@@ -91,8 +91,8 @@ def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalo
         if task.status in _UNFINISHED
     ]
     catalog.record(tasks, ended)
-    catalog.update_run(row.id, status=CANCELLED, ended=now)
     record_ending(attrs.evolve(row, status=CANCELLED, ended=now), catalog, store)
+    catalog.update_run(row.id, status=CANCELLED, ended=now)
     return len(stopped)
 
 

@@ -7,7 +7,7 @@ import getpass
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any
 
@@ -112,25 +112,27 @@ def execute(
         debug = options.debug and debugged(options.debug, graph, store=store.address, inbox=inbox)
         own = [debug.terms.place] if debug else []
         walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store))
-        run = _Run(
-            graph=graph,
-            code=code,
-            source=source,
-            options=options,
-            progress=progress,
-            places=tuple(dict.fromkeys([*places.values(), *own])),
-            terms=terms,
-            debugged=debug or None,
-            walk=walk,
-            store=store,
-            catalog=open_catalog(configuration),
-            inbox=inbox,
-            keys=Keys(code_named),
-            clock=clock or SystemClock(),
-            shipped=ship(code, places.values(), store, exclude=secret_files(code.project)),
-        )
-        with contextlib.closing(run.catalog), store.claims.held():
-            return run.execute(resume)
+        with store.claims.held():
+            shipped = ship(code, places.values(), store, exclude=secret_files(code.project))
+            run = _Run(
+                graph=graph,
+                code=code,
+                source=source,
+                options=options,
+                progress=progress,
+                places=tuple(dict.fromkeys([*places.values(), *own])),
+                terms=terms,
+                debugged=debug or None,
+                walk=walk,
+                store=store,
+                catalog=open_catalog(configuration),
+                inbox=inbox,
+                keys=Keys(code_named),
+                clock=clock or SystemClock(),
+                shipped=shipped,
+            )
+            with contextlib.closing(run.catalog):
+                return run.execute(resume)
     finally:
         close_places(places.values())
 
@@ -279,11 +281,17 @@ class _Run:
         self.inbox.put(Command.CANCEL)
 
     def _end(self, status: str) -> None:
-        """Record that the run is over."""
+        """Record that the run is over; in the store first, since the catalog can be made anew from there."""
         self.row = attrs.evolve(self.row, status=status, ended=self.clock.now())
-        try:
-            self.catalog.update_run(self.row.id, status=status, ended=self.row.ended)
+        with self._noticed():
             record_ending(self.row, self.catalog, self.store)
+        with self._noticed():
+            self.catalog.update_run(self.row.id, status=status, ended=self.row.ended)
+
+    @contextlib.contextmanager
+    def _noticed(self) -> Iterator[None]:
+        try:
+            yield
         except UpshiftError as error:
             # Whoever hears of the first failure needs that one; the run can be resumed all the same.
             self.progress.notice(f"the end of run {self.row.id} was not recorded: {error.what}")

@@ -6,11 +6,9 @@ one that was skipped or whose result is that of another run; and attempts that l
 
 from __future__ import annotations
 
-import json
-
 import attrs
 
-from upshift.spec.codec import decode, from_json, to_json
+from upshift.spec.codec import from_json, to_json
 from upshift.store.catalog import Catalog
 from upshift.store.rows import AttemptRow, RunRow, TaskRow
 from upshift.store.store import Store
@@ -51,9 +49,4 @@ def record_ending(row: RunRow, catalog: Catalog, store: Store) -> None:
 def read_ending(run: str, store: Store) -> Ending:
     """The tasks of a run when it last ended; none, if it never did."""
     content = store.read_record(run, NAME)
-    if content is None:
-        return Ending()
-    data = json.loads(content)
-    if isinstance(data, list):  # before there were attempts in it
-        return Ending(tasks=tuple(decode(TaskRow, task) for task in data))
-    return from_json(Ending, content)
+    return Ending() if content is None else from_json(Ending, content)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from upshift.spec.hardware import Hardware
 
 UNFINISHED = ("pending", "running")
-UNKNOWN = "unknown"
-"""The backend of an attempt whose record does not name it."""
 _Row = TypeVar("_Row", TaskRow, AttemptRow)
 _NAMED = 3
 """Steps that are named; of more than these only the first ones are."""
@@ -234,7 +232,7 @@ def attempt_of(result: TaskResult) -> AttemptRow:
         number=result.attempt,
         status=result.status,
         reason=result.failure.reason if result.failure else None,
-        backend=result.backend or UNKNOWN,
+        backend=result.backend or "unknown",
         node=result.node,
         started=result.started,
         ended=result.ended,

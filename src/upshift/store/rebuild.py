@@ -23,7 +23,8 @@ from upshift.spec.task import TaskId, TaskResult
 from upshift.store.catalog import Catalog
 from upshift.store.claimed import Claimed
 from upshift.store.endings import read_ending
-from upshift.store.history_records import UNFINISHED, UNKNOWN, attempt_of
+from upshift.store.history_records import UNFINISHED, attempt_of
+from upshift.store.lease import held
 from upshift.store.records import REMOVED
 from upshift.store.rows import AttemptRow, RunRow, TaskRow
 from upshift.store.store import Store
@@ -93,10 +94,10 @@ def rebuild(
             tell("reading the records of runs", number, len(runs))
             found.add(run)
             old = known.get(run)
-            if run in claimed.runs or (old is not None and old.status in UNFINISHED):
+            if run in claimed.runs or (old is not None and not _is_over(old, store)):
                 continue
             try:
-                rows = _with_backends(_rows(run, store), catalog if old else None)
+                rows = _rows(run, store)
             except ValueError as error:
                 damaged[run] = str(error)
                 continue
@@ -106,9 +107,9 @@ def rebuild(
                 interrupted.append(run)
             batch.append(rows)
             if sum(len(tasks) + len(attempts) + 1 for _, _, tasks, attempts in batch) > _BATCH:
-                catalog.replace_runs(batch)
+                _replace(batch, catalog, claimed)
                 batch = []
-        catalog.replace_runs(batch)
+        _replace(batch, catalog, claimed)
     addresses = {store.address for store in stores}
     gone = [run for run, row in known.items() if row.store in addresses and run not in found]
     catalog.forget_runs(gone)
@@ -145,6 +146,23 @@ def _unused(path: Path) -> Path:
     return next(old for old in map(path.with_name, names) if not old.exists())
 
 
+def _replace(batch: list[Rows], catalog: Catalog, claimed: Claimed) -> None:
+    claimed.look()  # somebody may have resumed one since its records were read
+    catalog.replace_runs(rows for rows in batch if rows[0] not in claimed.runs)
+
+
+def _is_over(row: RunRow, store: Store) -> bool:
+    """Whether a run has ended: an engine records that in the store first, and may be killed then."""
+    if row.status not in UNFINISHED:
+        return True
+    content = store.read_record(row.id, "run.json")
+    try:
+        ended = content is not None and from_json(RunRow, content).status not in UNFINISHED
+    except ValueError:
+        return False
+    return ended and not held(row.id, row.source.get("engine"))
+
+
 def _rows(run: str, store: Store) -> Rows | None:
     content = store.read_record(run, "run.json")
     if content is None:
@@ -160,18 +178,6 @@ def _rows(run: str, store: Store) -> Rows | None:
     attempts = {(r.task, r.attempt): attempt_of(r) for r in results if r.task in tasks}
     attempts |= {(attempt.task, attempt.number): attempt for attempt in ending.attempts}
     return run, row, list(tasks.values()), list(attempts.values())
-
-
-def _with_backends(rows: Rows | None, catalog: Catalog | None) -> Rows | None:
-    """With what the catalog knows of attempts whose results do not say which backend made them."""
-    if rows is None or catalog is None or all(attempt.backend != UNKNOWN for attempt in rows[3]):
-        return rows
-    known = {(attempt.task, attempt.number): attempt.backend for attempt in catalog.attempts(rows[0])}
-    attempts = [
-        attrs.evolve(a, backend=known.get((a.task, a.number), UNKNOWN)) if a.backend == UNKNOWN else a
-        for a in rows[3]
-    ]
-    return (*rows[:3], attempts)
 
 
 def _tasks(results: Iterable[TaskResult]) -> Iterator[TaskRow]:

@@ -12,7 +12,9 @@ from upshift.backends.fake import Fail, FakeCluster, Hang
 from upshift.config import Retry
 from upshift.errors import RunCancelled, RunFailed, RunOwned
 from upshift.graph import FromStep, Graph, Node
+from upshift.store.catalog import Catalog
 from upshift.store.lease import Lease
+from upshift.store.rebuild import rebuild
 
 
 def one() -> int:
@@ -57,6 +59,21 @@ def test_what_is_done_is_kept(held: Bench, monkeypatch: pytest.MonkeyPatch, cach
     assert held.ran() == ["one", "double"]
     assert [len(step.tasks[0].attempts) for step in run.steps] == [1, 1]
     assert not run["one"].tasks[0].cached
+
+
+def test_an_engine_that_is_killed_at_the_very_end_has_completed_its_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*args: object, **more: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "update_run", killed)
+        with pytest.raises(Killed):
+            bench.run(chain(bench))
+    assert bench.catalog.runs()[0].status == "running"
+    rebuild(bench.catalog, [bench.store])
+    assert bench.catalog.runs()[0].status == "completed"
 
 
 def test_a_job_that_still_runs_is_waited_for(held: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

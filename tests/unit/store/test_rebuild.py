@@ -13,7 +13,8 @@ from upshift.store.catalog import Catalog
 from upshift.store.catalog_migrations import MIGRATIONS
 from upshift.store.collect import collect
 from upshift.store.database import Database
-from upshift.store.endings import read_ending, record_ending
+from upshift.store.endings import record_ending
+from upshift.store.lease import Lease
 from upshift.store.rebuild import put_aside_if_damaged, rebuild
 from upshift.store.rows import AttemptRow, RunRow, TaskRow
 from upshift.store.store import Store, open_store
@@ -194,23 +195,33 @@ def test_results_that_outlive_their_run_are_found_again(
     assert content(other) == content(catalog)
 
 
-def test_an_ending_of_an_older_upshift_is_read(store: Store, catalog: Catalog) -> None:
-    tasks = [TaskRow(task=TaskId(run="one", step="make"), status="skipped")]
-    store.write_record("one", "tasks.json", to_json(tasks))
-    ending = read_ending("one", store)
-    assert (ending.tasks, ending.attempts) == (tuple(tasks), ())
-
-
-def test_a_backend_that_an_older_result_does_not_name_stays(store: Store, catalog: Catalog) -> None:
+def test_a_run_that_was_resumed_meanwhile_is_left_to_whoever_works_on_it(
+    store: Store, catalog: Catalog
+) -> None:
     row = a_run(store, catalog, "one")
-    task = TaskId(run="one", step="old")
-    result = TaskResult(task=task, attempt=1, status="completed", started=1.0, ended=2.0)
-    store.create_result(result)
-    known = AttemptRow(task=task, number=1, status="completed", backend="slurm", result=result)
-    catalog.record([TaskRow(task=task, status="completed")], [known])
-    record_ending(row, catalog, store)
+    a_run(store, catalog, "two")
+
+    def resume(what: str, done: int, of: int | None) -> None:
+        if done == 1:  # the records of the first one were read
+            assert store.claim_run("one")
+            catalog.add_run(attrs.evolve(row, status="running", ended=None))
+
+    with store.claims.held():
+        rebuild(catalog, [store], resume)
+    assert {row.id: row.status for row in catalog.runs()} == {"one": "running", "two": "failed"}
+
+
+def test_an_end_that_only_the_store_has_counts_once_nobody_works_on_the_run(
+    store: Store, catalog: Catalog
+) -> None:
+    row = a_run(store, catalog, "one")
+    before = content(catalog)
+    catalog.add_run(attrs.evolve(row, status="running", ended=None))
+    with Lease("one"):
+        rebuild(catalog, [store])
+        assert catalog.run("one").status == "running"
     rebuild(catalog, [store])
-    assert catalog.attempts("one", "old")[0].backend == "slurm"
+    assert content(catalog) == before
 
 
 def test_a_record_that_cannot_be_read_is_named_and_the_others_come_back(
