@@ -76,9 +76,9 @@ def create(path: str, *, mode: int = 0o666, access: int = os.O_WRONLY) -> int:
 
 
 def with_folder(path: str, operation: Callable[[], None], *, power: bool) -> None:
-    """Do what puts an entry at ``path``; make its folder where that is missing.
+    """Do what puts an entry at ``path``; make its folder where that is missing, or is removed meanwhile.
 
-    With ``power`` the entry is on disk when this returns.
+    With ``power`` the entry is on disk when this returns, and so are those of the folders that were made.
     """
     folder = os.path.dirname(path)
     made: list[str] = []
@@ -137,16 +137,6 @@ def discard(path: str) -> None:
     """Remove a temporary file, wherever it got to."""
     with contextlib.suppress(OSError):
         os.unlink(path)
-
-
-def sweep(folder: str, older: float) -> int:
-    """Remove the files that nobody has touched for ``older`` seconds; give their number."""
-    removed = 0
-    with available("cleaned", folder):
-        for path, _ in stale(folder, older):
-            os.unlink(path)
-            removed += 1
-    return removed
 
 
 def stale(folder: str, older: float) -> Iterator[tuple[str, int]]:

@@ -12,7 +12,6 @@ from upshift.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.store.blobs import Blobs
 from upshift.store.claims import Claims
 from upshift.store.digest import Bytes
-from upshift.store.files import sweep
 from upshift.store.format import refuse_newer
 from upshift.store.records import (
     REMOVED,
@@ -24,8 +23,6 @@ from upshift.store.records import (
     unpack_result,
     unpack_spec,
 )
-
-DAY = 86_400.0
 
 
 def open_store(address: str, *, durability: str = "process") -> Store:
@@ -147,21 +144,6 @@ class Store:
         BlobMissing, BlobDamaged
         """
         return self._blobs.read(digest, size)
-
-    def sweep(self, older: float = DAY) -> int:
-        """Remove temporary files that processes left behind when they were killed.
-
-        Parameters
-        ----------
-        older
-            Seconds since the file was last touched.
-
-        Returns
-        -------
-        int
-            How many were removed.
-        """
-        return sweep(f"{self.address}/tmp", older)
 
     # Task records
 

@@ -201,21 +201,6 @@ def test_a_mapping_too_many_for_the_limit_on_open_files_works(store: Store) -> N
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_what_a_killed_process_left_is_swept_and_nothing_else(store: Store) -> None:
-    digest, _ = store.put(b"hello")
-    half = store.root / "tmp" / "00000000-1-dead"
-    half.write_bytes(b"hel")
-    os.utime(half, ns=(0, 0))  # a stamp says nothing about age
-    assert store.sweep() == 0
-    assert store.sweep(older=0) == 1
-    assert leftovers(store) == []
-    store.compare(digest)
-
-
-def test_sweeping_a_store_that_was_never_used_does_nothing(store: Store) -> None:
-    assert store.sweep(older=0) == 0
-
-
 def _put_until_killed(address: str, done: Connection) -> None:
     store = open_store(address)
     while True:
@@ -236,5 +221,3 @@ def test_a_writer_that_is_killed_leaves_no_half_written_blob(store: Store) -> No
             store.check(digest, len(LARGE))
     for blob in (store.root / "blobs").glob("*/*/*"):
         store.compare(f"{blob.parent.parent.name}:{blob.parent.name}{blob.name}")
-    store.sweep(older=0)
-    assert leftovers(store) == []
