@@ -77,7 +77,10 @@ def _run(path: Path, store_address: str | None) -> int:
         supervisor.cancel(spec.task, spec.attempt, spec.grace)
 
     loop.watch(reader, stop)
-    supervisor.start(spec, store, starter, secrets)
+    try:
+        supervisor.start(spec, store, starter, secrets)
+    except (OSError, UpshiftError) as error:
+        return _complain(f"the task could not be started: {error}", code=1)
     while supervisor.busy:
         loop.turn()
     result = store.read_result(spec.task, spec.attempt)

@@ -55,7 +55,7 @@ def run_inline(
             raise Left(str(error)) from None
 
     began, clock, cpu = time.time(), time.monotonic(), time.process_time()
-    resident = proc.resident()[0]
+    memory = proc.own_memory()
     with _as_the_step(spec, secrets):
         outputs, failure = perform(spec, store, Randomness(), call=call, into=into)
     status = "completed" if failure is None else "failed"
@@ -85,7 +85,7 @@ def run_inline(
         used=used(
             seconds=seconds,
             cpu_seconds=time.process_time() - cpu,
-            peak=max(0, proc.resident()[0] - resident),
+            peak=max(0, proc.own_memory().resident - memory.resident),
         ),
         key=spec.key,
         degraded=spec.degraded,

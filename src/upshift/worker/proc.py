@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import attrs
 
@@ -27,6 +28,25 @@ class Usage:
 
     cpu_seconds: float
     memory: int
+
+
+class OwnMemory(NamedTuple):
+    """Bytes of this process that are in memory.
+
+    Parameters
+    ----------
+    resident
+        All of them.
+    mapped
+        Those of files that are mapped; shared memory is no file here.
+    high
+        How many there were at most, since the process was forked or started. ``ru_maxrss`` would count what
+        the parent had before an exec as well.
+    """
+
+    resident: int
+    mapped: int
+    high: int
 
 
 def read(path: str) -> str | None:
@@ -102,11 +122,12 @@ def _fields(text: str, names: tuple[str, ...]) -> int:
     return total
 
 
-def resident() -> tuple[int, int]:
-    """Bytes of this process that are in memory, and how many of them are of files or shared."""
-    with open("/proc/self/statm", "rb", buffering=0) as file:
-        _, total, shared, *_ = file.read().split()
-    return int(total) * PAGE, int(shared) * PAGE
+def own_memory() -> OwnMemory:
+    """What this process has in memory."""
+    with open("/proc/self/status", "rb", buffering=0) as file:
+        text = file.read()
+    found = (text.partition(name)[2].split(None, 1) for name in (b"VmRSS:", b"RssFile:", b"VmHWM:"))
+    return OwnMemory(*(int(words[0]) * 1024 if words else 0 for words in found))
 
 
 def host_memory() -> int:
@@ -150,12 +171,3 @@ def holders(path: str, marker: str) -> Iterator[int]:
                 if os.readlink(f"/proc/{entry}/fd/{descriptor}") == path:
                     yield int(entry)
                     break
-
-
-def high_water() -> int:
-    """Bytes of this process that were in memory at most, since it was forked or started.
-
-    From ``VmHWM``; ``ru_maxrss`` would count what the parent had before an exec as well.
-    """
-    with open("/proc/self/status", "rb", buffering=0) as file:
-        return int(file.read().partition(b"VmHWM:")[2].split(None, 1)[0]) * 1024

@@ -89,7 +89,7 @@ def run(
 
     What it sees goes to the descriptor ``sightings``, the outcome to ``messages``.
     """
-    resident, shared = proc.resident()
+    before = proc.own_memory()
     current.enter(spec)
     seen = Seen(cpu_count=len(os.sched_getaffinity(0)), memory=memory_limit(bounds, host_memory))
     _send(sightings, seen)
@@ -103,8 +103,8 @@ def run(
 
     outputs, failure = perform(spec, store, randomness, check=lambda: _compare(seen, spec, bounds), call=call)
     _flush()
-    high, (_, now_shared) = proc.high_water(), proc.resident()
-    peak = max(0, high - resident - max(0, now_shared - shared))
+    after = proc.own_memory()
+    peak = max(0, after.high - before.resident - max(0, after.mapped - before.mapped))
     times = os.times()  # of children in ticks; of this process there is a finer clock
     cpu = time.process_time() + times.children_user + times.children_system
     _send(messages, Outcome(outputs=outputs, failure=failure, peak=peak, cpu_seconds=cpu))

@@ -124,6 +124,22 @@ def test_fifty_megabytes_of_output_are_kept_whole(project) -> None:  # type: ign
     assert bench.store.log_path(result.task, 1).stat().st_size == 50_000_000
 
 
+def test_shared_memory_counts_in_the_peak(project) -> None:  # type: ignore[no-untyped-def]
+    bench = project(
+        """
+        from multiprocessing.shared_memory import SharedMemory
+        def fill(size):
+            global kept
+            kept = SharedMemory(create=True, size=size)
+            kept.buf[:] = b"x" * size
+            kept.unlink()
+        """
+    )
+    size = 64 << 20
+    filled = bench.run("fill", inputs={"size": size})
+    assert filled.used.memory > 1.9 * size, "the shared memory, and the bytes that it was filled with"
+
+
 def test_output_is_told_while_the_step_runs(project) -> None:  # type: ignore[no-untyped-def]
     bench = project("import time\ndef say():\n    print('first')\n    time.sleep(30)\n")
     spec = bench.spec("say")

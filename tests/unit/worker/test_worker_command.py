@@ -62,6 +62,15 @@ def test_what_is_no_spec_is_refused_in_a_line(tmp_path, content, text) -> None: 
     assert text in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_store_that_cannot_be_claimed_is_told_in_a_line(project) -> None:  # type: ignore[no-untyped-def]
+    bench = project("def one():\n    return 1\n")
+    arguments = command(bench, bench.spec("one"))
+    (bench.store.root / "claims").write_text("in the way")
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("the task could not be started: ") and "Traceback" not in done.stderr
+
+
 def test_sigterm_cancels_the_step_and_the_result_says_so(project) -> None:  # type: ignore[no-untyped-def]
     bench = project("import time\ndef slow():\n    print('up', flush=True)\n    time.sleep(1000)\n")
     spec = bench.spec("slow")
