@@ -16,15 +16,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import attrs
 
 from upshift.errors import NotSerializable, StoreError
+from upshift.spec.task import TaskId
 from upshift.store.catalog import Catalog
 from upshift.store.claimed import Claimed
 from upshift.store.files import available, discard, stale
-from upshift.store.records import REMOVED
+from upshift.store.records import REMOVED, safe, task_path
 from upshift.store.references import References, files_of
 from upshift.store.store import Store
 
@@ -251,10 +252,21 @@ class _Collector:
         for at in range(0, len(gone), _BATCH):
             batch = gone[at : at + _BATCH]
             if self._catalog is not None and not self._dry:
-                self._catalog.forget_runs(batch, keep=self._references.tasks)
+                with self._deciding():
+                    kept = self._references.tasks | set(self._claimed_tasks(batch, self._catalog))
+                    self._catalog.forget_runs(batch, keep=kept)
             for number, run in enumerate(batch, at):
                 self._tell("looking at runs" if self._dry else "removing runs", number, len(gone))
                 self._clear_run(run, wanted)
+
+    def _claimed_tasks(self, runs: Iterable[str], catalog: Catalog) -> Iterator[TaskId]:
+        """Tasks of these runs whose results somebody is about to reuse."""
+        claimed = {task.partition("/")[0] for task in self._claimed.tasks}
+        for run in runs:
+            if safe(run) in claimed:
+                for attempt in catalog.attempts(run):
+                    if task_path(attempt.task) in self._claimed.tasks:
+                        yield attempt.task
 
     def _clear_run(self, run: str, wanted: set[str]) -> None:
         folder = f"{self._runs}/{run}"

@@ -409,6 +409,19 @@ def test_a_result_that_is_found_while_its_run_is_removed_stays_with_its_content(
     assert collect.collect(store, runs.catalog).removed.counts == {"results": 1, "values": 2}
 
 
+def test_the_attempts_of_a_result_that_is_about_to_be_reused_stay_in_the_catalog(
+    store: Store, runs: Runs
+) -> None:
+    wanted, own = made("one", blob(store, b"x")), made("one", blob(store, b"y"), step="other")
+    runs.add("one", wanted, own)
+    end = elsewhere(lambda: assert_true(store.claim_result(wanted.task, 1) == wanted))
+    collect.collect(store, runs.catalog, forget=["one"])
+    end()
+    assert [attempt.task for attempt in runs.catalog.attempts("one")] == [wanted.task]
+    collect.collect(store, runs.catalog)
+    assert runs.catalog.attempts("one") == []
+
+
 def test_two_at_once_are_refused(store: Store, runs: Runs) -> None:
     runs.add("one")
 
