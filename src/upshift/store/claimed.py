@@ -11,6 +11,11 @@ from upshift.errors import StoreError, UsageError
 from upshift.store.claims import NO_LOCKS, folder_of, gc_lock_of, lock, lock_of, locked, open_lock
 from upshift.store.files import discard
 
+_MOUNTS = "/proc/self/mountinfo"
+_NFS = frozenset({"nolock", "local_lock=all", "local_lock=flock"})
+_LOCAL = {"nfs": _NFS, "nfs4": _NFS, "lustre": frozenset({"localflock"})}
+"""By file system, the options with which ``flock`` is between processes of one machine."""
+
 
 class Claimed:
     """The claims of everybody on one store, as ``gc`` sees them.
@@ -38,8 +43,14 @@ class Claimed:
         UsageError
             Another one works on it.
         StoreError
-            Its file system has no locks.
+            Its file system has no locks, or none that other machines see.
         """
+        option = _local_locks(self._root)
+        if option is not None:
+            raise self._no_locks(
+                f"other machines do not see the locks of this one, because of the mount option {option}",
+                "Mount it without that option, on every machine that uses it.",
+            )
         descriptor = open_lock(gc_lock_of(self._root))
         try:
             with self._exclusive():
@@ -80,12 +91,18 @@ class Claimed:
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-                raise StoreError(
-                    f"gc cannot work on the store {self._root}",
-                    why=f"It cannot tell what running processes need: locks fail with {error.strerror!r}.",
-                    fix="Run gc on the machine that has the file system, or mount it with locks.",
+                raise self._no_locks(
+                    f"locks fail with {error.strerror!r}",
+                    "Run gc on the machine that has the file system, or mount it with locks.",
                 ) from None
             yield
+
+    def _no_locks(self, why: str, fix: str) -> StoreError:
+        return StoreError(
+            f"gc cannot work on the store {self._root}",
+            why=f"It cannot tell what running processes need: {why}.",
+            fix=fix,
+        )
 
     def _files(self) -> list[str]:
         try:
@@ -128,3 +145,17 @@ class Claimed:
             elif name:
                 with contextlib.suppress(ValueError):  # torn, when its process was killed
                     self.blobs.add(bytes.fromhex(name.decode()))
+
+
+def _local_locks(path: str) -> str | None:
+    """The mount option that keeps locks on files below ``path`` from other machines that have them, too."""
+    number = os.stat(path).st_dev
+    device = f"{os.major(number)}:{os.minor(number)}"
+    with contextlib.suppress(FileNotFoundError), open(_MOUNTS, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            mount, _, rest = line.partition(" - ")
+            kind, *more = rest.split()
+            if mount.split()[2] == device and kind in _LOCAL:
+                options = {*mount.split()[5].split(","), *more[-1].split(",")}
+                return next(iter(sorted(options & _LOCAL[kind])), None)
+    return None

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from upshift.errors import ConfigError
+from upshift.errors import ConfigError, StoreError
 from upshift.spec import TaskId, TaskResult
+from upshift.store import claimed as everybody
 from upshift.store import claims
 from upshift.store.claimed import Claimed
+from upshift.store.collect import collect
 from upshift.store.format import VERSION
 from upshift.store.store import Store, open_store
 
@@ -138,3 +140,42 @@ def test_a_store_of_another_form_is_refused(store: Store, content: str, message:
     with pytest.raises(ConfigError, match=message) as caught:
         open_store(store.address)
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("nfs4", "rw,vers=4.2,local_lock=none,addr=10.0.0.1", None),
+        ("nfs", "rw,vers=3,local_lock=posix", None),
+        ("nfs", "rw,vers=3,nolock,local_lock=all", "local_lock=all"),
+        ("nfs4", "rw,local_lock=flock", "local_lock=flock"),
+        ("lustre", "rw,flock", None),
+        ("lustre", "rw,localflock", "localflock"),
+        ("ext4", "rw,nolock", None),
+    ],
+)
+def test_locks_that_other_machines_do_not_see_stop_gc(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    options: str,
+    expected: str | None,
+) -> None:
+    store.put(b"x")
+    store.claims.release()
+    number = store.root.stat().st_dev
+    device = f"{os.major(number)}:{os.minor(number)}"
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 0:1 / /elsewhere rw - nfs server:/other rw,nolock\n"
+        f"23 1 {device} / /data rw,noatime shared:1 - {kind} server:/x {options}\n"
+    )
+    monkeypatch.setattr(everybody, "_MOUNTS", str(mounts))
+    if expected is None:
+        assert collect(store, None).removed.counts == {"values": 1}
+        return
+    with pytest.raises(StoreError, match="gc cannot work on the store") as caught:
+        collect(store, None)
+    assert f"because of the mount option {expected}" in str(caught.value)
+    assert len(list((store.root / "blobs").glob("*/*/*"))) == 1
