@@ -21,11 +21,11 @@ from importlib.machinery import (
 )
 from typing import TYPE_CHECKING
 
+from upshift.errors import is_user_file
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.abc import PathEntryFinder
-
-_INSTALLED = ("site-packages", "dist-packages")
 
 
 class ExactLoader(SourceFileLoader):
@@ -89,9 +89,11 @@ class _Hook:
         return True
 
     def holds(self, path: str) -> bool:
-        if any(part in path for part in _INSTALLED):
-            return False
-        return any(path == f or path.startswith(f.rstrip(os.sep) + os.sep) for f in self._folders)
+        inside = os.path.join(path, "")
+        return any(
+            inside.startswith(os.path.join(folder, "")) and is_user_file(inside, folder)
+            for folder in self._folders
+        )
 
     def __call__(self, path: str) -> PathEntryFinder:
         if not self.holds(path):

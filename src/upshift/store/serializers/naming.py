@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-_INSTALLED = ("site-packages", "dist-packages")
+from upshift.errors import is_user_file
+
 _LEFT_OUT = sys.stdlib_module_names | {"upshift", "cloudpickle"}
 """The version of Python counts for its own classes, in every key; the others only carry the value."""
 
@@ -32,7 +33,7 @@ def code_names(objects: Iterable[Any]) -> tuple[str, ...]:
         if top in _LEFT_OUT or place is None:
             continue
         name = f"{module}:{qualname}"
-        if any(part in place for part in _INSTALLED):
+        if not is_user_file(place):
             installed[top] = min(name, installed.get(top, name))
         else:
             names.add(name)
