@@ -283,6 +283,32 @@ def test_a_store_of_a_newer_upshift_is_refused_by_every_command(project: Project
     assert files(project) == before
 
 
+def test_a_store_that_cannot_be_cleaned_does_not_keep_the_others_from_it(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        with monkeypatch.context() as patch:
+            patch.setenv("UPSHIFT_STORE", str(tmp_path / name))
+            project.run(SUMS)
+            project.write(SUMS.replace("7000", "8000"))
+            project.upshift("plan", "pipeline.py")
+    (tmp_path / "first" / "format").write_text("2\n")
+    (project.home / "leases" / "dead.lock").touch()
+    cleaned = project.upshift("gc", "--json", expect=2)
+    said = json.loads(cleaned.out)
+    assert counts(said["removed"]) == {"values": 1, "processes": 1}
+    assert [failed["store"] for failed in said["failed_stores"]] == [str(tmp_path / "first")]
+    assert "was made by a newer version of Upshift" in said["failed_stores"][0]["problem"]
+    assert "pip install --upgrade upshift" in cleaned.err
+    (tmp_path / "second" / "claims.lock").unlink()
+    (tmp_path / "second" / "claims.lock").mkdir()
+    refused = project.upshift("gc", expect=1)
+    assert refused.out == ""
+    assert "gc failed on 2 stores" in refused.err
+    assert "the store cannot be cleaned" in refused.err
+    assert "pip install --upgrade upshift" in refused.err
+
+
 def test_a_store_of_an_older_upshift_is_reused_collected_and_marked(project: Project) -> None:
     project.run(SUMS)
     (project.home / "store" / "format").unlink()

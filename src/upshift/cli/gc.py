@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from upshift.engine.gc import Choice
+    from upshift.errors import UpshiftError
     from upshift.report.cleaned import Ticker
 
 
@@ -91,9 +94,23 @@ def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> i
         collected.kept.by_kind(),
         live=sorted(collected.live),
         missing=cleaned.missing,
+        failed={address: error.what for address, error in cleaned.failed.items()},
         dry_run=dry_run,
     )
-    click.echo(json.dumps(said, indent=2) if as_json else said)
+    if cleaned.stores or collected.removed.by_kind() or not cleaned.failed:
+        click.echo(json.dumps(said, indent=2) if as_json else said)
+    return _fail(cleaned.failed)
+
+
+def _fail(failed: Mapping[str, UpshiftError]) -> int:
+    from upshift.errors import StoreError
+
+    if len(failed) > 1:
+        raise StoreError(
+            f"gc failed on {len(failed)} stores", why="\n".join(str(error) for error in failed.values())
+        )
+    for error in failed.values():
+        raise error
     return 0
 
 

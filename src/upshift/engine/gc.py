@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import attrs
 
 from upshift.config.configuration import Configuration
 from upshift.engine.tidy import tidy
-from upshift.errors import NotFound, RunOwned, StoreError, UsageError
+from upshift.errors import NotFound, RunOwned, StoreError, UpshiftError, UsageError
 from upshift.store.catalog import Catalog, open_catalog
 from upshift.store.claimed import Claimed
 from upshift.store.collect import Collected, Tell, collect
@@ -54,14 +54,17 @@ class Cleaned:
     collected
         What was removed from the stores and from the home, and what is kept.
     stores
-        Addresses of the stores.
+        Addresses of the stores that were cleaned.
     missing
         Addresses of stores that are not there, each with the number of runs that were to go.
+    failed
+        Addresses of stores where something was wrong. What was done there before may be known in part only.
     """
 
     collected: Collected
     stores: tuple[str, ...]
     missing: dict[str, int]
+    failed: dict[str, UpshiftError] = attrs.field(factory=dict)
 
 
 def gc(
@@ -73,6 +76,9 @@ def gc(
     now: Callable[[], float] = time.time,
 ) -> Cleaned:
     """Remove runs, and everything that no run that is kept refers to.
+
+    A store that cannot be read, written or understood, or on which another ``gc`` works, is left for
+    later, and does not keep the others from being cleaned: see :class:`Cleaned`.
 
     Parameters
     ----------
@@ -94,16 +100,20 @@ def gc(
     RunOwned
         Somebody works on a run that was named.
     UsageError
-        ``pipeline`` alone says nothing; or another ``gc`` works on a store.
+        ``pipeline`` alone says nothing.
     StoreError, StoreUnavailable
-        A store cannot be read or written, or what it holds not be understood.
+        The catalog cannot be read, the home not be cleaned, or a run that was named not be removed.
     """
     catalog = open_catalog(configuration)
     there = catalog.path.exists()
     try:
         chosen = choose(choice, catalog, now()) if there else _none(choice)
         addresses = store_addresses(configuration, catalog if there else None)
-        stores = {address: open_store(address, durability=configuration.durability) for address in addresses}
+        stores: dict[str, Store] = {}
+        failed: dict[str, UpshiftError] = {}
+        for address in addresses:
+            with _noted(failed, address):
+                stores[address] = open_store(address, durability=configuration.durability)
         missing = {address: 0 for address, store in stores.items() if not is_there(store)}
         by_store: dict[str, list[str]] = {address: [] for address in addresses}
         for row in chosen:
@@ -111,18 +121,24 @@ def gc(
             if row.store in missing:
                 missing[row.store] += 1
         if choice.runs:
-            _refuse(chosen, stores, missing)
+            _refuse(chosen, stores, missing, failed)
         total = Collected()
         for address, store in stores.items():
-            if address not in missing:
+            if address in missing:
+                continue
+            with _noted(failed, address):
                 total += collect(
                     store, catalog if there else None, forget=by_store[address], dry_run=dry_run, tell=tell
                 )
         total.removed += tidy(
             total.wanted, dry_run=dry_run, unfinished=(lambda: _unfinished(catalog)) if there else tuple
         )
-        found = tuple(address for address in addresses if address not in missing)
-        return Cleaned(collected=total, stores=found, missing={a: n for a, n in missing.items() if n})
+        return Cleaned(
+            collected=total,
+            stores=tuple(address for address in stores if address not in missing and address not in failed),
+            missing={address: runs for address, runs in missing.items() if runs},
+            failed=failed,
+        )
     finally:
         catalog.close()
 
@@ -207,8 +223,23 @@ def _unfinished(catalog: Catalog) -> set[str]:
     return {row.id for row in catalog.runs() if row.status in UNFINISHED}
 
 
-def _refuse(chosen: Iterable[RunRow], stores: dict[str, Store], missing: dict[str, int]) -> None:
+@contextlib.contextmanager
+def _noted(failed: dict[str, UpshiftError], address: str) -> Iterator[None]:
+    try:
+        yield
+    except UpshiftError as error:
+        failed[address] = error
+
+
+def _refuse(
+    chosen: Iterable[RunRow],
+    stores: dict[str, Store],
+    missing: dict[str, int],
+    failed: dict[str, UpshiftError],
+) -> None:
     for row in chosen:
+        if row.store in failed:
+            raise failed[row.store]
         if row.store in missing:
             raise StoreError(
                 f"run {row.id} cannot be removed: its store is not there",

@@ -35,6 +35,7 @@ def cleaned_text(
     *,
     live: list[str],
     missing: dict[str, int],
+    failed: Mapping[str, str],
     dry_run: bool,
 ) -> str:
     """What was done, for a person.
@@ -47,6 +48,8 @@ def cleaned_text(
         Runs that were to go and did not.
     missing
         Stores that are not there, with the number of runs in them that were to go.
+    failed
+        Stores where something was wrong, each with what.
     dry_run
         Whether nothing was changed.
     """
@@ -70,6 +73,10 @@ def cleaned_text(
         f"the store {address} is not there."
         for address, runs in missing.items()
     ]
+    lines += [
+        f"The store {address} {'would not be' if dry_run else 'was not'} cleaned, or in part only."
+        for address in failed
+    ]
     return "\n".join(lines)
 
 
@@ -79,6 +86,7 @@ def cleaned_json(
     *,
     live: list[str],
     missing: dict[str, int],
+    failed: Mapping[str, str],
     dry_run: bool,
 ) -> dict[str, Any]:
     """The same as JSON; sizes are bytes."""
@@ -88,6 +96,7 @@ def cleaned_json(
         "kept": {kind: {"count": number, "bytes": size} for kind, (number, size) in kept.items()},
         "live": live,
         "missing_stores": [{"store": address, "runs": runs} for address, runs in missing.items()],
+        "failed_stores": [{"store": address, "problem": what} for address, what in failed.items()],
     }
 
 

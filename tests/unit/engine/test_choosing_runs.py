@@ -220,18 +220,21 @@ def test_a_home_that_is_not_there_is_not_made(upshift_home: Path) -> None:
 
 def test_what_was_done_is_said_in_a_table() -> None:
     removed, kept = {"runs": (1, 2000), "values": (1234, 5 * 10**9)}, {"runs": (3, 10), "results": (2, 4)}
-    assert cleaned_text(removed, kept, live=[], missing={}, dry_run=False) == (
+    assert cleaned_text(removed, kept, live=[], missing={}, failed={}, dry_run=False) == (
         "removed  1 run                      2 KB\n"
         "         1,234 values               5 GB\n"
         "kept     3 runs                     10 B\n"
         "         2 results of removed runs   4 B\n"
         "5 GB freed."
     )
-    assert cleaned_text({}, {}, live=["a"], missing={"/s": 2, "/t": 1}, dry_run=True) == (
+    assert cleaned_text(
+        {}, {}, live=["a"], missing={"/s": 2, "/t": 1}, failed={"/u": "torn"}, dry_run=True
+    ) == (
         "Nothing to remove.\n"
         "Run a would stay: it is live.\n"
         "2 runs would stay: the store /s is not there.\n"
-        "1 run would stay: the store /t is not there."
+        "1 run would stay: the store /t is not there.\n"
+        "The store /u would not be cleaned, or in part only."
     )
 
 
