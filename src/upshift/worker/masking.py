@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 import attrs
@@ -33,8 +34,12 @@ class Mask:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms = {form for secret in secrets for form in _forms(secret) if len(form) >= SHORTEST}
-        self._forms = sorted(forms, key=len, reverse=True)
-        self._longest = max(map(len, self._forms), default=0)
+        self._forms = sorted(forms)
+        self._longest = max(map(len, forms), default=0)
+        self._by_start: dict[bytes, list[bytes]] = {}
+        for form in self._forms:
+            self._by_start.setdefault(form[:SHORTEST], []).append(form)
+        self._starts = {form[:size] for form in self._by_start for size in range(1, SHORTEST + 1)}
 
     def text(self, text: str) -> str:
         """A whole text without secrets."""
@@ -62,7 +67,7 @@ class Mask:
         covered
             How many of them, from the first, are of a secret that begins before.
         """
-        found = [(at, at + len(form)) for form in self._forms for at in _places(data, form)]
+        found = [(at, at + len(form)) for form in self._possible(data) for at in _places(data, form)]
         if covered:
             found.append((0, covered))
         merged: list[tuple[int, int]] = []
@@ -78,15 +83,21 @@ class Mask:
 
         No form has a line feed in it, so that the current line is all that has to be looked at.
         """
-        cut = len(data)
-        line = data.rfind(b"\n", max(0, cut - self._longest)) + 1
-        for form in self._forms:
-            at = max(line, len(data) - len(form) + 1)
-            while (at := data.find(form[:1], at, cut)) >= 0:
-                if form.startswith(data[at:]):
-                    cut = at
-                at += 1
-        return cut
+        first = max(0, len(data) - self._longest + 1)
+        for at in range(max(first, data.rfind(b"\n", first) + 1), len(data)):
+            if data[at : at + SHORTEST] in self._starts:
+                end = data[at:]
+                longer = bisect_right(self._forms, end)  # those that begin with it come next
+                if longer < len(self._forms) and self._forms[longer].startswith(end):
+                    return at
+        return len(data)
+
+    def _possible(self, data: bytes) -> Iterable[bytes]:
+        """The forms that may be in there: not each of hundreds is looked for in each short line."""
+        if len(data) > 2 * len(self._forms):
+            return self._forms
+        starts = {data[at : at + SHORTEST] for at in range(len(data) - SHORTEST + 1)}
+        return [form for start in starts for form in self._by_start.get(start, ())]
 
     def mostly(self, data: bytes) -> bool:
         """Whether this is more than half of a secret, from its beginning."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from itertools import pairwise
 from urllib.parse import quote, quote_plus
 
@@ -107,6 +108,26 @@ def test_what_may_become_a_secret_is_held_back_until_it_is_decided() -> None:
     assert masking.feed(b"hun") == b""
     assert masking.end() == b"hun"
     assert masked(["hunter2"], b"killed at hunter") == b"killed at ***", "more than half is too much"
+
+
+def test_a_secret_of_hundreds_of_lines_is_looked_for_at_once() -> None:
+    lines = [base64.b64encode(bytes((number % 251, number // 251, 7)) * 16).decode() for number in range(900)]
+    masking = Masking(Mask(["\n".join(lines)]))
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        left = [
+            masking.feed(piece) for piece in (b"epoch 3, loss 0.2\n", f"key {lines[800]}\n".encode(), b"#")
+        ]
+    finally:
+        sys.setprofile(None)
+    assert left == [b"epoch 3, loss 0.2\n", b"key ***\n", b"#"]
+    assert calls < 200, "not one for each line of the secret"
 
 
 def test_secrets_that_overlap_leave_nothing_of_either() -> None:
