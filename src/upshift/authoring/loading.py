@@ -7,9 +7,9 @@ from types import ModuleType
 from typing import Any
 
 from upshift.authoring.pipelines import Pipeline
-from upshift.authoring.tracebacks import user_line, user_text
 from upshift.config.home import project_root
 from upshift.errors import LoadError, NotFound, UpshiftError, location, suggestion
+from upshift.worker.tracebacks import user_line, user_text
 
 
 def load_pipeline(text: str) -> Pipeline[Any, Any]:

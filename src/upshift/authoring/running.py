@@ -12,7 +12,7 @@ import attrs
 from upshift.authoring.callee import named
 from upshift.authoring.fingerprint import look_up
 from upshift.authoring.project import code_of, file_of, project_of
-from upshift.authoring.tracebacks import raised_by, user_line, user_text
+from upshift.authoring.tracebacks import raised_by
 from upshift.config.configuration import load_configuration
 from upshift.engine import RunOptions, execute
 from upshift.errors import GraphError, UpshiftError
@@ -21,6 +21,7 @@ from upshift.spec.codec import encode
 from upshift.store.store import open_store
 from upshift.worker import usercode
 from upshift.worker.shadowing import advice
+from upshift.worker.tracebacks import user_line, user_text
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
 from upshift.errors import cell_title, is_upshifts, is_user_file, location
@@ -53,6 +54,19 @@ def user_line(
     return found
 
 
+def only(trace: TracebackType | None, shown: Callable[[TracebackType], bool]) -> TracebackType | None:
+    """The same traceback with those parts only that are to be shown."""
+    kept: list[TracebackType] = []
+    while trace is not None:
+        if shown(trace):
+            kept.append(trace)
+        trace = trace.tb_next
+    linked: TracebackType | None = None
+    for part in reversed(kept):
+        linked = TracebackType(linked, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return linked
+
+
 def _shortened(text: str) -> str:
     """The text without its middle, where functions have called each other a thousand times."""
     lines = text.split("\n")
@@ -71,22 +85,14 @@ def _cut(error: BaseException | None, project: str | None, seen: set[int]) -> No
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
-    error.__traceback__ = _user_frames(error.__traceback__, project)
+    error.__traceback__ = only(error.__traceback__, lambda part: _is_shown(part, project))
     for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
         _cut(other, project, seen)
 
 
-def _user_frames(trace: TracebackType | None, project: str | None) -> TracebackType | None:
-    kept: list[TracebackType] = []
-    while trace is not None:
-        innermost = trace.tb_next is None and not is_upshifts(trace.tb_frame.f_code.co_filename)
-        if innermost or _is_users(trace.tb_frame, project):
-            kept.append(trace)
-        trace = trace.tb_next
-    linked: TracebackType | None = None
-    for part in reversed(kept):
-        linked = TracebackType(linked, part.tb_frame, part.tb_lasti, part.tb_lineno)
-    return linked
+def _is_shown(part: TracebackType, project: str | None) -> bool:
+    innermost = part.tb_next is None and not is_upshifts(part.tb_frame.f_code.co_filename)
+    return innermost or _is_users(part.tb_frame, project)
 
 
 def _is_users(frame: FrameType, project: str | None) -> bool:
