@@ -49,6 +49,7 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
         output=output,
         params=params,
         texts=_texts(callee.signature, arguments, params),
+        sources=composition.sources,
     )
 
 

@@ -16,6 +16,8 @@ import attrs
 
 from upshift.authoring.definitions import Definitions
 from upshift.authoring.inlined import Inlined
+from upshift.authoring.mapping import a
+from upshift.authoring.outputs import plainly_no_list
 from upshift.authoring.placeholders import Placeholder, Unmapped
 from upshift.errors import GraphError, NotSerializable, UsageError, is_user_file, location, user_location
 from upshift.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
@@ -23,9 +25,11 @@ from upshift.store.artifacts import save
 from upshift.store.serializers.parts import parts_of
 
 if TYPE_CHECKING:
+    from upshift.authoring.callee import Callee
     from upshift.authoring.scope import Scope
     from upshift.authoring.steps import Step
     from upshift.spec.artifact import Artifact
+    from upshift.store.edits import Stamp
     from upshift.store.store import Store
 
 _SMALL = frozenset({type(None), bool, int, float, str})
@@ -48,7 +52,7 @@ class Composition:
         self._nodes: list[Node] = []
         self._uses: dict[str, int] = {}
         self._taken: set[str] = set()
-        self._mapped: set[str] = set()
+        self._callees: dict[str, Callee] = {}
         self._by_item: dict[str, list[str]] = {}
         self._constants: dict[tuple[type, object], Constant] = {}
         self._defaults: dict[tuple[int, str], Source] = {}
@@ -68,6 +72,11 @@ class Composition:
     def definitions(self) -> Mapping[str, StepDefinition]:
         """The steps so far, by name."""
         return self._definitions.by_name
+
+    @property
+    def sources(self) -> Mapping[str, Stamp]:
+        """The source files of the steps so far, as they were when they were read."""
+        return self._definitions.sources
 
     def close(self) -> tuple[Node, ...]:
         """The nodes, complete. From now on the placeholders of this composition mean nothing."""
@@ -127,7 +136,7 @@ class Composition:
         inputs: dict[str, Source] = {}
         for name, items in mapped.items():
             if type(items) is Placeholder:
-                inputs[name] = self._over(items)
+                inputs[name] = self._over(items, step.name, name, where)
             else:
                 sources = tuple([self.source(item, f"{name}[{i}]", where) for i, item in enumerate(items)])
                 inputs[name] = Collection(form="list", items=sources)
@@ -204,15 +213,18 @@ class Composition:
         )
         self._nodes.append(node)
         mapped = bool(over)
-        if mapped:
-            self._mapped.add(name)
+        self._callees[name] = callee
         results = [Placeholder(FromStep(node=name, output=o), self, mapped) for o in callee.outputs]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _over(self, placeholder: Placeholder) -> FromStep:
+    def _over(self, placeholder: Placeholder, step: str, name: str, where: str | None) -> FromStep:
         self.check_own(placeholder)
         source = placeholder._source
         if not placeholder._mapped:
+            callee = self._callees[source.node]
+            kind = plainly_no_list(callee.function, callee.outputs.index(source.output))
+            if kind is not None:
+                raise _no_list(source.node, kind, step, name, where)
             outputs = self._by_item.setdefault(source.node, [])
             if source.output not in outputs:
                 outputs.append(source.output)
@@ -288,6 +300,17 @@ class Composition:
         if known is None:
             known = self._lines[key] = location(frame.f_code.co_filename, frame.f_lineno)
         return known
+
+
+def _no_list(producer: str, kind: type, step: str, name: str, where: str | None) -> GraphError:
+    keyword = "" if name.startswith("*") else f"{name}="
+    return GraphError(
+        f"{step}.map: {name!r} is the result of step {producer!r}, which gives {a(kind)}, no list",
+        where=where,
+        why="A step result that is passed to .map is mapped over, one task for each of its items.",
+        fix=f"To pass it whole to each task: {keyword}unmapped({producer}()).\n"
+        f"To map over it, {producer!r} has to return a list, and be annotated so.",
+    )
 
 
 def _nothing_there(place: str, path: Path, where: str | None) -> UsageError:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions, StepOptions
     from upshift.spec.task import EntryPoint
+    from upshift.store.edits import Stamp
     from upshift.store.store import Store
 
 
@@ -40,6 +41,11 @@ class Definitions:
         self._equal: dict[tuple[str, bytes], str] = {}
         self._code: dict[Callable[..., Any], tuple[EntryPoint, Mapping[str, str]]] = {}
         self.by_name: dict[str, StepDefinition] = {}
+
+    @property
+    def sources(self) -> Mapping[str, Stamp]:
+        """The source files that were looked at, as they were."""
+        return self._analysis.stamps
 
     def name_of(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> str:
         """The name of the definition of a step in a pipeline. It is made at the first use."""

@@ -152,7 +152,7 @@ class Leftovers:
     def _usable(self, result: TaskResult | None, key: str | None, *, strict: bool) -> TaskResult | None:
         if result is None or result.status != COMPLETED or not same_work(result.key, key):
             return None
-        if (strict and result.degraded) or not intact(result.outputs, self._store):
+        if result.edited or (strict and result.degraded) or not intact(result.outputs, self._store):
             return None
         return result
 

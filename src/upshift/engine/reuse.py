@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import attrs
@@ -81,6 +82,9 @@ class Reuse:
                 why = why or f"the result of run {found.run} was made with less than the step asks for"
             elif expires is not None and result.ended + expires <= now:
                 why = why or f"the result of run {found.run} has expired"
+            elif result.edited:
+                files = ", ".join(map(os.path.basename, result.edited))
+                why = why or f"{files} was edited while run {found.run} was at it"
             elif not intact(result.outputs, self._store):
                 why = why or f"the result of run {found.run} is missing or damaged"
             else:

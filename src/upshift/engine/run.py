@@ -40,6 +40,7 @@ from upshift.graph import Graph
 from upshift.report.progress import Progress
 from upshift.spec.codec import encode, to_json
 from upshift.spec.task import Code
+from upshift.store import edits
 from upshift.store.catalog import Catalog, RunRow, open_catalog
 from upshift.store.endings import record_ending
 from upshift.store.history import Run
@@ -168,7 +169,8 @@ class _Run:
                 raise removed(run_id)
             self.row = self._row(run_id, earlier, now)
             self._write_row()
-            self.store.write_record(run_id, "graph.json", to_json(self.graph))
+            self.store.write_record(run_id, "graph.json", to_json(attrs.evolve(self.graph, sources={})))
+            self.store.write_record(run_id, edits.RECORD, to_json(self.graph.sources))
             self.progress.run_started(
                 run_id, self.graph.pipeline, self.row.target, [node.name for node in self.graph.nodes]
             )

@@ -161,6 +161,9 @@ class Graph:
         The pipeline's parameters.
     texts
         Each parameter in words, for people; defaults that are no plain data, and are not saved, included.
+    sources
+        Size, time in nanoseconds and digest of the source files that were looked at, by path. They are
+        recorded apart from the graph: see :mod:`upshift.store.edits`.
     """
 
     pipeline: str
@@ -169,6 +172,7 @@ class Graph:
     output: Source | None = None
     params: Mapping[str, Artifact] = attrs.field(factory=dict)
     texts: Mapping[str, str] = attrs.field(factory=dict)
+    sources: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict)
     version: int = VERSION
 
     def definition(self, node: Node) -> StepDefinition:

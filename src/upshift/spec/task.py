@@ -215,6 +215,9 @@ class TaskResult:
         Size of the log.
     key, degraded
         As in the spec.
+    edited
+        Source files of the code that were changed before it ended: it is not known which version it is
+        the result of, and nobody reuses it.
     """
 
     task: TaskId
@@ -233,4 +236,5 @@ class TaskResult:
     log_bytes: int = 0
     key: str | None = None
     degraded: bool = False
+    edited: tuple[str, ...] = ()
     version: int = VERSION

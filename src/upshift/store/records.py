@@ -2,7 +2,7 @@
 
 ::
 
-    runs/RUN/run.json, graph.json, tasks.json
+    runs/RUN/run.json, graph.json, sources.json, tasks.json
     runs/RUN/removed.json             instead of run.json: gc removed the run
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.spec.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.result.json

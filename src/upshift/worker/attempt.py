@@ -17,6 +17,7 @@ from upshift.config.sizes import format_size
 from upshift.errors import StoreError, UpshiftError
 from upshift.spec import Failure, Hardware, TaskResult, TaskSpec, decode, from_json
 from upshift.store import claims
+from upshift.store.edits import Sources
 from upshift.store.serializers import scratch
 from upshift.store.store import Store
 from upshift.worker import cells, proc, stacks
@@ -110,6 +111,7 @@ class Attempt:
         host_memory: HostMemory,
         supervisor: str,
         secrets: Mapping[str, str],
+        sources: Sources,
     ) -> None:
         self.spec = spec
         self.pid = 0
@@ -119,6 +121,7 @@ class Attempt:
         self._cpus = cpus
         self._host = host
         self._host_memory = host_memory
+        self._sources = sources
         self._stopping: _Stop | None = None
         self._outcome: Outcome | None = None
         self._heard = b""
@@ -324,6 +327,7 @@ class Attempt:
             status=status,
             outputs=outputs,
             failure=self._mask.failure(failure) if failure and self._mask else failure,
+            edited=self._sources.edited() if status == "completed" and spec.code.package is None else (),
             started=self._started,
             ended=self._started + seconds,
             node=os.uname().nodename,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from upshift.spec import TaskId, TaskSpec
+from upshift.store.edits import RECORD, Sources
 from upshift.store.store import Store
 from upshift.worker.attempt import Attempt, Starter, Watcher
 from upshift.worker.confine import host_facts
@@ -34,6 +36,7 @@ class Supervisor:
         self._kills = HostMemory()
         self._host = {key: value for key, value in host_facts().items() if key != "memory"}
         self._claimed: set[tuple[str, str]] = set()
+        self._sources: dict[tuple[str, str], Sources] = {}
 
     @property
     def busy(self) -> bool:
@@ -74,8 +77,17 @@ class Supervisor:
             host_memory=self._kills,
             supervisor=self._name,
             secrets=secrets or {},
+            sources=self._sources_of(store, spec.task.run),
         )
         self.attempts[spec.task, spec.attempt] = self._by_pid[attempt.pid] = attempt
+
+    def _sources_of(self, store: Store, run: str) -> Sources:
+        """The source files of a run, as its engine saw them before the first of its tasks."""
+        known = self._sources.get((store.address, run))
+        if known is None:
+            record = store.read_record(run, RECORD)
+            known = self._sources[store.address, run] = Sources({} if record is None else json.loads(record))
+        return known
 
     def exited(self, pid: int, status: int, cpu_seconds: float) -> None:
         """A step process has ended."""

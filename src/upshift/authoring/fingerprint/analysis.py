@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -15,6 +15,7 @@ from upshift.authoring.fingerprint.nodes import Node, reachable
 from upshift.authoring.fingerprint.sources import PACKAGE, PROJECT, Module
 from upshift.authoring.fingerprint.toplevel import is_upshift
 from upshift.authoring.fingerprint.walk import Walk
+from upshift.store.edits import Stamp
 
 
 class Analysis:
@@ -42,6 +43,11 @@ class Analysis:
         finally:
             if collecting:
                 gc.enable()
+
+    @property
+    def stamps(self) -> Mapping[str, Stamp]:
+        """The files that were read so far, as they were."""
+        return self._walk.sources.stamps
 
     def named(self, name: str) -> dict[str, str]:
         """The fingerprint of a class or function that a pickle names: ``module:qualname``.

@@ -20,6 +20,7 @@ from upshift.authoring.fingerprint.memo import Memo
 from upshift.authoring.fingerprint.nodes import Node
 from upshift.authoring.fingerprint.packages import installed
 from upshift.store.digest import digest_of
+from upshift.store.edits import Stamp, stamp
 from upshift.worker.usercode import module_name
 
 PROJECT = "project"
@@ -80,6 +81,8 @@ class Sources:
         self._memo = Memo(project)
         self._facts: dict[str, Facts | None] = {}
         self._contents: dict[str, bytes | None] = {}
+        self.stamps: dict[str, Stamp] = {}
+        """Of every file that was read."""
         self._by_namespace: dict[int, tuple[Module, dict[str, Any]]] = {}
         self._by_name: dict[str, Module | str | None] = {}
         self._kinds: dict[int, tuple[tuple[str, str], dict[str, Any]]] = {}
@@ -183,7 +186,11 @@ class Sources:
     def content(self, file: str) -> bytes | None:
         """The content of a source; None where it cannot be read."""
         if file not in self._contents:
-            self._contents[file] = _content(file)
+            content = self._contents[file] = _content(file)
+            if content is not None and os.path.isabs(file):
+                known = stamp(file, content)
+                if known is not None:
+                    self.stamps[file] = known
         return self._contents[file]
 
     def texts(self) -> dict[str, set[str]]:
