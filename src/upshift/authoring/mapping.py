@@ -47,7 +47,7 @@ def split(step: str, bound: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
             mapped[name] = value
         elif hasattr(kind, "__next__"):
             raise GraphError(
-                f"{step}.map: {name!r} is {_a(kind)}, which can be read once only",
+                f"{step}.map: {name!r} is {a(kind)}, which can be read once only",
                 where=user_location(),
                 fix=f"Pass {name}=list(…).",
             )
@@ -58,7 +58,7 @@ def split(step: str, bound: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
             f"{step}.map has nothing to map",
             where=user_location(),
             why="Lists, tuples and step results are mapped; "
-            + (", ".join(f"{n!r} is {_a(type(v))}" for n, v in whole.items()) or "it has no arguments")
+            + (", ".join(f"{n!r} is {a(type(v))}" for n, v in whole.items()) or "it has no arguments")
             + ".",
             fix=f"Pass a list, or call {step}(…).",
         )
@@ -118,6 +118,7 @@ def _check_lengths(step: str, mapped: Mapping[str, Any]) -> None:
         )
 
 
-def _a(kind: type) -> str:
+def a(kind: type) -> str:
+    """``a dict``, ``an int``."""
     name = kind.__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

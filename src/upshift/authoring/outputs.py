@@ -17,6 +17,7 @@ from upshift.errors import GraphError, location
 from upshift.spec.annotations import Unresolved, annotation_of
 
 _NAME = re.compile(r"\w[\w.-]*")
+_NO_LISTS = (dict, str, bytes, bool, int, float, complex, type(None))
 
 
 def output_names(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -46,11 +47,30 @@ def output_names(function: Callable[..., Any]) -> tuple[str, ...]:
     return names
 
 
+def plainly_no_list(function: Callable[..., Any], number: int) -> type | None:
+    """The type of an output by its annotation, where that is plainly no list; else None."""
+    hint = annotation_of(function, "return")
+    if isinstance(hint, Unresolved):
+        return None
+    part = _parts(hint)[number]
+    if typing.get_origin(part) is typing.Annotated:
+        part = typing.get_args(part)[0]
+    kind = type(None) if part is None else typing.get_origin(part) or part
+    if typing.is_typeddict(kind):
+        kind = dict
+    return next((known for known in _NO_LISTS if kind is known), None)
+
+
 def _from_type(hint: Any) -> Sequence[str | None]:
+    return [_annotated_name(part) for part in _parts(hint)]
+
+
+def _parts(hint: Any) -> Sequence[Any]:
+    """The annotation of each output."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple and len(arguments) > 1 and Ellipsis not in arguments:
-        return [_annotated_name(argument) for argument in arguments]
-    return [_annotated_name(hint)]
+        return arguments
+    return [hint]
 
 
 def _annotated_name(hint: Any) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 
@@ -26,7 +26,7 @@ def add(a: Any, b: Any = 1, *rest: Any, **more: Any) -> Any:
 
 
 @step
-def both(x: Any) -> tuple[int, int]:
+def both(x: Any) -> tuple[Any, Any]:
     return x, x
 
 
@@ -198,3 +198,48 @@ def test_outputs_are_mapped_one_by_one_where_that_is_said(compose: Compose) -> N
         return both(1)
 
     assert length(mapped(compose, lambda: add.map(inner())), "a") == 2
+
+
+class Report(TypedDict):
+    loss: float
+
+
+@pytest.mark.parametrize(
+    "kind", [dict, dict[str, int], Annotated[dict, "data"], Report, int, str, bytes, None]
+)
+def test_a_result_that_is_plainly_no_list_is_not_mapped_over(compose: Compose, kind: Any) -> None:
+    def load() -> Any: ...
+
+    load.__annotations__["return"] = kind
+    with pytest.raises(GraphError) as caught:
+        mapped(compose, lambda: add.map([1, 2], b=step(load)()))
+    error = caught.value
+    assert error.what.startswith("add.map: 'b' is the result of step 'load', which gives a")
+    assert "test_mapping.py:" in str(error.where)
+    assert "b=unmapped(load())" in str(error.fix)
+    node = mapped(compose, lambda: add.map([1, 2], b=unmapped(step(load)())))
+    assert node.over == ("a",)
+
+
+def test_each_of_several_outputs_is_looked_at_by_itself(compose: Compose) -> None:
+    @step
+    def load() -> tuple[Annotated[list[int], "items"], Annotated[dict[str, int], "table"]]:
+        return [1], {}
+
+    @pipeline
+    def apart(whole: bool) -> None:
+        items, table = load()
+        add.map(items, unmapped(table) if whole else table)
+
+    assert compose(apart, whole=True).nodes[-1].over == ("a",)
+    with pytest.raises(GraphError, match="which gives a dict, no list"):
+        compose(apart, whole=False)
+
+
+@pytest.mark.parametrize("kind", [Any, list, list[int], dict | list, "Unknown", "dict | Unknown"])
+def test_a_result_that_may_be_a_list_is_mapped_over(compose: Compose, kind: Any) -> None:
+    def load() -> Any: ...
+
+    load.__annotations__["return"] = kind
+    node = mapped(compose, lambda: add.map([1, 2], step(load)()))
+    assert node.over == ("a", "b")
