@@ -7,7 +7,8 @@ still be drawn again is held as *rows*, as a terminal has it, and the log gets
 * lines, once nothing can change them any more,
 * now and then a frame of the rows as they are, for those who watch (:mod:`upshift.store.log_text`).
 
-Text without carriage returns and cursor movements passes as it is, and at once.
+Text without carriage returns and cursor movements passes as it is, and at once. So what moves up into a
+line that was printed in an earlier write, and ended there, finds it gone already: the new text is a line more.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Frames:
         while drawn > 1 and not (self._rows[drawn - 1] or b"").strip():
             drawn -= 1
         if drawn < len(self._rows):
-            return out + self._end_rows(drawn)
+            return out + self._end_rows(drawn) + self._show(b"")  # what was erased since it was shown
         return out + self._end_rows(drawn - 1) + self.frame()
 
     @property
