@@ -6,11 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from leftovers import Watch
 
 NO_SKIPS = bool(os.environ.get("UPSHIFT_TEST_NO_SKIPS"))
 watch = pytest.StashKey[Watch]()
+# Hypothesis takes the same examples each time where CI is set; nowhere is a slow machine a failure.
+settings.register_profile("upshift", parent=settings.default, deadline=None)
+settings.load_profile("upshift")
 left_behind = pytest.StashKey[list[str]]()
 
 

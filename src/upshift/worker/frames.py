@@ -8,7 +8,7 @@ still be drawn again is held as *rows*, as a terminal has it, and the log gets
 * now and then a frame of the rows as they are, for those who watch (:mod:`upshift.store.log_text`).
 
 Text without carriage returns and cursor movements passes as it is, and at once. So what moves up into a
-line that was printed in an earlier write, and ended there, finds it gone already: the new text is a line more.
+line that ended in an earlier write finds it gone already: the new text is one line more.
 """
 
 from __future__ import annotations

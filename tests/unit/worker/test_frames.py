@@ -156,7 +156,7 @@ printed = st.lists(
 ).map(b"".join)
 
 
-@settings(derandomize=True)  # what moves up into a line that had ended may differ: see the module's first words
+@settings(derandomize=True)  # moving up into a line that had ended is told to differ
 @given(text=printed, cuts=st.lists(st.integers(0, 80), max_size=6), watched=st.booleans())
 def test_the_log_reads_the_same_however_the_text_arrives(text: bytes, cuts: list[int], watched: bool) -> None:
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
