@@ -54,9 +54,9 @@ def figure(value: float) -> str:
     """Three figures, no exponent."""
     if round(value, 4) == 0:
         return "0"
-    if value >= 100:
+    if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if value >= 0.001 else f"{value:.4f}"
+    return f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.4f}"
 
 
 def chart(rows: Iterable[Row]) -> str:

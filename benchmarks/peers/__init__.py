@@ -1,0 +1,1 @@
+"""Upshift beside other tools, measured in turns: ``python -m benchmarks.peers``."""
