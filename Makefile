@@ -19,11 +19,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check docs bench clean
+.PHONY: help demo test check docs bench bench-peers clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  ARGS=…        is passed on: make test ARGS='-k digits', make bench ARGS='--only chain'"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  ARGS=…           is passed on: make test ARGS='-k digits', make bench ARGS='--only chain'"
 
 demo: $(VENV)/.demo ## run a real pipeline on real data, and show what happened
 	$(BIN)/upshift run examples/digits/pipeline.py
@@ -47,8 +47,11 @@ docs: $(VENV)/.dev ## build the documentation into site/, for a browser: site/in
 bench: $(VENV)/.dev ## measure, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(ARGS)
 
+bench-peers: $(VENV)/.dev ## install other tools into .venv-peers, measure Upshift beside them, about 25 minutes
+	$(BIN)/python -m benchmarks.peers $(ARGS)
+
 clean: ## remove .venv and what the tools leave behind
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-peers build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
