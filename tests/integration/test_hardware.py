@@ -82,6 +82,7 @@ def test_memory_taken_in_one_jump_is_out_of_memory(project: Project, env: dict[s
     assert attempt["reason"] == "out-of-memory", attempt["error"]
     assert "200 MB" in outcome.err
     assert "hungry" in outcome.err
+    assert attempt["used"]["memory"] >= 200_000_000  # though it was killed before it could say so
 
 
 @limits

@@ -285,6 +285,7 @@ class Attempt:
         self._cpus.give_back(self._bound_cpus)
         peak = self._outcome.peak if self._outcome else None
         verdict = self._memory.verdict(peak) if self._memory else None
+        peak = self._memory.reached(peak) if self._memory else peak
         result = self._result(code, verdict, cpu_seconds, peak)
         problem = None
         try:

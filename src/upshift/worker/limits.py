@@ -99,6 +99,12 @@ class MemoryLimit:
             fix=f'Ask for more, for example memory="{_more(self.exceeded or self.limit)}".',
         )
 
+    def reached(self, peak: int | None) -> int | None:
+        """Bytes that the task had at least: its own ``peak``, and what the verdict was about."""
+        if self.verdict(peak) is None:
+            return peak
+        return max(peak or 0, self.exceeded or self.limit)
+
     def close(self) -> None:
         """End the watch and remove the cgroup, with whatever still lives in it."""
         if self._timer is not None:
