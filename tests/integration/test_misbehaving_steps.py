@@ -6,6 +6,7 @@ import os
 import signal
 
 import psutil
+import pytest
 
 import upshift
 from project import Project
@@ -30,6 +31,18 @@ def act() -> float:
     attempt = project.attempt("act")
     assert attempt["reason"] == "user-error"
     assert "ZeroDivisionError" in attempt["error"]["message"]
+
+
+@pytest.mark.parametrize("call", ["breakpoint()", "input()", "input('really? ')"])
+def test_what_needs_a_terminal_is_told_where_there_is_one(project: Project, call: str) -> None:
+    outcome = project.run(f"@step\ndef act() -> None:\n    {call}\n    print('on')\n" + RUN_IT, expect=1)
+    assert "A step has no terminal" in outcome.err
+    assert "upshift run FILE --debug act" in outcome.err
+
+
+def test_an_end_of_file_of_another_kind_says_nothing_of_terminals(project: Project) -> None:
+    code = "@step\ndef act() -> None:\n    raise EOFError('the archive is cut off')\n"
+    assert "terminal" not in project.run(code + RUN_IT, expect=1).err
 
 
 def test_an_output_that_cannot_be_saved_names_step_output_and_part(project: Project) -> None:

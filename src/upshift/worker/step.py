@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -315,7 +316,18 @@ def _explain(error: BaseException, spec: TaskSpec) -> Failure:
         message=text.rstrip(": "),
         where=where,
         traceback=user_text(error, spec.code.project),
-        fix=shadowing.advice(error, spec.code.project),
+        fix=_without_terminal(error, spec) or shadowing.advice(error, spec.code.project),
+    )
+
+
+def _without_terminal(error: BaseException, spec: TaskSpec) -> str | None:
+    """What to do instead of ``breakpoint()`` and ``input()``, if the step ended because of one."""
+    asked = isinstance(error, EOFError) and error.args == ("EOF when reading a line",)
+    if not asked and type(error).__name__ != "BdbQuit":
+        return None
+    return (
+        "A step has no terminal. To run it in yours, with breakpoint() and input(): "
+        f"upshift run FILE --debug {shlex.quote(str(spec.task.step))}"
     )
 
 
