@@ -13,7 +13,7 @@ NAMES, SCALE, LABEL, GAP = 140, 180, 100, 20
 """Widths: names of tools, the scale, room for the last value, and between columns."""
 ROW, HEAD, FOOT = 18, 34, 14
 """Heights: a row, a panel's title, and what is below its rows."""
-WIDTH = 2 * (NAMES + SCALE + LABEL) + GAP
+WIDTH = 2 * (NAMES + SCALE + LABEL) + GAP + 12
 
 STYLE = """<style>
   .paper { fill: #ffffff } text { fill: #24292f } .quiet { fill: #59636e } .grid { stroke: #d8dee4 }
@@ -30,13 +30,13 @@ STYLE = """<style>
 def chart(kept: Kept) -> str:
     """An SVG that is readable on light and on dark pages: it has a ground of its own."""
     drawn: list[str] = []
-    heights = [10, 10]
-    for figure, rows in panels(kept):
-        column = heights.index(min(heights))
-        x, y = column * (NAMES + SCALE + LABEL + GAP), heights[column]
+    y = height = 10
+    for number, (figure, rows) in enumerate(panels(kept)):
+        column = number % 2
+        y = y if column else height  # two beside each other
+        x = column * (NAMES + SCALE + LABEL + GAP)
         drawn.append(f'<g transform="translate({x} {y})">\n{_panel(figure, rows)}</g>')
-        heights[column] += HEAD + ROW * len(rows) + FOOT
-    height = max(heights)
+        height = max(height, y + HEAD + ROW * len(rows) + FOOT)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
         f'height="{height}" font-family="sans-serif" font-size="12" role="img">\n'

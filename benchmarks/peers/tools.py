@@ -151,7 +151,7 @@ PREFECT = Tool(
     steps=500,
     tasks=300,
     variables={"PREFECT_HOME": "{home}/.prefect", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
-    lacks={"hit": "results are not kept"},
+    lacks={"hit": "none"},
     process="the process of the run; in threads where mapped",
     outputs="not kept",
     reuse="none",
@@ -200,10 +200,10 @@ LUIGI = Tool(
     trivial=["python", "{programs}/trivial_luigi.py"],
     steps=100,
     tasks=500,
-    lacks={"hit": "looks at the last file alone"},
+    lacks={"hit": "last file only"},
     process="the process of the run, one after the other",
     outputs="files that the task itself writes",
-    reuse="where the file of a task is there",
+    reuse="where the file of a task is there; if it is, those before it are not looked at",
 )
 
 TOOLS = {
