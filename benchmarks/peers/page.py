@@ -68,9 +68,11 @@ def _overview(kept: Kept, tools: Sequence[Tool]) -> str:
         found.update(comparison(entry["found"]))
         figures += measure.figures
     rows = [
-        [tool.title, *(_median(fig, found[fig.name].get(tool.name)) for fig in figures)] for tool in tools
+        [tool.title, *(_median(fig, found[fig.name].get(tool.name), unit=False) for fig in figures)]
+        for tool in tools
     ]
-    return _table(["", *(fig.short for fig in figures)], rows, numbers=range(1, len(figures) + 1))
+    heads = ["", *(f"{fig.short}, {fig.unit}".removesuffix(", ") for fig in figures)]
+    return _table(heads, rows, numbers=range(1, len(heads)))
 
 
 def _what_they_do(kept: Kept, tools: Sequence[Tool]) -> str:
@@ -107,12 +109,12 @@ def _measure(measure: Measure, entry: Mapping[str, Any], tools: Sequence[Tool]) 
     return "\n".join(lines)
 
 
-def _median(fig: Figure, found: Found | None) -> str:
+def _median(fig: Figure, found: Found | None, *, unit: bool = True) -> str:
     if found is None:
         return ""
     if found.median is None:
         return "failed" if found.failed else found.absent
-    return shown(fig, found.median)
+    return shown(fig, found.median) if unit else figure(found.median * fig.per_unit)
 
 
 def _spread(fig: Figure, found: Found | None) -> str:
