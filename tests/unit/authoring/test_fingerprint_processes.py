@@ -281,9 +281,7 @@ def test_the_class_of_a_library_counts_by_its_version(project: Project) -> None:
 
 
 def test_a_class_of_python_counts_by_the_version_of_python(project: Project) -> None:
-    assert fingerprint(dict, project.folder) == {
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}"
-    }
+    assert fingerprint(dict, project.folder) == {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
 
 
 FLOW = """
