@@ -125,6 +125,40 @@ return b
     assert run["double_2"].status == "completed"
 
 
+def test_a_skipped_step_says_why(project: Project) -> None:
+    code = """
+@step
+def is_good() -> bool:
+    return False
+
+@step
+def one(x: int = 1) -> int:
+    return x
+
+@step
+def several() -> list[int]:
+    return [1, 2]
+
+@pipeline
+def example():
+    deployed = one.with_options(name="deploy").when(is_good())()
+    many = several.when(is_good())()
+    one.with_options(name="tell").map([deployed, 2])
+    one.with_options(name="each").map(many)
+    return one.with_options(name="announce")(deployed)
+"""
+    progress = project.run(code).err
+    assert "deploy: skipped: is_good gave False\n" in progress
+    assert "announce: skipped: needs deploy, which was skipped\n" in progress
+    shown = {s["name"]: s["tasks"] for s in project.show()["steps"]}
+    assert shown["deploy"][0]["cache_reason"] == "is_good gave False"
+    assert shown["announce"][0]["cache_reason"] == "needs deploy, which was skipped"
+    assert shown["each"][0]["cache_reason"] == "needs several, which was skipped"
+    assert [task["status"] for task in shown["tell"]] == ["skipped", "completed"]
+    assert shown["tell"][0]["cache_reason"] == "needs deploy, which was skipped"
+    assert "is_good_2 gave False" in project.upshift("show", "latest").out
+
+
 def test_after_orders_without_data(project: Project) -> None:
     code = """
 from pathlib import Path

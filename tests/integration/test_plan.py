@@ -142,7 +142,7 @@ def test_a_plan_on_a_page(project: Project) -> None:
     assert "prepare ×3  for each of load" in out
     assert "alarm       when is_large" in out
     assert "asks     cpu_count=1, memory=300 MB: pipeline.py:13 (@step)" in out
-    assert "is_large is false" in out
+    assert "is_large gave False" in out
     assert "2 files" in out
 
 

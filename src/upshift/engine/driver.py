@@ -27,6 +27,7 @@ from upshift.engine.journal import over
 from upshift.engine.keys import debugged_key
 from upshift.engine.places import Place, Terms
 from upshift.engine.reuse import Hit, intact
+from upshift.engine.skipping import why_skipped
 from upshift.engine.stopping import Command, stopping_line
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
 from upshift.engine.values import producers, task_inputs
@@ -422,19 +423,28 @@ class Driver:
             change = self._changes.pop(task, None)
             if task.status == RUNNING:
                 continue
+            if task.status == SKIPPED:
+                task.cache_reason = why_skipped(task, walk.nodes)
             journal.task(task)
             if change is None and task.status != PENDING:
-                change = TaskChange(task=journal.id(task), status=task.status, failure=task.failure)
+                change = TaskChange(
+                    task=journal.id(task),
+                    status=task.status,
+                    failure=task.failure,
+                    skipped=task.cache_reason if task.status == SKIPPED else None,
+                )
                 if task.status == FAILED and task.failure is not None:
                     self._note_refusal(task, task.failure)
             if change is not None:
                 journal.tell(change)
         walk.changed.clear()
         for state in walk.closed:
-            row = TaskRow(task=journal.id(Task(state, None)), status=state.ended or CANCELLED)
-            if row.status == SKIPPED:
+            lone, status = Task(state, None), state.ended or CANCELLED
+            skipped = why_skipped(lone, walk.nodes) if status == SKIPPED else None
+            row = TaskRow(task=journal.id(lone), status=status, cache_reason=skipped)
+            if skipped is not None:
                 journal.row(row)
-            journal.tell(TaskChange(task=row.task, status=row.status))
+            journal.tell(TaskChange(task=row.task, status=status, skipped=skipped))
         walk.closed.clear()
 
     def _note_refusal(self, task: Task, failure: Failure) -> None:

@@ -12,11 +12,12 @@ import attrs
 
 from upshift.engine.keys import Keys
 from upshift.engine.reuse import Hit, Reuse
+from upshift.engine.skipping import why_skipped
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
 from upshift.engine.values import task_inputs
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing
-from upshift.graph import FromStep, Graph, needs, references
+from upshift.graph import Graph, needs, references
 from upshift.spec.artifact import Artifact
 from upshift.store import artifacts
 from upshift.store.store import Store
@@ -178,7 +179,7 @@ class Forecaster:
         if task.failure is not None:
             reason = task.failure.message
         elif task.status == SKIPPED:
-            reason = self._why_skipped(task.node)
+            reason = why_skipped(task, self._walk.nodes)
         elif task.status == CANCELLED:
             reason = "what it needs fails"
         return PlannedTask(index=task.index, action=_ACTIONS[task.status], reason=reason)
@@ -212,9 +213,3 @@ class Forecaster:
         if index is None or peer.length is None:
             return peer.ended is None
         return peer.tasks[index].status != COMPLETED
-
-    def _why_skipped(self, state: NodeState) -> str:
-        when: FromStep | None = state.node.when
-        if when is not None and self._walk.nodes[when.node].ended == COMPLETED:
-            return f"{when.node} is false"
-        return "what it needs is skipped"

@@ -69,6 +69,8 @@ class Announcer:
         seconds = step.seconds(self._tally.clock())
         took = "" if seconds is None or step.status == "reused" else f" in {duration(seconds)}"
         tail = f": {self.shares(step)}" if step.mapped else ""
+        if step.status == "skipped" and step.skipped:
+            tail += f": {step.skipped}"
         return f"{step.name}: {self._page.paint(step.status, _STYLES.get(step.status))}{took}{tail}"
 
     def shares(self, step: StepTally) -> str:

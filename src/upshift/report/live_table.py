@@ -116,6 +116,8 @@ def _bar(step: StepTally) -> Text:
 
 
 def _aside(step: StepTally, status: str) -> Text:
+    if status == "skipped" and step.skipped:
+        return Text(step.skipped, "dim")
     hardware = brief(step.granted)
     if step.over or not step.notice:
         return Text(hardware, "dim")

@@ -30,6 +30,8 @@ class TaskChange:
         Records, where known.
     failure
         Why the attempt did not complete.
+    skipped
+        Why the task was skipped, in words.
     retry_in
         Seconds until the next attempt, if the attempt failed and another one follows; the task is
         pending then.
@@ -45,6 +47,7 @@ class TaskChange:
     granted: Hardware | None = None
     used: Hardware | None = None
     failure: Failure | None = None
+    skipped: str | None = None
     retry_in: float | None = None
     retry: int = 0
     retries: int = 0

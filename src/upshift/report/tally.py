@@ -39,6 +39,8 @@ class StepTally:
         The latest thing that was said about the step.
     retries
         Attempts that failed and were, or will be, repeated.
+    skipped
+        Why the latest task that was skipped was.
     """
 
     name: str
@@ -51,6 +53,7 @@ class StepTally:
     granted: Hardware | None = None
     notice: str | None = None
     retries: int = 0
+    skipped: str | None = None
 
     @property
     def mapped(self) -> bool:
@@ -141,6 +144,8 @@ class RunTally:
             tally.total = 1
         if change.cached and before != "completed":
             tally.reused += 1
+        if change.skipped is not None:
+            tally.skipped = change.skipped
         if change.granted is not None:
             tally.granted = change.granted
         if status == "running":

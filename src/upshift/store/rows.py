@@ -62,7 +62,7 @@ class TaskRow:
     cached
         Whether its result is that of another task.
     cache_reason
-        Why a result was reused or not, for people.
+        Why a result was reused or not, or why the task was skipped, for people.
     key
         What its result may be found under again.
     origin

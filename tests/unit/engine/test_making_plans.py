@@ -151,8 +151,8 @@ def test_a_condition_that_is_known_decides_and_one_that_is_not_leaves_it_open(be
     bench.run(graph)
     plan = plan_of(bench, graph)
     assert actions(plan) == {"is_large": ["reused"], "double": ["skipped"], "again": ["skipped"]}
-    assert step_of(plan, "double").tasks[0].reason == "is_large is false"
-    assert step_of(plan, "again").tasks[0].reason == "what it needs is skipped"
+    assert step_of(plan, "double").tasks[0].reason == "is_large gave False"
+    assert step_of(plan, "again").tasks[0].reason == "needs double, which was skipped"
 
 
 def test_what_is_bound_to_fail_is_said(bench: Bench) -> None:

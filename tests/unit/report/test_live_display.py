@@ -53,7 +53,7 @@ def test_each_step_has_a_row_with_state_progress_time_and_hardware() -> None:
         for i in range(4):
             change("train", "running", i, attempt=1, granted=GRANTED)
             change("train", "completed", i, attempt=1, seconds=0.1)
-        change("choose", "skipped")
+        change("choose", "skipped", skipped="is_good gave False")
         progress.run_ended("r1", "completed", 3.25)
         """
     )
@@ -61,7 +61,7 @@ def test_each_step_has_a_row_with_state_progress_time_and_hardware() -> None:
     assert head.startswith("digits on local · run r1 · ")
     assert load.split() == ["↺", "reused", "load"]
     assert re.fullmatch(r" +✓ completed +train +━{12} 4/4 +\d\.\d s +2 CPU · 4 GB · no GPU", train)
-    assert choose.split() == ["↷", "skipped", "choose"]
+    assert choose.split() == ["↷", "skipped", "choose", "is_good", "gave", "False"]
     assert closing == "run r1: completed in 3.25 s · upshift show r1"
 
 
