@@ -331,3 +331,23 @@ def test_a_value_that_contradicts_its_annotation_is_told_and_kept(project: Proje
     assert said in outcome.text
     assert said in project.upshift("logs", "latest", "act").out
     assert upshift.get_run("latest").output == "x"
+
+
+def test_a_pipeline_without_steps_says_that_nothing_ran(project: Project) -> None:
+    outcome = project.run("@pipeline\ndef example():\n    return 3\n")
+    assert "pipeline example has no steps: nothing ran" in outcome.err
+
+
+def test_the_end_tells_how_many_more_tasks_failed(project: Project) -> None:
+    code = """
+@step
+def act(x: int) -> float:
+    return 1 / x
+
+@pipeline
+def example():
+    return act.map([0, 1, 0, 0])
+"""
+    outcome = project.run(code, "--keep-going", expect=1)
+    assert "tells of the 2 more tasks that failed" in outcome.err
+    assert "more task" not in project.run(code.replace("0, 1, 0, 0", "0, 1"), "--keep-going", expect=1).err

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from upshift.errors import RunCancelled, RunFailed
+from upshift.report.human import count
 from upshift.spec.task import Failure, TaskId
 from upshift.store.history import Run
 
 
 def raise_unless_completed(
-    run: Run, status: str, first: tuple[TaskId, Failure, int] | None, *, log: Path | None, shown: bool
+    run: Run,
+    status: str,
+    first: tuple[TaskId, Failure, int] | None,
+    *,
+    failed: int,
+    log: Path | None,
+    shown: bool,
 ) -> None:
     """Raise what a run with this status deserves.
 
@@ -22,6 +29,8 @@ def raise_unless_completed(
         Its status.
     first
         The task that failed first, why, and in which attempt.
+    failed
+        How many tasks failed.
     log
         What that attempt printed, if it printed anything.
     shown
@@ -44,6 +53,8 @@ def raise_unless_completed(
     advice = [failure.fix] if failure.fix else []
     if log is not None:
         advice.append(f"upshift logs {run.id} {task.step} shows what it printed; the file is {log}")
+    if failed > 1:
+        advice.append(f"upshift show {run.id} tells of the {count(failed - 1, 'more task')} that failed")
     advice.append(go_on)
     raise RunFailed(
         f"step {task} failed{tried} ({failure.reason}): {failure.message}",

@@ -255,7 +255,7 @@ def make_plan(
                 graph,
                 strict={name: proposal.strict for name, proposal in offered.items()},
                 # No run has an empty name: a plan leaves none of the earlier runs out.
-                reuse=Reuse("", graph.pipeline, catalog, store, enabled=options.reuse),
+                reuse=Reuse("", graph.pipeline, catalog, store, enabled=options.reuse, project=code.project),
                 reusing=options.reuse,
                 keys=Keys(code_named),
                 store=store,

@@ -43,14 +43,19 @@ class Reuse:
         Where to look.
     enabled
         Whether the user wants anything reused.
+    project
+        Folder of the code. Runs of another project may have pipelines and steps of the same names: a
+        result of theirs is reused if the work is equal, but nothing has changed since.
     """
 
-    def __init__(self, run: str, pipeline: str, catalog: Catalog, store: Store, *, enabled: bool) -> None:
+    def __init__(
+        self, run: str, pipeline: str, catalog: Catalog, store: Store, *, enabled: bool, project: str
+    ) -> None:
         self._run = run
         self._catalog = catalog
         self._store = store
         self.enabled = enabled
-        self._history = _History(run, pipeline, catalog, store)
+        self._history = _History(run, pipeline, catalog, store, project)
 
     def find(self, task: Task, key: str, *, strict: bool, now: float) -> Hit | str | None:
         """A result of equal work, or why one cannot be used; None: there is none, see :meth:`why`.
@@ -116,11 +121,12 @@ def intact(outputs: Mapping[str, Artifact], store: Store) -> bool:
 class _History:
     """What the newest earlier run of the same pipeline did, read when somebody asks."""
 
-    def __init__(self, run: str, pipeline: str, catalog: Catalog, store: Store) -> None:
+    def __init__(self, run: str, pipeline: str, catalog: Catalog, store: Store, project: str) -> None:
         self._run = run
         self._pipeline = pipeline
         self._catalog = catalog
         self._store = store
+        self._project = project
         self._runs: list[tuple[RunRow, Graph]] | None = None
         self._by_node: dict[str, str | None] = {}
         self._tasks: dict[str, tuple[str, dict[int | None, TaskRow]] | None] = {}
@@ -189,8 +195,11 @@ class _History:
             self._runs = []
             for row in self._catalog.runs(pipeline=self._pipeline, limit=_RUNS_COMPARED + 1):
                 content = None
-                if row.id != self._run and row.store == self._store.address:
+                if row.id != self._run and row.store == self._store.address and self._is_ours(row):
                     content = self._store.read_record(row.id, "graph.json")
                 if content is not None:
                     self._runs.append((row, from_json(Graph, content)))
         return self._runs
+
+    def _is_ours(self, row: RunRow) -> bool:
+        return bool(row.source.get("code", {}).get("project", self._project) == self._project)

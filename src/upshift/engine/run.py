@@ -183,11 +183,20 @@ class _Run:
             task, _, attempt = driver.first_failure
             path = self.store.log_path(task, attempt)
             log = path if path.exists() else None
-        raise_unless_completed(run, status, driver.first_failure, log=log, shown=self.progress.shows)
+        counts = self.catalog.counts(run_id) if driver.first_failure is not None else ()
+        failed = sum(tasks for _, how, tasks, _ in counts if how == "failed")
+        raise_unless_completed(
+            run, status, driver.first_failure, failed=failed, log=log, shown=self.progress.shows
+        )
         return run
 
     def _notices(self) -> list[str]:
         lines = notices(self.graph, self.terms)
+        if not self.graph.nodes:
+            lines.append(
+                f"pipeline {self.graph.pipeline} has no steps: nothing ran; a function is a step when it is "
+                "decorated with @step"
+            )
         if self.debugged is not None:
             lines.append(f"{self.options.debug}: runs in this process, neither limited nor pinned (--debug)")
         return lines
@@ -248,7 +257,14 @@ class _Run:
                 shipped=self.shipped,
             ),
             keys=self.keys,
-            reuse=Reuse(run, self.graph.pipeline, self.catalog, self.store, enabled=self.options.reuse),
+            reuse=Reuse(
+                run,
+                self.graph.pipeline,
+                self.catalog,
+                self.store,
+                enabled=self.options.reuse,
+                project=self.code.project,
+            ),
             journal=Journal(run, self.catalog, self.progress),
             leftovers=leftovers,
             clock=self.clock,

@@ -229,3 +229,16 @@ def test_a_reused_list_that_cannot_be_read_is_made_again(bench: Bench) -> None:
     bench.store.blob_path(artifact.digest).unlink()
     run = bench.run(graph)
     assert run.output == [5000] * 40
+
+
+def test_a_run_of_another_project_is_no_earlier_run_of_this_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = bench.folder / "elsewhere"
+    elsewhere.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "project", elsewhere)
+        bench.run(chain(bench))
+        assert set(reasons(bench.run(chain(bench, n=4)))) - {"first run", None}
+    assert reasons(bench.run(chain(bench, n=5)))[0] == "first run"
+    assert reasons(bench.run(chain(bench, n=6)))[0] != "first run"
