@@ -31,14 +31,14 @@ def parse_params(
     pipeline
         The pipeline.
     params
-        ``NAME=VALUE`` each; of two for one name the later counts.
+        ``NAME=VALUE`` each, no name twice.
     file
         A JSON or TOML file; ``params`` go before it.
 
     Raises
     ------
     UsageError
-        A parameter is unknown, missing or of the wrong type, or the file cannot be read.
+        A parameter is unknown, given twice, missing or of the wrong type, or the file cannot be read.
     """
     signature = pipeline.callee.signature
     hints = parameter_hints(pipeline.callee.function)
@@ -63,13 +63,22 @@ def parse_params(
 
     for name, value in ({} if file is None else _read_file(Path(file))).items():
         take(name, value, fit, str(file))
+    given: dict[str, str] = {}
     for param in params:
         name, equals, text = param.partition("=")
         if not equals or not name.strip():
             raise UsageError(
                 f"--param {param!r} is not NAME=VALUE", fix=f"Write --param {name.strip() or 'NAME'}=VALUE."
             )
-        take(name.strip(), text, read_text, "--param")
+        name = name.strip()
+        if name in given:
+            raise UsageError(
+                f"parameter {name!r} is given twice: {given[name]!r} and {text!r}",
+                where="--param",
+                fix="Give it once; several values are one JSON list.",
+            )
+        given[name] = text
+        take(name, text, read_text, "--param")
     missing = [name for name in signature.required if name not in arguments]
     if missing:
         raise UsageError(

@@ -163,6 +163,8 @@ def _instance(data: Any, hint: Any) -> Any:
         return float(data)
     if isinstance(data, hint) and not (isinstance(data, bool) and hint is not bool):
         return data
+    if data == "" and issubclass(hint, PurePath):
+        raise Misfit("a path, and not an empty text")
     if isinstance(data, str) and (issubclass(hint, PurePath) or _from_iso(hint)):
         try:
             return hint(data) if issubclass(hint, PurePath) else hint.fromisoformat(data)
@@ -226,14 +228,21 @@ def _dict(data: Any, hint: Any) -> dict[Any, Any]:
 def _union(hint: Any, read: Callable[[Any], Any]) -> Any:
     members = typing.get_args(hint)
     reasons = {}
-    # Text fits everything, so it comes last: "5" for int | str is 5.
-    for member in sorted(members, key=lambda m: m in (str, Any)):
+    # What fits less comes first: "5" for int | str is 5, and "none" for Path | None is None.
+    for member in sorted(members, key=_latitude):
         try:
             return read(member)
         except Misfit as misfit:
             reasons[member] = str(misfit)
     # Of `X | None` the reason why it is no X says more than what X looks like.
     raise Misfit(" or ".join(reasons[member] for member in members))
+
+
+def _latitude(hint: Any) -> int:
+    """How much text fits: nearly all of it is a path, and all of it is a text."""
+    if hint in (str, Any):
+        return 2
+    return int(isinstance(hint, type) and issubclass(hint, PurePath))
 
 
 def _bare(hint: Any) -> Any:

@@ -12,6 +12,8 @@ from upshift.config.settings import bad_value, refuse_unknown_fields
 from upshift.config.sizes import FORMS, parse_size
 
 VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
+_LEAST_BARE = 1024**2
+"""Bytes. A smaller number without a unit was meant in another unit."""
 _ACCELERATOR = re.compile(r"([A-Za-z][A-Za-z0-9._-]*)(?::([1-9]\d*))?")
 
 
@@ -44,6 +46,9 @@ def _bytes(value: Any, field: Any) -> int | None:
         size = 0
     if size <= 0:
         raise bad_value("ResourceSettings", field.name, value, FORMS)
+    if size < _LEAST_BARE and str(value).strip()[-1].isdigit():
+        expected = f"{FORMS}; a number alone is bytes, of which a step needs more"
+        raise bad_value("ResourceSettings", field.name, value, expected)
     return size
 
 

@@ -195,8 +195,21 @@ def test_what_is_no_parameter_is_refused(params: list[str], words: list[str]) ->
         assert word in str(caught.value)
 
 
-def test_the_later_of_two_values_counts() -> None:
-    assert parse_params(example, ["n=1", "n=2"]) == {"n": 2}
+def test_a_parameter_is_given_once() -> None:
+    for second in ("1", "2"):
+        with pytest.raises(UsageError, match=f"'n' is given twice: '1' and '{second}'"):
+            parse_params(example, ["n=1", "sizes=[1]", f"n={second}"])
+
+
+def test_a_path_is_not_empty_and_none_is_none() -> None:
+    @pipeline
+    def paths(a: Path | None = None, b: str | Path = "", c: Path | int = 1) -> None: ...
+
+    for empty in ("path=", "a="):
+        with pytest.raises(UsageError, match="not an empty text"):
+            parse_params(example if empty == "path=" else paths, [empty])
+    assert parse_params(paths, ["a=none", "b=x", "c=5"]) == {"a": None, "b": Path("x"), "c": 5}
+    assert parse_params(paths, ["a=None.csv", "c=x"]) == {"a": Path("None.csv"), "c": Path("x")}
 
 
 @pipeline

@@ -236,8 +236,10 @@ def test_the_longest_remaining_path_goes_first(bench: Bench) -> None:
 
 
 def test_as_many_tasks_run_at_once_as_there_is_room_for(bench: Bench) -> None:
-    bench.cluster = FakeCluster(bench.script, instant=False, capacity=Hardware(cpu_count=4, memory=100))
-    step = bench.step(double, request=ResourceSettings(cpu_count=1, memory=40))
+    bench.cluster = FakeCluster(
+        bench.script, instant=False, capacity=Hardware(cpu_count=4, memory=100_000_000)
+    )
+    step = bench.step(double, request=ResourceSettings(cpu_count=1, memory="40MB"))
     nodes = [Node(name="double", step="double", inputs={"x": bench.listed(*range(6))}, over=("x",))]
     bench.run(bench.graph(nodes, {"double": step}))
     assert bench.cluster.most_at_once == 2
