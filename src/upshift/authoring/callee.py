@@ -91,6 +91,10 @@ def checked_function(function: Any, kind: str, name: str | None) -> Callable[...
     for test, what, fix in _KINDS:
         if test(function):
             raise _refused(f"{function.__name__!r} is {what}, which cannot be a {kind}", fix)
+    if isinstance(function, str):
+        raise _refused(
+            f"@{kind} gets the text {function!r}", f"Pass a name by keyword: @{kind}(name={function!r})."
+        )
     if not inspect.isfunction(function):
         raise _refused(
             f"{function!r} is no plain function, and cannot be a {kind}",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.authoring.composition import Composition
+from upshift.authoring.composition import RETURNED, Composition
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.project import project_of
@@ -37,9 +37,7 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
             params = composition.params({**callee.signature.recorded, **arguments}, callee.location)
             args, kwargs = bind(callee.function, arguments)
             returned = callee.function(*args, **kwargs)
-            output = (
-                None if returned is None else composition.source(returned, "return value", callee.location)
-            )
+            output = None if returned is None else composition.source(returned, RETURNED, callee.location)
     finally:
         nodes = composition.close()
     return Graph(

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from upshift.store.edits import Stamp
     from upshift.store.store import Store
 
+RETURNED = "return value"
+"""What a pipeline's result is called where it is no argument."""
+
 _SMALL = frozenset({type(None), bool, int, float, str})
 
 
@@ -267,9 +270,10 @@ class Composition:
         kind = getattr(type(value), "__upshift_kind__", None)
         if kind is not None:
             raise GraphError(
-                f"the argument {name!r} is the {kind} {value.name!r} itself, not its result",
+                f"the {name if name == RETURNED else f'argument {name!r}'} is the {kind} {value.name!r} "
+                "itself, not its result",
                 where=where,
-                fix=f"Call it: {value.name}(…).",
+                fix=f"Call it: {value.name}({'…' if value.callee.signature.names else ''}).",
             )
         if isinstance(value, (set, frozenset)) and any(type(item) is Placeholder for item in value):
             raise GraphError(

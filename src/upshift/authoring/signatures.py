@@ -98,7 +98,10 @@ class CallSignature:
                 missing = [n for n in self.required if n not in bound]
                 listing = ", ".join(repr(n) for n in missing)
                 plural = "s" if len(missing) > 1 else ""
-                raise self._error(f"is missing the argument{plural} {listing}", f"Pass {listing}.")
+                fix = f"Pass {listing}."
+                if self.names[0] == "self":
+                    fix += " Of an object nothing is passed for you: a step is a function, not a method."
+                raise self._error(f"is missing the argument{plural} {listing}", fix)
 
     def unknown(self, name: str) -> GraphError:
         """The error for an argument that means nothing, with the nearest name."""

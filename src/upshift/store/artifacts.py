@@ -134,10 +134,11 @@ def verify(artifact: Artifact, store: Store) -> None:
 
 def _save_items(value: Any, store: Store, name: str) -> Artifact:
     if not _has_items(value):
+        of = " of the keys or items" if isinstance(value, dict) else ""
         raise NotSerializable(
             f"{name} of type {type_name(value)} has no items, and a step is mapped over it",
             fix="To pass it whole to each task, write unmapped(…) around it in the call of .map. "
-            f"Return a list to map over it: list(…){' of the keys or items' if isinstance(value, dict) else ''}.",
+            f"Return a list to map over it: list(…){of}.",
         )
     items = tuple(save(item, store, name=f"{name}[{index}]") for index, item in enumerate(value))
     content = manifest.build("tuple" if type(value) is tuple else "list", items)

@@ -170,7 +170,7 @@ def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
     ("make", "words"),
     [
         (lambda: step(retires=3), ["@step has no option 'retires'", "Did you mean 'retries'?"]),
-        (lambda: step("a"), ["'a' is no plain function"]),
+        (lambda: step("a"), ["@step gets the text 'a'", "@step(name='a')"]),
         (lambda: add.with_options(timout=3), ["with_options has no option 'timout'", "'timeout'"]),
         (lambda: pipeline(tag="x"), ["@pipeline has no option 'tag'", "Did you mean 'tags'?"]),
         (lambda: resources(gpus=1), ["@resources has no option 'gpus'", "Did you mean 'gpu'?"]),
@@ -285,3 +285,43 @@ def _fresh() -> Callable[[], None]:
     def nothing() -> None: ...
 
     return nothing
+
+
+@pytest.mark.parametrize("amount", [300, 300.5, "300", " 4096 ", 2**20 - 1])
+def test_a_number_of_bytes_that_no_step_can_do_with_is_refused(amount: object) -> None:
+    with pytest.raises(SettingsError, match="a number and one of B, KB, KiB, MB") as caught:
+        ResourceSettings(memory=amount)  # type: ignore[arg-type]
+    assert "a number alone is bytes" in str(caught.value)
+    assert ResourceSettings(memory=2**20).memory == 2**20
+    assert ResourceSettings(memory="300 KB").memory == 300_000
+
+
+def test_a_method_that_lacks_arguments_is_told_that_steps_are_functions(compose: Compose) -> None:
+    class Model:
+        @step
+        def fit(self, x: int) -> int:
+            return x
+
+    @pipeline
+    def fits(keyword: bool) -> None:
+        Model().fit(x=1) if keyword else Model().fit(1)
+
+    for keyword in (False, True):
+        with pytest.raises(GraphError, match="is missing the argument") as caught:
+            compose(fits, keyword=keyword)
+        assert "a step is a function, not a method" in str(caught.value)
+
+
+def test_a_step_that_is_returned_uncalled_is_named(compose: Compose) -> None:
+    @step
+    def one() -> int:
+        return 1
+
+    @pipeline
+    def forgets() -> object:
+        return one
+
+    with pytest.raises(GraphError) as caught:
+        compose(forgets)
+    assert caught.value.what == "the return value is the step 'one' itself, not its result"
+    assert caught.value.fix == "Call it: one()."
