@@ -21,7 +21,7 @@ SCREENFUL = 50
 def runs(pipeline: str | None, user: str | None, tag: str | None, limit: int | None, as_json: bool) -> None:
     """List runs, newest first."""
     from upshift.config.configuration import load_configuration
-    from upshift.store.catalog import open_catalog
+    from upshift.store.catalog import no_pipeline, open_catalog
     from upshift.store.standing import standing
 
     shown = limit or (None if as_json else SCREENFUL)
@@ -29,6 +29,8 @@ def runs(pipeline: str | None, user: str | None, tag: str | None, limit: int | N
     try:
         # One more than is shown tells whether there are more.
         rows = catalog.runs(pipeline=pipeline, user=user, tag=tag, limit=shown and shown + 1)
+        if pipeline is not None and not rows and not catalog.runs(pipeline=pipeline, limit=1):
+            raise no_pipeline(pipeline, catalog)
         rows = standing(rows, catalog)
     finally:
         catalog.close()

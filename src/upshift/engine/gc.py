@@ -13,7 +13,7 @@ import attrs
 from upshift.config.configuration import Configuration
 from upshift.engine.tidy import tidy
 from upshift.errors import NotFound, RunOwned, StoreError, UpshiftError, UsageError
-from upshift.store.catalog import Catalog, open_catalog
+from upshift.store.catalog import Catalog, no_pipeline, open_catalog
 from upshift.store.claimed import Claimed
 from upshift.store.collect import Collected, Tell, collect
 from upshift.store.history_records import UNFINISHED
@@ -157,7 +157,7 @@ def choose(choice: Choice, catalog: Catalog, now: float) -> list[RunRow]:
         return _none(choice)
     rows = catalog.runs(pipeline=choice.pipeline)
     if choice.pipeline is not None and not rows:
-        raise _no_pipeline(choice.pipeline)
+        raise no_pipeline(choice.pipeline, catalog)
     newer: Counter[str] = Counter()
     chosen = []
     for row in rows:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.config.home import home
-from upshift.errors import ConfigError, NotFound, StoreError
+from upshift.errors import ConfigError, NotFound, StoreError, suggestion
 from upshift.spec.codec import encode, from_json
 from upshift.spec.task import Failure, TaskId, TaskResult
 from upshift.store.catalog_migrations import MIGRATIONS
@@ -322,6 +322,12 @@ class Catalog:
 
 def _of(run: str, step: str | None) -> tuple[str, tuple[str, ...]]:
     return ("run = ?", (run,)) if step is None else ("run = ? AND step = ?", (run, step))
+
+
+def no_pipeline(name: str, catalog: Catalog) -> NotFound:
+    """The error for a name that no pipeline of any run has, with the nearest one that has runs."""
+    known = {row.pipeline for row in catalog.runs()}
+    return NotFound(f"there is no run of a pipeline {name!r}", fix=suggestion(name, known))
 
 
 def _no_run(ref: str) -> NotFound:

@@ -250,3 +250,11 @@ def test_following_a_run_that_is_over_prints_it(recorder: Recorder) -> None:
     recorder.task("load")
     recorder.log("load", b"all of it\n")
     assert call("logs", "latest", "load", "-f").stdout == "all of it\n"
+
+
+def test_a_pipeline_without_runs_is_told_from_one_whose_runs_are_filtered_away(recorder: Recorder) -> None:
+    recorder.run()
+    result = call("runs", "--pipeline", "digit", code=2)
+    assert "there is no run of a pipeline 'digit'" in result.output
+    assert "Did you mean 'digits'?" in result.output
+    assert call("runs", "--pipeline", "digits", "--user", "nobody").stdout == "No runs.\n"
