@@ -312,6 +312,7 @@ def test_debug_and_replay_have_them_and_record_none(secret: Project) -> None:
     )
     assert "RuntimeError: ('cannot reach db://***', ['***'])" in debugged.err
     replayed = secret.upshift("replay", "latest", "fails", env=ENV, expect=1)
+    assert "not masked in what the step prints here" in replayed.err
     assert "NameError" not in replayed.text and "KeyError" not in replayed.text
     (secret.folder / "private" / "db").unlink()
     assert "secret DB (file:private/db)" in secret.upshift("replay", "latest", "fails", expect=2).err

@@ -48,6 +48,8 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
         f"{'the project as it is now' if current_code else 'the code as it was'}; nothing is recorded",
         err=True,
     )
+    if spec.secrets:
+        click.echo(f"{', '.join(spec.secrets)}: not masked in what the step prints here", err=True)
     if at_a_terminal():
         click.echo("pdb: n next line, s into a call, c go on, p NAME, w where, q leave", err=True)
     replayed = run_again(spec, code, store)
