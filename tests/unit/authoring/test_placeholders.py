@@ -160,7 +160,7 @@ def test_a_result_can_be_shown_by_a_debugger(compose: Compose) -> None:
         (lambda x: use.when(x).when(x)(x), ["use.when is used twice", "Join the two conditions"]),
         (lambda x: use.after(load)(x), ["use.after takes results of steps", "use.after(load(…))"]),
         (lambda x: use.after(3)(x), ["use.after takes results of steps, and gets 3"]),
-        (lambda x: use(load), ["the argument 'x' is the step 'load' itself", "Call it: load(…)."]),
+        (lambda x: use(load), ["the argument 'x' is the step 'load' itself", "Call it: load()."]),
         (lambda x: use(other), ["the argument 'x' is the pipeline 'other' itself"]),
         (lambda x: _inner().status, ["pipeline '_inner', inside another one, has no .status", "use .output"]),
         (lambda x: 1 if _inner() else 2, ["cannot be tested for truth", "step.when(flag)"]),
