@@ -7,7 +7,7 @@ import time
 
 import attrs
 
-from benchmarks import array, chain, fan_out, install, kept, profile, startup
+from benchmarks import array, chain, fan_out, install, kept, profile, reuse, startup
 from benchmarks.harness import Effort, Report
 from benchmarks.page import figure
 
@@ -15,6 +15,7 @@ MEASUREMENTS = {
     "chain": chain.measure,
     "profile": profile.measure,
     "fan_out": fan_out.measure,
+    "reuse": reuse.measure,
     "array": array.measure,
     "startup": startup.measure,
     "install": install.measure,
