@@ -66,8 +66,7 @@ def _panel(figure: Figure, rows: Sequence[tuple[str, Found]]) -> str:
         lines.append(f'<text{name} x="{NAMES - 8}" y="{y + 4}" text-anchor="end">{escape(title)}</text>')
         if found.median is None:
             kind = "failed" if found.failed else "quiet"
-            said = "failed" if found.failed else found.absent
-            lines.append(f'<text class="{kind}" x="{NAMES + 6}" y="{y + 4}">{escape(said)}</text>')
+            lines.append(f'<text class="{kind}" x="{NAMES + 6}" y="{y + 4}">{escape(found.said)}</text>')
             continue
         at = place(found.median * figure.per_unit)
         lines += [

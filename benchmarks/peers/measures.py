@@ -69,8 +69,16 @@ class Found:
 
     @property
     def median(self) -> float | None:
-        """The median of the rounds; None where there is no value."""
-        return statistics.median(self.values) if self.values else None
+        """The median of the rounds; None where there is no value, or none that stands out of the noise."""
+        median = statistics.median(self.values) if self.values else None
+        return median if median is None or median > 0 else None
+
+    @property
+    def said(self) -> str:
+        """What stands where there is no median."""
+        if self.failed:
+            return "failed"
+        return "below the noise" if self.values else self.absent
 
 
 Comparison = Mapping[str, Mapping[str, Found]]

@@ -113,13 +113,13 @@ def _median(fig: Figure, found: Found | None, *, unit: bool = True) -> str:
     if found is None:
         return ""
     if found.median is None:
-        return "failed" if found.failed else found.absent
+        return found.said
     return shown(fig, found.median) if unit else figure(found.median * fig.per_unit)
 
 
 def _spread(fig: Figure, found: Found | None) -> str:
     median = _median(fig, found)
-    if found is None or len(found.values) < 2:
+    if found is None or found.median is None or len(found.values) < 2:
         return median
     low, high = (figure(value * fig.per_unit) for value in (min(found.values), max(found.values)))
     return f"{median} ({low} to {high})"

@@ -100,7 +100,7 @@ def test_a_figure_of_nothing_can_be_drawn(measured: dict[str, Any]) -> None:
     found["step"] = {"upshift": values(0.0), "zenml": values(-0.001)}
     found["hit"] = {"metaflow": {**ABSENT, "absent": "does not install", "failed": True}}
     ET.fromstring(chart(measured))
-    assert "-1 ms" in section(measured)
+    assert section(measured).count("below the noise") >= 2
 
 
 def test_measuring_upshift_alone_keeps_the_other_tools(measured: dict[str, Any], tmp_path: Path) -> None:
