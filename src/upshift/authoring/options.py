@@ -88,11 +88,20 @@ class StepOptions(Options):
         Seconds.
     cache_expires
         Seconds after which a result is not reused any more.
+    clear_cache
+        Whether memory is cleaned up before the step is called.
+    profile
+        Seconds between two samples of its GPU card.
+    gpu_idle_timeout
+        Seconds after which it is stopped if its GPUs have been idle so long.
     """
 
     name: str | None = None
     timeout: float | None = None
     cache_expires: float | None = None
+    clear_cache: bool | None = None
+    profile: float | None = None
+    gpu_idle_timeout: float | None = None
 
     def beside(self, other: StepOptions) -> StepOptions:
         """These options and those of another decorator on the same step.
@@ -103,7 +112,9 @@ class StepOptions(Options):
             Both say something, and it cannot be decided which one counts.
         """
         changes: dict[str, Any] = {}
-        for name in ("docker", "retry", "secrets", "cache", "on", "name", "timeout", "cache_expires"):
+        for name in (field.name for field in attrs.fields(type(self))):
+            if name in ("resources", "origins"):
+                continue
             own, others = getattr(self, name), getattr(other, name)
             if own is not None and others is not None and own != others:
                 raise SettingsError(

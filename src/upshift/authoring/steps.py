@@ -13,7 +13,7 @@ from upshift.authoring.callee import Callee, checked_function, look_like, reduce
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.mapping import call_each, split
-from upshift.authoring.options import Seconds, Settings, StepOptions, common, identifier, seconds
+from upshift.authoring.options import Seconds, Settings, StepOptions, common, flag, identifier, seconds
 from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.scope import current_scope
 from upshift.config.retry import Retry
@@ -156,6 +156,8 @@ class Step(Generic[P, R]):
         cache_expires: Seconds | None = None,
         secrets: Mapping[str, str] | None = None,
         on: str | None = None,
+        clear_cache: bool | None = None,
+        gpu_idle_timeout: Seconds | None = None,
     ) -> Step[P, R]:
         """A changed copy; the parameters are those of :func:`step`, and replace what was said before.
 
@@ -164,7 +166,19 @@ class Step(Generic[P, R]):
         SettingsError
             An option is unknown, or its value makes no sense.
         """
-        newer = _options("with_options", name, settings, retries, timeout, cache, cache_expires, secrets, on)
+        newer = _options(
+            "with_options",
+            name=name,
+            settings=settings,
+            retries=retries,
+            timeout=timeout,
+            cache=cache,
+            cache_expires=cache_expires,
+            secrets=secrets,
+            on=on,
+            clear_cache=clear_cache,
+            gpu_idle_timeout=gpu_idle_timeout,
+        )
         return self._replace(options=self.options.replaced(newer))
 
     def __repr__(self) -> str:
@@ -217,6 +231,8 @@ def step(
     cache_expires: Seconds | None = None,
     secrets: Mapping[str, str] | None = None,
     on: str | None = None,
+    clear_cache: bool | None = None,
+    gpu_idle_timeout: Seconds | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 @checked_keywords("@step")
 def step(
@@ -231,6 +247,8 @@ def step(
     cache_expires: Seconds | None = None,
     secrets: Mapping[str, str] | None = None,
     on: str | None = None,
+    clear_cache: bool | None = None,
+    gpu_idle_timeout: Seconds | None = None,
 ) -> Any:
     """Make a function a step of pipelines. Used bare, or with options.
 
@@ -255,6 +273,11 @@ def step(
         project. The values are recorded nowhere, and masked in what the step prints.
     on
         The target or backend of this step; default: the run's.
+    clear_cache
+        Whether memory is cleaned up before the step is called, as :func:`upshift.cleanup_memory` does.
+    gpu_idle_timeout
+        Seconds, or a ``datetime.timedelta``, after which the step is stopped if all of its GPUs have
+        been idle so long; default: never.
 
     Raises
     ------
@@ -263,7 +286,19 @@ def step(
     GraphError
         It is no plain function.
     """
-    options = _options("@step", name, settings, retries, timeout, cache, cache_expires, secrets, on)
+    options = _options(
+        "@step",
+        name=name,
+        settings=settings,
+        retries=retries,
+        timeout=timeout,
+        cache=cache,
+        cache_expires=cache_expires,
+        secrets=secrets,
+        on=on,
+        clear_cache=clear_cache,
+        gpu_idle_timeout=gpu_idle_timeout,
+    )
 
     def decorate(function: Callable[..., Any]) -> Step[Any, Any]:
         plain = checked_function(function, "step", options.name)
@@ -292,18 +327,19 @@ def add_options(target: F, options: StepOptions) -> F:
 
 def _options(
     owner: str,
+    *,
     name: str | None,
-    settings: Settings | None,
-    retries: int | Retry | None,
     timeout: Seconds | None,
-    cache: bool | None,
     cache_expires: Seconds | None,
-    secrets: Mapping[str, str] | None,
-    on: str | None,
+    clear_cache: bool | None,
+    gpu_idle_timeout: Seconds | None,
+    **shared: Any,
 ) -> StepOptions:
     return StepOptions(
         name=identifier(owner, name),
         timeout=seconds(owner, "timeout", timeout),
         cache_expires=seconds(owner, "cache_expires", cache_expires),
-        **common(owner, settings=settings, retries=retries, secrets=secrets, cache=cache, on=on),
+        clear_cache=flag(owner, "clear_cache", clear_cache),
+        gpu_idle_timeout=seconds(owner, "gpu_idle_timeout", gpu_idle_timeout),
+        **common(owner, **shared),
     )

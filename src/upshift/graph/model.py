@@ -81,6 +81,8 @@ class StepDefinition:
         The target or backend of this step; None: the run's own.
     environment
         Environment variables of the step.
+    clear_cache, profile, gpu_idle_timeout
+        As in :class:`upshift.spec.TaskSpec`.
     code
         Fingerprint of the code that the step reaches: name to digest.
     location
@@ -100,6 +102,9 @@ class StepDefinition:
     on: str | None = None
     environment: Mapping[str, str] = attrs.field(factory=dict)
     launch: Mapping[str, Any] | None = None
+    clear_cache: bool = False
+    profile: float | None = None
+    gpu_idle_timeout: float | None = None
     code: Mapping[str, str] = attrs.field(factory=dict)
     location: str | None = None
 

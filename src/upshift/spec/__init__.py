@@ -13,17 +13,21 @@ from upshift.spec.task import (
     TaskResult,
     TaskSpec,
 )
+from upshift.spec.telemetry import Card, Framework, Metric
 
 __all__ = [
     "INLINE_LIMIT",
     "VERSION",
     "Artifact",
+    "Card",
     "Code",
     "Collected",
     "Device",
     "EntryPoint",
     "Failure",
+    "Framework",
     "Hardware",
+    "Metric",
     "OutputSpec",
     "TaskId",
     "TaskResult",

@@ -28,6 +28,12 @@ class Device:
         Number on its node.
     node
         Number of the node in the task, from 0.
+    kind
+        Its name in :mod:`upshift.config.kinds`: ``"H100"``.
+    compute_capability
+        NVIDIA's, ``"9.0"``; of AMD the architecture, ``"gfx942"``.
+    partition
+        Profile, if it is a slice of a device: ``"1g.10gb"``.
     """
 
     vendor: str | None = None
@@ -36,6 +42,9 @@ class Device:
     uuid: str | None = None
     index: int | None = None
     node: int = 0
+    kind: str | None = None
+    compute_capability: str | None = None
+    partition: str | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ import attrs
 from upshift.config.resources import ResourceSettings
 from upshift.spec.artifact import Artifact, Value
 from upshift.spec.hardware import Hardware
+from upshift.spec.telemetry import Card
 
 VERSION = 1
 
@@ -127,6 +128,12 @@ class TaskSpec:
         Address of the store, and what a record there has to survive before it counts.
     cwd
         Working folder of the step; None: the unpacked code package.
+    clear_cache
+        Whether memory is cleaned up before the step is called: see :func:`upshift.cleanup_memory`.
+    profile
+        Seconds between two samples of the step's GPU card; None: it has none.
+    gpu_idle_timeout
+        Seconds after which a step whose GPUs have all been idle is stopped; None: never.
     location
         The step's ``def``, as ``file:line``, for failures that name no line themselves.
     key
@@ -154,6 +161,9 @@ class TaskSpec:
     secrets: Mapping[str, str] = attrs.field(factory=dict)
     image: str | None = None
     launch: Mapping[str, Any] | None = None
+    clear_cache: bool = False
+    profile: float | None = None
+    gpu_idle_timeout: float | None = None
     cwd: str | None = None
     location: str | None = None
     key: str | None = None
@@ -213,6 +223,8 @@ class TaskResult:
         The four records.
     log_bytes
         Size of the log.
+    cards
+        What it has to show, in order.
     key, degraded
         As in the spec.
     edited
@@ -234,6 +246,7 @@ class TaskResult:
     seen: Hardware | None = None
     used: Hardware | None = None
     log_bytes: int = 0
+    cards: tuple[Card, ...] = ()
     key: str | None = None
     degraded: bool = False
     edited: tuple[str, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -27,6 +26,7 @@ from upshift.worker.limits import HostMemory, MemoryLimit
 from upshift.worker.logs import Log
 from upshift.worker.loop import Loop, Timer
 from upshift.worker.masking import Mask
+from upshift.worker.messages import understood
 from upshift.worker.sampling import Sampler
 from upshift.worker.step import Outcome, Seen
 
@@ -232,10 +232,11 @@ class Attempt:
         self._heard += data
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
-            self._understand(json.loads(line))
+            kind, content = understood(line)
+            getattr(self, f"_told_{kind}")(content)
 
-    def _understand(self, message: Mapping[str, Any]) -> None:
-        self._outcome = decode(Outcome, message)
+    def _told_outcome(self, content: Mapping[str, Any]) -> None:
+        self._outcome = decode(Outcome, content)
         if self._outcome.failure is None and self._stopping is None:
             self._complete()
 

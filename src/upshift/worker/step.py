@@ -34,6 +34,7 @@ from upshift.worker import cells, proc, promises, shadowing, stacks, usercode
 from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
 from upshift.worker.copies import Copies
+from upshift.worker.messages import channel
 from upshift.worker.randomness import Randomness
 from upshift.worker.streams import tell
 from upshift.worker.tracebacks import user_line, user_text
@@ -92,6 +93,7 @@ def run(
     """
     before = proc.own_memory()
     current.enter(spec)
+    channel.open(messages)
     seen = Seen(cpu_count=len(os.sched_getaffinity(0)), memory=memory_limit(bounds, host_memory))
     _send(sightings, seen)
     os.set_blocking(sightings, False)
@@ -108,7 +110,7 @@ def run(
     peak = max(0, after.high - before.resident - max(0, after.mapped - before.mapped))
     times = os.times()  # of children in ticks; of this process there is a finer clock
     cpu = time.process_time() + times.children_user + times.children_system
-    _send(messages, Outcome(outputs=outputs, failure=failure, peak=peak, cpu_seconds=cpu))
+    channel.send("outcome", Outcome(outputs=outputs, failure=failure, peak=peak, cpu_seconds=cpu))
 
 
 def perform(
@@ -155,7 +157,8 @@ def perform(
 def refuse(messages: int, error: OSError) -> None:
     """Tell the supervisor that this process could not be confined, so that the step was not called."""
     failure = Failure(reason="infrastructure", message=f"the step's process could not be set up: {error}")
-    _send(messages, Outcome(failure=failure))
+    channel.open(messages)
+    channel.send("outcome", Outcome(failure=failure))
 
 
 class Shortage(UpshiftError):
@@ -338,7 +341,7 @@ def _flush() -> None:
     flush_c_streams()
 
 
-def _send(descriptor: int, message: Seen | Outcome) -> None:
+def _send(descriptor: int, message: Seen) -> None:
     data = to_json(message) + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]

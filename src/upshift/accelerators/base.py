@@ -1,0 +1,114 @@
+"""What Upshift asks of a vendor: find the devices, read them, and say how a process sees only some.
+
+One file a vendor implements :class:`Vendor`. Nothing else in Upshift knows a vendor's library, its
+device files or its environment variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import attrs
+
+from upshift.spec.hardware import Device
+
+ROOT = "UPSHIFT_DEVICE_ROOT"
+"""Environment variable: a folder in which ``dev``, ``sys`` and ``proc`` are looked for, instead of ``/``."""
+
+
+def device_root() -> Path:
+    """The folder that holds ``dev``, ``sys`` and ``proc``."""
+    return Path(os.environ.get(ROOT) or "/")
+
+
+@attrs.frozen(kw_only=True)
+class Inventory:
+    """The devices of one vendor that this process may use.
+
+    Parameters
+    ----------
+    vendor
+        As in :data:`upshift.config.resources.VENDORS`.
+    devices
+        In the vendor's order.
+    driver
+        Version of the driver; None: unknown.
+    runtime
+        The newest CUDA (or ROCm, …) that this driver runs; None: unknown.
+    problems
+        What could not be found out, and why, for people.
+    """
+
+    vendor: str
+    devices: tuple[Device, ...] = ()
+    driver: str | None = None
+    runtime: str | None = None
+    problems: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Reading:
+    """One device at one instant. None: it does not tell.
+
+    Parameters
+    ----------
+    uuid
+        Of the device or the slice.
+    busy
+        Percent of the time since the reading before in which a kernel ran.
+    memory
+        Bytes in use, by anybody.
+    power, temperature, clock, memory_clock
+        W, °C, MHz, MHz.
+    pcie_received, pcie_sent, nvlink_received, nvlink_sent
+        Bytes a second.
+    ecc_errors
+        Uncorrected errors since the driver was loaded.
+    xid
+        The newest Xid event since the reading before.
+    processes
+        Bytes that each process has on it, by pid as this process sees pids; a value is None where
+        the device does not tell how much.
+    problem
+        Why nothing is known: the device is lost.
+    """
+
+    uuid: str
+    busy: float | None = None
+    memory: int | None = None
+    power: float | None = None
+    temperature: float | None = None
+    clock: float | None = None
+    memory_clock: float | None = None
+    pcie_received: float | None = None
+    pcie_sent: float | None = None
+    nvlink_received: float | None = None
+    nvlink_sent: float | None = None
+    ecc_errors: int | None = None
+    xid: int | None = None
+    processes: Mapping[int, int | None] = attrs.field(factory=dict)
+    problem: str | None = None
+
+
+class Vendor(Protocol):
+    """One vendor's devices on this machine."""
+
+    name: ClassVar[str]
+
+    def present(self, root: Path) -> bool:
+        """Whether there may be any: a look at device files, cheap, calling no library."""
+
+    def discover(self, root: Path) -> Inventory:
+        """Find the devices that this process may use. It may hang or crash: it runs in a process of its own.
+
+        Problems are told in the inventory, never raised.
+        """
+
+    def read(self, root: Path, devices: Sequence[Device]) -> Sequence[Reading]:
+        """Read devices, as :meth:`discover` gave them; an empty sequence where that cannot be."""
+
+    def environment(self, devices: Sequence[Device]) -> Mapping[str, str]:
+        """Environment variables with which a process sees exactly these devices; none: it sees none."""
