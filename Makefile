@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check docs bench bench-peers clean
+.PHONY: help demo test test-gpu check docs bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ demo: $(VENV)/.demo ## run a real pipeline on real data, and show what happened
 test: $(VENV)/.dev ## run the tests; TORCH=torch==2.13.0 installs that first, for the tests of tensors
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH))
 	$(BIN)/python -m pytest $(ARGS)
+
+test-gpu: $(VENV)/.dev ## run the tests that need an NVIDIA GPU; TORCH=torch installs that first
+	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH))
+	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 check: $(VENV)/.dev ## formatting, lint, types, layers, nothing above Python 3.10, and the documentation builds
 	$(BIN)/ruff format --check .
