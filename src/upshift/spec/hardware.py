@@ -34,6 +34,8 @@ class Device:
         NVIDIA's, ``"9.0"``; of AMD the architecture, ``"gfx942"``.
     partition
         Profile, if it is a slice of a device: ``"1g.10gb"``.
+    details
+        What the record of it knows beyond that: in ``used`` how busy it was.
     """
 
     vendor: str | None = None
@@ -45,6 +47,11 @@ class Device:
     kind: str | None = None
     compute_capability: str | None = None
     partition: str | None = None
+    details: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field by name, null where unknown, details beside them."""
+        return _flat(self)
 
 
 @attrs.frozen(kw_only=True)
@@ -97,6 +104,10 @@ class Hardware:
 
     def as_json(self) -> dict[str, Any]:
         """Every field by name, null where unknown, details beside them; the form ``--json`` shows."""
-        gpus = None if self.gpus is None else [attrs.asdict(gpu) for gpu in self.gpus]
-        common = {f.name: getattr(self, f.name) for f in attrs.fields(Hardware) if f.name != "details"}
-        return common | {"gpus": gpus} | dict(self.details)
+        gpus = None if self.gpus is None else [gpu.as_json() for gpu in self.gpus]
+        return _flat(self) | {"gpus": gpus}
+
+
+def _flat(record: Device | Hardware) -> dict[str, Any]:
+    fields = {f.name: getattr(record, f.name) for f in attrs.fields(type(record)) if f.name != "details"}
+    return fields | dict(record.details)
