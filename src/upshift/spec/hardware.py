@@ -34,6 +34,8 @@ class Device:
         NVIDIA's, ``"9.0"``; of AMD the architecture, ``"gfx942"``.
     partition
         Profile, if it is a slice of a device: ``"1g.10gb"``.
+    parent
+        The uuid of the device that it is a slice of.
     details
         What the record of it knows beyond that: in ``used`` how busy it was.
     """
@@ -47,6 +49,7 @@ class Device:
     kind: str | None = None
     compute_capability: str | None = None
     partition: str | None = None
+    parent: str | None = None
     details: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
     def as_json(self) -> dict[str, Any]:
