@@ -38,6 +38,8 @@ class Inventory:
         Version of the driver; None: unknown.
     runtime
         The newest CUDA (or ROCm, …) that this driver runs; None: unknown.
+    links
+        Pairs of devices, by uuid, that a link of their own joins: NVLink, xGMI.
     problems
         What could not be found out, and why, for people.
     """
@@ -46,7 +48,13 @@ class Inventory:
     devices: tuple[Device, ...] = ()
     driver: str | None = None
     runtime: str | None = None
+    links: tuple[tuple[str, ...], ...] = ()
     problems: tuple[str, ...] = ()
+
+
+def _by_pid(processes: Mapping[int, int | None] | Mapping[str, int | None]) -> dict[int, int | None]:
+    """The keys are text when this comes out of JSON."""
+    return {int(pid): size for pid, size in processes.items()}
 
 
 @attrs.frozen(kw_only=True)
@@ -89,7 +97,7 @@ class Reading:
     nvlink_sent: float | None = None
     ecc_errors: int | None = None
     xid: int | None = None
-    processes: Mapping[int, int | None] = attrs.field(factory=dict)
+    processes: Mapping[int, int | None] = attrs.field(factory=dict, converter=_by_pid)
     problem: str | None = None
 
 

@@ -22,6 +22,13 @@ def main() -> NoReturn:
         from upshift.worker import forkserver
 
         forkserver.main(int(sys.argv[2]), sys.argv[3])
+    if sys.argv[1:2] == ["--accelerator"]:
+        from upshift.accelerators import agent
+        from upshift.worker.confine import detach
+
+        vendor, interval, answers, parent = sys.argv[2:6]
+        detach(int(parent))
+        agent.main(vendor, float(interval), int(answers))
     parser = argparse.ArgumentParser(
         prog="python -m upshift.worker", description="Run one task from its spec, and record its result."
     )

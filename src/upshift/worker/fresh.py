@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-import upshift
 from upshift.spec import TaskSpec, decode, encode
+from upshift.store.interpreter import command
 from upshift.store.store import open_store
 from upshift.worker import step
 from upshift.worker.attempt import Born
@@ -20,25 +19,6 @@ from upshift.worker.pools import VARIABLES
 from upshift.worker.randomness import Randomness
 from upshift.worker.strays import kill_strays
 from upshift.worker.streams import own_streams
-
-_BOOT = """\
-import sys
-sys.path[:] = [entry for entry in sys.path if entry] + {paths!r}
-from upshift.worker.__main__ import main
-main()
-"""
-
-
-def command(*arguments: str) -> list[str]:
-    """The command that runs :mod:`upshift.worker` with this very interpreter and this very Upshift.
-
-    Unlike ``python -m``, it does not let a file in the working folder shadow an installed module.
-    """
-    root = os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))
-    if os.path.isfile(root):  # inside the runtime zip
-        return [sys.executable, root, *arguments]
-    paths = [root, *(entry for entry in sys.path if entry.endswith("site-packages"))]
-    return [sys.executable, "-c", _BOOT.format(paths=paths), *arguments]
 
 
 class FreshStarter:

@@ -17,9 +17,9 @@ from typing import Any
 
 from upshift.errors import BackendError, StoreUnavailable
 from upshift.spec import TaskSpec, encode
+from upshift.store.interpreter import command
 from upshift.worker import forkserver, sockets
 from upshift.worker.forkserver import Place
-from upshift.worker.fresh import command
 from upshift.worker.peer import PACKET
 from upshift.worker.pools import OWN_THREAD_PREFIX, unsafe_to_fork
 

@@ -1,0 +1,203 @@
+"""The process in which a vendor's library is called, and the other end of it.
+
+A library of a driver may hang, crash or print; none of that reaches who wants to know. The process
+discovers the vendor's devices and says so, and then reads them every interval, in lines of JSON::
+
+    {"inventory": {"vendor": "nvidia", "devices": […], "driver": "570.86.15", …}}
+    {"at": 86400.2, "readings": [{"uuid": "GPU-…", "busy": 97, …}, …]}
+
+It ends when the pipe that it is asked through closes, and with the process that has started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, NoReturn
+
+import attrs
+
+from upshift.accelerators.base import Inventory, Reading, device_root
+from upshift.accelerators.vendors import vendor_named
+from upshift.spec import decode, encode
+from upshift.store.interpreter import command
+
+_LONGEST = 1 << 22
+"""Bytes of a line, at most."""
+
+
+class AgentFailed(Exception):
+    """An agent has crashed, or talks nonsense; the text says which."""
+
+
+@attrs.frozen(kw_only=True)
+class Snapshot:
+    """The devices of one vendor at one instant.
+
+    Parameters
+    ----------
+    inventory
+        What there is.
+    readings
+        One for each device of it, or none: these devices cannot be read.
+    at
+        Seconds, by the clock of ``time.monotonic``.
+    """
+
+    inventory: Inventory
+    readings: tuple[Reading, ...] = ()
+    at: float
+
+
+class Agent:
+    """A process that watches the devices of one vendor.
+
+    Parameters
+    ----------
+    vendor
+        Its name.
+    interval
+        Seconds between two snapshots.
+
+    Raises
+    ------
+    OSError
+        It cannot be started.
+    """
+
+    def __init__(self, vendor: str, *, interval: float) -> None:
+        self.vendor = vendor
+        self.latest: Snapshot | None = None
+        self._text = b""
+        self.descriptor, answers = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                command("--accelerator", vendor, str(interval), str(answers), str(os.getpid())),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(answers,),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self.descriptor)
+            raise
+        finally:
+            os.close(answers)
+        os.set_blocking(self.descriptor, False)
+        self.pid = self._process.pid
+
+    def every(self, seconds: float) -> None:
+        """Change the time between two snapshots, from now on."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # it has died, which receive() tells
+                os.write(self._process.stdin.fileno(), f"{seconds}\n".encode())
+
+    def receive(self) -> Snapshot | None:
+        """The newest snapshot of what has arrived; None: none has, as a whole. It never waits.
+
+        Raises
+        ------
+        AgentFailed
+            There will be no more.
+        """
+        try:
+            data = os.read(self.descriptor, 1 << 20)
+        except BlockingIOError:
+            return None
+        if not data:
+            raise AgentFailed(self._end())
+        *lines, self._text = (self._text + data).split(b"\n")
+        if len(self._text) > _LONGEST:
+            raise AgentFailed("what it says does not end")
+        news = None
+        for line in lines:
+            try:
+                news = self._understood(json.loads(line))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise AgentFailed(f"what it says makes no sense: {error!r}") from None
+        self.latest = news or self.latest
+        return news
+
+    def _understood(self, message: Any) -> Snapshot:
+        if "inventory" in message:
+            inventory = decode(Inventory, message["inventory"])
+            self.latest = Snapshot(inventory=inventory, at=time.monotonic())
+        elif self.latest is None:
+            raise ValueError("readings of unknown devices")
+        else:
+            readings = tuple(decode(Reading, reading) for reading in message["readings"])
+            self.latest = attrs.evolve(self.latest, readings=readings, at=float(message["at"]))
+        return self.latest
+
+    def _end(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(5)  # its end of the pipe closes a moment before it is gone
+            return f"it was killed by {_signal_name(-code)}" if code < 0 else f"it exited with {code}"
+        return "it stopped talking"
+
+    def close(self) -> None:
+        """Kill it. It may be stuck in the driver, and then goes when that lets it; nobody waits for that."""
+        os.close(self.descriptor)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.kill()
+
+    def gone(self) -> bool:
+        """Whether the process has ended, and nothing is left of it."""
+        return self._process.poll() is not None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def main(vendor: str, interval: float, answers: int) -> NoReturn:
+    """Be the process of an agent; standard input says how often to read, and ends it."""
+    os.set_inheritable(answers, False)
+    asked = vendor_named(vendor)
+    root = device_root()
+    inventory = asked.discover(root)
+    _say(answers, {"inventory": encode(inventory)})
+    due = time.monotonic()
+    ill: set[str] = set()
+    while True:
+        readings = asked.read(root, inventory.devices)
+        _say(answers, {"at": time.monotonic(), "readings": [encode(reading) for reading in readings]})
+        now_ill = {reading.uuid for reading in readings if reading.problem is not None}
+        if now_ill - ill:  # lost, or cut into other slices
+            inventory = asked.discover(root)
+            _say(answers, {"inventory": encode(inventory)})
+        ill = now_ill
+        due = max(due + interval, time.monotonic())
+        interval = _pause(due, interval)
+
+
+def _pause(until: float, interval: float) -> float:
+    """Wait, and give the interval that is wanted from then on."""
+    while (left := until - time.monotonic()) > 0:
+        if select.select([0], [], [], left)[0]:
+            asked = os.read(0, 4096)
+            if not asked:
+                sys.exit(0)
+            interval = float(asked.split()[-1])
+            until = min(until, time.monotonic() + interval)
+    return interval
+
+
+def _say(answers: int, message: Any) -> None:
+    data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    try:
+        while data:
+            data = data[os.write(answers, data) :]
+    except BrokenPipeError:
+        sys.exit(0)

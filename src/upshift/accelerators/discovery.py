@@ -1,0 +1,85 @@
+"""Which devices this process may use, found out without a risk to it.
+
+Vendors' libraries run in processes of their own, one a vendor, with a deadline. A machine without
+device files costs a few looks at paths.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Sequence
+
+from upshift.accelerators.agent import Agent, AgentFailed
+from upshift.accelerators.base import ROOT, Inventory, Vendor
+from upshift.accelerators.vendors import present
+
+__all__ = ["DEADLINE", "discover", "present", "unknown"]
+
+DEADLINE = 20.0
+"""Seconds that a vendor's library is given by default. A driver without persistence mode takes some
+seconds for each GPU that nothing has open."""
+KEPT = 60.0
+"""Seconds for which what was found is believed."""
+
+_MATTERS = (ROOT, "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_cache: dict[tuple[object, ...], tuple[float, tuple[Inventory, ...]]] = {}
+
+
+def discover(
+    timeout: float = DEADLINE, *, vendors: Sequence[Vendor] | None = None, fresh: bool = False
+) -> tuple[Inventory, ...]:
+    """The devices that this process may use, by vendor. Problems are told in an inventory, never raised.
+
+    Parameters
+    ----------
+    timeout
+        Seconds until a vendor that has not answered counts as unknown.
+    vendors
+        Whom to ask; None: those that are :func:`present`.
+    fresh
+        Ask again, though the answer of less than a minute ago is known.
+    """
+    asked = present() if vendors is None else tuple(vendors)
+    if not asked:
+        return ()
+    key = (*(vendor.name for vendor in asked), *map(os.environ.get, _MATTERS))
+    known = _cache.get(key)
+    if known is None or fresh or time.monotonic() - known[0] > KEPT:
+        found = _discover(asked, timeout)
+        known = _cache[key] = (time.monotonic(), found)
+    return known[1]
+
+
+def _discover(vendors: Sequence[Vendor], timeout: float) -> tuple[Inventory, ...]:
+    until = time.monotonic() + timeout
+    found: dict[str, Inventory] = {}
+    agents: list[Agent] = []
+    for vendor in vendors:
+        try:
+            agents.append(Agent(vendor.name, interval=KEPT))
+        except OSError as error:
+            found[vendor.name] = unknown(vendor.name, f"no process could be started: {error.strerror}")
+    for agent in agents:
+        found[agent.vendor] = _inventory(agent, until, timeout)
+        agent.close()
+    return tuple(found[vendor.name] for vendor in vendors)
+
+
+def _inventory(agent: Agent, until: float, timeout: float) -> Inventory:
+    poller = select.poll()
+    poller.register(agent.descriptor, select.POLLIN)
+    try:
+        while agent.latest is None:
+            if not poller.poll(max(0.0, until - time.monotonic()) * 1000):
+                return unknown(agent.vendor, f"it did not answer within {timeout:g} s")
+            agent.receive()
+    except AgentFailed as error:
+        return unknown(agent.vendor, str(error))
+    return agent.latest.inventory
+
+
+def unknown(vendor: str, why: str) -> Inventory:
+    """The inventory of a vendor whose devices could not be asked."""
+    return Inventory(vendor=vendor, problems=(f"{vendor}: its library could not be asked: {why}",))

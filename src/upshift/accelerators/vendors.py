@@ -1,0 +1,40 @@
+"""The vendors that Upshift knows, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from upshift.accelerators.base import Vendor, device_root
+from upshift.accelerators.nvidia import Nvidia
+from upshift.spec.hardware import Device
+
+ALL: tuple[Vendor, ...] = (Nvidia(),)
+
+
+def vendor_named(name: str) -> Vendor:
+    """The vendor of this name.
+
+    Raises
+    ------
+    KeyError
+        There is none.
+    """
+    return {vendor.name: vendor for vendor in ALL}[name]
+
+
+def present() -> tuple[Vendor, ...]:
+    """The vendors that this machine may have devices of. It takes microseconds, and calls no library."""
+    root = device_root()
+    return tuple(vendor for vendor in ALL if vendor.present(root))
+
+
+def environment(devices: Sequence[Device]) -> dict[str, str]:
+    """Environment variables with which a process sees exactly these devices, and none of any other vendor."""
+    variables: dict[str, str] = {}
+    for vendor in ALL:
+        variables |= vendor.environment(())
+    for vendor in ALL:
+        own = [device for device in devices if device.vendor == vendor.name]
+        if own:
+            variables |= vendor.environment(own)
+    return variables
