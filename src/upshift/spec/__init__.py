@@ -13,7 +13,7 @@ from upshift.spec.task import (
     TaskResult,
     TaskSpec,
 )
-from upshift.spec.telemetry import Card, Framework, Metric
+from upshift.spec.telemetry import Card, Framework, MetricSummary, MetricValue
 
 __all__ = [
     "INLINE_LIMIT",
@@ -27,7 +27,8 @@ __all__ = [
     "Failure",
     "Framework",
     "Hardware",
-    "Metric",
+    "MetricSummary",
+    "MetricValue",
     "OutputSpec",
     "TaskId",
     "TaskResult",

@@ -14,7 +14,7 @@ import attrs
 from upshift.config.resources import ResourceSettings
 from upshift.spec.artifact import Artifact, Value
 from upshift.spec.hardware import Hardware
-from upshift.spec.telemetry import Card
+from upshift.spec.telemetry import Card, MetricSummary
 
 VERSION = 1
 
@@ -223,6 +223,8 @@ class TaskResult:
         The four records.
     log_bytes
         Size of the log.
+    metrics
+        What it has logged, by name; points are in the store: :mod:`upshift.store.metrics`.
     cards
         What it has to show, in order.
     key, degraded
@@ -246,6 +248,7 @@ class TaskResult:
     seen: Hardware | None = None
     used: Hardware | None = None
     log_bytes: int = 0
+    metrics: Mapping[str, MetricSummary] = attrs.field(factory=dict)
     cards: tuple[Card, ...] = ()
     key: str | None = None
     degraded: bool = False

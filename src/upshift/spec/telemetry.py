@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Union
 
 import attrs
 
-MetricValue = Union[bool, int, float, str, None]
+MetricValue = Union[bool, int, float, str]
 
 
 @attrs.frozen(kw_only=True)
-class Metric:
-    """One call of ``upshift.log(...)``.
+class MetricSummary:
+    """A metric over an attempt, in short. Plain JSON: infinities and what is no number are texts there.
 
     Parameters
     ----------
-    at
-        Seconds since the attempt started.
-    values
-        By name.
+    last
+        The newest value; ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` are numbers.
     step
-        The caller's own count (of batches, of epochs); None: not said.
-    rank
-        Of the process that logged it.
+        The caller's own count (of batches, of epochs) with it; None: not said.
+    min, max
+        Of the finite numbers; None: there are none.
+    count
+        Number of values.
     """
 
-    at: float
-    values: Mapping[str, MetricValue]
+    last: MetricValue
     step: float | None = None
-    rank: int = 0
+    min: float | None = None
+    max: float | None = None
+    count: int = 1
 
 
 @attrs.frozen(kw_only=True)
@@ -41,10 +41,12 @@ class Card:
     title
         For people.
     media
-        Media type of the content: ``"image/png"``, ``"image/svg+xml"``, ``"text/html"``,
-        ``"text/markdown"``.
+        Media type of the content: ``"image/png"``, ``"image/jpeg"``, ``"image/svg+xml"``, ``"text/html"``,
+        ``"text/markdown"``, ``"application/vnd.plotly+json"`` …
     digest, bytes
-        The content, a blob.
+        The content, a blob; text is UTF-8.
+    script
+        Digest of a blob with the JavaScript that draws it, one for all cards that need the same.
     at
         Seconds since the attempt started.
     """
@@ -53,6 +55,7 @@ class Card:
     media: str
     digest: str
     bytes: int
+    script: str | None = None
     at: float = 0.0
 
 

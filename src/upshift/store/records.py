@@ -6,7 +6,7 @@
     runs/RUN/removed.json             instead of run.json: gc removed the run
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.spec.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.result.json
-    runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series
+    runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series, .metrics, .cards
 
 A result is created by ``link(2)``, which succeeds for one writer only, and begins with a line that
 holds the checksum of the rest, so that one torn by a power loss reads as none at all.

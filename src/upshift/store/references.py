@@ -26,8 +26,8 @@ from upshift.store.store import Store
 
 _DIGEST = re.compile(rb"(?:blake3|sha256):([0-9a-f]{64})")
 _SERIALIZER = re.compile(rb'"serializer":\s*"((?:[^"\\]|\\.)*)"')
-_PLAIN = (".series", ".log")
-"""What names nothing: usage over time, and what a step printed."""
+_PLAIN = (".series", ".metrics", ".log")
+"""What names nothing: usage over time, what a step logged, and what it printed."""
 
 
 class References:

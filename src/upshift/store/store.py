@@ -159,6 +159,14 @@ class Store:
         """The usage of an attempt over time; its folder is there once the spec is written."""
         return self.root / attempt_path(task, attempt, "series")
 
+    def metrics_path(self, task: TaskId, attempt: int) -> Path:
+        """What an attempt has logged over time; its folder is there once the spec is written."""
+        return self.root / attempt_path(task, attempt, "metrics")
+
+    def cards_path(self, task: TaskId, attempt: int) -> Path:
+        """What an attempt has to show so far, a card's record on each line; likewise."""
+        return self.root / attempt_path(task, attempt, "cards")
+
     def write_spec(self, spec: TaskSpec) -> str:
         """Write the spec of an attempt; give its path relative to the store."""
         relative = self.spec_path(spec.task, spec.attempt)

@@ -8,27 +8,30 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from typing import Any
 
 import attrs
 
-from upshift.spec import Card, Framework, Metric, encode
+from upshift.spec import Card, Framework, encode
 
-_KINDS = {Metric: "metric", Card: "card", Framework: "framework"}
-_PIPE_BUF = 4096
+_KINDS = {Card: "card", Framework: "framework"}
+PIPE_BUF = 4096
 """Bytes that ``write(2)`` puts into a pipe as a whole, whoever else writes to it (``limits.h`` of Linux)."""
 
 
 class Channel:
     """The step's end. A process without a supervisor has none: what it says then goes nowhere.
 
-    Processes that the step has forked write to the same pipe. Only the outcome may be a long line; it
-    is written under a lock, which those processes take for each of theirs.
+    Threads of the step write to the same pipe, and processes that it has forked. Only the outcome may be
+    a long line; it is written under a lock, which those processes take for each of theirs.
     """
 
     def __init__(self) -> None:
         self._descriptor = -1
         self._pid = 0
+        self._writing = False
+        self._guard = threading.RLock()
 
     def __bool__(self) -> bool:
         """Whether anybody listens."""
@@ -43,7 +46,7 @@ class Channel:
         """Say nothing any more."""
         self._descriptor = -1
 
-    def tell(self, message: Metric | Card | Framework) -> None:
+    def tell(self, message: Card | Framework) -> None:
         """Say one thing. It waits until the supervisor has room for it.
 
         Raises
@@ -55,21 +58,38 @@ class Channel:
 
     def send(self, kind: str, message: attrs.AttrsInstance) -> None:
         """Say one thing of a kind that :meth:`upshift.worker.attempt.Attempt` understands."""
-        if self._descriptor < 0:
-            return
-        data = json.dumps({kind: encode(message)}).encode() + b"\n"
-        if len(data) <= _PIPE_BUF and os.getpid() == self._pid:
-            os.write(self._descriptor, data)
-            return
+        self.write(json.dumps({kind: encode(message)}).encode() + b"\n")
+
+    def write(self, line: bytes) -> None:
+        """Say one thing in the form that it has on the way: ``{KIND: CONTENT}``, as a line of JSON."""
+        with self._guard:
+            if self._descriptor < 0 or self._writing:  # the latter: in a signal handler, within a line
+                return
+            self._writing = True
+            try:
+                if len(line) <= PIPE_BUF and os.getpid() == self._pid:
+                    os.write(self._descriptor, line)
+                else:
+                    self._write_locked(line)
+            finally:
+                self._writing = False
+
+    def _write_locked(self, line: bytes) -> None:
         # A lock is of an open file, which a fork shares: opened again, the same pipe is another one.
         with open(f"/proc/self/fd/{self._descriptor}", "wb", buffering=0) as pipe:
             fcntl.flock(pipe, fcntl.LOCK_EX)
-            while data:
-                data = data[pipe.write(data) or 0 :]
+            while line:
+                line = line[pipe.write(line) or 0 :]
+
+    def forked(self) -> None:
+        """This process is a fork; a thread that it does not have may have been writing."""
+        self._guard = threading.RLock()
+        self._writing = False
 
 
 channel = Channel()
 """That of this process."""
+os.register_at_fork(after_in_child=channel.forked)
 
 
 def understood(line: bytes) -> tuple[str, Any]:
