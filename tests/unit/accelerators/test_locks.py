@@ -1,0 +1,227 @@
+"""A device belongs to one task at a time, whoever asks, and comes back when the last process has died."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from upshift.accelerators import locks
+from upshift.errors import BackendError
+from upshift.spec.hardware import Device
+
+ONE = Device(vendor="nvidia", uuid="GPU-1", index=0)
+TWO = Device(vendor="nvidia", uuid="GPU-2", index=1)
+SLICE = Device(vendor="nvidia", uuid="MIG-1", partition="1g.10gb", parent="GPU-1")
+OTHER_SLICE = Device(vendor="nvidia", uuid="MIG-2", partition="1g.10gb", parent="GPU-1")
+ROUNDS = 1000
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(locks.FOLDER, str(tmp_path / "locks"))
+    return tmp_path / "locks"
+
+
+def test_a_device_is_held_by_one_at_a_time() -> None:
+    held = locks.hold([ONE])
+    assert held is not None
+    assert not locks.free(ONE)
+    assert locks.hold([TWO, ONE]) is None
+    assert locks.free(TWO)  # all of them, or none
+    held.give_back()
+    assert locks.free(ONE)
+    held.give_back()  # again: nothing happens
+
+
+def test_a_device_and_its_slices_exclude_each_other() -> None:
+    slices = [locks.hold([SLICE]), locks.hold([OTHER_SLICE])]
+    assert None not in slices
+    assert locks.hold([SLICE]) is None
+    assert locks.hold([ONE]) is None
+    for held in slices:
+        assert held is not None
+        held.give_back()
+    whole = locks.hold([ONE])
+    assert whole is not None
+    assert locks.hold([SLICE]) is None
+    whole.give_back()
+    assert locks.free(SLICE)
+
+
+def test_it_is_known_which_process_took_a_device() -> None:
+    assert locks.holder(ONE) is None
+    held = locks.hold([ONE])
+    assert locks.holder(ONE) == os.getpid()
+    assert held is not None
+    held.give_back()
+    assert locks.holder(ONE) is None
+
+
+def test_whoever_was_handed_the_descriptor_has_the_device_when_the_taker_is_killed() -> None:
+    ours, theirs = socket.socketpair()
+    code = """
+import os, signal, socket, sys
+from upshift.accelerators import locks
+from upshift.spec.hardware import Device
+held = locks.hold([Device(vendor="nvidia", uuid="GPU-1", index=0)])
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"."], held.descriptors)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    taker = subprocess.run([sys.executable, "-c", code, str(theirs.fileno())], pass_fds=(theirs.fileno(),))
+    theirs.close()
+    assert taker.returncode == -signal.SIGKILL
+    _, descriptors, _, _ = socket.recv_fds(ours, 1, 8)
+    ours.close()
+    assert not locks.free(ONE)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert locks.free(ONE)
+
+
+def test_a_child_that_is_forked_for_another_purpose_does_not_keep_a_device() -> None:
+    held = locks.hold([ONE])
+    assert held is not None
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        theirs.send(b".")
+        theirs.recv(1)  # lives until the test says so
+        os._exit(0)
+    theirs.close()
+    ours.recv(1)
+    held.give_back()
+    assert locks.free(ONE)
+    ours.close()
+    os.waitpid(child, 0)
+
+
+def test_everybody_may_make_locks_and_nobody_remove_those_of_others(folder: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assert locks.free(ONE)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+    assert [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()] == [0o644]
+
+
+def test_another_user_takes_a_lock_that_this_one_has_made(folder: Path) -> None:
+    assert locks.free(ONE)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)  # what is above it is for this user alone
+        os.environ[locks.FOLDER] = "."
+        if os.geteuid() == 0:  # else there is only one user to try it with
+            os.setgid(65534)
+            os.setuid(65534)
+        held = locks.hold([ONE, TWO])
+        os.write(writer, b"held" if held is not None else b"none")
+        os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 4) == b"held"
+    os.close(reader)
+    os.waitpid(child, 0)
+    assert locks.free(ONE)
+
+
+@pytest.mark.parametrize("planted", ["symbolic link", "fifo", "folder"])
+def test_what_somebody_has_planted_in_the_place_of_a_lock_is_refused(
+    folder: Path, tmp_path: Path, planted: str
+) -> None:
+    folder.mkdir()
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    if planted == "symbolic link":
+        (folder / "GPU-1").symlink_to(victim)
+    elif planted == "fifo":
+        os.mkfifo(folder / "GPU-1")
+    else:
+        (folder / "GPU-1").mkdir()
+    with pytest.raises(BackendError) as refused:
+        locks.hold([ONE])
+    assert "devices cannot be handed out" in str(refused.value)
+    assert str(folder / "GPU-1") in str(refused.value)
+    assert locks.FOLDER in str(refused.value)
+    assert victim.read_text() == "precious"
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(folder: Path) -> None:
+    folder.write_text("")
+    with pytest.raises(BackendError, match="locks cannot be used"):
+        locks.free(ONE)
+
+
+def test_a_lock_that_was_removed_is_made_again(folder: Path) -> None:
+    assert locks.free(ONE)
+    (folder / "GPU-1").unlink()
+    held = locks.hold([ONE])
+    assert held is not None
+    assert not locks.free(ONE)
+    held.give_back()
+
+
+def test_names_of_devices_are_safe_for_files(folder: Path) -> None:
+    odd = Device(vendor="nvidia", uuid="../MIG-GPU-1/7/0", index=0)
+    nameless = Device(vendor="neuron", index=3)
+    assert locks.free(odd)
+    assert locks.free(nameless)
+    assert sorted(file.name for file in folder.iterdir()) == ["_MIG-GPU-1_7_0", "neuron-3"]
+
+
+RACER = f"""
+import os, sys
+from pathlib import Path
+from upshift.accelerators import locks
+from upshift.spec.hardware import Device
+
+device = Device(vendor="nvidia", uuid="GPU-1", index=0)
+owned = Path(sys.argv[1])
+sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
+mine = theirs = 0
+while mine < {ROUNDS}:
+    held = locks.hold([device])
+    if held is None:
+        theirs += 1
+        os.sched_yield()
+        continue
+    os.close(os.open(owned, os.O_CREAT | os.O_EXCL))  # fails if the other one has it as well
+    owned.unlink()
+    held.give_back()
+    mine += 1
+print(mine, theirs)
+"""
+
+
+def test_two_engines_race_for_one_device_a_thousand_times_and_never_both_have_it(
+    tmp_path: Path,
+) -> None:
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(tmp_path / "owned")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "UPSHIFT_HOME": str(tmp_path / f"home-{number}")},
+        )
+        for number in range(2)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    ends = [racer.communicate(timeout=60)[0].split() for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0]
+    assert [int(mine) for mine, _ in ends] == [ROUNDS, ROUNDS]
+    assert sum(int(theirs) for _, theirs in ends) > 0  # they did get into each other's way
