@@ -34,8 +34,9 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 MOST = 1000
 """Metrics of an attempt that are summed up. Points are kept of all."""
 _NUMBERS = (int, float)
-_BLOCK = 4 << 20
-"""Bytes that are parsed at once."""
+_Columns = list[list[Any]]
+_BLOCK = 1 << 13
+"""Bytes that are parsed at once: of more, the garbage collector looks at each point several times."""
 
 
 @attrs.frozen(kw_only=True)
@@ -166,21 +167,21 @@ def read_metrics(path: Path) -> dict[str, Curve]:
 
     A line that is torn or strange is left out.
     """
-    names, points = _read(path)
-    parts: dict[str, list[tuple[int, int]]] = {}  # header and column of each metric
-    for number in points:
-        for column, name in enumerate(names[number], 3):
-            parts.setdefault(name, []).append((number, column))
-    table = {number: list(zip(*rows, strict=True)) for number, rows in points.items()}
-    return {name: _curve(name, [(table[number], column) for number, column in parts[name]]) for name in parts}
+    names, tables = _read(path)
+    parts: dict[str, list[_Columns]] = {}  # of each metric: places, times, steps and values
+    for number, (places, times, steps, *columns) in tables.items():
+        for name, values in zip(names[number], columns, strict=True):
+            parts.setdefault(name, []).append([places, times, steps, values])
+    return {name: _curve(name, found) for name, found in parts.items()}
 
 
-def _read(path: Path) -> tuple[list[list[str]], dict[int, list[list[Any]]]]:
-    """The names that each header has; for each, its points, which begin with their place in the file."""
+def _read(path: Path) -> tuple[list[list[str]], dict[int, _Columns]]:
+    """The names that each header has; for each, columns: places in the file, times, steps, values."""
     names: list[list[str]] = []
-    points: dict[int, list[list[Any]]] = {}
+    tables: dict[int, _Columns] = {}
     place = 0
     for block in _blocks(path):
+        points: dict[int, list[list[Any]]] = {}
         for line in block:
             if isinstance(line, dict):
                 names.append(line.get("names") or [])
@@ -188,7 +189,11 @@ def _read(path: Path) -> tuple[list[list[str]], dict[int, list[list[Any]]]]:
                 points.setdefault(line[0], []).append(line)
                 line[0] = place
                 place += 1
-    return names, points
+        for number, rows in points.items():
+            table = tables.setdefault(number, [[] for _ in rows[0]])
+            for column, values in zip(table, zip(*rows, strict=True), strict=True):
+                column.extend(values)
+    return names, tables
 
 
 def _is_point(line: Any, names: Sequence[Sequence[str]]) -> bool:
@@ -216,15 +221,15 @@ def _parsed(lines: list[bytes]) -> list[Any]:
     return parsed
 
 
-def _curve(name: str, parts: Sequence[tuple[Sequence[Sequence[Any]], int]]) -> Curve:
+def _curve(name: str, parts: Sequence[_Columns]) -> Curve:
     """A metric from the columns of those headers that have it."""
-    columns = [(table[0], table[1], table[2], table[column]) for table, column in parts]
-    if len(columns) > 1:
-        rows = sorted(row for part in columns for row in zip(*part, strict=True))
-        columns = [tuple(zip(*rows, strict=True))]  # type: ignore[list-item]
-    _, times, steps, values = columns[0]
+    columns = parts[0]
+    if len(parts) > 1:
+        rows = sorted(row for part in parts for row in zip(*part, strict=True))
+        columns = [list(column) for column in zip(*rows, strict=True)]
+    _, times, steps, values = columns
     if any(type(value) is str for value in values):
-        values = tuple(map(from_json, values))
+        values = list(map(from_json, values))
     return Curve(name=name, values=values, steps=steps, times=times)
 
 
