@@ -76,10 +76,11 @@ class Agent:
         self.latest: Snapshot | None = None
         self._text = b""
         self.descriptor, answers = os.pipe()
+        asked, self._asking = os.pipe()
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 command("--accelerator", vendor, str(interval), str(answers), str(os.getpid())),
-                stdin=subprocess.PIPE,
+                stdin=asked,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(answers,),
@@ -87,17 +88,19 @@ class Agent:
             )
         except OSError:
             os.close(self.descriptor)
+            os.close(self._asking)
             raise
         finally:
+            os.close(asked)
             os.close(answers)
         os.set_blocking(self.descriptor, False)
-        self.pid = self._process.pid
+        self.pid = process.pid
+        process.returncode = 0  # it is waited for by reap()
 
     def every(self, seconds: float) -> None:
         """Change the time between two snapshots, from now on."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):  # it has died, which receive() tells
-                os.write(self._process.stdin.fileno(), f"{seconds}\n".encode())
+        with contextlib.suppress(OSError):  # it has died, which receive() tells
+            os.write(self._asking, f"{seconds}\n".encode())
 
     def receive(self) -> Snapshot | None:
         """The newest snapshot of what has arrived; None: none has, as a whole. It never waits.
@@ -137,21 +140,33 @@ class Agent:
         return self.latest
 
     def _end(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(5)  # its end of the pipe closes a moment before it is gone
-            return f"it was killed by {_signal_name(-code)}" if code < 0 else f"it exited with {code}"
-        return "it stopped talking"
+        status = self.reap(5)  # its end of the pipe closes a moment before it is gone
+        if status is None:
+            return "it stopped talking"
+        if os.WIFSIGNALED(status):
+            return f"it was killed by {_signal_name(os.WTERMSIG(status))}"
+        return f"it exited with {os.WEXITSTATUS(status)}"
 
     def close(self) -> None:
-        """Kill it. It may be stuck in the driver, and then goes when that lets it; nobody waits for that."""
+        """Kill it. It may be stuck in the driver, and ends when that lets it: :meth:`reap` it then."""
         os.close(self.descriptor)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.kill()
+        os.close(self._asking)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
-    def gone(self) -> bool:
-        """Whether the process has ended, and nothing is left of it."""
-        return self._process.poll() is not None
+    def reap(self, seconds: float = 0) -> int | None:
+        """Its wait status; None: it has not ended within this time, or was reaped already."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        select.select([pidfd], [], [], seconds)
+        os.close(pidfd)
+        with contextlib.suppress(ChildProcessError):
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return status
+        return None
 
 
 def _signal_name(number: int) -> str:

@@ -6,22 +6,16 @@ device files or its environment variables.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 import attrs
 
+from upshift.accelerators.root import ROOT, device_root
 from upshift.spec.hardware import Device
 
-ROOT = "UPSHIFT_DEVICE_ROOT"
-"""Environment variable: a folder in which ``dev``, ``sys`` and ``proc`` are looked for, instead of ``/``."""
-
-
-def device_root() -> Path:
-    """The folder that holds ``dev``, ``sys`` and ``proc``."""
-    return Path(os.environ.get(ROOT) or "/")
+__all__ = ["ROOT", "Inventory", "Reading", "Vendor", "device_root"]
 
 
 @attrs.frozen(kw_only=True)

@@ -64,6 +64,7 @@ def _discover(vendors: Sequence[Vendor], timeout: float) -> tuple[Inventory, ...
     for agent in agents:
         found[agent.vendor] = _inventory(agent, until, timeout)
         agent.close()
+        agent.reap(1)  # unless it is stuck in the driver
     return tuple(found[vendor.name] for vendor in vendors)
 
 

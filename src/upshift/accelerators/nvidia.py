@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from upshift.accelerators.base import Inventory, Reading
-from upshift.spec.hardware import Device
-
 if TYPE_CHECKING:
+    from upshift.accelerators.base import Inventory, Reading
     from upshift.accelerators.nvml import Found, Nvml
+    from upshift.spec.hardware import Device
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -45,6 +44,7 @@ class Nvidia:
         return any(os.path.exists(os.path.join(root, file)) for file in _FILES)
 
     def discover(self, root: Path) -> Inventory:
+        from upshift.accelerators.base import Inventory
         from upshift.accelerators.nvml import Nvml, Unusable
 
         try:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from upshift.accelerators.base import Vendor, device_root
 from upshift.accelerators.nvidia import Nvidia
-from upshift.spec.hardware import Device
+from upshift.accelerators.root import device_root
+
+if TYPE_CHECKING:  # a run that wants no devices pays for these looks: what takes time is imported later
+    from upshift.accelerators.base import Vendor
+    from upshift.spec.hardware import Device
 
 ALL: tuple[Vendor, ...] = (Nvidia(),)
 

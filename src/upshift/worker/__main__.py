@@ -72,7 +72,7 @@ def _run(path: Path, store_address: str | None) -> int:
     console = Console()
     name = f"worker-{os.getpid()}"
     supervisor = Supervisor(name, loop=loop, watcher=console)
-    starter = FreshStarter(loop, exited=supervisor.exited)
+    starter = FreshStarter(loop, exited=supervisor.exited, kin=lambda: supervisor.kin)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
@@ -90,6 +90,7 @@ def _run(path: Path, store_address: str | None) -> int:
         return _complain(f"the task could not be started: {error}", code=1)
     while supervisor.busy:
         loop.turn()
+    supervisor.close()
     result = store.read_result(spec.task, spec.attempt)
     if console.problem or result is None:
         return _complain(console.problem or "the result could not be read back", code=1)

@@ -164,10 +164,16 @@ class ForkServer:
         self._supervisor = Supervisor(place.name, loop=self._loop, watcher=self)
         exited = self._supervisor.exited
         self._fresh = FreshStarter(
-            self._loop, exited=exited, keep_open=(self._lock,), kin=lambda: [self._nursery.pid]
+            self._loop,
+            exited=exited,
+            keep_open=(self._lock,),
+            kin=lambda: {self._nursery.pid, *self._supervisor.kin},
         )
         self._nursery = Nursery(
-            self._loop, exited=exited, changed=self._dispatch, kin=lambda: self._fresh.live
+            self._loop,
+            exited=exited,
+            changed=self._dispatch,
+            kin=lambda: self._fresh.live | self._supervisor.kin,
         )
         self._waiting: collections.deque[tuple[TaskSpec, Store, Mapping[str, str]]] = collections.deque()
         self._cancelled: dict[Key, float] = {}
@@ -183,6 +189,7 @@ class ForkServer:
         while not self._engine_came or self._engines or self._keys() or self._supervisor.busy:
             self._loop.turn()
         self._nursery.close()
+        self._supervisor.close()
 
     # -- engines ----------------------------------------------------------------------------------
 

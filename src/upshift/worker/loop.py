@@ -43,8 +43,12 @@ class Loop:
 
     def forget(self, descriptor: int) -> None:
         """Watch the descriptor no more, and close it."""
-        self._selector.unregister(descriptor)
+        self.unwatch(descriptor)
         os.close(descriptor)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Watch the descriptor no more, and leave it open."""
+        self._selector.unregister(descriptor)
 
     def after(self, seconds: float, call: Callback) -> Timer:
         """Call once, after this many seconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from upshift.spec import TaskId, TaskSpec
 from upshift.store.edits import RECORD, Sources
@@ -13,6 +14,9 @@ from upshift.worker.confine import host_facts
 from upshift.worker.cpus import CpuSet
 from upshift.worker.limits import HostMemory
 from upshift.worker.loop import Loop
+
+if TYPE_CHECKING:
+    from upshift.worker.accelerators import Accelerators
 
 Key = tuple[TaskId, int]
 
@@ -37,6 +41,26 @@ class Supervisor:
         self._host = {key: value for key, value in host_facts().items() if key != "memory"}
         self._claimed: set[tuple[str, str]] = set()
         self._sources: dict[tuple[str, str], Sources] = {}
+        self._accelerators: Accelerators | None = None
+
+    @property
+    def accelerators(self) -> Accelerators:
+        """The devices of this machine; nobody watches them before ``want()`` is called."""
+        if self._accelerators is None:
+            from upshift.worker.accelerators import Accelerators  # what no task needs is not imported
+
+            self._accelerators = Accelerators(self._loop)
+        return self._accelerators
+
+    @property
+    def kin(self) -> set[int]:
+        """Children of this process that belong to no attempt."""
+        return self._accelerators.pids() if self._accelerators is not None else set()
+
+    def close(self) -> None:
+        """Stop what was started beside the attempts."""
+        if self._accelerators is not None:
+            self._accelerators.close()
 
     @property
     def busy(self) -> bool:

@@ -1,0 +1,196 @@
+"""The devices of this machine, as a supervisor sees them: an agent for each vendor, kept alive.
+
+Nothing is started before somebody wants to know, nor on a machine without device files. An agent that
+hangs, crashes or talks nonsense is killed and started again, after a pause that grows each time; until
+it answers, its vendor's devices are unknown, and the tasks go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from upshift.accelerators.agent import Agent, AgentFailed, Snapshot
+from upshift.accelerators.base import Inventory, Reading
+from upshift.accelerators.discovery import DEADLINE, unknown
+from upshift.accelerators.vendors import present
+from upshift.worker.loop import Loop, Timer
+
+INTERVAL = 1.0
+"""Seconds between two snapshots, unless somebody wants them more often."""
+PATIENCE = 5
+"""Intervals without a snapshot, after which an agent counts as hanging; :data:`LEAST` at the least."""
+LEAST = 10.0
+"""Seconds."""
+PAUSES = (1.0, 5.0, 30.0, 120.0, 600.0)
+"""Seconds until an agent that has failed is started again: the first time, the second, …"""
+
+Listener = Callable[[], None]
+
+
+@attrs.define
+class _Watched:
+    """One vendor: its agent, if one runs, and what is known of it."""
+
+    vendor: str
+    agent: Agent | None = None
+    inventory: Inventory | None = None
+    snapshot: Snapshot | None = None
+    failures: int = 0
+    timer: Timer | None = None
+
+
+class Accelerators:
+    """What is known of this machine's devices, kept up to date on an event loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._interval = INTERVAL
+        self._watched: list[_Watched] | None = None
+        self._listeners: list[Listener] = []
+        self._waiting: list[Listener] = []
+        self._dying: dict[int, int] = {}
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    @property
+    def known(self) -> bool:
+        """Whether every vendor has answered, or has failed to."""
+        return self._watched is not None and all(w.inventory is not None for w in self._watched)
+
+    @property
+    def inventories(self) -> tuple[Inventory, ...]:
+        """One for each vendor that has answered, or has failed to."""
+        return tuple(w.inventory for w in self._watched or () if w.inventory is not None)
+
+    @property
+    def latest(self) -> tuple[Snapshot, ...]:
+        """The newest snapshot of each vendor whose agent is well."""
+        return tuple(w.snapshot for w in self._watched or () if w.snapshot is not None)
+
+    @property
+    def readings(self) -> Mapping[str, Reading]:
+        """The newest reading of each device, by its uuid."""
+        return {reading.uuid: reading for snapshot in self.latest for reading in snapshot.readings}
+
+    def pids(self) -> set[int]:
+        """Processes of the agents, those that are about to end included: they are no strays of a step."""
+        running = {w.agent.pid for w in self._watched or () if w.agent is not None}
+        return running | set(self._dying)
+
+    # -- wanting to know --------------------------------------------------------------------------
+
+    def want(self, call: Listener | None = None, *, interval: float = INTERVAL) -> None:
+        """Start the agents, unless they run.
+
+        Parameters
+        ----------
+        call
+            Called once, as soon as everything is known; now, if it is.
+        interval
+            Seconds between two snapshots; of all that were wanted the shortest counts.
+        """
+        if interval < self._interval:
+            self._interval = interval
+            for watched in self._watched or ():
+                if watched.agent is not None:
+                    watched.agent.every(interval)
+        if self._watched is None:
+            self._watched = [_Watched(vendor.name) for vendor in present()]
+            for watched in self._watched:
+                self._start(watched)
+        if call is not None:
+            self._waiting.append(call)
+            self._tell_waiting()
+
+    def listen(self, call: Listener) -> Callable[[], None]:
+        """Call at each new snapshot, until what is returned here is called."""
+        self._listeners.append(call)
+        return lambda: self._listeners.remove(call)
+
+    def close(self) -> None:
+        """Stop the agents."""
+        for watched in self._watched or ():
+            self._stop(watched)
+        self._watched = None
+
+    # -- agents -----------------------------------------------------------------------------------
+
+    def _start(self, watched: _Watched) -> None:
+        watched.timer = None
+        try:
+            agent = watched.agent = Agent(watched.vendor, interval=self._interval)
+        except OSError as error:
+            self._failed(watched, f"no process could be started: {error.strerror}")
+            return
+        self._loop.watch(agent.descriptor, lambda: self._receive(watched, agent))
+        self._expect(watched, DEADLINE)
+
+    def _receive(self, watched: _Watched, agent: Agent) -> None:
+        try:
+            news = agent.receive()
+        except AgentFailed as error:
+            self._failed(watched, str(error))
+            return
+        if news is None:
+            return
+        first = watched.inventory is not news.inventory
+        watched.inventory = news.inventory
+        if news.readings or not news.inventory.devices:
+            watched.failures = 0
+        watched.snapshot = news
+        self._expect(watched, max(LEAST, PATIENCE * self._interval))
+        if first:
+            self._tell_waiting()
+        for call in list(self._listeners):
+            call()
+
+    def _expect(self, watched: _Watched, seconds: float) -> None:
+        if watched.timer is not None:
+            watched.timer.cancel()
+        watched.timer = self._loop.after(
+            seconds, lambda: self._failed(watched, f"it has said nothing for {seconds:g} s")
+        )
+
+    def _failed(self, watched: _Watched, why: str) -> None:
+        self._stop(watched)
+        watched.inventory = unknown(watched.vendor, why)
+        pause = PAUSES[min(watched.failures, len(PAUSES) - 1)]
+        watched.failures += 1
+        watched.timer = self._loop.after(pause, lambda: self._start(watched))
+        self._tell_waiting()
+        for call in list(self._listeners):
+            call()
+
+    def _stop(self, watched: _Watched) -> None:
+        if watched.timer is not None:
+            watched.timer.cancel()
+            watched.timer = None
+        watched.snapshot = None
+        agent, watched.agent = watched.agent, None
+        if agent is not None:
+            self._loop.unwatch(agent.descriptor)
+            agent.close()
+            self._bury(agent)
+
+    def _bury(self, agent: Agent) -> None:
+        """Reap it when it has ended, which takes as long as the driver holds it."""
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(agent.pid)
+            self._dying[agent.pid] = descriptor
+
+            def ended() -> None:
+                del self._dying[agent.pid]
+                self._loop.forget(descriptor)
+                agent.reap()
+
+            self._loop.watch(descriptor, ended)
+
+    def _tell_waiting(self) -> None:
+        if self.known:
+            waiting, self._waiting = self._waiting, []
+            for call in waiting:
+                call()
