@@ -182,7 +182,13 @@ class Nvml:
                 instance, handle, uuid, _number(pynvml.nvmlDeviceGetGpuInstanceId, instance, most=1 << 16)
             )
             slices.append(
-                attrs.evolve(whole, uuid=name, memory=_memory_size(instance), partition=_profile(instance))
+                attrs.evolve(
+                    whole,
+                    uuid=name,
+                    memory=_memory_size(instance),
+                    partition=_profile(instance),
+                    parent=uuid,
+                )
             )
         if not slices:
             problems.append(
