@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
 
 import attrs
 
 from upshift.config.settings import bad_value, refuse_unknown_fields
-from upshift.config.sizes import FORMS, parse_size
+from upshift.config.sizes import FORMS, format_size, parse_size
+from upshift.errors import SettingsError, nearest, user_location
+
+if TYPE_CHECKING:
+    from upshift.config.accelerator import Accelerator
+    from upshift.config.wanted import Wanted
 
 VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
-_LEAST_BARE = 1024**2
+_LEAST_BARE = {"memory": 1024**2, "disk": 1024**2, "shared_memory": 1024**2, "gpu_memory": 10**9}
 """Bytes. A smaller number without a unit was meant in another unit."""
-_ACCELERATOR = re.compile(r"([A-Za-z][A-Za-z0-9._-]*)(?::([1-9]\d*))?")
 
 
-def _count(*, minimum: int) -> Any:
-    def convert(value: Any, field: Any) -> int | None:
-        if value is None:
-            return None
-        whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
-        if not whole or value < minimum:
-            raise bad_value("ResourceSettings", field.name, value, f"a whole number of at least {minimum}")
-        return int(value)
+def _counted(value: Any, field: str, *, minimum: int) -> int | None:
+    if value is None:
+        return None
+    whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
+    if not whole or value < minimum:
+        raise bad_value("ResourceSettings", field, value, f"a whole number of at least {minimum}")
+    return int(value)
 
-    return attrs.Converter(convert, takes_field=True)
+
+def _nodes(value: Any, field: Any) -> int | None:
+    return _counted(value, field.name, minimum=1)
 
 
 def _cpus(value: Any) -> float | None:
@@ -35,6 +39,14 @@ def _cpus(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
         raise bad_value("ResourceSettings", "cpu_count", value, "a number above 0, for example 4 or 0.5")
     return int(value) if value == int(value) else float(value)
+
+
+def _gpu_count(value: Any, field: Any) -> int | None:
+    if isinstance(value, float) and value > 0 and value != int(value):
+        from upshift.config.accelerator import WHOLE
+
+        raise bad_value("ResourceSettings", field.name, value, f"a whole number. {WHOLE}")
+    return _counted(value, field.name, minimum=0)
 
 
 def _bytes(value: Any, field: Any) -> int | None:
@@ -46,28 +58,64 @@ def _bytes(value: Any, field: Any) -> int | None:
         size = 0
     if size <= 0:
         raise bad_value("ResourceSettings", field.name, value, FORMS)
-    if size < _LEAST_BARE and str(value).strip()[-1].isdigit():
-        expected = f"{FORMS}; a number alone is bytes, of which a step needs more"
+    if size < _LEAST_BARE[field.name] and str(value).strip()[-1].isdigit():
+        whose = "a GPU" if field.name == "gpu_memory" else "a step"
+        expected = f"{FORMS}; a number alone is bytes, of which {whose} needs more"
         raise bad_value("ResourceSettings", field.name, value, expected)
     return size
 
 
-def _accelerator(value: Any) -> str | None:
+def _at_least(value: Any, field: Any) -> int | None:
+    """The memory of a GPU: ``"40GB"`` means at least that, as ``">=40GB"`` says."""
+    amount = value
+    if isinstance(value, str) and value.strip()[:1] in tuple("<>=≥≤"):
+        amount = value.strip().removeprefix(">=").removeprefix("≥")
+        if amount == value.strip():
+            expected = 'the least that will do: "40GB", or ">=40GB", which means the same'
+            raise bad_value("ResourceSettings", field.name, value, expected)
+    return _bytes(amount, field)
+
+
+def _accelerator(value: Any) -> str | tuple[str, ...] | None:
+    """One text, or several, each written in the one way that it is compared in."""
     if value is None:
         return None
-    if not isinstance(value, str) or not _ACCELERATOR.fullmatch(value):
-        raise bad_value(
-            "ResourceSettings", "accelerator", value, 'a kind, or kind:count, for example "H100:8"'
-        )
-    return value
+    from upshift.config.accelerator import FORMS as KINDS
+    from upshift.config.accelerator import Accelerator
+
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    texts = list(value) if several else [value]
+    read = []
+    for text in texts:
+        owner = f"accelerator={text!r}"
+        if not isinstance(text, str):
+            raise bad_value("ResourceSettings", "accelerator", value, KINDS)
+        try:
+            read.append(str(Accelerator.parse(text)))
+        except SettingsError as error:
+            raise SettingsError(
+                f"ResourceSettings: {owner}: {error.what}", where=error.where, fix=error.fix
+            ) from None
+        except ValueError as error:
+            raise bad_value("ResourceSettings", "accelerator", text, str(error)) from None
+    if not read or len(set(read)) < len(read):
+        raise bad_value("ResourceSettings", "accelerator", value, f"each alternative once: {KINDS}")
+    return tuple(read) if len(read) > 1 else read[0]
 
 
 def _vendor(value: Any) -> str | None:
     if value is None:
         return None
-    if value not in VENDORS:
-        raise bad_value("ResourceSettings", "gpu_vendor", value, "one of " + ", ".join(VENDORS))
-    return str(value)
+    if not isinstance(value, str) or value.lower() not in VENDORS:
+        close = nearest(value, VENDORS) if isinstance(value, str) else None
+        expected = "one of " + ", ".join(VENDORS) + (f"; {close!r} perhaps" if close else "")
+        raise bad_value("ResourceSettings", "gpu_vendor", value, expected)
+    return value.lower()
+
+
+def _told(convert: Any) -> Any:
+    """A converter that is told its field, to name it."""
+    return attrs.Converter(convert, takes_field=True)
 
 
 @refuse_unknown_fields
@@ -80,13 +128,16 @@ class ResourceSettings:
     cpu_count
         CPUs, a fraction allowed.
     gpu_count
-        Whole GPUs (or other accelerators). 0 hides every device from the step.
+        Whole GPUs (or other accelerators), or slices of them. 0 hides every device from the step.
+        Not set, ``accelerator``, ``gpu_memory`` or ``gpu_vendor`` ask for one.
     memory
         Host memory: ``"16GB"``, ``"8GiB"``, or bytes.
     accelerator
-        Kind, or kind and count: ``"H100:8"``.
+        Kind, or kind and count: ``"H100:8"``; a MIG slice: ``"A100-80GB/1g.10gb:2"``; a TPU slice:
+        ``"tpu-v5e-8"``, with its topology ``"tpu-v5e-8:2x4"``; or a list of these, the best first.
+        AWS's are counted in devices: ``"Trainium:16"`` are 16 devices with 32 NeuronCores.
     gpu_memory
-        Memory of each GPU, at least.
+        Memory of each GPU, or each slice, at least: ``"40GB"``, or ``">=40GB"``.
     gpu_vendor
         ``"nvidia"``, ``"amd"``, ``"intel"``, ``"habana"``, ``"neuron"`` or ``"tpu"``.
     num_nodes
@@ -99,47 +150,126 @@ class ResourceSettings:
     Raises
     ------
     SettingsError
-        A field is unknown, or its value makes no sense.
+        A field is unknown, its value makes no sense, or two fields contradict each other.
     """
 
     cpu_count: float | None = attrs.field(default=None, converter=_cpus)
-    gpu_count: int | None = attrs.field(default=None, converter=_count(minimum=0))
-    memory: int | None = attrs.field(default=None, converter=attrs.Converter(_bytes, takes_field=True))
-    accelerator: str | None = attrs.field(default=None, converter=_accelerator)
-    gpu_memory: int | None = attrs.field(default=None, converter=attrs.Converter(_bytes, takes_field=True))
+    gpu_count: int | None = attrs.field(default=None, converter=_told(_gpu_count))
+    memory: int | None = attrs.field(default=None, converter=_told(_bytes))
+    accelerator: Union[str, tuple[str, ...], None] = attrs.field(default=None, converter=_accelerator)
+    gpu_memory: int | None = attrs.field(default=None, converter=_told(_at_least))
     gpu_vendor: str | None = attrs.field(default=None, converter=_vendor)
-    num_nodes: int | None = attrs.field(default=None, converter=_count(minimum=1))
-    disk: int | None = attrs.field(default=None, converter=attrs.Converter(_bytes, takes_field=True))
-    shared_memory: int | None = attrs.field(default=None, converter=attrs.Converter(_bytes, takes_field=True))
+    num_nodes: int | None = attrs.field(default=None, converter=_told(_nodes))
+    disk: int | None = attrs.field(default=None, converter=_told(_bytes))
+    shared_memory: int | None = attrs.field(default=None, converter=_told(_bytes))
+    _implied: bool = attrs.field(default=False, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        named = self.accelerator and _ACCELERATOR.fullmatch(self.accelerator)
-        count = int(named[2]) if named and named[2] else None
-        if count is not None and self.gpu_count not in (None, count):
+        if self.accelerator is None and self.gpu_memory is None and self.gpu_vendor is None:
+            return
+        named = self.named
+        counts = [accelerator.count for accelerator in named]
+        if self.gpu_count is None:
+            object.__setattr__(self, "gpu_count", (counts[0] if counts else None) or 1)
+            object.__setattr__(self, "_implied", True)
+        elif None not in counts and self.gpu_count not in (0, *counts[:1]) and counts:
             raise bad_value(
                 "ResourceSettings",
                 "gpu_count",
                 self.gpu_count,
-                f"{count}, as in accelerator={self.accelerator!r}, or only one of the two",
+                f"{counts[0]}, as in accelerator={self.accelerator!r}, or only one of the two",
             )
-        if named and self.gpu_count is None:
-            object.__setattr__(self, "gpu_count", count or 1)
+        for accelerator in named:
+            self._check(accelerator)
+
+    def _check(self, accelerator: Accelerator) -> None:
+        """Refuse what contradicts the kind that is named."""
+        from upshift.config.kinds import most_memory
+        from upshift.config.wanted import partition_memory
+
+        kind, name = accelerator.kind, str(accelerator.counted(None))
+        if kind is None:
+            return
+        if self.gpu_vendor not in (None, kind.vendor):
+            raise SettingsError(
+                f"ResourceSettings: accelerator={self.accelerator!r} contradicts gpu_vendor={self.gpu_vendor!r}",
+                where=user_location(),
+                why=f"{kind.name} is of gpu_vendor {kind.vendor!r}.",
+                fix="Leave gpu_vendor out: the kind says it.",
+            )
+        most = partition_memory(accelerator.partition) if accelerator.partition else most_memory(kind)
+        if self.gpu_memory is not None and most is not None and self.gpu_memory > most:
+            raise SettingsError(
+                f"ResourceSettings: accelerator={self.accelerator!r} contradicts gpu_memory of "
+                f"{format_size(self.gpu_memory)}",
+                where=user_location(),
+                why=f"{name} has {format_size(most)}.",
+                fix="Ask for a larger kind, or for gpu_memory alone.",
+            )
+
+    @property
+    def named(self) -> tuple[Accelerator, ...]:
+        """What ``accelerator`` says, alternative by alternative."""
+        if self.accelerator is None:
+            return ()
+        from upshift.config.accelerator import Accelerator
+
+        texts = (self.accelerator,) if isinstance(self.accelerator, str) else self.accelerator
+        return tuple(map(Accelerator.parse, texts))
 
     @property
     def accelerator_kind(self) -> str | None:
-        """``"H100"`` of ``"H100:8"``."""
-        return self.accelerator.partition(":")[0] if self.accelerator else None
+        """The kind that is preferred: ``"H100"`` of ``"H100:8"``."""
+        named = self.named
+        return named[0].name if named else None
+
+    @property
+    def alternatives(self) -> tuple[Wanted, ...]:
+        """What would satisfy the request for accelerators, the best first; empty: it says nothing of them."""
+        if self.gpu_count is None:
+            return ()
+        from upshift.config.wanted import Wanted
+
+        if self.gpu_count == 0:
+            return (Wanted(count=0),)
+        elsewhere = 1 if self._implied else self.gpu_count
+        return tuple(
+            Wanted(
+                count=one.count or elsewhere,
+                name=one.name,
+                kind=one.kind,
+                vendor=one.kind.vendor if one.kind else self.gpu_vendor,
+                memory=self.gpu_memory,
+                partition=one.partition,
+                topology=one.topology,
+            )
+            for one in self.named
+        ) or (Wanted(count=self.gpu_count, vendor=self.gpu_vendor, memory=self.gpu_memory),)
 
     def explicit(self) -> dict[str, Any]:
-        """The fields that were set, by name."""
-        return {k: v for k, v in attrs.asdict(self).items() if v is not None}
+        """The fields that were set, by name; not the count that the others imply."""
+        said = {f.name: getattr(self, f.name) for f in attrs.fields(ResourceSettings) if f.init}
+        return {
+            name: value
+            for name, value in said.items()
+            if value is not None and not (name == "gpu_count" and self._implied)
+        }
 
     def over(self, outer: ResourceSettings) -> ResourceSettings:
-        """These settings where they are set, ``outer``'s elsewhere."""
-        merged = outer.explicit() | self.explicit()
-        if "gpu_count" in self.explicit() and self.accelerator is None and "accelerator" in merged:
-            merged["accelerator"] = outer.accelerator_kind
-        return ResourceSettings(**merged)
+        """These settings where they are set, ``outer``'s elsewhere.
+
+        Kind and count are two values: ``"H100"`` over ``"A100:8"`` are eight H100. A step that names
+        a device where ``outer`` says that there shall be none gets one.
+        """
+        from upshift.config.merging import over
+
+        return over(self, outer)
+
+    def beside(self, other: ResourceSettings) -> ResourceSettings:
+        """The larger of each value that either of the two sets, in whichever order."""
+        from upshift.config.merging import beside
+
+        return beside(self, other)
 
     @classmethod
     def from_value(cls, value: ResourceSettings | Mapping[str, Any]) -> ResourceSettings:
