@@ -9,6 +9,9 @@ import pytest
 from hypothesis import settings
 
 from leftovers import Watch
+from nvml import fake_nvml, nvml_library
+
+__all__ = ["fake_nvml", "nvml_library"]  # fixtures
 
 NO_SKIPS = bool(os.environ.get("UPSHIFT_TEST_NO_SKIPS"))
 watch = pytest.StashKey[Watch]()
