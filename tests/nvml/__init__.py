@@ -22,6 +22,11 @@ DRIVER_NOT_LOADED, UNKNOWN, GPU_IS_LOST, RESET_REQUIRED = 9, 999, 15, 16
 NO_PERMISSION, VERSION_MISMATCH, NOT_SUPPORTED = 4, 18, 3
 """What functions of NVML return, by the names of ``nvmlReturn_t``."""
 
+_AS_THEY_ARE = (
+    *("uuid", "memory", "used", "capability", "busy", "temperature", "clock", "memory_clock", "ecc", "error"),
+    *("pcie_sent", "pcie_received", "nvlink_sent", "nvlink_received"),
+)
+
 
 @attrs.define(kw_only=True)
 class Instance:
@@ -170,12 +175,7 @@ class FakeNvml:
                 power=None if gpu.power is None else int(gpu.power * 1000),
                 xid=f"{len(gpu.xid)}:{gpu.xid[-1]}" if gpu.xid else None,
                 links=",".join(map(str, gpu.links)) or None,
-                **{
-                    name: getattr(gpu, name)
-                    for name in ("uuid", "memory", "used", "capability", "busy", "temperature", "clock")
-                    + ("memory_clock", "ecc", "error")
-                    + ("pcie_sent", "pcie_received", "nvlink_sent", "nvlink_received")
-                },
+                **{name: getattr(gpu, name) for name in _AS_THEY_ARE},
             )
             yield from _errors(gpu.errors)
             yield from _processes(gpu.processes)
