@@ -1,7 +1,12 @@
 """The usage of an attempt over time: one small file that is whole at every instant.
 
 A line of JSON is a header, an object, or a sample, an array with a number or null for each column of
-the header above it. A new header may come at any time: when a device appears or is lost.
+the header above it. A new header may come at any time: when something is known for the first time. A
+column of which nothing is ever known is in no header.
+
+An hour is kept sample by sample. After that the samples are merged two by two, whenever there are as many
+again: a series of ten hours has one for each sixteen seconds. A long one is compressed (gzip) once the
+attempt is over.
 
 ::
 
@@ -13,12 +18,17 @@ the header above it. A new header may come at any time: when a device appears or
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+
+from upshift.store.files import create, temporary
 
 VERSION = 1
 
@@ -50,6 +60,11 @@ GPU_COLUMNS: Mapping[str, str] = {
     "processes": "processes",  # on the device that are not the step's
 }
 """Columns of each device, ``gpu.NUMBER.NAME``, with their units. Null: the device does not tell."""
+
+SAMPLES = 3600
+"""Samples of a series, at most."""
+LARGE = 1 << 16
+"""Bytes of a series that is worth compressing."""
 
 Number = float | int | None
 
@@ -83,8 +98,157 @@ def header(started: float, columns: Sequence[str], gpus: Sequence[Mapping[str, A
 
 
 def sample(values: Sequence[Number]) -> str:
-    """The line of a sample."""
-    return json.dumps(list(values), separators=(",", ":")) + "\n"
+    """The line of a sample; the first value is its time."""
+    time, *others = values
+    return f"[{','.join((f'{time:.2f}', *map(_short, others)))}]\n"
+
+
+def _short(value: Number) -> str:
+    """Four significant digits, which is more than any of these readings is good for."""
+    if value is None or not math.isfinite(value):
+        return "null"
+    text = f"{value:.4g}"
+    if "e+" not in text:
+        return text
+    return min(f"{float(text):.0f}", text.replace("e+0", "e").replace("e+", "e"), key=len)
+
+
+class SeriesWriter:
+    """Writes a series, each sample as it comes.
+
+    Parameters
+    ----------
+    path
+        The file; it is made with the first sample.
+    started
+        When the attempt started, in seconds since the epoch.
+    gpus
+        As in :class:`Series`.
+    temporaries
+        A folder of the same file system, for files that are not complete yet.
+    most
+        Samples after which they are merged two by two.
+
+    Attributes
+    ----------
+    samples
+        How many lines of samples there are.
+    broken
+        Whether the file could not be written to: it ends there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        started: float,
+        gpus: Sequence[Mapping[str, Any]] = (),
+        *,
+        temporaries: str,
+        most: int = SAMPLES,
+    ) -> None:
+        self.samples = 0
+        self.broken = False
+        self._path = path
+        self._started = started
+        self._gpus = gpus
+        self._temporaries = temporaries
+        self._most = most
+        self._columns: list[str] = []
+        self._merged = 1
+        self._pending: list[Mapping[str, Number]] = []
+        self._bytes = 0
+        self._file: int | None = None
+
+    def write(self, values: Mapping[str, Number]) -> None:
+        """Add a sample, by column; ``"time"`` is always there. What cannot be written is left out."""
+        if self.broken:
+            return
+        self._pending.append(values)
+        if len(self._pending) < self._merged:
+            return
+        values, self._pending = _merge(self._pending), []
+        try:
+            self._put(values)
+            if self.samples >= self._most:
+                self._thin()
+        except OSError:  # the disk is full
+            self.broken = True
+
+    @property
+    def name(self) -> str | None:
+        """Of the file; None: there is none yet."""
+        return self._path.name if self.samples else None
+
+    def close(self) -> None:
+        """Write nothing more, and compress what is large."""
+        if self._file is None:
+            return
+        os.close(self._file)
+        self._file = None
+        if self._bytes > LARGE and not self.broken:
+            with contextlib.suppress(OSError):
+                self._replace(gzip.compress(self._path.read_bytes(), mtime=0))
+
+    def _put(self, values: Mapping[str, Number]) -> None:
+        data = self._lines(values).encode("ascii")
+        if self._file is None:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def _lines(self, values: Mapping[str, Number]) -> str:
+        """The line of a sample, with a header above it where one is needed."""
+        new = [name for name, value in values.items() if value is not None and name not in self._columns]
+        self._columns += new
+        lines = header(self._started, self._columns, self._gpus) if new else ""
+        lines += sample([values.get(name) for name in self._columns])
+        self.samples += 1
+        self._bytes += len(lines)
+        return lines
+
+    def _thin(self) -> None:
+        """Make half as many samples of those that there are."""
+        series = read_series(self._path)
+        if series is None or self._file is None:
+            return
+        rows = [
+            dict(zip(series.columns, row, strict=True)) for row in zip(*series.columns.values(), strict=True)
+        ]
+        merged = [_merge(rows[start : start + 2]) for start in range(0, len(rows), 2)]
+        os.close(self._file)
+        self._file = None
+        self._columns, self._bytes, self.samples = [], 0, 0
+        self._merged *= 2
+        self._replace("".join(map(self._lines, merged)).encode("ascii"))
+
+    def _replace(self, data: bytes) -> None:
+        name = temporary(self._temporaries)
+        with open(create(name, mode=0o644), "wb") as file:
+            file.write(data)
+        os.replace(name, self._path)
+
+
+def _merge(samples: Sequence[Mapping[str, Number]]) -> Mapping[str, Number]:
+    """One sample for several: the last time, the mean of amounts, the most of what is counted."""
+    if len(samples) == 1:
+        return samples[0]
+    merged: dict[str, Number] = {}
+    for name in dict.fromkeys(name for values in samples for name in values):
+        known = [value for values in samples if (value := values.get(name)) is not None]
+        merged[name] = _MERGED.get(name.rpartition(".")[2], _mean)(known) if known else None
+    return merged
+
+
+def _mean(values: Sequence[float | int]) -> float | int:
+    return sum(values) / len(values)
+
+
+_MERGED: Mapping[str, Callable[[Sequence[float | int]], float | int]] = {
+    "time": max,
+    "ecc_errors": max,
+    "xid": max,
+    "processes": max,
+}
 
 
 def read_series(path: Path) -> Series | None:
@@ -111,7 +275,9 @@ def read_series(path: Path) -> Series | None:
 
 
 def _lines(path: Path) -> Iterator[Any]:
-    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            with contextlib.suppress(ValueError):
+    with contextlib.suppress(FileNotFoundError, EOFError, gzip.BadGzipFile), open(path, "rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        for line in gzip.GzipFile(fileobj=raw) if packed else raw:
+            with contextlib.suppress(ValueError):  # torn, or no JSON
                 yield json.loads(line)

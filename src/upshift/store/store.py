@@ -159,6 +159,11 @@ class Store:
         """The usage of an attempt over time; its folder is there once the spec is written."""
         return self.root / attempt_path(task, attempt, "series")
 
+    @property
+    def temporaries(self) -> str:
+        """Folder for files that are not complete yet."""
+        return f"{self.root}/tmp"
+
     def metrics_path(self, task: TaskId, attempt: int) -> Path:
         """What an attempt has logged over time; its folder is there once the spec is written."""
         return self.root / attempt_path(task, attempt, "metrics")

@@ -19,8 +19,8 @@ from upshift.worker.context import current
 from upshift.worker.debugging import Left, debugged
 from upshift.worker.masking import Mask
 from upshift.worker.randomness import Randomness
-from upshift.worker.sampling import used
 from upshift.worker.step import perform
+from upshift.worker.totals import Totals
 
 
 def run_inline(
@@ -54,7 +54,7 @@ def run_inline(
             interrupted = True
             raise Left(str(error)) from None
 
-    began, clock, cpu = time.time(), time.monotonic(), time.process_time()
+    began, clock, before = time.time(), time.monotonic(), proc.own_consumption()
     memory = proc.own_memory()
     with _as_the_step(spec, secrets):
         outputs, failure = perform(spec, store, Randomness(), call=call, into=into)
@@ -82,9 +82,9 @@ def run_inline(
             nodes=1,
             details={"pid": os.getpid()},
         ),
-        used=used(
+        used=Totals().record(
             seconds=seconds,
-            cpu_seconds=time.process_time() - cpu,
+            consumed=proc.own_consumption().since(before),
             peak=max(0, proc.own_memory().resident - memory.resident),
         ),
         key=spec.key,

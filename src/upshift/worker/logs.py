@@ -46,6 +46,7 @@ class Log:
         self._notice: Timer | None = None
         self._masking = Masking(mask) if mask is not None else None
         self._frames = Frames()
+        self._whole = True
         self._frame: Timer | None = None
         os.set_blocking(pipe, False)
         loop.watch(pipe, self._copy)
@@ -66,6 +67,10 @@ class Log:
             os.close(self._file)
             self._file = None
 
+    def remark(self, line: str) -> None:
+        """Add a line of Upshift's own."""
+        self._take(f"upshift: {line}\n".encode() if self._whole else f"\nupshift: {line}\n".encode())
+
     def _copy(self) -> None:
         self._read()
 
@@ -82,6 +87,7 @@ class Log:
         return True
 
     def _take(self, data: bytes) -> None:
+        self._whole = data.endswith(b"\n") if data else self._whole
         self._write(self._frames.feed(data))
         if self._frame is None and self._frames.unsettled:
             self._write(self._frames.frame())

@@ -4,30 +4,73 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import attrs
-
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
+SECTOR = 512
+"""Bytes in which the kernel accounts what was read from and written to disks: getrusage(2)."""
 
 
-@attrs.frozen
-class Usage:
-    """What processes use at one moment.
+class Stat(NamedTuple):
+    """CPU time of a process so far, in ticks.
+
+    Parameters
+    ----------
+    process
+        Its id, and when it started, in ticks since boot.
+    alive
+        Whether it has not ended; else it is still there to be waited for.
+    own, inherited
+        What it used, and what children did that it waited for.
+    """
+
+    process: tuple[int, int]
+    alive: bool
+    own: int
+    inherited: int
+
+
+class Consumed(NamedTuple):
+    """What a process has consumed, and those with it that it waited for.
 
     Parameters
     ----------
     cpu_seconds
-        User and system time so far, that of children they waited for included.
-    memory
-        Bytes of anonymous and shared memory: what no other process could give back.
+        User and system time.
+    read, written
+        Bytes from and to disks.
     """
 
-    cpu_seconds: float
-    memory: int
+    cpu_seconds: float = 0.0
+    read: int = 0
+    written: int = 0
+
+    @classmethod
+    def of(cls, *usages: resource.struct_rusage) -> Consumed:
+        """The sum of what the kernel has accounted."""
+        return cls(
+            sum(usage.ru_utime + usage.ru_stime for usage in usages),
+            sum(usage.ru_inblock for usage in usages) * SECTOR,
+            sum(usage.ru_oublock for usage in usages) * SECTOR,
+        )
+
+    def or_more(self, other: Consumed) -> Consumed:
+        """The larger of each."""
+        return Consumed(
+            max(self.cpu_seconds, other.cpu_seconds),
+            max(self.read, other.read),
+            max(self.written, other.written),
+        )
+
+    def since(self, before: Consumed) -> Consumed:
+        """What was consumed since then."""
+        return Consumed(
+            self.cpu_seconds - before.cpu_seconds, self.read - before.read, self.written - before.written
+        )
 
 
 class OwnMemory(NamedTuple):
@@ -81,17 +124,26 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def usage(pids: Iterable[int]) -> Usage:
-    """What these processes use together. Memory that they share is counted for each of them."""
-    ticks, memory = 0, 0
-    for pid in pids:
-        stat = read(f"/proc/{pid}/stat")
-        if stat is None:
-            continue
-        fields = stat.rpartition(")")[2].split()
-        ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime: proc(5)
-        memory += unreclaimable(pid)
-    return Usage(ticks / TICKS, memory)
+def stat(pid: int) -> Stat | None:
+    """CPU time of a process; None: it is gone."""
+    text = read(f"/proc/{pid}/stat")
+    if not text:
+        return None
+    fields = text.rpartition(")")[2].split()  # from the third on: proc(5)
+    utime, stime, cutime, cstime = map(int, fields[11:15])
+    return Stat((pid, int(fields[19])), fields[0] not in "ZX", utime + stime, cutime + cstime)
+
+
+def disk(pid: int) -> tuple[int, int] | None:
+    """Bytes that a process, and those that it waited for, have read from disks and written to them.
+
+    None: it is gone, or this process may not know.
+    """
+    text = read(f"/proc/{pid}/io")
+    if not text:
+        return None
+    found = dict(line.split(": ") for line in text.splitlines())
+    return int(found["read_bytes"]), int(found["write_bytes"])
 
 
 def unreclaimable(pid: int) -> int:
@@ -128,6 +180,11 @@ def own_memory() -> OwnMemory:
         text = file.read()
     found = (text.partition(name)[2].split(None, 1) for name in (b"VmRSS:", b"RssFile:", b"VmHWM:"))
     return OwnMemory(*(int(words[0]) * 1024 if words else 0 for words in found))
+
+
+def own_consumption() -> Consumed:
+    """What this process has consumed, and those that it waited for."""
+    return Consumed.of(resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
 
 
 def host_memory() -> int:

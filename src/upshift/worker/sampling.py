@@ -2,107 +2,190 @@
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from upshift.spec.hardware import Hardware
-from upshift.worker import proc
+from upshift.spec import Failure, Hardware, TaskSpec
+from upshift.store.series import Number, SeriesWriter
+from upshift.store.store import Store
 from upshift.worker.loop import Loop, Timer
+from upshift.worker.network import FRESH, Network
+from upshift.worker.proc import Consumed
+from upshift.worker.processes import Processes, SharedMemory
+from upshift.worker.totals import Totals
+
+if TYPE_CHECKING:
+    from upshift.worker.gpu_usage import GpuUsage
 
 INTERVAL = 1.0
 """Seconds between two samples."""
+UNREADABLE = 15.0
+"""Seconds after which a device that has not told how busy it is never will."""
+
+
+class Node:
+    """What the samplers of one supervisor have in common."""
+
+    def __init__(self) -> None:
+        self.network = Network()
+        self.shared = SharedMemory()
 
 
 class Sampler:
-    """Samples a step process and its descendants, once a second.
+    """Samples a step process and its descendants, and its devices, once a second.
 
-    The series is a file of lines ``[seconds since the start, CPUs in use, bytes of memory]``, each
-    complete as soon as it is written. A task that ends before the first sample has no series; its
-    totals come from the kernel's accounting at its end.
+    The samples go to the attempt's series. A task that ends before the first one has no series; its
+    totals come from the kernel's accounting at its end. Times are of a clock that never jumps.
 
-    Memory that the process was forked with does not count. Memory shared between processes of one
-    task counts for each of them.
+    Memory that the process was forked with does not count.
+
+    Parameters
+    ----------
+    spec
+        Of the attempt.
+    pid
+        The step process.
+    baseline
+        Bytes of memory that it was forked with.
+    started
+        When, in seconds since the epoch.
+    node
+        What it has in common with other samplers.
+    gpus
+        The devices that were granted; None: there are none.
+    tell
+        Takes a line for the step's log.
+    stop
+        Stops the step, for this reason.
     """
 
-    def __init__(self, loop: Loop, pid: int, path: Path, baseline: int) -> None:
-        self.peak = 0
-        self.samples = 0
-        self.cpu_peak = 0.0
-        self._memory_sum = 0
-        self._cpu_seconds = 0.0
+    def __init__(
+        self,
+        loop: Loop,
+        spec: TaskSpec,
+        store: Store,
+        *,
+        pid: int,
+        baseline: int,
+        started: float,
+        node: Node,
+        gpus: GpuUsage | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+        stop: Callable[[Failure], None] = lambda failure: None,
+    ) -> None:
         self._loop = loop
+        self._spec = spec
+        self._store = store
         self._pid = pid
-        self._path = path
         self._baseline = baseline
+        self._wall = started
+        self._node = node
+        self._gpus = gpus
+        self._tell = tell
+        self._stop = stop
+        self._interval = spec.profile or INTERVAL
+        self._idle_timeout = spec.gpu_idle_timeout
+        self._totals = Totals()
+        self._processes = Processes(pid, node.shared)
+        self._series: SeriesWriter | None = None
+        self._consumed = Consumed()
+        self._network = self._network_before = node.network.counts(age=FRESH)
         self._started = self._last = time.monotonic()
-        self._timer: Timer = loop.after(INTERVAL, self._tick)
+        self._timer: Timer = loop.after(self._interval, self._tick)
+        if gpus is None:
+            self._remark_on_none()
 
-    def stop(self) -> None:
-        """Take no further sample."""
+    def close(self) -> None:
+        """Take a last sample, if there are others and the process still lives, and no further one."""
         self._timer.cancel()
+        if self._totals.samples:
+            self._sample()
+        if self._series is not None:
+            self._series.close()
+        self._node.shared.forget(self._pid)
 
     def _tick(self) -> None:
-        self._timer = self._loop.after(INTERVAL, self._tick)
-        found = proc.usage(proc.tree(self._pid))
-        now = time.monotonic()
-        memory = max(0, found.memory - self._baseline)
-        cpus = max(0.0, found.cpu_seconds - self._cpu_seconds) / max(now - self._last, 1e-3)
-        self._cpu_seconds, self._last = max(found.cpu_seconds, self._cpu_seconds), now
-        self.samples += 1
-        self._memory_sum += memory
-        self.peak = max(self.peak, memory)
-        self.cpu_peak = max(self.cpu_peak, cpus)
-        line = json.dumps([round(now - self._started, 3), round(cpus, 3), memory])
-        try:
-            with open(self._path, "a", encoding="ascii") as file:
-                file.write(line + "\n")
-        except OSError:
-            self.stop()  # the disk is full: totals are still kept, the rest of the series is not
+        self._timer = self._loop.after(self._interval, self._tick)
+        self._sample()
+        self._apply_policy()
 
-    def record(self, *, seconds: float, cpu_seconds: float, peak: int | None) -> Hardware:
+    def _sample(self) -> None:
+        load = self._processes.look()
+        if load is None:
+            return
+        now = time.monotonic()
+        seconds = max(now - self._last, 1e-3)
+        at = now - self._started
+        used, before = load.consumed, self._consumed
+        self._consumed, self._last = used, now
+        memory = max(0, load.memory - self._baseline)
+        cpus = (used.cpu_seconds - before.cpu_seconds) / seconds
+        self._totals.add(seconds, cpus, memory)
+        values: dict[str, Number] = {"time": at, "cpu": cpus, "memory": memory}
+        if load.disks_known:
+            values["read"] = (used.read - before.read) / seconds
+            values["written"] = (used.written - before.written) / seconds
+        network = self._node.network.counts()
+        if network is not None and self._network is not None:
+            values["received"] = max(0, network[0] - self._network[0]) / seconds
+            values["sent"] = max(0, network[1] - self._network[1]) / seconds
+        self._network = network
+        if self._gpus is not None:
+            values |= self._gpus.sample(at, seconds, cpus, load.pids)
+        self._writer().write(values)
+
+    def _writer(self) -> SeriesWriter:
+        if self._series is None:
+            self._series = SeriesWriter(
+                self._store.series_path(self._spec.task, self._spec.attempt),
+                self._wall,
+                self._gpus.table() if self._gpus is not None else (),
+                temporaries=self._store.temporaries,
+            )
+        return self._series
+
+    def _remark_on_none(self) -> None:
+        if self._spec.gpu_idle_timeout is not None:
+            self._tell("gpu_idle_timeout has nothing to watch: the step was granted no GPU")
+        if self._spec.profile is not None:
+            self._tell("@gpu_profile: the step was granted no GPU; the profile has its CPUs and memory")
+
+    def _apply_policy(self) -> None:
+        timeout, gpus = self._idle_timeout, self._gpus
+        if timeout is None or gpus is None:
+            return
+        if gpus.idleness.seconds >= timeout:
+            self._stop(gpus.idleness.failure(len(gpus), timeout))
+        elif not gpus.known and self._last - self._started >= UNREADABLE:
+            self._tell("gpu_idle_timeout is not applied: the GPU does not tell how busy it is")
+            self._idle_timeout = None
+
+    def record(self, *, seconds: float, consumed: Consumed, peak: int | None) -> Hardware:
         """The record ``used``.
 
         Parameters
         ----------
         seconds
             From start to end.
-        cpu_seconds
-            As the kernel accounted them at the end.
+        consumed
+            As the kernel accounted it at the end. It does not know of processes that nobody waited for.
         peak
             Bytes at most, as the step process itself saw it at its end.
         """
-        return used(
+        return self._totals.record(
             seconds=seconds,
-            cpu_seconds=max(cpu_seconds, self._cpu_seconds),
-            cpu_peak=self.cpu_peak,
-            peak=max(self.peak, peak or 0),
-            mean=self._memory_sum / self.samples if self.samples else None,
-            samples=self.samples,
-            series=self._path.name if self.samples else None,
+            consumed=consumed.or_more(self._consumed),
+            peak=peak,
+            network=self._traffic(),
+            interval=self._interval,
+            series=self._series.name if self._series is not None else None,
+            gpus=self._gpus.record() if self._gpus is not None else None,
+            more=self._gpus.together() if self._gpus is not None else None,
         )
 
-
-def used(
-    *,
-    seconds: float,
-    cpu_seconds: float,
-    peak: int,
-    cpu_peak: float = 0.0,
-    mean: float | None = None,
-    samples: int = 0,
-    series: str | None = None,
-) -> Hardware:
-    """The record ``used``, of totals and, where there are samples, of these."""
-    cpus = cpu_seconds / seconds if seconds > 0 else 0.0
-    details = {
-        "seconds": round(seconds, 6),
-        "cpu_seconds": round(cpu_seconds, 6),
-        "cpu_mean": round(cpus, 3),
-        "cpu_peak": round(max(cpu_peak, cpus), 3),
-        "memory_peak": peak,
-        "memory_mean": int(peak if mean is None else mean),
-        "samples": samples,
-        "series": series,
-    }
-    return Hardware(cpu_count=round(cpus, 3), memory=peak, nodes=1, details=details)
+    def _traffic(self) -> tuple[int | None, int | None]:
+        before, now = self._network_before, self._network
+        if before is None or now is None or not self._totals.samples:
+            return None, None
+        return max(0, now[0] - before[0]), max(0, now[1] - before[1])

@@ -11,7 +11,6 @@ import contextlib
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -60,14 +59,21 @@ class Outcome:
         If it did not.
     peak
         Bytes of memory that this process has needed at most, above what it was forked with.
-    cpu_seconds
-        That it used, children that it waited for included.
+    cpu_seconds, read, written
+        As in :class:`~upshift.worker.proc.Consumed`, since it was given its task.
     """
 
     outputs: Mapping[str, Artifact] = attrs.field(factory=dict)
     failure: Failure | None = None
     peak: int | None = None
     cpu_seconds: float = 0.0
+    read: int = 0
+    written: int = 0
+
+    @property
+    def consumed(self) -> proc.Consumed:
+        """What was consumed."""
+        return proc.Consumed(self.cpu_seconds, self.read, self.written)
 
 
 Call = Callable[[Callable[..., object], Sequence[Any], Mapping[str, Any]], object]
@@ -91,7 +97,7 @@ def run(
 
     What it sees goes to the descriptor ``sightings``, the outcome to ``messages``.
     """
-    before = proc.own_memory()
+    before, began = proc.own_memory(), proc.own_consumption()
     current.enter(spec)
     channel.open(messages)
     seen = Seen(cpu_count=len(os.sched_getaffinity(0)), memory=memory_limit(bounds, host_memory))
@@ -108,9 +114,8 @@ def run(
     _flush()
     after = proc.own_memory()
     peak = max(0, after.high - before.resident - max(0, after.mapped - before.mapped))
-    times = os.times()  # of children in ticks; of this process there is a finer clock
-    cpu = time.process_time() + times.children_user + times.children_system
-    channel.send("outcome", Outcome(outputs=outputs, failure=failure, peak=peak, cpu_seconds=cpu))
+    consumed = proc.own_consumption().since(began)
+    channel.send("outcome", Outcome(outputs=outputs, failure=failure, peak=peak, **consumed._asdict()))
 
 
 def perform(
