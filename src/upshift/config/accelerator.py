@@ -5,7 +5,7 @@
     H100:8              eight of them; without a count one, or as many as gpu_count says
     A100-80GB/1g.10gb:2 two MIG slices of this profile
     tpu-v5e-8:2x4       a TPU slice, named as Google does, and its topology
-    other:B900:8        a kind that Upshift does not know
+    other:B900:8        a kind, or a MIG profile of one, that Upshift does not know
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ WHOLE = (
 """What to say of half a GPU."""
 _OTHER = "other:"
 _PARTS = re.compile(
-    r"(?P<name>[A-Za-z][A-Za-z0-9 ._-]*?)(?:/(?P<partition>[A-Za-z0-9.+]+))?"
+    r"(?P<name>[A-Za-z][A-Za-z0-9 ._-]*?)(?:/(?P<partition>[A-Za-z0-9.+-]+))?"
     r"(?::(?P<count>[1-9]\d{0,5})|:(?P<topology>[1-9]\d*(?:x[1-9]\d*)+))?"
 )
 _SIZED = re.compile(r"(.+)-([1-9]\d{0,5})")
-_PROFILE = re.compile(r"[1-9]g\.\d+gb(\+[a-z.]+)*")
+_PROFILE = re.compile(r"[1-9]g\.\d+gb([+-][a-z.]+)*")
 _REVERSED = re.compile(r"(\d+)\s*[:xX*]\s*([A-Za-z].*)|([A-Za-z].*?)\s*[xX*]\s*(\d+)")
 
 
@@ -76,6 +76,7 @@ class Accelerator:
         other = text.startswith(_OTHER)
         found = _PARTS.fullmatch(text.removeprefix(_OTHER).strip())
         if found is None:
+            _refuse_reversed(text)
             raise ValueError(_expected(text))
         name, partition = found["name"].strip(), found["partition"]
         count = int(found["count"]) if found["count"] else None
@@ -86,13 +87,14 @@ class Accelerator:
             if kind is not None and count is not None:
                 raise ValueError(f"{name!r} alone: it is one slice, named for its size") from None
             if kind is None and not other:
+                _refuse_reversed(name)
                 instead = f"One that Upshift does not know is asked for as {_OTHER + text!r}."
                 raise SettingsError(
                     unknown.what, where=unknown.where, fix=f"{unknown.fix} {instead}"
                 ) from None
             count = chips if kind is not None else count
         if partition is not None:
-            _check_partition(kind, partition)
+            _check_partition(None if other else kind, partition)
         if found["topology"]:
             count = _check_topology(name, kind, found["topology"], count)
         return cls(kind.name if kind else name, kind, partition, count, found["topology"])
@@ -103,7 +105,7 @@ class Accelerator:
         return attrs.evolve(self, count=count, topology=topology)
 
     def narrower(self, other: Accelerator) -> Accelerator | None:
-        """The one of the two that the other is content with as well, and the larger count; None: neither is."""
+        """The one of the two that the other is content with too, and the larger count; None: neither is."""
         if self.partition != other.partition:
             return None
         count = max((c for c in (self.count, other.count) if c is not None), default=None)
@@ -161,8 +163,12 @@ def _check_partition(kind: Kind | None, profile: str) -> None:
         raise ValueError(f"whole devices: {kind.name} has no MIG, which {able} and others have")
     if profile not in profiles:
         close = nearest(profile, profiles)
-        hint = f"{close!r} perhaps; " if close else ""
-        raise ValueError(f"{hint}the MIG profiles of {kind.name} are {', '.join(profiles)}")
+        hint = f"{close!r} perhaps: " if close else ""
+        other = f"{_OTHER}{kind.name}/{profile}"
+        raise ValueError(
+            f"{hint}the MIG profiles of {kind.name} are {', '.join(profiles)}; one that its driver names "
+            f"otherwise is {other!r}"
+        )
 
 
 def _check_topology(name: str, kind: Kind | None, topology: str, chips: int | None) -> int:
@@ -192,7 +198,12 @@ def _expected(text: str) -> str:
         return f"a count after the colon, or no colon: {text + '8'!r}, {text[:-1]!r}"
     if re.fullmatch(r".+:0+", text):
         return "a count of at least 1; gpu_count=0 asks for none"
-    if found := _REVERSED.fullmatch(text):
-        kind, count = (found[2], found[1]) if found[1] else (found[3], found[4])
-        return f"the kind first, then the count: {f'{kind.strip()}:{count}'!r}"
     return FORMS
+
+
+def _refuse_reversed(text: str) -> None:
+    """Say how ``8xH100`` and ``H100x8`` are written."""
+    found = _REVERSED.fullmatch(text)
+    if found:
+        name, count = (found[2], found[1]) if found[1] else (found[3], found[4])
+        raise ValueError(f"the kind first, then a colon and the count: {f'{name.strip()}:{count}'!r}")

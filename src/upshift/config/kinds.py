@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 
 from upshift.config.catalogue import KINDS, Kind
 from upshift.errors import SettingsError, user_location
@@ -13,12 +13,15 @@ from upshift.errors import SettingsError, user_location
 __all__ = ["Kind", "kind_named", "kind_of_model", "members", "most_memory"]
 
 _BRANDS = frozenset(
-    "nvidia tesla geforce quadro amd radeon instinct pro intel data center gpu habana habanalabs aws amazon "
-    "google cloud graphics accelerator generation".split()
+    "nvidia,tesla,geforce,amd,radeon,instinct,intel,data,center,gpu,graphics,habana,habanalabs,aws,amazon,"
+    "google,cloud,generation,accelerator".split(",")
 )
 """Words that say no more than the rest of a name does."""
 _SHARING = re.compile(r"-(SHARED|MIG-.*)$", re.IGNORECASE)
 """What a node's label has after the product's name: how the device is shared out."""
+_MARKS = re.compile(r"\((r|tm|c)\)")
+_ALIKE = 0.6
+"""How alike a name must be to be shown for another; 1 is the same."""
 _LOOKALIKES = str.maketrans({"o": "0", "i": "1", "l": "1"})
 
 
@@ -50,13 +53,13 @@ def kind_of_model(model: str | None) -> Kind | None:
     model
         ``"NVIDIA H100 80GB HBM3"``, ``"Tesla-T4-SHARED"``, ``"AMD Instinct MI300X"``.
     """
-    return _known().get(_folded(_SHARING.sub("", model))) if model else None
+    folded = _folded(_SHARING.sub("", model or ""))
+    return _drivers().get(folded) or _known().get(folded)
 
 
 def members(kind: Kind) -> tuple[Kind, ...]:
-    """The kinds of a family that are no families themselves; of any other kind, itself."""
-    families = {name for other in KINDS for name in other.families}
-    return tuple(other for other in KINDS if other.meets(kind) and other.name not in families) or (kind,)
+    """The kinds that meet this one, itself among them."""
+    return tuple(other for other in KINDS if other.meets(kind))
 
 
 def most_memory(kind: Kind) -> int | None:
@@ -69,12 +72,22 @@ def _known() -> Mapping[str, Kind]:
     return {_folded(text): kind for kind in reversed(KINDS) for text in (*kind.aliases, kind.name)}
 
 
+@functools.cache
+def _drivers() -> Mapping[str, Kind]:
+    return {_folded(text): kind for kind in KINDS for text in kind.drivers}
+
+
 def _folded(text: str) -> str:
-    words = re.findall(r"[a-z0-9.]+", text.lower())
+    words = re.findall(r"[a-z0-9.]+", _MARKS.sub(" ", text.lower()))
     return "".join(word for word in words if word not in _BRANDS)
 
 
 def _nearest(text: str) -> list[str]:
-    """Up to three names that look like this one."""
-    names = {_folded(kind.name).translate(_LOOKALIKES): kind.name for kind in KINDS}
-    return [names[close] for close in get_close_matches(_folded(text).translate(_LOOKALIKES), names, n=3)]
+    """The name that it is a misspelling of, or up to three that it may as well be."""
+    wanted = _folded(text).translate(_LOOKALIKES)
+    scores: dict[str, float] = {}
+    for folded, kind in _known().items():
+        score = SequenceMatcher(None, wanted, folded.translate(_LOOKALIKES)).ratio()
+        scores[kind.name] = max(score, scores.get(kind.name, 0.0))
+    least = max(_ALIKE, max(scores.values()) - 0.05)
+    return sorted((name for name in scores if scores[name] >= least), key=lambda name: -scores[name])[:3]

@@ -59,7 +59,8 @@ def beside(one: ResourceSettings, other: ResourceSettings) -> ResourceSettings:
     vendors = {fields["gpu_vendor"] for fields in said if "gpu_vendor" in fields}
     if len(vendors) > 1:
         raise _twice("gpu_vendor", *(fields["gpu_vendor"] for fields in said))
-    merged |= {"gpu_vendor": vendor for vendor in vendors}
+    if vendors:
+        merged["gpu_vendor"] = vendors.pop()
     counts = [fields["gpu_count"] for fields in said if "gpu_count" in fields]
     least = max(counts, default=None)
     named = _both(one, other)

@@ -59,8 +59,8 @@ def _bytes(value: Any, field: Any) -> int | None:
     if size <= 0:
         raise bad_value("ResourceSettings", field.name, value, FORMS)
     if size < _LEAST_BARE[field.name] and str(value).strip()[-1].isdigit():
-        whose = "a GPU" if field.name == "gpu_memory" else "a step"
-        expected = f"{FORMS}; a number alone is bytes, of which {whose} needs more"
+        gpu = field.name == "gpu_memory"
+        expected = f"{FORMS}; a number alone is bytes, of which {'a GPU has' if gpu else 'a step needs'} more"
         raise bad_value("ResourceSettings", field.name, value, expected)
     return size
 
@@ -192,7 +192,8 @@ class ResourceSettings:
             return
         if self.gpu_vendor not in (None, kind.vendor):
             raise SettingsError(
-                f"ResourceSettings: accelerator={self.accelerator!r} contradicts gpu_vendor={self.gpu_vendor!r}",
+                f"ResourceSettings: accelerator={self.accelerator!r} contradicts "
+                f"gpu_vendor={self.gpu_vendor!r}",
                 where=user_location(),
                 why=f"{kind.name} is of gpu_vendor {kind.vendor!r}.",
                 fix="Leave gpu_vendor out: the kind says it.",

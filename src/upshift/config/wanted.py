@@ -59,7 +59,7 @@ class Wanted:
             sheet's, since drivers keep some for themselves; a device that does not tell how much it
             has counts as its kind.
         """
-        if self.vendor is not None and vendor != self.vendor or partition != self.partition:
+        if (self.vendor is not None and vendor != self.vendor) or partition != self.partition:
             return False
         known = kind_named(kind) if kind else kind_of_model(model)
         if self.kind is not None and (known is None or not known.meets(self.kind)):
