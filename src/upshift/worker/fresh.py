@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from upshift.spec import TaskSpec, decode, encode
@@ -16,6 +16,7 @@ from upshift.worker.attempt import Born
 from upshift.worker.confine import Confinement, become_subreaper, detach, enter, host_facts
 from upshift.worker.loop import Loop
 from upshift.worker.pools import VARIABLES
+from upshift.worker.proc import Consumed
 from upshift.worker.randomness import Randomness
 from upshift.worker.strays import kill_strays
 from upshift.worker.streams import own_streams
@@ -38,7 +39,7 @@ class FreshStarter:
         self,
         loop: Loop,
         *,
-        exited: Callable[[int, int, float], None],
+        exited: Callable[[int, int, Consumed], None],
         keep_open: tuple[int, ...] = (),
         kin: Callable[[], Collection[int]] = tuple,
     ) -> None:
@@ -49,7 +50,7 @@ class FreshStarter:
         self._kin = kin
         self.live: set[int] = set()
 
-    def __call__(self, spec: TaskSpec, bounds: Confinement) -> Born:
+    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Born:
         environment = {**os.environ, **bounds.environment}
         if bounds.threads is not None:
             environment |= dict.fromkeys(VARIABLES, str(bounds.threads))
@@ -67,7 +68,7 @@ class FreshStarter:
                 stdout=log_end,
                 stderr=log_end,
                 env=environment,
-                pass_fds=(work, seen_end, messages_end, *self._keep_open),
+                pass_fds=(work, seen_end, messages_end, *self._keep_open, *held),
                 start_new_session=True,
             )
         except OSError:
@@ -88,7 +89,7 @@ class FreshStarter:
         _, status, usage = os.wait4(pid, 0)
         self.live.discard(pid)
         kill_strays({*self.live, *self._kin()})
-        self._exited(pid, status, usage.ru_utime + usage.ru_stime)
+        self._exited(pid, status, Consumed.of(usage))
 
 
 def main(work: int, seen: int, messages: int) -> NoReturn:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from upshift.spec import TaskSpec, encode
@@ -16,10 +16,11 @@ from upshift.worker.attempt import Born
 from upshift.worker.confine import Confinement, detach
 from upshift.worker.loop import Loop
 from upshift.worker.peer import PACKET
+from upshift.worker.proc import Consumed
 from upshift.worker.strays import kill_strays
 
-Exited = Callable[[int, int, float], None]
-"""Takes a process id, its wait status, and the seconds of CPU time that it used."""
+Exited = Callable[[int, int, Consumed], None]
+"""Takes a process id, its wait status, and what it has consumed."""
 
 
 class Spare(NamedTuple):
@@ -87,14 +88,17 @@ class Nursery:
         """Whether there is a spare."""
         return bool(self._spares)
 
-    def __call__(self, spec: TaskSpec, bounds: Confinement) -> Born:
+    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Born:
         """Give the task to a spare; there must be one."""
         born, orders = self._spares.popleft()
         self._taken.add(born.pid)
         order = json.dumps({"spec": encode(spec), "bounds": encode(bounds)}).encode()
-        with open(orders, "wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
-            while order:  # a spare that was killed meanwhile: its exit is told by itself
-                order = order[pipe.write(order) or 0 :]
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as connection,
+            contextlib.suppress(BrokenPipeError, ConnectionResetError),
+        ):  # a spare that was killed meanwhile: its exit is told by itself
+            sent = socket.send_fds(connection, [order], held) if held else 0
+            connection.sendall(order[sent:])
         return born
 
     def close(self) -> None:
@@ -143,16 +147,16 @@ class Nursery:
             self._spares.append(Spare(born, orders))
             self._changed()
         elif message["event"] == "exit":
-            self._ended(message["pid"], message["status"], message["cpu"])
+            self._ended(message["pid"], message["status"], Consumed(*message["consumed"]))
         elif message["event"] == "unsafe":
             self._asked -= 1
             self.unsafe = message["why"]
             self._changed()
 
-    def _ended(self, pid: int, status: int, cpu: float) -> None:
+    def _ended(self, pid: int, status: int, consumed: Consumed) -> None:
         if pid in self._taken:
             self._taken.discard(pid)
-            self._exited(pid, status, cpu)
+            self._exited(pid, status, consumed)
             return
         for spare in self._spares:  # it was killed before it had a task
             if spare.born.pid == pid:
@@ -172,7 +176,7 @@ class Nursery:
         self._taken.clear()
         kill_strays(self._kin())
         for pid, status, usage in ends:
-            self._exited(pid, status, usage.ru_utime + usage.ru_stime)
+            self._exited(pid, status, Consumed.of(usage))
         self._start()
         for message in self._opened:
             self._say(message)

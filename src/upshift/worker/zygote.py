@@ -3,10 +3,11 @@
 A fork copies every page that parent or child write to afterwards, so whoever is forked from often
 had better be small and idle. That is why the fork server does not fork itself: it asks its zygote,
 which forks a *spare* ahead of time. A spare is a step process without a task: it has done whatever
-can be done before one is known, and waits at the end of a pipe for its spec.
+can be done before one is known, and waits at the end of a socket for its spec, and for the locks of the
+devices that it was granted.
 
 The socket to the fork server takes ``open`` (a store), ``preload`` and ``fork``; it gives ``spare``
-(with the other ends of its pipes), ``exit`` and ``unsafe``.
+(with the other ends of its pipes and its socket), ``exit`` and ``unsafe``.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ from upshift.worker.randomness import Randomness
 from upshift.worker.step import Outcome, Seen
 from upshift.worker.strays import kill_strays
 from upshift.worker.streams import own_streams
+
+MOST_HELD = 250
+"""Descriptors that come with an order, at most; the kernel stops at 253 (``SCM_MAX_FD``)."""
 
 
 def main(connection: socket.socket) -> NoReturn:
@@ -107,11 +111,11 @@ class Zygote:
                     break
                 if pid in self._live:
                     self._live.discard(pid)
-                    ended.append((pid, status, usage.ru_utime + usage.ru_stime))
+                    ended.append((pid, status, proc.Consumed.of(usage)))
         if ended:
             kill_strays(self._live)
-        for pid, status, cpu in ended:
-            self._tell({"event": "exit", "pid": pid, "status": status, "cpu": cpu})
+        for pid, status, consumed in ended:
+            self._tell({"event": "exit", "pid": pid, "status": status, "consumed": consumed})
 
     def _preload(self, message: Mapping[str, Any]) -> None:
         """Import the user's module, so that step processes have it. If that fails, they tell why."""
@@ -134,7 +138,7 @@ class Zygote:
         log, log_end = os.pipe()
         messages, messages_end = os.pipe()
         seen, seen_end = os.pipe()
-        orders_end, orders = os.pipe()
+        orders_end, orders = (end.detach() for end in socket.socketpair())
         parent = os.getpid()
         try:
             with warnings.catch_warnings():
@@ -168,9 +172,7 @@ class Zygote:
             os.dup2(log, 2)
             os.close(log)
             own_streams()
-            with open(orders, "rb", buffering=0) as pipe:
-                order = pipe.readall()
-            if order:
+            if order := _order(orders):
                 self._be_step(order, seen, messages)
         except OSError as error:
             step.refuse(messages, error)
@@ -192,6 +194,19 @@ class Zygote:
             messages=messages,
             randomness=self._randomness,
         )
+
+
+def _order(orders: int) -> bytes:
+    """What a spare is told to do; empty: nothing any more.
+
+    The descriptors that come with it stay open, here and in what this process starts: they hold its devices.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as connection:
+        order, _, _, _ = socket.recv_fds(connection, PACKET, MOST_HELD)
+        parts = [order]
+        while parts[-1]:
+            parts.append(connection.recv(PACKET))
+    return b"".join(parts)
 
 
 def _rehearse() -> None:
