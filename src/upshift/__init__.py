@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     )
     from upshift.store.external import External
     from upshift.store.history import Run, get_run, list_runs
+    from upshift.worker.cards import HTML
     from upshift.worker.context import current
+    from upshift.worker.metrics import log
 
 __all__ = [
     "BackendError",
@@ -51,6 +53,7 @@ __all__ = [
     "DockerSettings",
     "External",
     "GraphError",
+    "HTML",
     "LoadError",
     "MissingExtra",
     "NotFound",
@@ -73,6 +76,7 @@ __all__ = [
     "current",
     "get_run",
     "list_runs",
+    "log",
     "pipeline",
     "resources",
     "resume",
@@ -85,6 +89,7 @@ __all__ = [
 _HOMES = {
     "DockerSettings": "upshift.config.docker",
     "External": "upshift.store.external",
+    "HTML": "upshift.worker.cards",
     "Pipeline": "upshift.authoring.pipelines",
     "ResourceSettings": "upshift.config.resources",
     "Retry": "upshift.config.retry",
@@ -93,6 +98,7 @@ _HOMES = {
     "current": "upshift.worker.context",
     "get_run": "upshift.store.history",
     "list_runs": "upshift.store.history",
+    "log": "upshift.worker.metrics",
     "pipeline": "upshift.authoring.pipelines",
     "resources": "upshift.authoring.decorators",
     "resume": "upshift.authoring.resume",

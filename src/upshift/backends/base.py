@@ -19,6 +19,7 @@ from upshift.config.configuration import Target
 from upshift.config.resources import ResourceSettings
 from upshift.spec.hardware import Hardware
 from upshift.spec.task import TaskSpec
+from upshift.spec.telemetry import MetricValue
 
 Handle = str
 """A backend's own name for a job. It is recorded, and given back to :meth:`Backend.attach`."""
@@ -131,6 +132,15 @@ class LogGrew:
 
 
 @attrs.frozen(kw_only=True)
+class Logged:
+    """Metrics of the attempt have these values now, at a step of its own count; told now and then."""
+
+    handle: Handle
+    values: Mapping[str, MetricValue]
+    step: float | None = None
+
+
+@attrs.frozen(kw_only=True)
 class Ended:
     """The job is over. Only of a step that completed may something still be about to end.
 
@@ -150,7 +160,7 @@ class Ended:
     message: str | None = None
 
 
-Event = Union[Waiting, Started, LogGrew, Ended]
+Event = Union[Waiting, Started, LogGrew, Logged, Ended]
 Sink = Callable[[Event], None]
 """Takes an event from any thread, at once."""
 

@@ -13,7 +13,6 @@ _NAMES = {
     "cleanup_memory": "A step's memory ends with its process. Inside a step: gc.collect().",
     "gpu_profile": "CPU time and memory of every step are recorded: upshift show.",
     "kubernetes": _HERE,
-    "log": "Print it in the step: upshift logs shows what a step has printed.",
     "parallel": "STEP.map(items) runs one task for each item.",
     "run_with_accelerate": _LAUNCHER.format(command='"accelerate", "launch"'),
     "run_with_torchrun": _LAUNCHER.format(command='"torchrun"'),

@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from upshift.backends.base import Ended, Event, Job, LogGrew, Started, Waiting
+from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Started, Waiting
 from upshift.engine.attempts import Attempt, Verdict, judge
 from upshift.engine.follow import LogReader
 from upshift.engine.journal import over
@@ -297,6 +297,8 @@ class Driver:
                 self._tell_running(attempt)
         elif isinstance(event, LogGrew):
             self._journal.printed(attempt, size=event.size)
+        elif isinstance(event, Logged):
+            self._journal.logged(attempt, event.values, event.step)
         elif isinstance(event, Waiting):
             self._journal.notice(event.why, attempt.task_id)
 

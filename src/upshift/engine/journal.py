@@ -15,12 +15,13 @@ So all that a lost batch costs is a second look.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from upshift.engine.attempts import Attempt, Verdict
 from upshift.engine.tasks import PENDING, RUNNING, NodeState, Task
 from upshift.report.progress import Progress, TaskChange
 from upshift.spec.task import TaskId
+from upshift.spec.telemetry import MetricValue
 from upshift.store.catalog import AttemptRow, Catalog, TaskRow
 
 
@@ -121,6 +122,10 @@ class Journal:
 
         self._news.append(show)
 
+    def logged(self, attempt: Attempt, values: Mapping[str, MetricValue], step: float | None) -> None:
+        """Show the newest values of the attempt's metrics."""
+        self._news.append(lambda: self._progress.logged(attempt.task_id, values, step))
+
     def write(self) -> None:
         """Commit everything that is new, in one transaction, and show it."""
         if self._tasks or self._attempts:
@@ -144,5 +149,6 @@ def over(attempt: Attempt, verdict: Verdict, *, now: float) -> TaskChange:
         seconds=None if started is None else max(0.0, ended - started),
         granted=(result.granted if result else None) or attempt.spec.granted,
         used=result.used if result else None,
+        metrics=result.metrics if result else {},
         failure=verdict.failure,
     )

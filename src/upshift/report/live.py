@@ -17,6 +17,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Mapping
 from typing import TextIO
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from upshift.report.progress import TaskChange
 from upshift.report.streams import Outlet, label
 from upshift.report.tally import Clock, RunTally
 from upshift.spec.task import TaskId
+from upshift.spec.telemetry import MetricValue
 
 PAUSE = 0.1
 """Seconds, at least, between two drawings."""
@@ -127,6 +129,11 @@ class LiveProgress:
                 self._tally.unfinished[str(task)] = [_tame(line) for line in text.split("\n")]
             else:
                 self._tally.unfinished.pop(str(task), None)
+        self._show()
+
+    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None:
+        with self._lock:
+            self._tally.logged(task, values, step)
         self._show()
 
     def run_ended(self, run: str, status: str, seconds: float) -> None:

@@ -119,6 +119,9 @@ def _aside(step: StepTally, status: str) -> Text:
     if status == "skipped" and step.skipped:
         return Text(step.skipped, "dim")
     hardware = brief(step.granted)
+    if step.metrics and status != "pending":
+        shown = Text.assemble(step.metrics, "  ", (hardware, "dim"))
+        return shown if step.over or not step.notice else shown.append(f"  {step.notice}", "yellow")
     if step.over or not step.notice:
         return Text(hardware, "dim")
     if status == "pending" or not hardware:

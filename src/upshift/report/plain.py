@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TextIO
 
 from upshift.report.announcements import Announcer
@@ -12,9 +13,10 @@ from upshift.report.progress import TaskChange
 from upshift.report.streams import Outlet, label
 from upshift.report.tally import Clock, RunTally, StepTally
 from upshift.spec.task import TaskId
+from upshift.spec.telemetry import MetricValue
 
 INTERVAL = 5.0
-"""Seconds, at least, between two lines on how far a mapped step is."""
+"""Seconds, at least, between two lines on how far a step is."""
 
 
 class PlainProgress:
@@ -74,6 +76,12 @@ class PlainProgress:
 
     def unfinished(self, task: TaskId, text: str) -> None:
         """Lines are shown when they have ended."""
+
+    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None:
+        tally, now = self._tally.logged(task, values, step), self._tally.clock()
+        if not tally.mapped and now - self._spoke.get(tally.name, now) >= INTERVAL:
+            self._spoke[tally.name] = now
+            self._say(f"{tally.name}: {tally.metrics}")
 
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         self._say(self._announcer.closing(run, status, seconds))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import attrs
 
 from upshift.spec.hardware import Hardware
 from upshift.spec.task import Failure, TaskId
+from upshift.spec.telemetry import MetricSummary, MetricValue
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +30,8 @@ class TaskChange:
         How long the attempt took, once it is over.
     granted, used
         Records, where known.
+    metrics
+        What it has logged, in short.
     failure
         Why the attempt did not complete.
     skipped
@@ -46,6 +50,7 @@ class TaskChange:
     seconds: float | None = None
     granted: Hardware | None = None
     used: Hardware | None = None
+    metrics: Mapping[str, MetricSummary] = attrs.field(factory=dict)
     failure: Failure | None = None
     skipped: str | None = None
     retry_in: float | None = None
@@ -87,6 +92,9 @@ class Progress(Protocol):
     def unfinished(self, task: TaskId, text: str) -> None:
         """The line that the task has begun, as it stands; several that it draws together; empty: none."""
 
+    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None:
+        """Metrics of the task have these values now, at a step of its own count."""
+
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         """The run is over."""
 
@@ -102,4 +110,5 @@ class Silent:
     def notice(self, text: str, *, task: TaskId | None = None) -> None: ...
     def output(self, task: TaskId, text: str) -> None: ...
     def unfinished(self, task: TaskId, text: str) -> None: ...
+    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None: ...
     def run_ended(self, run: str, status: str, seconds: float) -> None: ...

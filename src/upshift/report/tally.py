@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import islice
 
 import attrs
 
 from upshift.report.progress import TaskChange
 from upshift.spec.hardware import Hardware
+from upshift.spec.task import TaskId
+from upshift.spec.telemetry import MetricValue
+from upshift.store.metric_words import told
 
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
+_METRICS = 6
+"""Metrics that are shown of a step."""
 Clock = Callable[[], float]
 
 
@@ -41,6 +47,8 @@ class StepTally:
         Attempts that failed and were, or will be, repeated.
     skipped
         Why the latest task that was skipped was.
+    metrics
+        What the task that logged last has logged, in words.
     """
 
     name: str
@@ -54,6 +62,7 @@ class StepTally:
     notice: str | None = None
     retries: int = 0
     skipped: str | None = None
+    metrics: str = ""
 
     @property
     def mapped(self) -> bool:
@@ -146,6 +155,9 @@ class RunTally:
             tally.reused += 1
         if change.skipped is not None:
             tally.skipped = change.skipped
+        if change.metrics:
+            newest = {name: summary.last for name, summary in islice(change.metrics.items(), _METRICS)}
+            self.logged(change.task, newest, next(iter(change.metrics.values())).step)
         if change.granted is not None:
             tally.granted = change.granted
         if status == "running":
@@ -157,6 +169,12 @@ class RunTally:
             if index is None and tally.began is not None and change.seconds is not None and not tally.retries:
                 # One task and one attempt: it took as long as its record says, whenever that was told.
                 tally.finished = tally.began + change.seconds
+        return tally
+
+    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> StepTally:
+        """Metrics of a task have these values."""
+        tally = self.step(task.step)
+        tally.metrics = ("" if task.index is None else f"[{task.index}] ") + told(values, step)
         return tally
 
     def step(self, name: str) -> StepTally:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -94,7 +94,9 @@ class Summaries:
     def __bool__(self) -> bool:
         return bool(self._known)
 
-    def add(self, points: Iterable[Sequence[Any]], names: Sequence[Sequence[str]]) -> None:
+    def add(
+        self, points: Iterable[Sequence[Any]], names: Mapping[int, Sequence[str]] | Sequence[Sequence[str]]
+    ) -> None:
         """Further points, in the form and the order that they have in the file.
 
         Parameters

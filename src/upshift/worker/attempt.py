@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import attrs
@@ -14,7 +15,7 @@ import attrs
 from upshift.accelerators.hidden import HIDDEN
 from upshift.config.sizes import format_size
 from upshift.errors import StoreError, UpshiftError
-from upshift.spec import Failure, Hardware, TaskResult, TaskSpec, decode, from_json
+from upshift.spec import Failure, Hardware, MetricValue, TaskResult, TaskSpec, decode, from_json
 from upshift.store import claims
 from upshift.store.edits import Sources
 from upshift.store.serializers import scratch
@@ -22,11 +23,13 @@ from upshift.store.store import Store
 from upshift.worker import cells, proc, stacks
 from upshift.worker.confine import MARKER, Confinement
 from upshift.worker.cpus import CpuSet
+from upshift.worker.ledger import Ledger
 from upshift.worker.limits import HostMemory, MemoryLimit
 from upshift.worker.logs import Log
 from upshift.worker.loop import Loop, Timer
 from upshift.worker.masking import Mask
 from upshift.worker.messages import understood
+from upshift.worker.metrics import BEFORE
 from upshift.worker.sampling import Sampler
 from upshift.worker.step import Outcome, Seen
 
@@ -79,6 +82,9 @@ class Watcher(Protocol):
 
     def log_grew(self, attempt: Attempt, size: int) -> None:
         """The log has this many bytes."""
+
+    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+        """Metrics have these values now, at a step of the caller's own count; told now and then."""
 
     def ended(self, attempt: Attempt, problem: str | None) -> None:
         """The result is in the store; or it is not, because of ``problem``."""
@@ -183,6 +189,13 @@ class Attempt:
             lambda size: self._watcher.log_grew(self, size),
             mask=self._mask,
         )
+        self._ledger = Ledger(
+            self._loop,
+            self._store.metrics_path(task, number),
+            self._store.cards_path(task, number),
+            mask=self._mask,
+            news=lambda step, values: self._watcher.logged(self, step, values),
+        )
         self._sampler = Sampler(self._loop, self.pid, self._store.series_path(task, number), baseline)
         if self._memory is not None:
             self._memory.watch(self._loop, self.pid, baseline, self._kill)
@@ -222,18 +235,31 @@ class Attempt:
             os.killpg(self.pid, number)
 
     def _hear(self) -> None:
+        self._listen()
+
+    def _listen(self) -> bool:
+        """Take what one read gives; False if that was nothing."""
         try:
             data = os.read(self._messages, 1 << 16)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._deafen()
-            return
-        self._heard += data
-        *lines, self._heard = self._heard.split(b"\n")
-        for line in lines:
-            kind, content = understood(line)
-            getattr(self, f"_told_{kind}")(content)
+            return False
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        for logs, group in groupby(lines, key=lambda line: line.startswith(BEFORE)):
+            if self._over:  # what comes after the outcome is of a thread or a process that goes on
+                break
+            if logs:
+                self._ledger.logged(list(group))
+                continue
+            for line in group:
+                for kind, content in understood(line):
+                    getattr(self, f"_told_{kind}")(content)
+        return True
+
+    def _told_card(self, content: Mapping[str, Any]) -> None:
+        self._ledger.shown(content)
 
     def _told_outcome(self, content: Mapping[str, Any]) -> None:
         self._outcome = decode(Outcome, content)
@@ -261,11 +287,8 @@ class Attempt:
 
     def exited(self, status: int, cpu_seconds: float) -> None:
         """The process has ended with this wait status, and nothing that it started runs."""
-        while not self._over and self._messages >= 0:  # the pipe may hold more than one read gives
-            before = len(self._heard), self._outcome
-            self._hear()
-            if (len(self._heard), self._outcome) == before:
-                break
+        while not self._over and self._messages >= 0 and self._listen():
+            continue  # the pipe may hold more than one read gives
         if not self._over:
             self._finish(os.waitstatus_to_exitcode(status), cpu_seconds)
         self._exiting.cancel()
@@ -339,6 +362,8 @@ class Attempt:
             seen=seen,
             used=self._sampler.record(seconds=seconds, cpu_seconds=cpu_seconds, peak=peak),
             log_bytes=self._log.size,
+            metrics=self._ledger.close(),
+            cards=tuple(self._ledger.cards),
             key=spec.key,
             degraded=spec.degraded,
         )

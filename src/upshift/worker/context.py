@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
 from upshift.spec.hardware import Hardware
 from upshift.spec.task import TaskSpec
+
+if TYPE_CHECKING:
+    from upshift.worker.cards import Cards
 
 
 @attrs.frozen(kw_only=True)
@@ -56,6 +61,13 @@ class CurrentTask:
 
     def __repr__(self) -> str:
         return repr(self._value)
+
+    @property
+    def card(self) -> Cards:
+        """What the step has to show in the report: ``upshift.current.card.append(figure)``."""
+        from upshift.worker.cards import cards
+
+        return cards
 
     def leave(self) -> None:
         """This process works for no task any more."""

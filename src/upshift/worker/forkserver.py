@@ -35,7 +35,7 @@ import attrs
 
 from upshift.config.home import home
 from upshift.errors import UpshiftError
-from upshift.spec import TaskId, TaskSpec
+from upshift.spec import MetricValue, TaskId, TaskSpec
 from upshift.store import claims
 from upshift.store.serializers import scratch
 from upshift.store.store import Store, open_store
@@ -268,6 +268,10 @@ class ForkServer:
 
     def log_grew(self, attempt: Attempt, size: int) -> None:
         self._tell({"event": "log", "handle": self._handle(attempt), "size": size}, droppable=True)
+
+    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+        news = {"event": "logged", "handle": self._handle(attempt), "step": step, "values": values}
+        self._tell(news, droppable=True)
 
     def ended(self, attempt: Attempt, problem: str | None) -> None:
         self._tell({"event": "ended", "handle": self._handle(attempt), "problem": problem})

@@ -5,6 +5,7 @@ The supervisor keeps it, so that nothing is lost when the step is killed a momen
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -16,6 +17,8 @@ import attrs
 from upshift.spec import Card, Framework, encode
 
 _KINDS = {Card: "card", Framework: "framework"}
+KINDS = ("outcome", *_KINDS.values())
+"""What a line may be about, but for what is logged: that is taken as it is."""
 PIPE_BUF = 4096
 """Bytes that ``write(2)`` puts into a pipe as a whole, whoever else writes to it (``limits.h`` of Linux)."""
 
@@ -92,7 +95,8 @@ channel = Channel()
 os.register_at_fork(after_in_child=channel.forked)
 
 
-def understood(line: bytes) -> tuple[str, Any]:
-    """Kind and content of a line."""
-    ((kind, content),) = json.loads(line).items()
-    return kind, content
+def understood(line: bytes) -> list[tuple[str, Any]]:
+    """Kind and content of a line; nothing, if it is none of these: a step may write to any descriptor."""
+    with contextlib.suppress(ValueError, AttributeError):
+        return [(kind, content) for kind, content in json.loads(line).items() if kind in KINDS]
+    return []

@@ -30,6 +30,7 @@ from upshift.spec.calls import bind
 from upshift.store import artifacts
 from upshift.store.store import Store
 from upshift.worker import cells, proc, promises, shadowing, stacks, usercode
+from upshift.worker.cards import cards
 from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
 from upshift.worker.copies import Copies
@@ -100,6 +101,7 @@ def run(
     before, began = proc.own_memory(), proc.own_consumption()
     current.enter(spec)
     channel.open(messages)
+    cards.open(store, [bounds.environment[name] for name in spec.secrets])
     seen = Seen(cpu_count=len(os.sched_getaffinity(0)), memory=memory_limit(bounds, host_memory))
     _send(sightings, seen)
     os.set_blocking(sightings, False)
@@ -284,10 +286,12 @@ def _save(
         )
     tell(promises.remarks(function, str(spec.task), values))
     tell(_remarks_on_secrets(spec, values))
-    return {
+    saved = {
         output.name: artifacts.save(item, store, by_item=output.by_item, name=_called(output.name))
         for output, item in zip(outputs, values, strict=True)
     }
+    cards.show_returned(spec.task.step, list(saved), values)
+    return saved
 
 
 def _remarks_on_secrets(spec: TaskSpec, values: tuple[object, ...]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from upshift.spec import TaskId, TaskSpec
+from upshift.spec import MetricValue, TaskId, TaskSpec
 from upshift.store.edits import RECORD, Sources
 from upshift.store.store import Store
 from upshift.worker.attempt import Attempt, Starter, Watcher
@@ -132,6 +132,9 @@ class Supervisor:
 
     def log_grew(self, attempt: Attempt, size: int) -> None:
         self._watcher.log_grew(attempt, size)
+
+    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+        self._watcher.logged(attempt, step, values)
 
     def ended(self, attempt: Attempt, problem: str | None) -> None:
         del self.attempts[attempt.spec.task, attempt.spec.attempt]

@@ -20,7 +20,6 @@ TO_COME = [
     "cleanup_memory",
     "gpu_profile",
     "kubernetes",
-    "log",
     "parallel",
     "run_with_accelerate",
     "run_with_torchrun",

@@ -19,7 +19,7 @@ from upshift.engine import RunOptions, execute
 from upshift.engine.driver import Driver
 from upshift.graph import Collection, Constant, FromStep, Graph, Node, Source, StepDefinition
 from upshift.report.progress import TaskChange
-from upshift.spec import Code, EntryPoint, TaskId
+from upshift.spec import Code, EntryPoint, MetricValue, TaskId
 from upshift.store import artifacts
 from upshift.store.catalog import Catalog, open_catalog
 from upshift.store.history import Run, get_run
@@ -95,6 +95,9 @@ class Watcher:
 
     def output(self, task: TaskId, text: str) -> None:
         self.printed.append((str(task), text))
+
+    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None:
+        """Not of interest here."""
 
     def unfinished(self, task: TaskId, text: str) -> None:
         self.unended.append((str(task), text))

@@ -13,6 +13,7 @@ from upshift.backends.base import (
     Ended,
     Handle,
     Job,
+    Logged,
     LogGrew,
     Offer,
     Shortfall,
@@ -213,6 +214,8 @@ class LocalBackend:
             self._sink(Started(handle=handle, node=self._host["host"]))
         elif kind == "log":
             self._sink(LogGrew(handle=handle, size=message["size"]))
+        elif kind == "logged":
+            self._sink(Logged(handle=handle, values=message["values"], step=message["step"]))
         elif kind == "ended":
             with self._changed:
                 self._running.pop(handle, None)

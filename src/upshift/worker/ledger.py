@@ -1,0 +1,166 @@
+"""What a step logs and shows, written down by its supervisor as it comes, so that it survives the step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from upshift.spec import Card, MetricSummary, decode, to_json
+from upshift.store import metrics
+from upshift.store.files import write_all
+from upshift.store.metrics import Summaries
+from upshift.worker.loop import Loop, Timer
+from upshift.worker.masking import Mask
+from upshift.worker.metrics import AFTER, BEFORE, BETWEEN
+
+QUIET = 0.25
+"""Seconds between two notices that metrics have new values."""
+SHOWN = 6
+"""Metrics that a notice tells of."""
+_KNOWN = 1000
+"""Sets of names whose header is remembered."""
+
+
+class Ledger:
+    """Files of an attempt's metrics and cards, and what is known of them in short.
+
+    When a file cannot be written (the disk is full), the step goes on, and the file ends there.
+
+    Parameters
+    ----------
+    loop
+        For notices, which come at most every :data:`QUIET` seconds.
+    metrics_path, cards_path
+        The files; they are only there if there is something in them.
+    mask
+        Of the step's secrets: texts are masked.
+    news
+        Told the step and the newest values of the first metrics, by name.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        metrics_path: Path,
+        cards_path: Path,
+        *,
+        mask: Mask | None,
+        news: Callable[[float | None, Mapping[str, Any]], None],
+    ) -> None:
+        self.cards: list[Card] = []
+        self._loop = loop
+        self._mask = mask
+        self._news = news
+        self._origin = time.monotonic()
+        self._points = _File(metrics_path)
+        self._cards = _File(cards_path)
+        self._summaries = Summaries()
+        self._numbers: dict[bytes, int] = {}
+        self._names: dict[int, list[str]] = {}
+        self._heads = 0
+        self._step: float | None = None
+        self._pause: Timer | None = None
+        self._stale = False
+
+    def logged(self, lines: list[bytes]) -> None:
+        """Calls of ``upshift.log``, as they were sent; what is no such line is left out."""
+        points: list[bytes] = []
+        for line in lines:
+            names, _, point = line[len(BEFORE) : -len(AFTER)].partition(BETWEEN)
+            at, _, rest = point[1:].partition(b",")
+            with contextlib.suppress(ValueError):  # somebody else has written to the pipe
+                number = self._numbers.get(names)
+                if number is None:
+                    self._keep(points)
+                    points = []
+                    number = self._head(names)
+                points.append(b"[%d,%.3f,%s" % (number, float(at) - self._origin, rest))
+        self._keep(points)
+        self._tell()
+
+    def shown(self, content: Mapping[str, Any]) -> None:
+        """A card, as it was sent."""
+        card = decode(Card, content)
+        card = attrs.evolve(card, at=round(max(0.0, card.at - self._origin), 3))
+        self.cards.append(card)
+        self._cards.append(to_json(card) + b"\n")
+
+    def close(self) -> Mapping[str, MetricSummary]:
+        """Nothing more comes. Gives the metrics in short, by name."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._points.close()
+        self._cards.close()
+        return self._summaries.by_name()
+
+    def _head(self, text: bytes) -> int:
+        """The number of a set of names that is new."""
+        names = [self._mask.text(name) if self._mask else name for name in json.loads(text)]
+        if len(self._numbers) == _KNOWN:
+            self._numbers.clear()
+            self._names.clear()
+        self._points.append(metrics.header(names))
+        number = self._numbers[text] = self._heads
+        self._names[number] = names
+        self._heads += 1
+        return number
+
+    def _keep(self, points: list[bytes]) -> None:
+        with contextlib.suppress(ValueError):
+            parsed = json.loads(b"[" + b",".join(points) + b"]")
+            if self._mask is not None:
+                for place, point in enumerate(parsed):
+                    if any(type(value) is str for value in point):
+                        parsed[place] = [self._masked(value) for value in point]
+                        points[place] = json.dumps(parsed[place], separators=(",", ":")).encode()
+            if parsed:
+                self._points.append(b"\n".join(points) + b"\n")
+                self._summaries.add(parsed, self._names)
+                self._step = parsed[-1][2]
+                self._stale = True
+
+    def _masked(self, value: Any) -> Any:
+        return self._mask.text(value) if self._mask and type(value) is str else value
+
+    def _tell(self) -> None:
+        if self._pause is None and self._stale:
+            self._stale = False
+            self._pause = self._loop.after(QUIET, self._rested)
+            known = self._summaries.by_name(SHOWN)
+            self._news(self._step, {name: summary.last for name, summary in known.items()})
+
+    def _rested(self) -> None:
+        self._pause = None
+        self._tell()
+
+
+class _File:
+    """Grows at its end, by whole lines; made when there is the first one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._full = False
+
+    def append(self, lines: bytes) -> None:
+        if self._full:
+            return
+        try:
+            if self._descriptor is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._descriptor = os.open(self._path, flags, 0o644)
+            write_all(self._descriptor, memoryview(lines))
+        except OSError:
+            self._full = True
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
