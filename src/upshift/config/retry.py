@@ -67,6 +67,14 @@ class Retry:
         Causes that are worth another attempt; all of them by default. One of
         ``user-error``, ``out-of-memory``, ``timeout``, ``preempted``, ``hang``, ``hardware``,
         ``infrastructure``.
+    memory_factor
+        After an attempt that ran out of memory the next one asks for so many times as much, as far as
+        there is any.
+
+    Raises
+    ------
+    SettingsError
+        A field is unknown, its value makes no sense, or it could never matter.
     """
 
     times: int = attrs.field(default=0, converter=_number(0, whole=True))
@@ -74,6 +82,20 @@ class Retry:
     backoff: float = attrs.field(default=2.0, converter=_number(1))
     max_delay: float = attrs.field(default=300.0, converter=_number(0))
     on: tuple[str, ...] = attrs.field(default=RETRYABLE, converter=_reasons)
+    memory_factor: float = attrs.field(default=1.0, converter=_number(1))
+
+    def __attrs_post_init__(self) -> None:
+        if self.memory_factor > 1 and (not self.times or "out-of-memory" not in self.on):
+            why = (
+                "times=0 means no further attempt"
+                if not self.times
+                else f"on={list(self.on)!r} leaves it out"
+            )
+            raise SettingsError(
+                f"Retry: memory_factor={self.memory_factor:g} could never matter: {why}",
+                where=user_location(),
+                fix='Set times, and keep "out-of-memory" among on.',
+            )
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after this many failed attempts."""

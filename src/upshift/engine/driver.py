@@ -26,6 +26,7 @@ from upshift.engine.follow import LogReader
 from upshift.engine.journal import over
 from upshift.engine.keys import debugged_key
 from upshift.engine.places import Place, Terms
+from upshift.engine.raising import with_more_memory
 from upshift.engine.reuse import Hit, intact
 from upshift.engine.skipping import why_skipped
 from upshift.engine.stopping import Command, stopping_line
@@ -337,13 +338,22 @@ class Driver:
         task.failures += 1
         again = retry.again(failure.reason, task.failures) and not self._work.is_debugged(task)
         if self._stopping is None and again:
-            pause = retry.pause(task.failures)
+            pause, change = retry.pause(task.failures), None
+            if failure.memory is not None and retry.memory_factor > 1:
+                terms = self._work.terms_of(task)
+                task.terms, change = with_more_memory(
+                    terms,
+                    terms.request or task.node.definition.request,
+                    reached=failure.memory,
+                    factor=retry.memory_factor,
+                )
             self._changes[task] = attrs.evolve(
                 over(attempt, verdict, now=now),
                 status=PENDING,
                 retry_in=pause,
                 retry=task.failures,
                 retries=retry.times,
+                retry_with=change,
             )
             self._walk.again(task)
             self._retries += 1

@@ -147,6 +147,7 @@ def over(attempt: Attempt, verdict: Verdict, *, now: float) -> TaskChange:
         status=verdict.status,
         attempt=attempt.number,
         seconds=None if started is None else max(0.0, ended - started),
+        asked=result.asked if result else None,
         granted=(result.granted if result else None) or attempt.spec.granted,
         used=result.used if result else None,
         metrics=result.metrics if result else {},

@@ -57,6 +57,8 @@ class Terms:
         Whether it gets all that it asks for, or does not run.
     shortfalls
         What it does not get.
+    request
+        What it asks for, where that is not what its definition says.
     """
 
     place: Place
@@ -64,6 +66,7 @@ class Terms:
     need: Need
     strict: bool
     shortfalls: tuple[Shortfall, ...] = ()
+    request: ResourceSettings | None = None
 
     @property
     def degraded(self) -> bool:

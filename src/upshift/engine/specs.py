@@ -84,7 +84,7 @@ class Specs:
             backend=terms.place.backend.name,
             inputs=inputs,
             outputs=outputs,
-            request=definition.request,
+            request=terms.request or definition.request,
             granted=terms.granted,
             timeout=definition.timeout,
             environment=definition.environment,

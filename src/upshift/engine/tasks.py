@@ -9,6 +9,7 @@ from upshift.spec.artifact import Artifact, Value
 from upshift.spec.task import Failure
 
 if TYPE_CHECKING:
+    from upshift.engine.places import Terms
     from upshift.graph import Expansion, Node, StepDefinition
 
 PENDING = "pending"
@@ -55,6 +56,8 @@ class Task:
         How often a task of lower priority was started while this one waited for room.
     attempts, failures
         Number of the last attempt; how many of them failed, as far as retries are concerned.
+    terms
+        What its next attempt gets instead of what its step gets; None: that.
     key, cached, cache_reason, origin
         As in the catalog's row.
     """
@@ -75,6 +78,7 @@ class Task:
         "redone_for",
         "rounds",
         "status",
+        "terms",
         "waiting",
     )
 
@@ -91,6 +95,7 @@ class Task:
         self.overtaken = 0
         self.attempts = 0
         self.failures = 0
+        self.terms: Terms | None = None
         self.key: str | None = None
         self.cached = False
         self.cache_reason: str | None = None

@@ -49,4 +49,6 @@ class Work:
         """What a task gets."""
         if self.debugged is not None and self.debugged.holds(task):
             return self.debugged.terms
+        if task.terms is not None:
+            return task.terms
         return self.terms[task.node.node.step]

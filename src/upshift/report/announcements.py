@@ -99,6 +99,7 @@ def _retry(change: TaskChange, pause: float) -> str:
         what += f" ({failure.reason}): {failure.message.partition(chr(10))[0]}"
         what += f" ({failure.where})" if failure.where else ""
     when = f" in {delay(pause)}" if pause > 0 else ""
+    when += f" with {change.retry_with}" if change.retry_with else ""
     return f"{what}; trying again{when} ({change.retry} of {change.retries})"
 
 

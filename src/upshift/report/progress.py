@@ -28,7 +28,7 @@ class TaskChange:
         Whether the result is that of an earlier run.
     seconds
         How long the attempt took, once it is over.
-    granted, used
+    asked, granted, used
         Records, where known.
     metrics
         What it has logged, in short.
@@ -41,6 +41,8 @@ class TaskChange:
         pending then.
     retry, retries
         Which retry that will be, from 1, and how many the step has.
+    retry_with
+        What is different then, in words: ``2 GB of memory``.
     """
 
     task: TaskId
@@ -48,6 +50,7 @@ class TaskChange:
     attempt: int = 0
     cached: bool = False
     seconds: float | None = None
+    asked: Hardware | None = None
     granted: Hardware | None = None
     used: Hardware | None = None
     metrics: Mapping[str, MetricSummary] = attrs.field(factory=dict)
@@ -56,6 +59,7 @@ class TaskChange:
     retry_in: float | None = None
     retry: int = 0
     retries: int = 0
+    retry_with: str | None = None
 
     @property
     def attempt_failed(self) -> bool:

@@ -189,6 +189,8 @@ class Failure:
         What to do about it.
     lost
         Digests of inputs that could not be read: whoever made them has to run again.
+    memory
+        Bytes of host memory that it had when it ran out of it; None: it ran out of something else.
     """
 
     reason: str
@@ -197,6 +199,7 @@ class Failure:
     where: str | None = None
     fix: str | None = None
     lost: tuple[str, ...] = ()
+    memory: int | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -6,9 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import attrs
 
@@ -30,8 +30,13 @@ from upshift.worker.loop import Loop, Timer
 from upshift.worker.masking import Mask
 from upshift.worker.messages import understood
 from upshift.worker.metrics import BEFORE
-from upshift.worker.sampling import Sampler
+from upshift.worker.proc import Consumed
+from upshift.worker.sampling import INTERVAL, Node, Sampler
 from upshift.worker.step import Outcome, Seen
+
+if TYPE_CHECKING:
+    from upshift.worker.accelerators import Accelerators
+    from upshift.worker.gpu_usage import GpuUsage
 
 ENFORCED = "supervisor"
 """Value of ``granted.details["enforced_by"]`` where it is for the supervisor to limit the step."""
@@ -115,6 +120,8 @@ class Attempt:
         cpus: CpuSet,
         host: Mapping[str, str],
         host_memory: HostMemory,
+        node: Node,
+        accelerators: Callable[[], Accelerators],
         supervisor: str,
         secrets: Mapping[str, str],
         sources: Sources,
@@ -127,6 +134,8 @@ class Attempt:
         self._cpus = cpus
         self._host = host
         self._host_memory = host_memory
+        self._node = node
+        self._accelerators = accelerators
         self._sources = sources
         self._stopping: _Stop | None = None
         self._outcome: Outcome | None = None
@@ -157,7 +166,8 @@ class Attempt:
             environment |= HIDDEN
         memory = cpus = threads = None
         if granted is not None and granted.details.get("enforced_by") == ENFORCED:
-            memory = MemoryLimit(granted.memory) if granted.memory is not None else None
+            if granted.memory is not None:
+                memory = MemoryLimit(granted.memory, asked=spec.request.memory)
             if granted.cpu_count is not None:
                 cpus = self._cpus.take(granted.cpu_count)
                 threads = len(cpus)
@@ -196,12 +206,32 @@ class Attempt:
             mask=self._mask,
             news=lambda step, values: self._watcher.logged(self, step, values),
         )
-        self._sampler = Sampler(self._loop, self.pid, self._store.series_path(task, number), baseline)
+        self._sampler = Sampler(
+            self._loop,
+            self.spec,
+            self._store,
+            pid=self.pid,
+            baseline=baseline,
+            started=self._started,
+            node=self._node,
+            gpus=self._gpu_usage(),
+            tell=self._log.remark,
+            stop=self._idle,
+        )
         if self._memory is not None:
             self._memory.watch(self._loop, self.pid, baseline, self._kill)
         if self.spec.timeout is not None:
             self._timers.append(self._loop.after(self.spec.timeout, self._timed_out))
         self._watcher.started(self)
+
+    def _gpu_usage(self) -> GpuUsage | None:
+        granted = self.spec.granted
+        devices = [gpu for gpu in (granted.gpus if granted else None) or () if gpu.uuid is not None]
+        if not devices:
+            return None
+        from upshift.worker.gpu_usage import GpuUsage  # what no task needs is not imported
+
+        return GpuUsage(devices, self._accelerators(), interval=self.spec.profile or INTERVAL)
 
     # -- while it runs ----------------------------------------------------------------------------
 
@@ -215,6 +245,9 @@ class Attempt:
             message=f"the step was still running after {self.spec.timeout:g} s",
             fix="Give it more time (timeout=…), or less to do.",
         )
+        self._stop("failed", failure, self.spec.grace)
+
+    def _idle(self, failure: Failure) -> None:
         self._stop("failed", failure, self.spec.grace)
 
     def _stop(self, status: str, failure: Failure, grace: float) -> None:
@@ -285,12 +318,12 @@ class Attempt:
 
     # -- ending -----------------------------------------------------------------------------------
 
-    def exited(self, status: int, cpu_seconds: float) -> None:
+    def exited(self, status: int, consumed: Consumed) -> None:
         """The process has ended with this wait status, and nothing that it started runs."""
         while not self._over and self._messages >= 0 and self._listen():
             continue  # the pipe may hold more than one read gives
         if not self._over:
-            self._finish(os.waitstatus_to_exitcode(status), cpu_seconds)
+            self._finish(os.waitstatus_to_exitcode(status), consumed)
         self._exiting.cancel()
         self._deafen()
         self._release()
@@ -298,19 +331,19 @@ class Attempt:
     def _complete(self) -> None:
         assert self._outcome is not None
         self._exiting = self._loop.after(EXITING, self._kill)
-        self._finish(0, self._outcome.cpu_seconds)
+        self._finish(0, self._outcome.consumed)
 
-    def _finish(self, code: int, cpu_seconds: float) -> None:
+    def _finish(self, code: int, consumed: Consumed) -> None:
         self._over = True
         self._log.close()
-        self._sampler.stop()
+        self._sampler.close()
         for timer in self._timers:
             timer.cancel()
         self._cpus.give_back(self._bound_cpus)
         peak = self._outcome.peak if self._outcome else None
         verdict = self._memory.verdict(peak) if self._memory else None
         peak = self._memory.reached(peak) if self._memory else peak
-        result = self._result(code, verdict, cpu_seconds, peak)
+        result = self._result(code, verdict, consumed, peak)
         problem = None
         try:
             if not self._store.create_result(result):
@@ -326,7 +359,7 @@ class Attempt:
             self._memory.close()
             self._host_memory.killed()  # what the kernel killed in this group says nothing of the host
 
-    def _result(self, code: int, verdict: Failure | None, cpu_seconds: float, peak: int | None) -> TaskResult:
+    def _result(self, code: int, verdict: Failure | None, consumed: Consumed, peak: int | None) -> TaskResult:
         spec = self.spec
         outputs: Mapping[str, Any] = {}
         failure, status = verdict, "failed"
@@ -360,7 +393,7 @@ class Attempt:
             asked=Hardware.asked(spec.request),
             granted=self._granted(),
             seen=seen,
-            used=self._sampler.record(seconds=seconds, cpu_seconds=cpu_seconds, peak=peak),
+            used=self._sampler.record(seconds=seconds, consumed=consumed, peak=peak),
             log_bytes=self._log.size,
             metrics=self._ledger.close(),
             cards=tuple(self._ledger.cards),
@@ -391,9 +424,10 @@ class Attempt:
         if -code == signal.SIGKILL and self._memory is None and self._host_memory.killed():
             return Failure(
                 reason="out-of-memory",
-                message="this machine ran out of memory, and the kernel killed the step",
-                fix=f"It has {format_size(proc.host_memory())}. Ask for what the step needs (memory=…), "
-                "so that fewer steps run at once.",
+                message=f"this machine, which has {format_size(proc.host_memory())}, ran out of memory, and "
+                f"the kernel killed the step, which had {format_size(self._sampler.memory_peak)} or more",
+                fix="Ask for what the step needs (memory=…), so that fewer steps run at once.",
+                memory=self._sampler.memory_peak or None,
             )
         if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             return Failure(

@@ -40,10 +40,18 @@ class MemoryLimit:
     second, and the peak once more at the end; mapped inputs do not count. What the watchdog cannot
     see: memory that was taken and given back between two looks by a process other than the step's
     own.
+
+    Parameters
+    ----------
+    limit
+        Bytes.
+    asked
+        Bytes that were asked for, where those are more than are granted.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, asked: int | None = None) -> None:
         self.limit = limit
+        self._asked = limit if asked is None else asked
         self.exceeded: int | None = None
         name = f"upshift-{os.getpid()}-{next(_numbers)}"
         self._group = None if os.environ.get(DISABLE) else cgroups.create(name, limit)
@@ -90,13 +98,15 @@ class MemoryLimit:
             self.exceeded = peak
         if not killed and self.exceeded is None:
             return None
-        reached = (
-            f"it reached {format_size(self.exceeded)}" if self.exceeded else "the kernel stopped it there"
-        )
+        peak = self.exceeded or self.limit
+        reached = f"reached {format_size(peak)}" + ("" if self.exceeded else ", where the kernel stopped it")
+        asked = f"asked for {format_size(self._asked)} of memory"
+        fix = f'Ask for more, for example memory="{_more(peak)}".'
+        if self._asked > self.limit:
+            asked += f", was granted {format_size(self.limit)}"
+            fix = "Run it where there is more memory (--on TARGET), or let it need less."
         return Failure(
-            reason="out-of-memory",
-            message=f"the step asked for {format_size(self.limit)} of memory, and {reached}",
-            fix=f'Ask for more, for example memory="{_more(self.exceeded or self.limit)}".',
+            reason="out-of-memory", message=f"the step {asked}, and {reached}", fix=fix, memory=peak
         )
 
     def reached(self, peak: int | None) -> int | None:

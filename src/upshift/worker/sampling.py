@@ -96,6 +96,11 @@ class Sampler:
         if gpus is None:
             self._remark_on_none()
 
+    @property
+    def memory_peak(self) -> int:
+        """Bytes at most, as far as was seen."""
+        return self._totals.memory_peak
+
     def close(self) -> None:
         """Take a last sample, if there are others and the process still lives, and no further one."""
         self._timer.cancel()
@@ -156,6 +161,7 @@ class Sampler:
         if timeout is None or gpus is None:
             return
         if gpus.idleness.seconds >= timeout:
+            self._idle_timeout = None
             self._stop(gpus.idleness.failure(len(gpus), timeout))
         elif not gpus.known and self._last - self._started >= UNREADABLE:
             self._tell("gpu_idle_timeout is not applied: the GPU does not tell how busy it is")

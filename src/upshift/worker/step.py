@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from upshift.config.sizes import format_size
 from upshift.errors import (
     BlobDamaged,
     BlobMissing,
@@ -323,12 +324,27 @@ def _explain(error: BaseException, spec: TaskSpec) -> Failure:
         text = f"{type(error).__qualname__} (its text cannot be shown)"
     if isinstance(error, SystemExit):
         text = f"the step called sys.exit({error.code!r})"
+    reached = proc.own_memory().high if isinstance(error, MemoryError) else None
     return Failure(
-        reason="out-of-memory" if isinstance(error, MemoryError) else "user-error",
+        reason="user-error" if reached is None else "out-of-memory",
         message=text.rstrip(": "),
+        memory=reached,
         where=where,
         traceback=user_text(error, spec.code.project),
-        fix=_without_terminal(error, spec) or shadowing.advice(error, spec.code.project),
+        fix=_more_memory(reached, spec)
+        or _without_terminal(error, spec)
+        or shadowing.advice(error, spec.code.project),
+    )
+
+
+def _more_memory(reached: int | None, spec: TaskSpec) -> str | None:
+    """What to do about a ``MemoryError``."""
+    if reached is None:
+        return None
+    limit = spec.granted.memory if spec.granted is not None else None
+    of = f" of the {format_size(limit)} that it was granted" if limit is not None else ""
+    return (
+        f"Its process had {format_size(reached)}{of}. Let it need less at once, or ask for more (memory=…)."
     )
 
 

@@ -14,6 +14,8 @@ from upshift.worker.confine import host_facts
 from upshift.worker.cpus import CpuSet
 from upshift.worker.limits import HostMemory
 from upshift.worker.loop import Loop
+from upshift.worker.proc import Consumed
+from upshift.worker.sampling import Node
 
 if TYPE_CHECKING:
     from upshift.worker.accelerators import Accelerators
@@ -38,6 +40,7 @@ class Supervisor:
         self._watcher = watcher
         self._cpus = CpuSet()
         self._kills = HostMemory()
+        self._node = Node()
         self._host = {key: value for key, value in host_facts().items() if key != "memory"}
         self._claimed: set[tuple[str, str]] = set()
         self._sources: dict[tuple[str, str], Sources] = {}
@@ -99,6 +102,8 @@ class Supervisor:
             cpus=self._cpus,
             host=self._host,
             host_memory=self._kills,
+            node=self._node,
+            accelerators=lambda: self.accelerators,
             supervisor=self._name,
             secrets=secrets or {},
             sources=self._sources_of(store, spec.task.run),
@@ -113,11 +118,11 @@ class Supervisor:
             known = self._sources[store.address, run] = Sources({} if record is None else json.loads(record))
         return known
 
-    def exited(self, pid: int, status: int, cpu_seconds: float) -> None:
+    def exited(self, pid: int, status: int, consumed: Consumed) -> None:
         """A step process has ended."""
         attempt = self._by_pid.pop(pid, None)
         if attempt is not None:
-            attempt.exited(status, cpu_seconds)
+            attempt.exited(status, consumed)
 
     def cancel(self, task: TaskId, attempt: int, grace: float) -> None:
         """Stop an attempt, if it still runs."""

@@ -1,0 +1,192 @@
+"""What a step needs, judged by what it asked for and what it used: at most one line.
+
+Nothing is said of a step that ran for less than :data:`LEAST_SECONDS`, nor where all is well:
+
+=====================  ==================================================================================
+is said                where
+=====================  ==================================================================================
+GPUs not used          no GPU, or not all of them, was ever busier than :data:`IDLE` percent
+GPUs used in part      together they were busy for less than :data:`GPU_SHARE` of what was asked for
+all idle               for more than :data:`IDLE_SHARE` of the time
+the data loader        for most of that time about one CPU was at 100 %
+GPU memory             less than :data:`MEMORY_SHARE` of it was used, and an amount was asked for
+memory                 less than :data:`MEMORY_SHARE` of it was used, and 1 GB less; or hardly any was left
+CPUs                   less than :data:`CPU_SHARE` of them, and one CPU less, were used
+=====================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from upshift.config.sizes import format_size
+from upshift.report.human import number
+from upshift.spec.hardware import Device, Hardware
+
+LEAST_SECONDS = 10.0
+"""Seconds that a step has to run to be judged."""
+IDLE = 5.0
+"""Percent: a GPU that was never busier was not used."""
+GPU_SHARE = 0.7
+IDLE_SHARE = 0.2
+MEMORY_SHARE = 0.25
+MEMORY_LEFT = 0.05
+"""Share of the memory that is hardly any, as what is left."""
+MEMORY_WORTH = 1_000_000_000
+"""Bytes that are worth a word."""
+CPU_SHARE = 0.5
+ONE_THREAD = (0.85, 1.25)
+"""CPUs in use, from and to, where one thread works alone."""
+
+Records = Mapping[str, "Hardware | None"]
+"""The four records of an attempt, by name; those that are not known may be missing."""
+
+
+@attrs.frozen
+class Finding:
+    """One thing to say.
+
+    Parameters
+    ----------
+    kind
+        What it is about: the same for tasks of which the same is said with other figures.
+    text
+        In words.
+    """
+
+    kind: str
+    text: str
+
+
+def verdict(records: Records) -> str | None:
+    """What the step needs, from its records; None: there is nothing to say."""
+    return "; ".join(finding.text for finding in findings(records)) or None
+
+
+def findings(records: Records) -> Sequence[Finding]:
+    """Everything that there is to say, what costs most first."""
+    asked, used = records.get("asked"), records.get("used")
+    if asked is None or used is None or (_detail(used, "seconds") or 0.0) < LEAST_SECONDS:
+        return ()
+    return [finding for judge in _JUDGES for finding in judge(asked, used)]
+
+
+class Verdicts:
+    """What is said of the tasks of one step together: of one of them, and of how many it holds."""
+
+    def __init__(self) -> None:
+        self._judged = 0
+        self._alike: dict[tuple[str, ...], int] = {}
+        self._example: dict[tuple[str, ...], tuple[float, str, str]] = {}
+
+    def add(self, task: str, records: Records) -> None:
+        """One more task, or attempt, by its name."""
+        self._judged += 1
+        found = findings(records)
+        if not found:
+            return
+        kinds = tuple(finding.kind for finding in found)
+        self._alike[kinds] = self._alike.get(kinds, 0) + 1
+        used = records["used"]
+        seconds = (_detail(used, "seconds") if used else None) or 0.0
+        if seconds > self._example.get(kinds, (-1.0, "", ""))[0]:
+            self._example[kinds] = seconds, task, "; ".join(finding.text for finding in found)
+
+    def line(self) -> str | None:
+        """What holds for most of them, with the figures of the longest; None: nothing."""
+        if not self._alike:
+            return None
+        kinds = max(self._alike, key=lambda kinds: self._alike[kinds])
+        _, task, text = self._example[kinds]
+        if self._judged == 1:
+            return text
+        return f"{text} ({task}; so did {self._alike[kinds]:,} of {self._judged:,} tasks)"
+
+
+def _of_gpus(asked: Hardware, used: Hardware) -> Iterator[Finding]:
+    gpus, mean = used.gpus or (), _detail(used, "gpu_mean")
+    if not gpus or mean is None:
+        return
+    had = _had(asked, len(gpus))
+    unused = [gpu for gpu in gpus if (peak := _busiest(gpu)) is not None and peak < IDLE]
+    if len(unused) == len(gpus):
+        yield Finding("gpus unused", f"{had}, used none")
+    elif unused:
+        yield Finding(
+            "gpus in part", f"{had}, used {len(gpus) - len(unused)}: nothing ran on {_numbers(unused)}"
+        )
+    elif mean < GPU_SHARE * len(gpus):
+        yield Finding("gpus idle", f"{had}, used {mean:.2f} on average{_idle(used, len(gpus))}")
+
+
+def _idle(used: Hardware, gpus: int) -> str:
+    idle, one_cpu = _detail(used, "gpu_idle") or 0.0, _detail(used, "gpu_idle_cpu_bound") or 0.0
+    if idle < IDLE_SHARE:
+        return ""
+    who = {1: "", 2: "both "}.get(gpus, "all ")
+    why = " while one CPU was at 100 %: the data loader" if one_cpu >= idle / 2 else ""
+    return f"; {100 * idle:.0f} % of the time {who}idle{why}"
+
+
+def _of_gpu_memory(asked: Hardware, used: Hardware) -> Iterator[Finding]:
+    wanted = max((gpu.memory or 0 for gpu in asked.gpus or ()), default=0)
+    peaks = [gpu.details.get("own_memory_peak") for gpu in used.gpus or ()]
+    known = [peak for peak in peaks if peak]
+    if not wanted or not known or len(known) < len(peaks):
+        return
+    if max(known) < MEMORY_SHARE * wanted:
+        yield Finding(
+            "gpu memory", f"asked {format_size(wanted)} of GPU memory, peak {format_size(max(known))}"
+        )
+
+
+def _of_memory(asked: Hardware, used: Hardware) -> Iterator[Finding]:
+    wanted, peak = asked.memory, _detail(used, "memory_peak")
+    if not wanted or peak is None:
+        return
+    text = f"asked {format_size(wanted)}, peak {format_size(peak)}"
+    if peak < MEMORY_SHARE * wanted and wanted - peak >= MEMORY_WORTH:
+        yield Finding("memory", text)
+    elif (1 - MEMORY_LEFT) * wanted < peak <= wanted:
+        yield Finding("memory short", f"{text}: hardly any is left")
+
+
+def _of_cpus(asked: Hardware, used: Hardware) -> Iterator[Finding]:
+    wanted, mean = asked.cpu_count, _detail(used, "cpu_mean")
+    if not wanted or mean is None or mean >= CPU_SHARE * wanted or wanted - mean < 1:
+        return
+    peak = _detail(used, "cpu_peak") or mean
+    low, high = ONE_THREAD
+    why = ": one thread" if low <= mean <= high and peak <= high else " on average"
+    yield Finding("cpus", f"asked {number(wanted)} CPUs, used {mean:.1f}{why}")
+
+
+_JUDGES: Sequence[Callable[[Hardware, Hardware], Iterator[Finding]]] = (
+    _of_gpus,
+    _of_gpu_memory,
+    _of_memory,
+    _of_cpus,
+)
+
+
+def _had(asked: Hardware, granted: int) -> str:
+    verb = "asked" if len(asked.gpus or ()) == granted else "got"
+    return f"{verb} {granted} GPU{'' if granted == 1 else 's'}"
+
+
+def _busiest(gpu: Device) -> float | None:
+    peak = gpu.details.get("busy_peak")
+    return peak if isinstance(peak, (int, float)) else None
+
+
+def _numbers(gpus: Sequence[Device]) -> str:
+    names = [str(gpu.index) if gpu.index is not None else gpu.uuid or "?" for gpu in gpus]
+    return f"GPU {names[0]}" if len(names) == 1 else f"GPUs {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _detail(hardware: Hardware, name: str) -> float | None:
+    value: Any = hardware.details.get(name)
+    return value if isinstance(value, (int, float)) else None
