@@ -5,7 +5,8 @@ from __future__ import annotations
 from upshift.report.human import count, delay, duration
 from upshift.report.layout import Page
 from upshift.report.progress import TaskChange
-from upshift.report.tally import RunTally, StepTally
+from upshift.report.tally import ENDED, RunTally, StepTally
+from upshift.report.verdicts import Verdicts
 
 TRACEBACKS = 3
 """Failures of one step that are shown with their traceback …"""
@@ -21,6 +22,7 @@ class Announcer:
         self._page = page
         self._noticed: set[tuple[str | None, str]] = set()
         self._failures: dict[tuple[str, bool], int] = {}
+        self._verdicts: dict[str, Verdicts] = {}
 
     def opening(self) -> str:
         """The first line of a run."""
@@ -72,6 +74,17 @@ class Announcer:
         if step.status == "skipped" and step.skipped:
             tail += f": {step.skipped}"
         return f"{step.name}: {self._page.paint(step.status, _STYLES.get(step.status))}{took}{tail}"
+
+    def verdict(self, change: TaskChange) -> str | None:
+        """A line on what a step needs, once all of its tasks are over; None: there is nothing to say."""
+        step = self._tally.step(change.task.step)
+        if change.status in ENDED and change.used is not None and not change.cached:
+            records = {"asked": change.asked, "granted": change.granted, "used": change.used}
+            self._verdicts.setdefault(step.name, Verdicts()).add(str(change.task), records)
+        if not step.over or step.name not in self._verdicts:
+            return None
+        line = self._verdicts.pop(step.name).line()
+        return None if line is None else self._page.paint(f"{step.name}: {line}", "yellow")
 
     def shares(self, step: StepTally) -> str:
         """How many tasks of a mapped step are what: ``12 tasks, 3 reused, 1 failed``."""

@@ -91,6 +91,7 @@ class LiveProgress:
             self._tally.change(change)
             if change.attempt_failed:
                 self._tell(self._announcer.failure(change))
+            self._tell(self._announcer.verdict(change))
         if self._thread is None and change.status == "running":
             self._thread = threading.Thread(target=self._keep_drawing, name="run display", daemon=True)
             self._thread.start()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from upshift.config.sizes import format_size
 from upshift.report.human import TIMES, count
 from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
+from upshift.report.verdicts import Verdicts
 from upshift.spec.task import Failure
 
 if TYPE_CHECKING:
@@ -73,6 +74,26 @@ def earlier_attempts(run: Run, page: Page) -> str:
     if len(tries) > ATTEMPTS:
         lines.append(f"  … and {len(tries) - ATTEMPTS:,} more: upshift show {run.id} --json")
     return "\n".join(lines)
+
+
+def needs(run: Run, page: Page) -> str:
+    """What each step needs, where its records say that it is not what it asked for; empty: nowhere."""
+    lines = []
+    for step in run.steps:
+        verdicts = Verdicts()
+        for task in step.tasks:
+            if task.attempts and not task.cached:
+                last = task.attempts[-1]
+                records = {"asked": last.asked, "granted": last.granted, "seen": last.seen, "used": last.used}
+                verdicts.add(str(task.row.task), records)
+        line = verdicts.line()
+        if line is not None:
+            first, *rest = wrap(f"{step.name}: {line}", page.width - 4)
+            lines += [
+                f"  {page.paint(first, 'yellow')}",
+                *(f"    {page.paint(more, 'yellow')}" for more in rest),
+            ]
+    return "\n".join(["what steps need", *lines]) if lines else ""
 
 
 def outputs(run: Run, page: Page) -> str:

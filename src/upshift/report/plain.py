@@ -66,6 +66,7 @@ class PlainProgress:
                 self._say(self._announcer.ended(step))
         elif step.mapped:
             self._say_how_far(step)
+        self._say(self._announcer.verdict(change))
 
     def notice(self, text: str, *, task: TaskId | None = None) -> None:
         self._say(self._announcer.notice(text, task.step if task else None))

@@ -18,9 +18,7 @@ CPUs                   less than :data:`CPU_SHARE` of them, and one CPU less, we
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
-
-import attrs
+from typing import Any, NamedTuple
 
 from upshift.config.sizes import format_size
 from upshift.report.human import number
@@ -45,8 +43,7 @@ Records = Mapping[str, "Hardware | None"]
 """The four records of an attempt, by name; those that are not known may be missing."""
 
 
-@attrs.frozen
-class Finding:
+class Finding(NamedTuple):
     """One thing to say.
 
     Parameters
