@@ -25,6 +25,7 @@ import attrs
 
 from upshift.accelerators.base import Inventory, Reading, device_root
 from upshift.accelerators.vendors import vendor_named
+from upshift.config.kinds import kind_of_model
 from upshift.spec import decode, encode
 from upshift.store.interpreter import command
 
@@ -181,7 +182,7 @@ def main(vendor: str, interval: float, answers: int) -> NoReturn:
     os.set_inheritable(answers, False)
     asked = vendor_named(vendor)
     root = device_root()
-    inventory = asked.discover(root)
+    inventory = _known(asked.discover(root))
     _say(answers, {"inventory": encode(inventory)})
     due = time.monotonic()
     ill: set[str] = set()
@@ -190,11 +191,28 @@ def main(vendor: str, interval: float, answers: int) -> NoReturn:
         _say(answers, {"at": time.monotonic(), "readings": [encode(reading) for reading in readings]})
         now_ill = {reading.uuid for reading in readings if reading.problem is not None}
         if now_ill - ill:  # lost, or cut into other slices
-            inventory = asked.discover(root)
+            inventory = _known(asked.discover(root))
             _say(answers, {"inventory": encode(inventory)})
         ill = now_ill
         due = max(due + interval, time.monotonic())
         interval = _pause(due, interval)
+
+
+def _known(inventory: Inventory) -> Inventory:
+    """With what the catalogue says of each device: its kind, and what its driver does not tell."""
+    devices = []
+    for device in inventory.devices:
+        kind = kind_of_model(device.model)
+        if kind is not None:
+            whole = kind.memory if device.partition is None else None
+            device = attrs.evolve(
+                device,
+                kind=kind.name,
+                memory=whole if device.memory is None else device.memory,
+                compute_capability=device.compute_capability or kind.capability,
+            )
+        devices.append(device)
+    return attrs.evolve(inventory, devices=tuple(devices))
 
 
 def _pause(until: float, interval: float) -> float:

@@ -5,11 +5,12 @@ This module knows device files and environment variables, :mod:`upshift.accelera
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
+
+from upshift.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.accelerators.base import Inventory, Reading
@@ -23,13 +24,6 @@ ORDER = "CUDA_DEVICE_ORDER"
 # Linux, drivers/hv/dxgkrnl (Microsoft's WSL2-Linux-Kernel).
 _FILES = ("dev/nvidiactl", "dev/nvidia0", "dev/dxg")
 _WSL = "dev/dxg"
-_REFUSALS = {
-    errno.ENOENT: "is not in this container",
-    errno.EACCES: "may not be opened by this user",
-    errno.EPERM: "is not allowed by this container's or job's device rules (cgroup)",
-    errno.ENXIO: "answers to no device",
-    errno.ENODEV: "answers to no device",
-}
 
 
 class Nvidia:
@@ -41,7 +35,7 @@ class Nvidia:
         self._nvml: Nvml | None = None
 
     def present(self, root: Path) -> bool:
-        return any(os.path.exists(os.path.join(root, file)) for file in _FILES)
+        return any(os.path.exists(f"{root}/{file}") for file in _FILES)
 
     def discover(self, root: Path) -> Inventory:
         from upshift.accelerators.base import Inventory
@@ -80,16 +74,12 @@ class Nvidia:
 
 def _may_open(root: Path, gpu: Found, problems: list[str]) -> bool:
     """Whether the device's file is there and may be opened, which asks the cgroup too, v1 or v2."""
-    if gpu.minor is None or os.path.exists(os.path.join(root, _WSL)):
+    if gpu.minor is None or os.path.exists(f"{root}/{_WSL}"):
         return True
-    file = os.path.join(root, f"dev/nvidia{gpu.minor}")
-    try:
-        os.close(os.open(file, os.O_RDWR | os.O_CLOEXEC))
-    except OSError as error:
-        why = _REFUSALS.get(error.errno or 0, error.strerror or str(error))
-        problems.append(f"GPU {gpu.index} ({gpu.uuid}) cannot be used: /dev/nvidia{gpu.minor} {why}")
-        return False
-    return True
+    refused = files.refusal(root / f"dev/nvidia{gpu.minor}")
+    if refused is not None:
+        problems.append(f"GPU {gpu.index} ({gpu.uuid}) cannot be used: /dev/nvidia{gpu.minor} {refused}")
+    return refused is None
 
 
 def visible(found: Sequence[Found], selection: str | None, problems: list[str]) -> tuple[Device, ...]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from upshift.accelerators.amd import Amd
+from upshift.accelerators.gaudi import Gaudi
+from upshift.accelerators.intel import Intel
+from upshift.accelerators.neuron import Neuron
 from upshift.accelerators.nvidia import Nvidia
 from upshift.accelerators.root import device_root
+from upshift.accelerators.tpu import Tpu
 
 if TYPE_CHECKING:  # a run that wants no devices pays for these looks: what takes time is imported later
     from upshift.accelerators.base import Vendor
     from upshift.spec.hardware import Device
 
-ALL: tuple[Vendor, ...] = (Nvidia(),)
+ALL: tuple[Vendor, ...] = (Nvidia(), Amd(), Neuron(), Tpu(), Gaudi(), Intel())
 
 
 def vendor_named(name: str) -> Vendor:
@@ -35,10 +40,6 @@ def present() -> tuple[Vendor, ...]:
 def environment(devices: Sequence[Device]) -> dict[str, str]:
     """Environment variables with which a process sees exactly these devices, and none of any other vendor."""
     variables: dict[str, str] = {}
-    for vendor in ALL:
-        variables |= vendor.environment(())
-    for vendor in ALL:
-        own = [device for device in devices if device.vendor == vendor.name]
-        if own:
-            variables |= vendor.environment(own)
+    for vendor in ALL:  # AMD after NVIDIA, whose variable it may need
+        variables |= vendor.environment([device for device in devices if device.vendor == vendor.name])
     return variables
