@@ -29,6 +29,10 @@ def main() -> NoReturn:
         vendor, interval, answers, parent = sys.argv[2:6]
         detach(int(parent))
         agent.main(vendor, float(interval), int(answers))
+    if sys.argv[1:2] == ["--framework"]:
+        from upshift.accelerators import frameworks
+
+        frameworks.main(sys.argv[2])
     parser = argparse.ArgumentParser(
         prog="python -m upshift.worker", description="Run one task from its spec, and record its result."
     )

@@ -32,6 +32,7 @@ from upshift.worker.messages import understood
 from upshift.worker.metrics import BEFORE
 from upshift.worker.proc import Consumed
 from upshift.worker.sampling import INTERVAL, Node, Sampler
+from upshift.worker.seen import Sights
 from upshift.worker.step import Outcome, Seen
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ ENFORCED = "supervisor"
 
 
 EXITING = 10.0
-"""Seconds that a process is given to end after it has said that its step returned."""
+"""Seconds that a process is given to end after it has said that its step returned, or must not go on."""
 
 
 class Born(NamedTuple):
@@ -145,6 +146,7 @@ class Attempt:
         self._over = False
         self._scratch = scratch.unused()
         self._mask = Mask(secrets.values()) if secrets else None
+        self._sights = Sights(spec.granted, accelerators)
         self._memory, bounds = self._bounds(supervisor, secrets)
         self._bound_cpus = bounds.cpus or ()
         self._started = time.time()
@@ -294,6 +296,16 @@ class Attempt:
     def _told_card(self, content: Mapping[str, Any]) -> None:
         self._ledger.shown(content)
 
+    def _told_framework(self, content: Mapping[str, Any]) -> None:
+        self._sights.framework(content)
+
+    def _told_diagnosis(self, content: Mapping[str, Any]) -> None:
+        """The step must not go on. Its process knows, and is ended if it does go on."""
+        self._sights.diagnosis(content)
+        failure = decode(Failure, content["failure"])
+        self._stopping = self._stopping or _Stop("failed", failure)
+        self._timers.append(self._loop.after(EXITING, lambda: self._stop("failed", failure, self.spec.grace)))
+
     def _told_outcome(self, content: Mapping[str, Any]) -> None:
         self._outcome = decode(Outcome, content)
         if self._outcome.failure is None and self._stopping is None:
@@ -308,8 +320,8 @@ class Attempt:
             return None, ""
         seen = from_json(Seen, text)
         details = {**self._host, "pid": self.pid}
-        hardware = Hardware(cpu_count=seen.cpu_count, memory=seen.memory, nodes=1, details=details)
-        return hardware, stack.decode(errors="replace")
+        record = self._sights.record(cpu_count=seen.cpu_count, memory=seen.memory, details=details)
+        return record, stack.decode(errors="replace")
 
     def _deafen(self) -> None:
         if self._messages >= 0:

@@ -17,7 +17,7 @@ import attrs
 from upshift.spec import Card, Framework, encode
 
 _KINDS = {Card: "card", Framework: "framework"}
-KINDS = ("outcome", *_KINDS.values())
+KINDS = ("outcome", "diagnosis", *_KINDS.values())
 """What a line may be about, but for what is logged: that is taken as it is."""
 PIPE_BUF = 4096
 """Bytes that ``write(2)`` puts into a pipe as a whole, whoever else writes to it (``limits.h`` of Linux)."""

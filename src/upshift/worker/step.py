@@ -150,14 +150,16 @@ def perform(
     """
     try:
         check()
-        _enter_folder(spec, store)
-        function = _find(spec, store)
-        randomness.enter(spec.task)
-        inputs = _load(spec.inputs, store)
-        copies = Copies()
-        value = call(function, *bind(function, inputs))
-        tell(copies.remarks(str(spec.task), value))
-        return _save(spec, function, value, into or store), None
+        with _watched(spec) as look_around:
+            _enter_folder(spec, store)
+            function = _find(spec, store)
+            look_around(sys.modules.get(spec.entry.module))
+            randomness.enter(spec.task)
+            inputs = _load(spec.inputs, store)
+            copies = Copies()
+            value = call(function, *bind(function, inputs))
+            tell(copies.remarks(str(spec.task), value))
+            return _save(spec, function, value, into or store), None
     except BaseException as error:  # the supervisor is told of whatever ends the call
         return {}, _explain(error, spec)
 
@@ -167,6 +169,14 @@ def refuse(messages: int, error: OSError) -> None:
     failure = Failure(reason="infrastructure", message=f"the step's process could not be set up: {error}")
     channel.open(messages)
     channel.send("outcome", Outcome(failure=failure))
+
+
+class Halted(BaseException):
+    """The step must not go on. No ``except Exception`` catches it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 class Shortage(UpshiftError):
@@ -179,6 +189,22 @@ class LostInputs(UpshiftError):
     def __init__(self, digests: tuple[str, ...], why: str) -> None:
         super().__init__(f"{len(digests)} of the task's inputs cannot be read", why=why)
         self.digests = digests
+
+
+@contextlib.contextmanager
+def _watched(spec: TaskSpec) -> Iterator[Callable[[ModuleType | None], None]]:
+    """Where devices were granted, look at what frameworks see of them: each as soon as it is imported.
+
+    Yields what looks at those that are imported already.
+    """
+    if spec.granted is None or not spec.granted.gpus:
+        yield lambda _: None
+        return
+    from upshift.worker.sighting import Sighting  # what no other step needs is not imported
+
+    sighting = Sighting(spec)
+    with sighting.watching():
+        yield sighting.look_around
 
 
 def _compare(seen: Seen, spec: TaskSpec, bounds: Confinement) -> None:
@@ -315,6 +341,8 @@ def _explain(error: BaseException, spec: TaskSpec) -> Failure:
         return Failure(reason="infrastructure", message=error.in_short, where=error.where, fix=error.fix)
     if isinstance(error, Shortage):
         return Failure(reason="hardware", message=error.what, fix=error.fix)
+    if isinstance(error, Halted):
+        return error.failure
     where = user_line(error, spec.code.project, relative_to=spec.cwd)
     if isinstance(error, UpshiftError) and where is None:
         return Failure(reason="user-error", message=error.in_short, where=error.where, fix=error.fix)
