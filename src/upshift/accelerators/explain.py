@@ -133,9 +133,10 @@ def _other_platform(evidence: Evidence) -> Finding | None:
 def _hidden(evidence: Evidence) -> Finding | None:
     for name in VISIBILITY[evidence.vendor]:
         was, now = evidence.intended.get(name), evidence.visible.get(name)
-        if now is None or now == was or (was is None and _shown(now) >= expected(evidence.granted)):
+        changed = was is not None and now != was
+        if now is None or not (changed or _shown(now) < expected(evidence.granted)):
             continue
-        before = "" if was is None else f" (the step started with {name}={was})"
+        before = f" (the step started with {name}={was})" if changed else ""
         return Finding(
             cause="hidden",
             sentence=f"{name}={now} hides devices{before}: {words.sight(evidence)}",
