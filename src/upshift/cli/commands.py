@@ -20,6 +20,9 @@ _COMMANDS = {
     "show": LazyCommand(
         "upshift.cli.show:show", "Show a run: steps, times, hardware asked to used, failures."
     ),
+    "compare": LazyCommand(
+        "upshift.cli.compare:compare", "Compare runs: parameters that differ, times, metrics."
+    ),
     "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
     "gc": LazyCommand(
         "upshift.cli.gc:gc", "Free space: remove what no run refers to, and the runs that you name."

@@ -48,7 +48,8 @@ def _run_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
 
 
 def show_run(run: Run, *, page: Page | None = None, tasks: bool = False) -> str:
-    """Everything about a run, for a person: header, steps with their four records, failures, outputs.
+    """Everything about a run, for a person: header, steps with their four records, failures,
+    metrics, cards, outputs.
 
     Parameters
     ----------
@@ -59,15 +60,19 @@ def show_run(run: Run, *, page: Page | None = None, tasks: bool = False) -> str:
     tasks
         Whether a mapped step has a row for each of its tasks.
     """
-    from upshift.report.outcome import earlier_attempts, failures, outputs
+    from upshift.report.metrics import cards_table, metrics_table
+    from upshift.report.outcome import earlier_attempts, failures, needs, outputs
     from upshift.report.steps_table import steps_table
 
     page = page or Page()
     parts = (
         _header(run, page),
         steps_table(run, page, tasks=tasks),
+        needs(run, page),
         earlier_attempts(run, page),
         failures(run, page),
+        metrics_table(run, page, tasks=tasks),
+        cards_table(run, page, tasks=tasks),
         outputs(run, page),
     )
     return "\n\n".join(filter(None, parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from upshift.spec.artifact import Artifact
     from upshift.spec.hardware import Hardware
     from upshift.spec.task import Failure
+    from upshift.spec.telemetry import Card, MetricSummary
     from upshift.store.catalog import RunRow
     from upshift.store.history import Run
     from upshift.store.history_steps import Attempt, Step, Task
@@ -92,8 +94,20 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "granted": _hardware(attempt.granted),
         "seen": _hardware(attempt.seen),
         "used": _hardware(attempt.used),
+        "metrics": metrics_as_json(attempt.metric_summaries),
+        "cards": [_card(shown.card) for shown in attempt.cards],
         "run": attempt.run,
     }
+
+
+def metrics_as_json(metrics: Mapping[str, MetricSummary]) -> dict[str, Any]:
+    """Metrics in short, by name."""
+    fields = ("last", "step", "min", "max", "count")
+    return {name: {field: getattr(summary, field) for field in fields} for name, summary in metrics.items()}
+
+
+def _card(card: Card) -> dict[str, Any]:
+    return {"title": card.title, "media": card.media, "digest": card.digest, "bytes": card.bytes}
 
 
 def _artifact(artifact: Artifact) -> dict[str, Any]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from upshift.errors import NotFound, suggestion
 from upshift.spec.artifact import Artifact
 from upshift.spec.hardware import Hardware
 from upshift.spec.task import Failure, TaskId
+from upshift.spec.telemetry import MetricSummary
+from upshift.store.cards import Shown, read_cards
 from upshift.store.catalog import AttemptRow, TaskRow
 from upshift.store.history_records import UNFINISHED, RunRecords, utc
 from upshift.store.log_text import last_frames
+from upshift.store.metrics import Curve, read_metrics
 
 
 class _Maker:
@@ -218,6 +222,30 @@ class Attempt:
         """What the attempt has printed so far; of a progress bar the last frame."""
         path = self._records.store.log_path(self.row.task, self.number)
         return last_frames(path.read_bytes()).decode("utf-8", "replace") if path.exists() else ""
+
+    @property
+    def series_path(self) -> Path:
+        """Where its samples are, for :func:`upshift.store.series.read_series`; not there if there are none."""
+        return self._records.store.series_path(self.row.task, self.number)
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, Curve]:
+        """What it has logged so far, by name: values with their steps and times."""
+        return read_metrics(self._records.store.metrics_path(self.row.task, self.number))
+
+    @property
+    def metric_summaries(self) -> Mapping[str, MetricSummary]:
+        """The same in short, without reading all points where the attempt is over."""
+        if self.row.result is not None:
+            return self.row.result.metrics
+        return {name: curve.summary for name, curve in self.metrics.items()}
+
+    @functools.cached_property
+    def cards(self) -> list[Shown]:
+        """What it has to show so far, in order."""
+        store, result = self._records.store, self.row.result
+        found = result.cards if result else read_cards(store.cards_path(self.row.task, self.number))
+        return [Shown(card, store) for card in found]
 
     @functools.cached_property
     def _early(self) -> tuple[Hardware | None, Hardware | None]:
