@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # as type checkers know it; importing typing takes as lon
 if TYPE_CHECKING:
     from typing import Any
 
-    from upshift.authoring.decorators import resources, retry, timeout
+    from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
     from upshift.authoring.pipelines import Pipeline, pipeline
     from upshift.authoring.placeholders import unmapped
     from upshift.authoring.resume import resume
@@ -75,6 +75,7 @@ __all__ = [
     "__version__",
     "current",
     "get_run",
+    "gpu_profile",
     "list_runs",
     "log",
     "pipeline",
@@ -97,6 +98,7 @@ _HOMES = {
     "Step": "upshift.authoring.steps",
     "current": "upshift.worker.context",
     "get_run": "upshift.store.history",
+    "gpu_profile": "upshift.authoring.decorators",
     "list_runs": "upshift.store.history",
     "log": "upshift.worker.metrics",
     "pipeline": "upshift.authoring.pipelines",

@@ -11,7 +11,6 @@ _NAMES = {
     "FlowSpec": "Write the steps as functions with @step, and a function with @pipeline that calls them.",
     "batch": _HERE,
     "cleanup_memory": "A step's memory ends with its process. Inside a step: gc.collect().",
-    "gpu_profile": "CPU time and memory of every step are recorded: upshift show.",
     "kubernetes": _HERE,
     "parallel": "STEP.map(items) runs one task for each item.",
     "run_with_accelerate": _LAUNCHER.format(command='"accelerate", "launch"'),

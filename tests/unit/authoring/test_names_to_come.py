@@ -18,7 +18,6 @@ TO_COME = [
     "FlowSpec",
     "batch",
     "cleanup_memory",
-    "gpu_profile",
     "kubernetes",
     "parallel",
     "run_with_accelerate",
