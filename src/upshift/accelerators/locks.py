@@ -30,7 +30,11 @@ from upshift.spec.hardware import Device
 
 FOLDER = "UPSHIFT_DEVICE_LOCKS"
 """Environment variable: the folder with the locks, instead of ``/tmp/upshift-devices``."""
-_PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
+HELD = "UPSHIFT_DEVICES_HELD"
+"""Environment variable of what a step starts: the names of the locks that it holds. What a run that is
+started there hands out of these devices has locks of its own, below them."""
+_BELOW = ".1"
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _ACCESS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 _held: weakref.WeakSet[Hold] = weakref.WeakSet()
@@ -46,11 +50,17 @@ class Hold:
     descriptors
         What a process has to keep open to hold them too. They are closed on exec, and in children that
         this process forks.
+
+    Attributes
+    ----------
+    names
+        The value of :data:`HELD` for what works with these devices.
     """
 
     def __init__(self, devices: Sequence[Device], descriptors: Iterable[int]) -> None:
         self.devices = tuple(devices)
         self.descriptors = tuple(descriptors)
+        self.names = ",".join(map(name_of, self.devices))
         _held.add(self)
 
     def give_back(self) -> None:
@@ -103,27 +113,37 @@ def free(device: Device) -> bool:
     return taken is not None
 
 
-def holder(device: Device) -> int | None:
-    """The process that took the device; None: nobody has it, or that process cannot be seen."""
-    inodes = set()
-    for name, _ in _locks(device):
-        with contextlib.suppress(OSError):
-            inodes.add(str(os.stat(folder() / name).st_ino))
+def any_held() -> bool:
+    """Whether anybody has any device; it takes no knowledge of what devices there are."""
     try:
-        lines = Path("/proc/locks").read_text("ascii").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        # 1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF: proc_locks(5); "->" marks who only waits
-        fields = line.split()
-        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].rpartition(":")[2] in inodes:
-            return int(fields[4]) if int(fields[4]) > 0 else None
-    return None
+        names = os.listdir(folder())
+    except OSError:  # nobody has ever had one
+        return False
+    for name in names:
+        descriptor = _lock(name, fcntl.LOCK_SH)
+        if descriptor is None:
+            return True
+        os.close(descriptor)
+    return False
 
 
 def key(device: Device) -> str:
     """What identifies the device on this machine, fit for the name of a file."""
-    return _name(device.uuid or f"{device.vendor or 'device'}-{device.index}")
+    return _plain(device.uuid or f"{device.vendor or 'device'}-{device.index}")
+
+
+def name_of(device: Device) -> str:
+    """The name of its lock."""
+    name = key(device)
+    for held in os.environ.get(HELD, "").split(","):
+        if held == name or held.startswith(name + _BELOW):
+            return held + _BELOW
+    return name
+
+
+def files(device: Device) -> list[Path]:
+    """The files that are locked to have it."""
+    return [folder() / name for name, _ in _locks(device)]
 
 
 def folder() -> Path:
@@ -133,12 +153,12 @@ def folder() -> Path:
 
 
 def _locks(device: Device) -> list[tuple[str, int]]:
-    own = (key(device), fcntl.LOCK_EX)
-    return [own] if device.parent is None else [(_name(device.parent), fcntl.LOCK_SH), own]
+    own = (name_of(device), fcntl.LOCK_EX)
+    return [own] if device.parent is None else [(_plain(device.parent), fcntl.LOCK_SH), own]
 
 
-def _name(text: str) -> str:
-    return _PLAIN.sub("_", text).lstrip(".") or "_"
+def _plain(text: str) -> str:
+    return _ODD.sub("_", text).lstrip(".") or "_"
 
 
 def _lock(name: str, how: int) -> int | None:

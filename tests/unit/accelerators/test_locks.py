@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import stat
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from upshift.accelerators import locks
+from upshift.accelerators import holders, locks
 from upshift.errors import BackendError
 from upshift.spec.hardware import Device
 
@@ -56,12 +57,79 @@ def test_a_device_and_its_slices_exclude_each_other() -> None:
 
 
 def test_it_is_known_which_process_took_a_device() -> None:
-    assert locks.holder(ONE) is None
+    assert holders.holder(ONE) is None
     held = locks.hold([ONE])
-    assert locks.holder(ONE) == os.getpid()
+    assert holders.holder(ONE) == os.getpid()
     assert held is not None
     held.give_back()
-    assert locks.holder(ONE) is None
+    assert holders.holder(ONE) is None
+
+
+def test_whether_anybody_has_any_device_is_known_without_knowing_the_devices() -> None:
+    assert not locks.any_held()
+    held = locks.hold([SLICE])
+    assert locks.any_held()
+    assert held is not None
+    held.give_back()
+    assert not locks.any_held()
+
+
+def test_a_run_within_a_step_hands_out_what_the_step_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer = locks.hold([ONE])
+    assert outer is not None
+    monkeypatch.setenv(locks.HELD, outer.names)
+    inner = locks.hold([ONE])
+    assert inner is not None
+    assert locks.hold([ONE]) is None
+    assert locks.free(TWO)
+    monkeypatch.setenv(locks.HELD, inner.names)
+    innermost = locks.hold([ONE])
+    assert innermost is not None
+    assert len({outer.names, inner.names, innermost.names}) == 3
+    for held in (innermost, inner, outer):
+        held.give_back()
+
+
+def test_what_a_dead_supervisor_has_left_is_found_by_its_lock_or_its_mark() -> None:
+    ours, theirs = socket.socketpair()
+    code = """
+import os, signal, socket, subprocess, sys
+from upshift.accelerators import locks
+from upshift.spec.hardware import Device
+held = locks.hold([Device(vendor="nvidia", uuid="GPU-1", index=0)])
+end = int(sys.argv[1])
+sleeper = [sys.executable, "-c", "import os, sys; os.read(int(sys.argv[1]), 1)", str(end)]
+quiet = {"stdout": subprocess.DEVNULL}
+kept = subprocess.Popen(sleeper, pass_fds=[end, *held.descriptors], **quiet)
+marked = subprocess.Popen(sleeper, pass_fds=[end], env={**os.environ, locks.HELD: held.names}, **quiet)
+print(kept.pid, marked.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    taker = subprocess.run(
+        [sys.executable, "-c", code, str(theirs.fileno())],
+        pass_fds=(theirs.fileno(),),
+        stdout=subprocess.PIPE,
+    )
+    kept, marked = map(int, taker.stdout.split())
+    ends = [os.pidfd_open(pid) for pid in (kept, marked)]
+    assert not locks.free(ONE)
+    assert holders.orphans(ONE) == [kept]
+    assert holders.left_behind([TWO]) == []
+    assert holders.left_behind([ONE, TWO]) == [marked]
+    ours.close()
+    theirs.close()
+    for end in ends:
+        select.select([end], [], [])
+        os.close(end)
+    assert locks.free(ONE)
+    assert holders.orphans(ONE) == []
+
+
+def test_what_a_living_supervisor_has_is_no_orphan() -> None:
+    held = locks.hold([ONE])
+    assert held is not None
+    assert holders.orphans(ONE) == []
+    held.give_back()
 
 
 def test_whoever_was_handed_the_descriptor_has_the_device_when_the_taker_is_killed() -> None:
