@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from upshift.config.sizes import format_size
+
 DASH = "\N{EN DASH}"
 """Between two ends of a range, and where nothing is known."""
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -69,3 +71,8 @@ def count(number: int, noun: str) -> str:
 def number(value: float) -> str:
     """At most three figures, and no more than needed: ``2``, ``0.5``, ``1.93``."""
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+
+
+def of_its_own(size: float) -> str:
+    """Memory above what the step was forked with, which is known to about a megabyte."""
+    return format_size(size) if size >= 1_000_000 else "under 1 MB"

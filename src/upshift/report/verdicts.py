@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from upshift.config.sizes import format_size
-from upshift.report.human import number
+from upshift.report.human import number, of_its_own
 from upshift.spec.hardware import Device, Hardware
 
 LEAST_SECONDS = 10.0
@@ -144,7 +144,7 @@ def _of_memory(asked: Hardware, used: Hardware) -> Iterator[Finding]:
     wanted, peak = asked.memory, _detail(used, "memory_peak")
     if not wanted or peak is None:
         return
-    text = f"asked {format_size(wanted)}, peak {format_size(peak)}"
+    text = f"asked {format_size(wanted)}, peak {of_its_own(peak)}"
     if peak < MEMORY_SHARE * wanted and wanted - peak >= MEMORY_WORTH:
         yield Finding("memory", text)
     elif (1 - MEMORY_LEFT) * wanted < peak <= wanted:
