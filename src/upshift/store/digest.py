@@ -46,11 +46,11 @@ def new_hasher(name: str | None = None) -> Hasher | None:
 
 def digest_of(*buffers: Bytes) -> str:
     """The digest of the buffers, one after the other."""
-    hasher = new_hasher()
-    assert hasher is not None
+    blake3 = _blake3()
+    hasher = hashlib.sha256() if blake3 is None else blake3()
     for buffer in buffers:
         hasher.update(buffer)
-    return f"{algorithm()}:{hasher.hexdigest()}"
+    return f"{'sha256' if blake3 is None else 'blake3'}:{hasher.hexdigest()}"
 
 
 def split(digest: str) -> tuple[str, str]:

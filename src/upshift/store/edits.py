@@ -18,17 +18,6 @@ Stamp = tuple[int, int, str]
 """Size, time of the last change in nanoseconds, digest of the content."""
 
 
-def stamp(file: str, content: bytes) -> Stamp | None:
-    """The stamp of a file that has just been read; None: it has been changed since, or is gone."""
-    try:
-        status = os.stat(file)
-    except (OSError, ValueError):
-        return None
-    return (
-        None if status.st_size != len(content) else (status.st_size, status.st_mtime_ns, digest_of(content))
-    )
-
-
 class Sources:
     """The source files of one run, looked at again and again.
 

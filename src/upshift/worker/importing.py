@@ -52,11 +52,17 @@ def older(bytecode: str, source: str) -> bool:
         return False
 
 
-def older_bytecode(source: str) -> bool:
-    """Whether the cached bytecode of a source file is from before its last edit."""
+def older_bytecode(source: str, edited: int) -> bool:
+    """Whether the cached bytecode of a source file is from before its last edit.
+
+    Parameters
+    ----------
+    edited
+        When that was, in nanoseconds since the epoch.
+    """
     try:
-        return older(importlib.util.cache_from_source(source), source)
-    except NotImplementedError:  # an interpreter that keeps none
+        return os.stat(importlib.util.cache_from_source(source)).st_mtime_ns <= edited
+    except (OSError, ValueError, NotImplementedError):  # no bytecode, or an interpreter that keeps none
         return False
 
 

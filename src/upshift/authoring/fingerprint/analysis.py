@@ -102,12 +102,14 @@ class Analysis:
     def _entries(self, start: list[Node]) -> dict[str, str]:
         nodes = self._with_subclasses(start)
         documented = any(node.reflects for node in nodes)
-        found: dict[str, set[str]] = {}
+        found: dict[str, str | set[str]] = {}
         for node in nodes:
             for name, digest, with_docstrings in node.entries:
                 if documented and with_docstrings:
                     digest = combined([digest, with_docstrings])
-                found.setdefault(name, set()).add(digest)
+                known = found.setdefault(name, digest)
+                if known is not digest and known != digest:
+                    found[name] = {digest, *(known if isinstance(known, set) else [known])}
         if any(node.reads_source for node in nodes):
             found.update(self._walk.sources.texts())
         self._walk.sources.save()
@@ -139,5 +141,5 @@ class Analysis:
             yield from self._subclasses(subclass)
 
 
-def _one(digests: set[str]) -> str:
-    return digests.pop() if len(digests) == 1 else combined(sorted(digests))
+def _one(digests: str | set[str]) -> str:
+    return digests if isinstance(digests, str) else combined(sorted(digests))

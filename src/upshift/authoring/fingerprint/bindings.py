@@ -63,10 +63,12 @@ def _acts(walk: Walk, value: Any) -> bool:
     if owner is None:
         return False
     kind, _ = walk.sources.kind(vars(owner))
+    if kind not in (PACKAGE, STANDARD):
+        return False
     path = (owner.__name__.partition(".")[0], *value.__qualname__.split("."))
     if kind == PACKAGE:
         return purity.package_acts(path)
-    return kind == STANDARD and owner is not builtins and purity.standard_acts(path)
+    return owner is not builtins and purity.standard_acts(path)
 
 
 def _home(walk: Walk, module: Module, name: str, value: Any) -> tuple[Module, str] | None:
@@ -74,7 +76,7 @@ def _home(walk: Walk, module: Module, name: str, value: Any) -> tuple[Module, st
     facts = walk.sources.facts(module.file)
     if facts is None:
         return None
-    bound = facts.bindings.get(name, ())
+    bound = facts.bound(name)
     sources = [Import(level, source, name) for level, source in facts.stars]
     if bound:
         sources = [what for what in bound if isinstance(what, Import) and what.attribute]
@@ -97,8 +99,8 @@ def _constant(walk: Walk, node: Node, module: Module, name: str, value: Any) -> 
         node.add(title, digest)
         return
     facts = walk.sources.facts(module.file)
-    if facts is not None and name in facts.bindings:
-        written = facts.bindings[name]
+    if facts is not None and name in facts.names:
+        written = facts.bound(name)
         if complete and _is_literal(facts, written, digest):
             node.add(title, digest)
             return
@@ -123,13 +125,13 @@ def _as_written(walk: Walk, node: Node, module: Module, facts: Facts, name: str)
     """The statements that bind a constant."""
     parts: list[str] = []
     scope = Scope(module)
-    for what in facts.bindings[name]:
+    for what in facts.bound(name):
         if isinstance(what, Import):
             target = walk.sources.absolute(module, what.level, what.module)
             parts.append(f"{target} {what.attribute}")
             imported(walk, node, target, what.chain, bare=False)
         elif what.definition:
-            unit = facts.units[what.number]
+            unit = facts.unit(what.number)
             walk.unit(node, scope, unit, walk.title(module, unit.qualname))
         else:
             statement = facts.statements[what.number]

@@ -59,7 +59,7 @@ def expand_class(walk: Walk, node: Node, cls: type) -> None:
     for unit in units:
         walk.unit(node, Scope(module, _class_cells(cls), unit.assigned), unit, title)
     node.next.extend(walk.code(base) for base in (*cls.__bases__, type(cls)) if base is not object)
-    if any(_is_foreign(walk, base) for base in cls.__bases__):
+    if any(base is not object and _is_foreign(walk, base) for base in cls.__bases__):
         node.next.append(walk.docstring(cls))
     _attributes(walk, node, cls, units, title)
     _fields(walk, node, cls, title)
@@ -85,7 +85,7 @@ def file_of(cls: type, module: Module) -> str | None:
 
 
 def class_units(facts: Facts | None, qualname: str) -> list[UnitFacts]:
-    return [] if facts is None else [facts.units[number] for number in facts.classes.get(qualname, ())]
+    return [] if facts is None else [facts.unit(number) for number in facts.classes.get(qualname, ())]
 
 
 def _functions(cls: type) -> list[FunctionType]:
@@ -126,7 +126,7 @@ def _is_in_class(walk: Walk, node: Node, name: str, function: FunctionType, cls:
     module = walk.sources.of_namespace(function.__globals__)
     _, units = units_of(walk, module, function)
     qualname = f"{cls.__qualname__}.{name}"
-    if vars(function) or not units or not all(unit.qualname == qualname for unit in units):
+    if function.__dict__ or not units or not all(unit.qualname == qualname for unit in units):
         return False
     title = walk.title(module, qualname)
     if any(unit.computed for unit in units):

@@ -6,13 +6,14 @@ kept on disk; this module must stay cheap to import, and making facts is the bus
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Union
 
 Chain = tuple[str, ...]
 Use = tuple[Chain, Union[tuple[int, str], None], bool]
 """What is referred to; see :mod:`upshift.authoring.fingerprint.references`."""
 
-VERSION = 2
+VERSION = 3
 """To be raised whenever the same source gives other facts than before."""
 
 
@@ -100,75 +101,122 @@ class Bound(NamedTuple):
     number: int
 
 
-class Facts(NamedTuple):
+class Facts:
     """What is known about a file.
+
+    Most of a file is never asked for, so its parts stay packed until they are.
 
     Parameters
     ----------
-    whole
-        The module as one unit.
-    units
-        Its definitions.
+    packed
+        What :func:`pack` gave.
+
+    Attributes
+    ----------
+    names
+        Names that something at the top level binds.
     functions
-        ``"name:line"`` to indices of units; lambdas on one line share an entry.
+        ``"name:line"`` to numbers of units; lambdas on one line share an entry.
     classes
-        Qualified name to indices of units.
+        Qualified name to numbers of units.
     statements
         In order.
-    bindings
-        Name at the top level to what binds it.
     imports
         What is imported at the top level: ``(level, module, names)``.
     stars
         ``(level, module)`` of star imports.
+    defined
+        Names at the top level that a definition is the last to bind.
     decorated
-        Indices of decorated units at the top level.
+        Numbers of decorated units at the top level.
     idle
         Top names of imports that nothing in the module refers to.
     """
 
-    whole: UnitFacts
-    units: tuple[UnitFacts, ...]
+    __slots__ = (
+        "_units",
+        "classes",
+        "decorated",
+        "defined",
+        "functions",
+        "idle",
+        "imports",
+        "names",
+        "packed",
+        "stars",
+        "statements",
+    )
+
     functions: dict[str, tuple[int, ...]]
     classes: dict[str, tuple[int, ...]]
-    statements: tuple[StatementFacts, ...]
-    bindings: dict[str, tuple[Union[Import, Bound], ...]]
     imports: tuple[tuple[int, str, tuple[str, ...]], ...]
     stars: tuple[tuple[int, str], ...]
+    defined: tuple[str, ...]
     decorated: tuple[int, ...]
     idle: tuple[str, ...]
 
+    def __init__(self, packed: tuple[Any, ...]) -> None:
+        self.packed = packed
+        _, _, statements, self.names, *rest = packed
+        self._units: dict[int, UnitFacts] = {}
+        self.functions, self.classes, self.imports, self.stars, self.defined, self.decorated, self.idle = rest
+        self.statements = tuple(map(StatementFacts._make, statements))
 
-def unpack(packed: tuple[Any, ...]) -> Facts:
-    """The facts that :func:`plain` was given."""
-    whole, units, functions, classes, statements, bindings, *rest = packed
-    return Facts(
-        _unit(whole),
-        tuple(map(_unit, units)),
-        functions,
-        classes,
-        tuple(map(StatementFacts._make, statements)),
-        {name: tuple(map(_binding, bound)) for name, bound in bindings.items()},
-        *rest,
-    )
+    @property
+    def whole(self) -> UnitFacts:
+        """The module as one unit."""
+        return _unit(self.packed[0])
+
+    def unit(self, number: int) -> UnitFacts:
+        """The definition with this number."""
+        known = self._units.get(number)
+        if known is None:
+            known = self._units[number] = _unit(self.packed[1][number])
+        return known
+
+    def bound(self, name: str) -> tuple[Union[Import, Bound], ...]:
+        """What binds a name at the top level, in order; nothing where it is none of :attr:`names`."""
+        return tuple(map(_binding, self.names.get(name, ())))
 
 
 def _unit(packed: tuple[Any, ...]) -> UnitFacts:
-    decorators = packed[4]
-    if decorators:
-        made = tuple(map(DecoratorFacts._make, decorators))
-        packed = (*packed[:4], made, *packed[5:])
-    return UnitFacts(*packed)
+    unit = UnitFacts._make(packed)
+    return unit._replace(decorators=tuple(map(DecoratorFacts._make, packed[4]))) if packed[4] else unit
 
 
 def _binding(packed: tuple[Any, ...]) -> Import | Bound:
-    return Bound(*packed) if len(packed) == 2 else Import(*packed)
+    return Bound._make(packed) if len(packed) == 2 else Import._make(packed)
 
 
-def plain(value: Any) -> Any:
-    """Facts as exact tuples, dictionaries, strings, numbers and None."""
-    if isinstance(value, tuple):
-        return tuple(map(plain, value))
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    return value
+def pack(
+    whole: UnitFacts,
+    units: Iterable[UnitFacts],
+    statements: Iterable[StatementFacts],
+    bindings: Mapping[str, Iterable[Import | Bound]],
+    *others: Any,
+) -> tuple[Any, ...]:
+    """Facts as exact tuples, dictionaries, strings, numbers and None, which :mod:`marshal` takes.
+
+    Parameters
+    ----------
+    bindings
+        Name at the top level to what binds it.
+    others
+        The other attributes of :class:`Facts`, in order.
+    """
+    seen: dict[Use, Use] = {}  # marshal writes one object once
+
+    def uses(given: Iterable[Use]) -> tuple[Use, ...]:
+        return tuple([seen.setdefault(use, use) for use in given])
+
+    def unit(unit: UnitFacts) -> tuple[Any, ...]:
+        decorators = tuple([(digest, chain, uses(given)) for digest, chain, given in unit.decorators])
+        return (*unit[:3], uses(unit.uses), decorators, *unit[5:])
+
+    return (
+        unit(whole),
+        tuple(map(unit, units)),
+        tuple(map(tuple, statements)),
+        {name: tuple(map(tuple, bound)) for name, bound in bindings.items()},
+        *others,
+    )

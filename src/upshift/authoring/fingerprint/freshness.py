@@ -46,7 +46,10 @@ class Freshness:
             return False
         known = self._doubtful.get(file)
         if known is None:
-            known = self._doubtful[file] = _newer_than_process(file) or older_bytecode(file)
+            status = self._sources.status(file)  # none of a cell of a notebook, which cannot change
+            known = self._doubtful[file] = status is not None and (
+                _newer_than_process(status) or older_bytecode(file, status.st_mtime_ns)
+            )
         return known
 
     def loaded(self, file: str, code: CodeType) -> bool:
@@ -58,13 +61,9 @@ class Freshness:
         return code_digest(code) in self._written[file]
 
 
-def _newer_than_process(file: str) -> bool:
-    try:
-        stat = os.stat(file)
-    except (OSError, ValueError):
-        return False  # a cell of a notebook has no file that could change
+def _newer_than_process(status: os.stat_result) -> bool:
     started = _process_start()
-    return started is None or max(stat.st_mtime, stat.st_ctime) > started - _MARGIN
+    return started is None or max(status.st_mtime, status.st_ctime) > started - _MARGIN
 
 
 @functools.cache

@@ -29,7 +29,7 @@ def expand_function(walk: Walk, node: Node, function: FunctionType) -> None:
         _project_function(walk, node, function)
     elif version:
         node.next.append(walk.package(version))
-    wrapped = vars(function).get("__wrapped__")
+    wrapped = function.__dict__.get("__wrapped__")
     if wrapped is not None:
         _inside(walk, node, wrapped)
     if kind not in (PROJECT, UPSHIFT):
@@ -78,7 +78,7 @@ def _project_function(walk: Walk, node: Node, function: FunctionType) -> None:
         held(walk, node, value, f"closure {free} of {title}")
     if not units or any(unit.computed for unit in units):
         defaults(walk, node, function, title)
-    for attribute, value in vars(function).items():
+    for attribute, value in function.__dict__.items():
         if attribute not in _SKIPPED_ATTRIBUTES:
             held(walk, node, value, f"attribute {attribute} of {title}")
 
@@ -95,7 +95,7 @@ def units_of(walk: Walk, module: Module, function: FunctionType) -> tuple[str, l
     found = facts.functions.get(f"{code.co_name}:{code.co_firstlineno}", ())
     if not found or not walk.freshness.loaded(file, code):
         return file, []
-    return file, [facts.units[number] for number in found]
+    return file, [facts.unit(number) for number in found]
 
 
 def _bytecode(walk: Walk, node: Node, function: FunctionType, module: Module, file: str) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 def cells_of(function: FunctionType) -> dict[str, Any]:
     """The free variables of a function that are bound, by name."""
     found: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    closure = function.__closure__
+    if closure is None:
+        return found
+    for name, cell in zip(function.__code__.co_freevars, closure, strict=True):
         try:
             found[name] = cell.cell_contents
         except ValueError:  # its variable is not bound yet

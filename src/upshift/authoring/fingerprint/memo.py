@@ -14,11 +14,11 @@ import os
 import sys
 from pathlib import Path
 
-from upshift.authoring.fingerprint.facts import VERSION, Facts, plain, unpack
+from upshift.authoring.fingerprint.facts import VERSION, Facts
 from upshift.authoring.fingerprint.keeping import keep, kept
-from upshift.store.digest import algorithm
+from upshift.store.digest import Bytes, algorithm, digest_of
 
-_CHECKSUM = 16
+_CHECKSUM = 64
 
 
 class Memo:
@@ -34,24 +34,23 @@ class Memo:
         # Facts hold digests, and marshal and the grammar are those of this version of Python.
         name = f"{project.absolute()}\0{algorithm()}\0{sys.implementation.cache_tag}\0{VERSION}"
         self._file = kept(f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.facts")
-        self._packed: dict[str, tuple[bytes, bytes]] | None = None
+        self._packed: dict[str, tuple[str, bytes]] | None = None
         self._changed = False
 
-    def get(self, path: str, content: bytes) -> Facts | None:
-        """The facts about a file, if it had this content when they were put."""
-        if self._packed is None:
-            self._packed = _read(self._file)
-        packed = self._packed.get(path)
-        if packed is None or packed[0] != _fast_digest(content):
-            return None
-        return unpack(marshal.loads(packed[1]))
+    def get(self, path: str, digest: str) -> Facts | None:
+        """The facts about a file, if its content had this digest when they were put."""
+        packed = self._facts().get(path)
+        return None if packed is None or packed[0] != digest else Facts(marshal.loads(packed[1]))
 
-    def put(self, path: str, content: bytes, facts: Facts) -> None:
+    def put(self, path: str, digest: str, facts: Facts) -> None:
         """Remember the facts about a file, to be written by :meth:`save`."""
+        self._facts()[path] = (digest, marshal.dumps(facts.packed))
+        self._changed = True
+
+    def _facts(self) -> dict[str, tuple[str, bytes]]:
         if self._packed is None:
             self._packed = _read(self._file)
-        self._packed[path] = (_fast_digest(content), marshal.dumps(plain(facts)))
-        self._changed = True
+        return self._packed
 
     def save(self) -> None:
         """Write what is new."""
@@ -63,21 +62,17 @@ class Memo:
         keep(self._file, _checksum(body) + body)
 
 
-def _read(file: Path) -> dict[str, tuple[bytes, bytes]]:
+def _read(file: Path) -> dict[str, tuple[str, bytes]]:
     try:
         content = file.read_bytes()
     except OSError:
         return {}
-    checksum, body = content[:_CHECKSUM], content[_CHECKSUM:]
-    if not body or checksum != _checksum(body):
+    body = memoryview(content)[_CHECKSUM:]
+    if not body or content[:_CHECKSUM] != _checksum(body):
         return {}
-    packed: dict[str, tuple[bytes, bytes]] = marshal.loads(body)
+    packed: dict[str, tuple[str, bytes]] = marshal.loads(body)
     return packed
 
 
-def _checksum(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_CHECKSUM).digest()
-
-
-def _fast_digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_CHECKSUM).digest()
+def _checksum(body: Bytes) -> bytes:
+    return digest_of(body).rpartition(":")[2].encode()

@@ -53,6 +53,9 @@ INERT = {
 _SILENT = frozenset(
     {"__name__", "__file__", "__path__", "__package__", "__spec__", "__loader__", "__doc__", "__version__"}
 )
+SPECIAL = REFLECTION | SOURCE | _SILENT
+"""Names that mean something by themselves, whatever they are bound to."""
+
 _NOTHING: Any = object()
 
 
@@ -120,7 +123,7 @@ def _written(walk: Walk, node: Node, module: Module, name: str, rest: Chain, bar
     facts = walk.sources.facts(module.file)
     if facts is None:
         return False
-    if name in facts.bindings:
+    if name in facts.names:
         node.next.append(walk.written(module, name, rest, bare))
         return True
     if module.namespace is not None or not facts.stars or hasattr(builtins, name):
@@ -136,13 +139,13 @@ def expand_written(walk: Walk, node: Node, module: Module, name: str, rest: Chai
     assert facts is not None
     node.next.append(walk.module(module))
     scope = Scope(module)
-    for what in facts.bindings[name]:
+    for what in facts.bound(name):
         if isinstance(what, Import):
             target = walk.sources.absolute(module, what.level, what.module)
             node.add(walk.title(module, name), combined([target, str(what.attribute)]))
             imported(walk, node, target, (*what.chain, *rest), bare)
         elif what.definition:
-            unit = facts.units[what.number]
+            unit = facts.unit(what.number)
             walk.unit(node, scope, unit, walk.title(module, unit.qualname))
         else:
             statement = facts.statements[what.number]
@@ -157,7 +160,7 @@ def imported(walk: Walk, node: Node, name: str, chain: Chain, bare: bool) -> Non
     """Add attributes of a module that source imports by name."""
     live = sys.modules.get(name)
     if isinstance(live, ModuleType):
-        _parents(walk, node, name)
+        node.next.extend(walk.lineage(name))
         through(walk, node, live, chain, bare, None)
         return
     found = walk.sources.find(name)
@@ -166,8 +169,7 @@ def imported(walk: Walk, node: Node, name: str, chain: Chain, bare: bool) -> Non
     elif isinstance(found, str):
         _foreign(walk, node, (*name.split("."), *chain), found)
     else:
-        _parents(walk, node, name)
-        node.next.append(walk.module(found))
+        node.next.extend(walk.lineage(name))
         _unimported(walk, node, found, chain, bare)
 
 
@@ -185,15 +187,6 @@ def _submodule(walk: Walk, node: Node, module: Module, chain: Chain, bare: bool)
         imported(walk, node, submodule, chain[1:], bare)
     elif chain[0] not in _SILENT:
         node.next.append(walk.widened(module, chain[0]))
-
-
-def _parents(walk: Walk, node: Node, name: str) -> None:
-    parent = name.rpartition(".")[0]
-    while parent:
-        found = walk.sources.find(parent)
-        if isinstance(found, Module):
-            node.next.append(walk.module(found))
-        parent = parent.rpartition(".")[0]
 
 
 def through(

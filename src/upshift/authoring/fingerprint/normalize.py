@@ -8,13 +8,25 @@ depends on what it is: ``@step(retries=3)`` does not change what a function does
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 from upshift.authoring.fingerprint.digests import combined
 
 _IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores", "decorator_list"})
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_DECORATED = frozenset({ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef})
+_DOCUMENTED = _DECORATED | {ast.Module}
+_OPERATORS = [
+    kind for family in (ast.operator, ast.unaryop, ast.boolop, ast.cmpop) for kind in family.__subclasses__()
+]
+_TEXTS: dict[type, Callable[[Any], str]] = {
+    **dict.fromkeys((str, bytes, bool, float, complex, type(None), type(...)), repr),
+    int: hex,  # Python refuses to print a huge number in decimal
+    ast.Name: lambda node: f"Name\n{node.id!r}",
+    ast.Constant: lambda node: f"Constant\n{_TEXTS[node.value.__class__](node.value)}",
+    **dict.fromkeys(_OPERATORS, lambda node: node.__class__.__name__),
+}
+"""How what has no other node in it is written."""
 
 
 class Normal(NamedTuple):
@@ -24,7 +36,7 @@ class Normal(NamedTuple):
     documented: str
 
 
-def normalize(tree: ast.Module, parts: Iterable[ast.AST]) -> dict[int, Normal]:
+def normalize(tree: ast.Module, parts: Collection[ast.AST]) -> dict[int, Normal]:
     """The digests of parts of a module and of all its decorators.
 
     Parameters
@@ -46,6 +58,9 @@ def normalize(tree: ast.Module, parts: Iterable[ast.AST]) -> dict[int, Normal]:
     """
     writer = _Writer({id(part) for part in parts})
     writer.write(tree)
+    for part in parts:
+        if id(part) not in writer.digests:
+            writer.write(part)
     return writer.digests
 
 
@@ -55,33 +70,37 @@ class _Writer:
         self._wanted = wanted
         self._tokens: list[str] = []
         self._docstrings: list[str] = []
-        self._fields: dict[type, tuple[str, ...]] = {}
 
     def write(self, node: ast.AST) -> None:
         kind = node.__class__
         tokens = self._tokens
         first, first_docstring = len(tokens), len(self._docstrings)
+        docstring = None
+        if kind in _DOCUMENTED:
+            docstring = _docstring(node)
+            if docstring is not None:
+                self._docstrings.append(repr(docstring.value))
         tokens.append(kind.__name__)
-        docstring = _docstring(node) if isinstance(node, _DOCUMENTED) else None
-        if docstring is not None:
-            self._docstrings.append(repr(docstring.value))
-        for field in self._fields.get(kind) or self._fields_of(kind):
-            value = getattr(node, field, None)
-            if value.__class__ is list:
-                tokens.append("[")
-                for item in value:
-                    if not isinstance(item, ast.AST):
-                        tokens.append(repr(item))
-                    elif docstring is None or getattr(item, "value", None) is not docstring:
-                        self.write(item)
-                tokens.append("]")
-            elif isinstance(value, ast.AST):
+        values = node.__dict__
+        for field in _FIELDS[kind]:
+            value: Any = values.get(field)
+            text = _TEXTS.get(value.__class__)
+            if text is not None:
+                tokens.append(text(value))
+            elif value.__class__ is not list:
                 self.write(value)
             else:
-                # Python refuses to print a huge number in decimal, never in hexadecimal.
-                tokens.append(hex(value) if value.__class__ is int else repr(value))
-        for decorator in getattr(node, "decorator_list", ()):
-            self._write_apart(decorator)
+                tokens.append("[")
+                for item in value:
+                    text = _TEXTS.get(item.__class__)
+                    if text is not None:
+                        tokens.append(text(item))
+                    elif docstring is None or item.__dict__.get("value") is not docstring:
+                        self.write(item)
+                tokens.append("]")
+        if kind in _DECORATED:
+            for decorator in values["decorator_list"]:
+                self._write_apart(decorator)
         if id(node) in self._wanted:
             self.digests[id(node)] = _digests(tokens[first:], self._docstrings[first_docstring:])
 
@@ -91,10 +110,16 @@ class _Writer:
         self.write(decorator)
         self._tokens = tokens
 
-    def _fields_of(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        fields = tuple(field for field in kind._fields if field not in _IGNORED)
-        self._fields[kind] = fields
+
+class _Fields(dict[type, tuple[str, ...]]):
+    """The parts that count of each kind of node."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        fields = self[kind] = tuple(field for field in kind._fields if field not in _IGNORED)
         return fields
+
+
+_FIELDS = _Fields()
 
 
 def _digests(tokens: list[str], docstrings: list[str]) -> Normal:

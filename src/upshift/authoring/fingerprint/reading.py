@@ -14,6 +14,7 @@ from upshift.authoring.fingerprint.facts import (
     StatementFacts,
     UnitFacts,
     Use,
+    pack,
 )
 from upshift.authoring.fingerprint.normalize import Normal, normalize
 from upshift.authoring.fingerprint.references import (
@@ -91,16 +92,19 @@ class _FactsOf:
             if isinstance(hint, (ast.Import, ast.ImportFrom)):
                 self._bind_imports(hint, bound)
         return Facts(
-            whole=self._whole(digests),
-            units=tuple(_unit(definition, digests) for definition in definitions),
-            functions=functions,
-            classes=classes,
-            statements=tuple(self._statements),
-            bindings={name: tuple(bound) for name, bound in self._bindings.items()},
-            imports=tuple(dict.fromkeys(self._imports)),
-            stars=tuple((level, module) for level, module, names in self._imports if "*" in names),
-            decorated=tuple(decorated),
-            idle=tuple(self._idle()),
+            pack(
+                self._whole(digests),
+                [_unit(definition, digests) for definition in definitions],
+                self._statements,
+                self._bindings,
+                functions,
+                classes,
+                tuple(dict.fromkeys(self._imports)),
+                tuple((level, module) for level, module, names in self._imports if "*" in names),
+                tuple(name for name, bound in self._bindings.items() if _is_definition(bound[-1])),
+                tuple(decorated),
+                tuple(self._idle()),
+            )
         )
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
@@ -161,6 +165,10 @@ class _FactsOf:
         yield from self._whole_uses
         for decorator in self._whole_decorators:
             yield from decorator.uses
+
+
+def _is_definition(what: Import | Bound) -> bool:
+    return isinstance(what, Bound) and what.definition
 
 
 def function_key(definition: Definition) -> str:

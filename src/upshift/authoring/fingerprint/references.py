@@ -10,11 +10,21 @@ module as a value may take anything from it.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from upshift.authoring.fingerprint.facts import Chain, Use
 
 _IMPORTERS = frozenset({"import_module", "__import__"})
+_OPERATORS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+_REFER_TO_NOTHING = frozenset(
+    [
+        *(str, bytes, int, bool, float, complex, type(None), type(...)),
+        *(ast.Constant, ast.Pass, ast.Break, ast.Continue),
+        *(kind for family in _OPERATORS for kind in family.__subclasses__()),
+    ]
+)
+"""What can be inside a node, and has neither names nor nodes inside it."""
 
 
 class Decorator(NamedTuple):
@@ -75,7 +85,6 @@ class Reader:
     def __init__(self) -> None:
         self.definitions: list[Definition] = []
         self._scope = _Scope("", hides=False)
-        self._visitors: dict[type, Any] = {}
 
     def statement(self, node: ast.AST) -> tuple[list[Use], frozenset[str], list[Decorator], frozenset[str]]:
         """Uses, names bound, decorators and attribute names of what stands at the top level."""
@@ -89,24 +98,23 @@ class Reader:
         )
 
     def visit(self, node: ast.AST) -> None:
-        kind = node.__class__
-        visitor = self._visitors.get(kind)
-        if visitor is None:
-            visitor = self._visitors[kind] = getattr(self, "_" + kind.__name__, self._children)
-        visitor(node)
+        _VISITORS[node.__class__](self, node)
 
     def _children(self, node: ast.AST) -> None:
+        values = node.__dict__
         for field in node._fields:
-            value = getattr(node, field, None)
-            if value.__class__ is list:
+            value: Any = values.get(field)
+            kind = value.__class__
+            if kind is list:
                 self._all(value)
-            elif isinstance(value, ast.AST):
-                self.visit(value)
+            elif kind not in _REFER_TO_NOTHING:
+                _VISITORS[kind](self, value)
 
     def _all(self, nodes: list[Any]) -> None:
         for node in nodes:
-            if isinstance(node, ast.AST):
-                self.visit(node)
+            kind = node.__class__
+            if kind not in _REFER_TO_NOTHING:
+                _VISITORS[kind](self, node)
 
     # names and attributes
 
@@ -114,8 +122,8 @@ class Reader:
         self._scope.uses.append((chain, None, bare))
 
     def _Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load):
-            self._use((node.id,), bare=True)
+        if node.ctx.__class__ is ast.Load:
+            self._scope.uses.append(((node.id,), None, True))
             return
         self._scope.bound.add(node.id)
         if node.id in self._scope.shared:
@@ -156,11 +164,11 @@ class Reader:
 
     def _import_call(self, node: ast.Call, attributes: Chain, bare: bool) -> bool:
         """Read ``import_module("helpers")``, and what is taken from it; False if it is no such call."""
-        name = chain_of(node.func)[-1:]
         target = node.args[0] if len(node.args) == 1 else None
-        if not name or name[0] not in _IMPORTERS or not isinstance(target, ast.Constant):
+        if not isinstance(target, ast.Constant) or not isinstance(target.value, str):
             return False
-        if not isinstance(target.value, str):
+        name = chain_of(node.func)[-1:]
+        if not name or name[0] not in _IMPORTERS:
             return False
         module = target.value.lstrip(".")
         origin = (len(target.value) - len(module), module)
@@ -170,9 +178,6 @@ class Reader:
         self._scope.uses.append((attributes, origin, bare))
         self._all(node.keywords)
         return True
-
-    def _Constant(self, node: ast.Constant) -> None:
-        pass
 
     # imports inside a function or class
 
@@ -339,6 +344,17 @@ class Reader:
                 except SyntaxError:
                     continue  # Literal["a b"], or a text for Annotated
         self._reach(annotation, bare=False)
+
+
+class _Visitors(dict[type, Callable[[Reader, Any], None]]):
+    """What reads each kind of node."""
+
+    def __missing__(self, kind: type) -> Callable[[Reader, Any], None]:
+        visitor = self[kind] = getattr(Reader, f"_{kind.__name__}", Reader._children)
+        return visitor
+
+
+_VISITORS = _Visitors()
 
 
 def unique(uses: list[Use]) -> list[Use]:

@@ -20,7 +20,7 @@ from upshift.authoring.fingerprint.memo import Memo
 from upshift.authoring.fingerprint.nodes import Node
 from upshift.authoring.fingerprint.packages import installed
 from upshift.store.digest import digest_of
-from upshift.store.edits import Stamp, stamp
+from upshift.store.edits import Stamp
 from upshift.worker.usercode import module_name
 
 PROJECT = "project"
@@ -81,8 +81,9 @@ class Sources:
         self._memo = Memo(project)
         self._facts: dict[str, Facts | None] = {}
         self._contents: dict[str, bytes | None] = {}
+        self._statuses: dict[str, os.stat_result | None] = {}
         self.stamps: dict[str, Stamp] = {}
-        """Of every file that was read."""
+        """Of every file that was read, and not changed meanwhile."""
         self._by_namespace: dict[int, tuple[Module, dict[str, Any]]] = {}
         self._by_name: dict[str, Module | str | None] = {}
         self._kinds: dict[int, tuple[tuple[str, str], dict[str, Any]]] = {}
@@ -187,17 +188,24 @@ class Sources:
         """The content of a source; None where it cannot be read."""
         if file not in self._contents:
             content = self._contents[file] = _content(file)
-            if content is not None and os.path.isabs(file):
-                known = stamp(file, content)
-                if known is not None:
-                    self.stamps[file] = known
+            status = self._statuses[file] = _status(file)
+            if content is None or status is None or not os.path.isabs(file):
+                return content
+            if status.st_size == len(content):  # else it has been changed meanwhile
+                self.stamps[file] = (status.st_size, status.st_mtime_ns, digest_of(content))
         return self._contents[file]
 
-    def texts(self) -> dict[str, set[str]]:
+    def status(self, file: str) -> os.stat_result | None:
+        """Size and times of a source, looked at after it was read; None where it is no file."""
+        if file not in self._statuses:
+            self._statuses[file] = _status(file)
+        return self._statuses[file]
+
+    def texts(self) -> dict[str, str]:
         """Every source that was read, word for word: title to digest."""
         shown = {module.file: module.shown for module, _ in self._by_namespace.values()}
         return {
-            f"text of {shown.get(file, os.path.basename(file))}": {digest_of(content)}
+            f"text of {shown.get(file, os.path.basename(file))}": digest_of(content)
             for file, content in self._contents.items()
             if content is not None
         }
@@ -216,8 +224,8 @@ class Sources:
         content = self.content(file) if file.endswith(_SOURCE_SUFFIXES) or file.startswith("<") else None
         if content is None:
             return None
-        kept = os.path.isabs(file) and os.path.exists(file)  # not the cells of a notebook
-        known = self._memo.get(file, content) if kept else None
+        stamp = self.stamps.get(file)  # not the cells of a notebook
+        known = self._memo.get(file, stamp[2]) if stamp is not None else None
         if known is not None:
             return known
         from upshift.authoring.fingerprint.reading import read_facts
@@ -226,8 +234,8 @@ class Sources:
             facts = read_facts(content)
         except (SyntaxError, ValueError, RecursionError):
             return None
-        if kept:
-            self._memo.put(file, content, facts)
+        if stamp is not None:
+            self._memo.put(file, stamp[2], facts)
         return facts
 
 
@@ -292,3 +300,10 @@ def _content(file: str) -> bytes | None:
         owner = next((names for names in owners if names.get("__file__") == file), None)
         lines = linecache.getlines(file, owner)  # a cell of a notebook, or a module in an archive
         return "".join(lines).encode("utf-8", "surrogatepass") if lines else None
+
+
+def _status(file: str) -> os.stat_result | None:
+    try:
+        return os.stat(file)
+    except (OSError, ValueError):
+        return None

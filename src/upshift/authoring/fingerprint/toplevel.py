@@ -20,11 +20,12 @@ from __future__ import annotations
 import abc
 import builtins
 import sys
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from upshift.authoring.fingerprint import purity
 from upshift.authoring.fingerprint.digests import combined
-from upshift.authoring.fingerprint.facts import Bound, Chain, Facts, Import, StatementFacts
+from upshift.authoring.fingerprint.facts import Chain, Facts, Import, StatementFacts
 from upshift.authoring.fingerprint.names import imported
 from upshift.authoring.fingerprint.nodes import Node, reachable
 from upshift.authoring.fingerprint.scope import Scope
@@ -57,7 +58,7 @@ def expand_module(walk: Walk, node: Node, module: Module) -> None:
             effects.append(statement.digest)
             walk.uses(node, scope, statement.uses)
     for number in facts.decorated:
-        unit = facts.units[number]
+        unit = facts.unit(number)
         own = [decorator for decorator in unit.decorators if decorator.chain]
         if any(_registers(walk, scope, decorator.chain, facts) for decorator in own):
             walk.unit(node, scope, unit, walk.title(module, unit.qualname))
@@ -68,9 +69,10 @@ def expand_module(walk: Walk, node: Node, module: Module) -> None:
 
 def _registered_classes(walk: Walk, node: Node, module: Module, facts: Facts) -> None:
     """Classes that a library may keep a list of, because they are made from one of its own."""
-    for name, bound in facts.bindings.items():
-        cls: Any = (module.namespace or {}).get(name)
-        if not isinstance(bound[-1], Bound) or not bound[-1].definition or not issubclass(type(cls), type):
+    namespace = module.namespace or {}
+    for name in facts.defined:
+        cls: Any = namespace.get(name)
+        if type(cls) is FunctionType or not issubclass(type(cls), type):
             continue
         for base in cls.__mro__[1:]:
             top = base.__module__.partition(".")[0]
@@ -83,24 +85,17 @@ def _registered_classes(walk: Walk, node: Node, module: Module, facts: Facts) ->
 
 
 def _imports(walk: Walk, node: Node, module: Module, facts: Facts) -> None:
-    names = [module.name]
+    node.next.extend(walk.lineage(module.name))
     for level, source, attributes in facts.imports:
         target = walk.sources.absolute(module, level, source)
-        names.append(target)
-        names.extend(f"{target}.{name}" for name in attributes if f"{target}.{name}" in sys.modules)
-    for imported_name in dict.fromkeys(parent for name in names for parent in _with_parents(name)):
-        found = walk.sources.find(imported_name)
-        if isinstance(found, Module) and found is not module:
-            node.next.append(walk.module(found))
+        node.next.extend(walk.lineage(target))
+        for name in attributes:
+            if f"{target}.{name}" in sys.modules:
+                node.next.extend(walk.lineage(f"{target}.{name}"))
     for idle in facts.idle:
-        for what in facts.bindings[idle]:
+        for what in facts.bound(idle):
             if isinstance(what, Import) and not what.attribute:
                 imported(walk, node, walk.sources.absolute(module, what.level, what.module), (), bare=False)
-
-
-def _with_parents(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[: length + 1]) for length in range(len(parts))] if name else []
 
 
 def _is_pipeline_call(walk: Walk, scope: Scope, statement: StatementFacts, tainted: set[str]) -> bool:
@@ -157,7 +152,7 @@ def _path(walk: Walk, scope: Scope, chain: Chain, facts: Facts) -> tuple[str, ..
     """The dotted name of something that is imported from outside the project."""
     if not chain:
         return None
-    for what in facts.bindings.get(chain[0], ()):
+    for what in facts.bound(chain[0]):
         if not isinstance(what, Import):
             return None
         target = walk.sources.absolute(scope.module, what.level, what.module)

@@ -52,6 +52,8 @@ def value_digest(value: object, follow: Callable[[Any], str]) -> tuple[str, bool
     bool
         Whether the digest says everything about the value.
     """
+    if type(value) in _ATOMS:
+        return combined([_atom(type(value), value)]), True
     writer = _Writer(follow)
     try:
         writer.write(value)

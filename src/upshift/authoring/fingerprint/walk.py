@@ -16,13 +16,21 @@ from upshift.authoring.fingerprint.facts import Chain, UnitFacts, Use
 from upshift.authoring.fingerprint.freshness import Freshness
 from upshift.authoring.fingerprint.functions import expand_function
 from upshift.authoring.fingerprint.identity import token
-from upshift.authoring.fingerprint.names import INERT, REFLECTION, SOURCE, expand_written, resolve, through
+from upshift.authoring.fingerprint.names import (
+    INERT,
+    REFLECTION,
+    SOURCE,
+    SPECIAL,
+    expand_written,
+    resolve,
+    through,
+)
 from upshift.authoring.fingerprint.nodes import Expand, Node
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PACKAGE, Module, Sources
 from upshift.authoring.fingerprint.toplevel import expand_module, is_upshift
 from upshift.authoring.fingerprint.values import is_code, is_module, value_digest
-from upshift.authoring.fingerprint.widening import expand_project, expand_widened
+from upshift.authoring.fingerprint.widening import expand_project, expand_widened, widening_of
 
 
 class Walk:
@@ -45,6 +53,7 @@ class Walk:
         self._inert = Node()
         self._code: dict[int, tuple[Node, object]] = {}
         self._nodes: dict[tuple[object, ...], Node] = {}
+        self._lineages: dict[str, list[Node]] = {}
         self._tokens: dict[int, tuple[str, object]] = {}
         self._token_digests: dict[str, str] = {}
 
@@ -88,6 +97,17 @@ class Walk:
         if module.node is None:
             module.node = Node(lambda node: expand_module(self, node, module), module=True)
         return module.node
+
+    def lineage(self, name: str) -> list[Node]:
+        """The nodes of a module and of the packages that it is in, as far as they are the project's."""
+        known = self._lineages.get(name)
+        if known is None:
+            known = list(self.lineage(name.rpartition(".")[0])) if name else []
+            found = self.sources.find(name) if name else None
+            if isinstance(found, Module):
+                known.append(self.module(found))
+            self._lineages[name] = known
+        return known
 
     def binding(self, module: Module, name: str) -> Node:
         """The node of a name that a live module binds."""
@@ -156,20 +176,21 @@ class Walk:
         """Add to a node what source refers to."""
         module = scope.module
         known = module.uses
-        special = bool(scope.cells or scope.own)
-        append = node.next.append
-        for use in uses:
-            chain, origin, _ = use
-            if special and origin is None and (chain[0] in scope.cells or chain[0] in scope.own):
-                resolve(self, node, scope, use)
-                continue
-            shared = known.get(use)
-            if shared is None:
-                shared = known[use] = self._shared(module, use)
-            append(shared)
+        own = {*scope.cells, *scope.own}
+        if own:
+            for use in uses:
+                chain, origin, _ = use
+                if origin is None and chain[0] in own:
+                    resolve(self, node, scope, use)
+            uses = [use for use in uses if use[1] is not None or use[0][0] not in own]
+        node.next.extend([known.get(use) or self._shared(module, use) for use in uses])
 
     def _shared(self, module: Module, use: Use) -> Node:
         """The node of what source refers to, the same for all units of a module."""
+        node = module.uses[use] = self._meant(module, use)
+        return node
+
+    def _meant(self, module: Module, use: Use) -> Node:
         chain, origin, bare = use
         if origin is None and len(chain) == 1 and module.namespace is not None:
             # Most names are these, and need no node of their own.
@@ -177,16 +198,17 @@ class Walk:
             if name not in module.namespace:
                 if self._is_inert(module, name):
                     return self._inert
-            elif not bare:
+            elif name not in SPECIAL:
                 value: Any = module.namespace[name]
-                if is_code(value) and is_home(module, name, value):
-                    return self.code(value)
+                if not (is_module(value) or (bare and is_code(value)) or widening_of(value)):
+                    home = is_code(value) and is_home(module, name, value)
+                    return self.code(value) if home else self.binding(module, name)
         return Node(lambda node: resolve(self, node, Scope(module), use))
 
     def _is_inert(self, module: Module, name: str) -> bool:
         """Whether a name that has no value in a module is a plain built-in."""
         facts = self.sources.facts(module.file)
-        if facts is None or name in facts.bindings or name not in INERT:
+        if facts is None or name in facts.names or name not in INERT:
             return False
         return vars(builtins).get(name) is INERT[name]
 

@@ -68,11 +68,12 @@ def expand_widened(walk: Walk, node: Node, module: Module, reason: str, deep: bo
     title = f"all of {module.name} ({module.shown}): {reason}"
     scope = Scope(module)
     if facts is not None:
-        parts = [facts.whole.digest, *(decorator.digest for decorator in facts.whole.decorators)]
-        node.add(title, combined(parts), facts.whole.documented)
-        node.reflects |= "__doc__" in facts.whole.attributes
-        walk.uses(node, scope, facts.whole.uses)
-        for decorator in facts.whole.decorators:
+        whole = facts.whole
+        parts = [whole.digest, *(decorator.digest for decorator in whole.decorators)]
+        node.add(title, combined(parts), whole.documented)
+        node.reflects |= "__doc__" in whole.attributes
+        walk.uses(node, scope, whole.uses)
+        for decorator in whole.decorators:
             walk.uses(node, scope, decorator.uses)
     elif module.file is not None:
         node.add(title, combined([repr(walk.sources.content(module.file))]))
@@ -90,7 +91,7 @@ def expand_widened(walk: Walk, node: Node, module: Module, reason: str, deep: bo
 
 
 def _is_imported(facts: Facts, name: str) -> bool:
-    bound = facts.bindings.get(name, ())
+    bound = facts.bound(name)
     return bool(bound) and all(isinstance(what, Import) for what in bound)
 
 

@@ -1,0 +1,78 @@
+"""What is read from source, and kept of it."""
+
+from __future__ import annotations
+
+import ast
+import marshal
+
+import pytest
+
+from upshift.authoring.fingerprint.facts import Bound, Facts, Import
+from upshift.authoring.fingerprint.reading import read_facts
+
+SOURCE = '''
+import os.path as p
+from .near import scale as s
+N = 3
+@decorated(N)
+def f(x=1):
+    """Says something."""
+    return s(x) + p.sep
+class A:
+    def m(self): return f()
+g = lambda: ...
+'''
+
+
+def test_what_is_kept_is_what_was_read() -> None:
+    read = read_facts(SOURCE.encode())
+    kept = Facts(marshal.loads(marshal.dumps(read.packed)))
+
+    assert kept.packed == read.packed
+    assert [kept.unit(number).qualname for number in range(4)] == ["f", "A.m", "A", "<lambda>"]
+    assert kept.unit(0).decorators[0].chain == ("decorated",)
+    assert kept.unit(0).digest != kept.unit(0).documented
+    assert kept.bound("s") == (Import(1, "near", "scale"),)
+    assert kept.bound("f") == (Bound(True, 0),)
+    assert kept.bound("N") == (Bound(False, 0),)
+    assert kept.bound("absent") == ()
+    assert kept.defined == ("f", "A")
+    assert [statement.binds for statement in kept.statements] == [("N",), ("g",)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "pass",
+        "...",
+        "'text'",
+        "if N:\n    pass",
+        "if 1: pass",
+        "f = lambda: ...",
+        "x[...] = -1",
+        "global N",
+    ],
+)
+def test_the_smallest_sources_are_read(source: str) -> None:
+    assert read_facts(source.encode()).whole.digest
+
+
+def test_every_operator_name_and_constant_counts() -> None:
+    written = [
+        *("a + b", "a - b", "a and b", "a or b", "not a", "-a", "~a", "a < b", "a <= b", "a is b", "a in b"),
+        *("a", "b", "1", "1.0", "True", "'1'", "b'1'", "None", "...", "1j", "0x10", "[]", "()", "{}"),
+    ]
+    digests = {
+        expression: read_facts(f"if {expression}: pass".encode()).whole.digest for expression in written
+    }
+
+    assert len(set(digests.values())) == len(written)
+    assert read_facts(b"if 16: pass").whole.digest == digests["0x10"]
+
+
+def test_layout_and_comments_do_not_count() -> None:
+    again = "# a comment\n" + SOURCE.replace("x=1", " x = 1 ").replace("N = 3", "N = (3)")
+
+    assert ast.unparse(ast.parse(again)) == ast.unparse(ast.parse(SOURCE))
+    assert read_facts(again.encode()).whole == read_facts(SOURCE.encode()).whole
