@@ -306,6 +306,14 @@ class Catalog:
         sql = f"SELECT {', '.join(_ATTEMPT)} FROM attempts WHERE {condition} ORDER BY step, item, number"
         return [_attempt_row(row) for row in self._database.query(sql, values)]
 
+    def running(self) -> list[AttemptRow]:
+        """The attempts that run, of all runs that are recorded as running."""
+        sql = (
+            f"SELECT {', '.join(_ATTEMPT)} FROM attempts WHERE status = 'running' "
+            "AND run IN (SELECT id FROM runs WHERE status = 'running') ORDER BY run, step, item, number"
+        )
+        return [_attempt_row(row) for row in self._database.query(sql)]
+
     def counts(self, run: str) -> list[tuple[str, str, int, int]]:
         """For each step of a run and each status of its tasks: how many there are, and how many reused."""
         sql = (

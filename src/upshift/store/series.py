@@ -18,13 +18,12 @@ attempt is over.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import attrs
 
@@ -186,6 +185,8 @@ class SeriesWriter:
         os.close(self._file)
         self._file = None
         if self._bytes > LARGE and not self.broken:
+            import gzip  # most series are small
+
             with contextlib.suppress(OSError):
                 self._replace(gzip.compress(self._path.read_bytes(), mtime=0))
 
@@ -251,12 +252,28 @@ _MERGED: Mapping[str, Callable[[Sequence[float | int]], float | int]] = {
 }
 
 
-def read_series(path: Path) -> Series | None:
-    """The series in a file; None where there is none. A line that is torn or strange is left out."""
+def read_series(path: Path, *, tail: int | None = None) -> Series | None:
+    """The series in a file; None where there is none. A line that is torn or strange is left out.
+
+    Parameters
+    ----------
+    path
+        The file.
+    tail
+        Read so many bytes at the end of it; None: all. The end of a series that is compressed is all of it.
+    """
+    if tail is not None:
+        last = _read(_lines(path, tail))
+        if last is not None:
+            return last
+    return _read(_lines(path))
+
+
+def _read(lines: Iterator[Any]) -> Series | None:
     columns: dict[str, list[Number]] = {}
     gpus: tuple[Mapping[str, Any], ...] = ()
     started, names, count = 0.0, (), 0  # type: float, tuple[str, ...], int
-    for line in _lines(path):
+    for line in lines:
         if isinstance(line, dict):
             names = tuple(line.get("columns", ()))
             started = started or line.get("started", 0.0)
@@ -274,10 +291,27 @@ def read_series(path: Path) -> Series | None:
     return Series(started=started, columns=columns, gpus=gpus) if count else None
 
 
-def _lines(path: Path) -> Iterator[Any]:
-    with contextlib.suppress(FileNotFoundError, EOFError, gzip.BadGzipFile), open(path, "rb") as raw:
+def _lines(path: Path, tail: int | None = None) -> Iterator[Any]:
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        for line in gzip.GzipFile(fileobj=raw) if packed else raw:
+        for line in _unpacked(raw) if packed else _ends(raw, tail):
             with contextlib.suppress(ValueError):  # torn, or no JSON
                 yield json.loads(line)
+
+
+def _unpacked(file: BinaryIO) -> Iterator[bytes]:
+    import gzip
+
+    with contextlib.suppress(EOFError, gzip.BadGzipFile):  # as far as it is whole
+        yield from gzip.GzipFile(fileobj=file)
+
+
+def _ends(file: BinaryIO, tail: int | None) -> Iterator[bytes]:
+    """The lines of a file; of a long one those of its end, and before them the headers of its beginning."""
+    size = os.fstat(file.fileno()).st_size
+    if tail is not None and size > 2 * tail:
+        yield from (line for line in file.read(tail).splitlines() if line.startswith(b"{"))
+        file.seek(size - tail)
+        file.readline()  # a part of a line
+    yield from file

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
-from upshift.store.series import header, read_series, sample
+import pytest
+
+from upshift.store.series import LARGE, SeriesWriter, header, read_series, sample
 
 
 def test_there_is_none(tmp_path: Path) -> None:
@@ -32,7 +35,102 @@ def test_columns_that_come_and_go(tmp_path: Path) -> None:
 def test_a_torn_end_and_strange_lines(tmp_path: Path) -> None:
     file = tmp_path / "series"
     file.write_bytes(
-        header(5.0, ["time", "cpu"]).encode() + b"[1,2]\n[1,2,3]\n\xff\xfe\n7\n[2,3]\n[3,".replace(b"7", b"null")
+        header(5.0, ["time", "cpu"]).encode()
+        + b"[1,2]\n[1,2,3]\n\xff\xfe\n7\n[2,3]\n[3,".replace(b"7", b"null")
     )
     series = read_series(file)
     assert series is not None and series.columns == {"time": [1, 2], "cpu": [2, 3]}
+
+
+def writer(folder: Path, **options: int) -> SeriesWriter:
+    return SeriesWriter(
+        folder / "series", 5.0, [{"uuid": "GPU-1"}], temporaries=str(folder / "tmp"), **options
+    )
+
+
+def test_each_sample_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    writing = writer(tmp_path)
+    assert writing.name is None
+    writing.write({"time": 1.0, "cpu": 0.25, "gpu.0.busy": None})
+    writing.write({"time": 2.004, "cpu": 0.5, "gpu.0.busy": 97})
+    series = read_series(tmp_path / "series")
+    assert series is not None and series.columns["gpu.0.busy"] == [None, 97]
+    assert series.columns["time"] == [1, 2.0] and series.gpus == ({"uuid": "GPU-1"},)
+    writing.close()
+    assert writing.name == "series"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (math.nan, "null"),
+        (math.inf, "null"),
+        (0, "0"),
+        (0.98765, "0.9877"),
+        (97, "97"),
+        (1980, "1980"),
+        (12_345, "12340"),
+        (85_899_345_920, "8.59e10"),
+        (1e-7, "1e-07"),
+    ],
+)
+def test_a_number_has_four_digits_that_count_and_no_more(value: float | None, text: str) -> None:
+    assert sample([1, value]) == f"[1.00,{text}]\n"
+
+
+def test_a_long_series_is_thinned_again_and_again(tmp_path: Path) -> None:
+    writing = writer(tmp_path, most=8)
+    for second in range(1, 101):
+        writing.write(
+            {"time": float(second), "cpu": second % 2, "gpu.0.ecc_errors": second // 50, "gpu.0.xid": None}
+        )
+        assert writing.samples <= 8
+    series = read_series(tmp_path / "series")
+    assert series is not None
+    assert series.columns["time"] == [16, 32, 48, 64, 80, 96]
+    assert set(series.columns["cpu"]) == {0.5}, "what is an amount is averaged"
+    assert series.columns["gpu.0.ecc_errors"] == [0, 0, 0, 1, 1, 1], "what is counted is not"
+    assert "gpu.0.xid" not in series.columns
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_long_series_is_compressed_at_its_end_and_reads_the_same(tmp_path: Path) -> None:
+    writing = writer(tmp_path)
+    for second in range(3000):
+        writing.write({"time": float(second)} | {f"gpu.{n}.busy": (second * n) % 100 for n in range(8)})
+    before, size = read_series(tmp_path / "series"), (tmp_path / "series").stat().st_size
+    writing.close()
+    assert size > LARGE
+    assert (tmp_path / "series").stat().st_size < size / 3
+    assert read_series(tmp_path / "series") == before
+    torn = tmp_path / "torn"
+    torn.write_bytes((tmp_path / "series").read_bytes()[:5000])
+    some = read_series(torn)
+    assert some is not None and 0 < len(some) < 3000
+
+
+def test_the_end_of_a_long_series_is_read_alone(tmp_path: Path) -> None:
+    writing = writer(tmp_path)
+    for second in range(3000):
+        writing.write({"time": float(second), "cpu": 1} | ({"gpu.0.busy": 5} if second > 3 else {}))
+    last = read_series(tmp_path / "series", tail=2000)
+    assert last is not None and 50 < len(last) < 200
+    assert last.columns["time"][-1] == 2999 and last.columns["gpu.0.busy"][-1] == 5
+    assert last.gpus == ({"uuid": "GPU-1"},)
+
+
+def test_where_the_end_cannot_be_understood_alone_all_is_read(tmp_path: Path) -> None:
+    writing = writer(tmp_path)
+    for second in range(3000):
+        writing.write({"time": float(second), "cpu": 1} | ({"gpu.0.busy": 5} if second > 1000 else {}))
+    assert read_series(tmp_path / "series", tail=2000) == read_series(tmp_path / "series")
+
+
+def test_a_full_disk_ends_the_series_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "series").mkdir()
+    writing = writer(tmp_path)
+    writing.write({"time": 1.0, "cpu": 1})
+    assert writing.broken
+    writing.write({"time": 2.0, "cpu": 1})
+    writing.close()
