@@ -225,7 +225,7 @@ class Attempt:
 
     @property
     def series_path(self) -> Path:
-        """Where its samples are, for :func:`upshift.store.series.read_series`; not there if there are none."""
+        """Its samples, for :func:`upshift.store.series.read_series`. No file: there are none."""
         return self._records.store.series_path(self.row.task, self.number)
 
     @functools.cached_property
