@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from frameworks import cuda_library
 from leftovers import Watch
 from nvml import fake_nvml, nvml_library
 
-__all__ = ["fake_nvml", "nvml_library"]  # fixtures
+__all__ = ["cuda_library", "fake_nvml", "nvml_library"]  # fixtures
 
 NO_SKIPS = bool(os.environ.get("UPSHIFT_TEST_NO_SKIPS"))
 watch = pytest.StashKey[Watch]()

@@ -40,7 +40,7 @@ Sources: NVIDIA Container Toolkit, 'Device nodes'; ROCm, 'Running ROCm Docker co
 plugin'. Read on 2026-11-21.
 """
 _WSL = "dev/dxg"
-_DEADLINE = 30.0
+DEADLINE = 30.0
 """Seconds for the driver to start. Without persistence mode it takes some for each idle GPU."""
 
 
@@ -255,16 +255,16 @@ class DriverQuestion:
             stderr=subprocess.DEVNULL,
         )
 
-    def answer(self, deadline: float = _DEADLINE) -> Driver:
-        """What it says; waits until it does, at most ``deadline`` seconds."""
+    def answer(self) -> Driver:
+        """What it says; waits until it does, at most :data:`DEADLINE` seconds."""
         try:
-            said, _ = self._process.communicate(timeout=deadline)
+            said, _ = self._process.communicate(timeout=DEADLINE)
             fields = json.loads(said)
             capabilities = fields.pop("capabilities")
             return Driver(**fields, capabilities=None if capabilities is None else tuple(capabilities))
         except subprocess.TimeoutExpired:
             self.close()
-            return Driver(problem=f"the driver did not start within {deadline:g} s", library="unknown")
+            return Driver(problem=f"the driver did not start within {DEADLINE:g} s", library="unknown")
         except (ValueError, TypeError, KeyError):
             code = self._process.returncode
             return Driver(

@@ -44,7 +44,7 @@ ENFORCED = "supervisor"
 
 
 EXITING = 10.0
-"""Seconds that a process is given to end after it has said that its step returned, or must not go on."""
+"""Seconds that a process is given to end after it has said that its step returned."""
 
 
 class Born(NamedTuple):
@@ -300,11 +300,11 @@ class Attempt:
         self._sights.framework(content)
 
     def _told_diagnosis(self, content: Mapping[str, Any]) -> None:
-        """The step must not go on. Its process knows, and is ended if it does go on."""
+        """The step must not go on. Its process knows, and is killed if it goes on regardless."""
         self._sights.diagnosis(content)
         failure = decode(Failure, content["failure"])
         self._stopping = self._stopping or _Stop("failed", failure)
-        self._timers.append(self._loop.after(EXITING, lambda: self._stop("failed", failure, self.spec.grace)))
+        self._timers.append(self._loop.after(self.spec.grace, self._kill))
 
     def _told_outcome(self, content: Mapping[str, Any]) -> None:
         self._outcome = decode(Outcome, content)
