@@ -161,6 +161,67 @@ def test_it_has_the_code_that_it_had(project: Project) -> None:
     assert "recorded was a failure" in changed.err
 
 
+def test_code_that_the_package_lacks_is_named(project: Project) -> None:
+    project.write("made.py\n", ".gitignore", header="")
+    project.write("", "tables/__init__.py", header="")
+    made = project.write("raise ValueError('not yet')\n", "tables/made.py", header="")
+    project.run(
+        """
+@step
+def work() -> int:
+    import tables.made
+    return 1
+
+@pipeline
+def example():
+    work()
+""",
+        expect=1,
+    )
+    made.write_text("")
+    lacks = "tables/made.py is in the project, but not in its code package: .gitignore or .upshiftignore"
+
+    told = project.upshift("replay", "latest", "work", expect=1).err
+    assert "No module named 'tables.made'" in told
+    assert lacks in told
+    assert "put !tables/made.py into .upshiftignore" in told
+    resumed = project.upshift("resume", "latest", "--same-code", expect=1).err
+    assert lacks in resumed
+    assert "  where: pipeline.py:" in resumed
+    told = project.upshift("replay", "latest", "work", "--current-code").err
+    assert "recorded was a failure" in told  # though that attempt had the package
+    project.upshift("resume", "latest")
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "later"),
+    [
+        ("rate.txt", ".gitignore or .upshiftignore names it", "put !rate.txt into .upshiftignore"),
+        ("credentials.json", "its name looks like a secret", "rename it"),
+    ],
+)
+def test_a_file_that_the_package_lacks_is_named(project: Project, name: str, why: str, later: str) -> None:
+    project.write("rate.txt\n", ".upshiftignore", header="")
+    project.write("none yet", name, header="")
+    project.run(
+        f"""
+from pathlib import Path
+
+@step
+def work() -> int:
+    return int((Path(__file__).parent / "{name}").read_text())
+
+@pipeline
+def example():
+    work()
+""",
+        expect=1,
+    )
+    told = project.upshift("replay", "latest", "work", expect=1).err
+    assert f"{name} is in the project, but not in its code package: {why}." in told
+    assert f"for later runs, {later}." in told
+
+
 def test_nothing_is_recorded(project: Project) -> None:
     project.run(CODE, expect=1)
     before = project.show()

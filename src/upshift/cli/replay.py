@@ -92,6 +92,8 @@ def _told(replayed: Replayed) -> str:
         text = f"failed after {took} ({result.failure.reason}): {result.failure.message}"
         if result.failure.where:
             text += f"\n  where: {result.failure.where}"
+        if result.failure.fix:
+            text += f"\n  fix:   {result.failure.fix}"
         if recorded is not None and recorded.failure is not None:
             again = recorded.failure.message == result.failure.message
             text += "\nas recorded" if again else f"\nrecorded was: {recorded.failure.message}"

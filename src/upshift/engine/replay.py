@@ -15,7 +15,6 @@ from upshift.spec.task import Code, TaskResult, TaskSpec
 from upshift.store.catalog import AttemptRow, RunRow
 from upshift.store.serializers import scratch
 from upshift.store.store import Store, open_store
-from upshift.store.unpacking import unpacked
 from upshift.worker.inline import run_inline
 
 
@@ -96,16 +95,10 @@ def replay(spec: TaskSpec, code: Code | None, store: Store) -> Replayed:
     """
     recorded = store.read_result(spec.task, spec.attempt)
     secrets = read_secrets(spec.secrets, project=spec.code.project)  # they are not in a package
-    if code is not None and code.package is not None:
-        folder = unpacked(code.package, store)
-        spec = attrs.evolve(spec, code=attrs.evolve(code, project=str(folder), package=None))
+    spec = attrs.evolve(spec, code=code or attrs.evolve(spec.code, package=None))
     if spec.cwd is not None and not os.path.isdir(spec.cwd):
-        spec = attrs.evolve(spec, cwd=spec.code.project)
+        spec = attrs.evolve(spec, cwd=None)
     result = run_inline(spec, store, secrets=secrets, into=open_store(scratch.new_folder()), stop=True)
-    failure = result.failure
-    if failure is not None and failure.where is not None:  # as in the project, not where that was unpacked
-        where = failure.where.removeprefix(os.path.join(spec.code.project, ""))
-        result = attrs.evolve(result, failure=attrs.evolve(failure, where=where))
     return Replayed(result=result, recorded=recorded)
 
 

@@ -59,7 +59,7 @@ class Announcer:
             elif failure.where:
                 lines.append(f"    where: {failure.where}")
             if failure.fix:
-                lines.append(f"    fix: {failure.fix}")
+                lines.append("    fix: " + failure.fix.replace("\n", "\n" + " " * len("    fix: ")))
         if seen == FAILURES:
             lines.append(f"{step}: further failures are not shown here")
         return "\n".join(lines)

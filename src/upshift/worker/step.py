@@ -30,7 +30,7 @@ from upshift.spec import Artifact, Code, Collected, Failure, TaskSpec, Value, to
 from upshift.spec.calls import bind
 from upshift.store import artifacts
 from upshift.store.store import Store
-from upshift.worker import cells, proc, promises, shadowing, stacks, usercode
+from upshift.worker import cells, packaged, proc, promises, shadowing, stacks, usercode
 from upshift.worker.cards import cards
 from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
@@ -161,7 +161,7 @@ def perform(
             tell(copies.remarks(str(spec.task), value))
             return _save(spec, function, value, into or store), None
     except BaseException as error:  # the supervisor is told of whatever ends the call
-        return {}, _explain(error, spec)
+        return {}, _explain(error, spec, store)
 
 
 def refuse(messages: int, error: OSError) -> None:
@@ -333,7 +333,7 @@ def _called(output: str) -> str:
     return output if output.startswith("output") else f"output {output}"
 
 
-def _explain(error: BaseException, spec: TaskSpec) -> Failure:
+def _explain(error: BaseException, spec: TaskSpec, store: Store) -> Failure:
     """The failure that an exception means, with the user's own frames."""
     if isinstance(error, LostInputs):
         return Failure(reason="infrastructure", message=str(error), lost=error.digests)
@@ -343,7 +343,11 @@ def _explain(error: BaseException, spec: TaskSpec) -> Failure:
         return Failure(reason="hardware", message=error.what, fix=error.fix)
     if isinstance(error, Halted):
         return error.failure
-    where = user_line(error, spec.code.project, relative_to=spec.cwd)
+    folder = spec.code.project
+    if spec.code.package is not None:
+        with contextlib.suppress(UpshiftError):  # that may be what is to be explained
+            folder = str(_project(spec, store))
+    where = user_line(error, folder, relative_to=spec.cwd if spec.code.package is None else folder)
     if isinstance(error, UpshiftError) and where is None:
         return Failure(reason="user-error", message=error.in_short, where=error.where, fix=error.fix)
     try:
@@ -358,10 +362,11 @@ def _explain(error: BaseException, spec: TaskSpec) -> Failure:
         message=text.rstrip(": "),
         memory=reached,
         where=where,
-        traceback=user_text(error, spec.code.project),
+        traceback=user_text(error, folder),
         fix=_more_memory(reached, spec)
         or _without_terminal(error, spec)
-        or shadowing.advice(error, spec.code.project),
+        or packaged.advice(error, spec.code, folder)
+        or shadowing.advice(error, folder),
     )
 
 
