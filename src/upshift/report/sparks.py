@@ -9,7 +9,7 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 WIDTH = 16
 
 
-def spark(values: Sequence[object], *, width: int = WIDTH) -> str:
+def spark(values: Sequence[object], *, width: int = WIDTH, bounds: tuple[float, float] | None = None) -> str:
     """The shape of a curve, from its least value to its greatest; empty, if it has none.
 
     Parameters
@@ -18,9 +18,11 @@ def spark(values: Sequence[object], *, width: int = WIDTH) -> str:
         What is no finite number is left blank. Many are drawn as means of as many in a row as need be.
     width
         Characters, at most.
+    bounds
+        The values of the lowest and of the highest character; None: the least and the greatest.
     """
     numbers = _finite(values)
-    low, high = min(numbers, default=0.0), max(numbers, default=0.0)
+    low, high = bounds or (min(numbers, default=0.0), max(numbers, default=0.0))
     if low == high:
         return ""
     size = max(len(values) / width, 1.0)
@@ -32,7 +34,7 @@ def _level(numbers: Sequence[float], low: float, high: float) -> str:
     share = (sum(numbers) / len(numbers) - low) / (high - low) if numbers else math.nan
     if not math.isfinite(share):  # no number, or numbers whose difference is none
         return " "
-    return _LEVELS[min(int(share * len(_LEVELS)), len(_LEVELS) - 1)]
+    return _LEVELS[max(0, min(int(share * len(_LEVELS)), len(_LEVELS) - 1))]
 
 
 def _finite(values: Sequence[object]) -> list[float]:

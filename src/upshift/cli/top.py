@@ -1,0 +1,31 @@
+"""``upshift top``."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print it once; elsewhere than on a terminal it always is.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, once.")
+def top(once: bool, as_json: bool) -> None:
+    """Show what runs now: CPU, memory and GPUs of every step, over all runs. q ends it."""
+    import sys
+
+    from upshift.config.configuration import load_configuration
+    from upshift.report.layout import Page
+    from upshift.report.running import Watch
+    from upshift.report.top import lines
+    from upshift.store.catalog import open_catalog
+
+    watch = Watch(open_catalog(load_configuration()))
+    if as_json:
+        import json
+
+        click.echo(json.dumps(watch.look().as_json(), indent=2))
+    elif once or not sys.stdout.isatty():
+        click.echo("\n".join(lines(watch.look(), Page.of_stdout())))
+    else:
+        from upshift.report.fullscreen import show
+
+        show(lambda page: lines(watch.look(wait=False), page))
