@@ -30,11 +30,18 @@ _AS_THEY_ARE = (
 
 @attrs.define(kw_only=True)
 class Instance:
-    """A MIG instance. A value of None is ``N/A``."""
+    """A MIG instance. A value of None is ``N/A``.
+
+    Parameters
+    ----------
+    busy
+        Percent; None: its GPU is older than Hopper, and does not tell.
+    """
 
     profile: str = "1g.10gb"
     memory: int | None = 10 * GIB
     used: int | None = 0
+    busy: int | None = None
     uuid: str | None = None
     processes: dict[int, int | None] = attrs.field(factory=dict)
 
@@ -172,6 +179,7 @@ class FakeNvml:
                 name=gpu.model,
                 minor=number,
                 mig=0 if gpu.instances is None else 1,
+                gpm=int(any(instance.busy is not None for instance in gpu.instances or ())),
                 power=None if gpu.power is None else int(gpu.power * 1000),
                 xid=f"{len(gpu.xid)}:{gpu.xid[-1]}" if gpu.xid else None,
                 links=",".join(map(str, gpu.links)) or None,
@@ -186,6 +194,7 @@ class FakeNvml:
                     name=f"{gpu.model} MIG {instance.profile}",
                     memory=instance.memory,
                     used=instance.used,
+                    busy=instance.busy,
                     id=place + 1,
                 )
                 yield from _processes(instance.processes)

@@ -10,6 +10,7 @@
  *                  capability (9.0), minor, mig (1: cut), process=PID:BYTES (again and again), links=0,2,
  *                  xid=NUMBER OF THE EVENT:CODE, pcie_sent, pcie_received, nvlink_sent, nvlink_received
  *                  (bytes a second), error=CODE (of every question), error.FUNCTION=CODE
+ *                  gpm (1: instances tell how busy they are)
  *     an instance  uuid, name, memory, used, id, busy, process
  *
  * A value that is missing, or N/A, is not supported. The functions have the signatures of NVML 13; see
@@ -400,6 +401,68 @@ int nvmlDeviceGetFieldValues(Device device, int count, Field *fields) {
         fields[i].type = 3;
         fields[i].value.ull = (unsigned long long)((double)rate * now()) / (link ? 1024 : 1);
     }
+    return SUCCESS;
+}
+
+/* -- how busy an instance is -------------------------------------------------------------------- */
+
+typedef struct {
+    Device device;
+} Sample;
+
+typedef struct {
+    unsigned id;
+    int result;
+    double value;
+    char *names[3];
+} Metric;
+
+typedef struct {
+    unsigned version, count;
+    Sample *first, *second;
+    Metric metrics[];
+} Metrics;
+
+int nvmlGpmQueryDeviceSupport(Device device, unsigned *to) {
+    ENTER_DEVICE(device);
+    to[1] = 0;
+    number(section_of(device), "gpm", &to[1]);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleAlloc(Sample **to) {
+    ENTER();
+    *to = calloc(1, sizeof **to);
+    return SUCCESS;
+}
+
+int nvmlGpmSampleFree(Sample *sample) {
+    ENTER();
+    free(sample);
+    return SUCCESS;
+}
+
+int nvmlGpmMigSampleGet(Device device, unsigned id, Sample *to) {
+    ENTER_DEVICE(device);
+    int gpu = index_of(device);
+    for (int i = 0; i < instance_count[gpu]; i++) {
+        unsigned own = 0;
+        number(&instances[gpu][i], "id", &own);
+        if (own == id) {
+            to->device = handle(gpu, i);
+            return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
+
+int nvmlGpmMetricsGet(Metrics *to) {
+    ENTER();
+    if (to->version != 1 || to->count != 1 || to->first->device != to->second->device)
+        return INVALID_ARGUMENT;
+    unsigned busy = 0;
+    to->metrics[0].result = number(section_of(to->second->device), "busy", &busy);
+    to->metrics[0].value = busy;
     return SUCCESS;
 }
 

@@ -46,13 +46,16 @@ class Snapshot:
     inventory
         What there is.
     readings
-        One for each device of it, or none: these devices cannot be read.
+        One for each device that there is or was; none: these devices cannot be read.
+    read
+        Whether it was tried; else the readings are about to come.
     at
         Seconds, by the clock of ``time.monotonic``.
     """
 
     inventory: Inventory
     readings: tuple[Reading, ...] = ()
+    read: bool = False
     at: float
 
 
@@ -132,12 +135,14 @@ class Agent:
     def _understood(self, message: Any) -> Snapshot:
         if "inventory" in message:
             inventory = decode(Inventory, message["inventory"])
-            self.latest = Snapshot(inventory=inventory, at=time.monotonic())
+            if self.latest is None:
+                self.latest = Snapshot(inventory=inventory, at=time.monotonic())
+            self.latest = attrs.evolve(self.latest, inventory=inventory)
         elif self.latest is None:
             raise ValueError("readings of unknown devices")
         else:
             readings = tuple(decode(Reading, reading) for reading in message["readings"])
-            self.latest = attrs.evolve(self.latest, readings=readings, at=float(message["at"]))
+            self.latest = attrs.evolve(self.latest, readings=readings, read=True, at=float(message["at"]))
         return self.latest
 
     def _end(self) -> str:
@@ -184,14 +189,16 @@ def main(vendor: str, interval: float, answers: int) -> NoReturn:
     root = device_root()
     inventory = _known(asked.discover(root))
     _say(answers, {"inventory": encode(inventory)})
+    watched = {device.uuid: device for device in inventory.devices}
     due = time.monotonic()
     ill: set[str] = set()
     while True:
-        readings = asked.read(root, inventory.devices)
+        readings = asked.read(root, tuple(watched.values()))
         _say(answers, {"at": time.monotonic(), "readings": [encode(reading) for reading in readings]})
         now_ill = {reading.uuid for reading in readings if reading.problem is not None}
         if now_ill - ill:  # lost, or cut into other slices
             inventory = _known(asked.discover(root))
+            watched |= {device.uuid: device for device in inventory.devices}
             _say(answers, {"inventory": encode(inventory)})
         ill = now_ill
         due = max(due + interval, time.monotonic())

@@ -69,8 +69,8 @@ class Reading:
         Bytes a second.
     ecc_errors
         Uncorrected errors since the driver was loaded.
-    xid
-        The newest Xid event since the reading before.
+    xid, xid_events
+        The newest Xid event since somebody watches, and how many there were.
     processes
         Bytes that each process has on it, by pid as this process sees pids; a value is None where
         the device does not tell how much.
@@ -91,6 +91,7 @@ class Reading:
     nvlink_sent: float | None = None
     ecc_errors: int | None = None
     xid: int | None = None
+    xid_events: int = 0
     processes: Mapping[int, int | None] = attrs.field(factory=dict, converter=_by_pid)
     problem: str | None = None
 

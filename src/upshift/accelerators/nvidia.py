@@ -14,7 +14,7 @@ from upshift.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.accelerators.base import Inventory, Reading
-    from upshift.accelerators.nvml import Found, Nvml
+    from upshift.accelerators.nvml.library import Found, Nvml
     from upshift.spec.hardware import Device
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -39,7 +39,7 @@ class Nvidia:
 
     def discover(self, root: Path) -> Inventory:
         from upshift.accelerators.base import Inventory
-        from upshift.accelerators.nvml import Nvml, Unusable
+        from upshift.accelerators.nvml.library import Nvml, Unusable
 
         try:
             nvml = self._nvml = self._nvml or Nvml()

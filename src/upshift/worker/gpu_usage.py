@@ -20,15 +20,17 @@ XIDS = 20
 STALE = 5.0
 """Seconds, or as many intervals, after which a reading says nothing any more."""
 _PLAIN = tuple(
-    name for name in GPU_COLUMNS if name not in ("own_memory", "ecc_errors", "processes")
+    name for name in GPU_COLUMNS if name not in ("own_memory", "ecc_errors", "xid", "processes")
 )  # as the device tells them
 
 
 class GpuTotals:
-    """What one device was used for so far."""
+    """What one device was used for so far; ``last`` is what was read of it before."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, last: Reading | None) -> None:
         self.device = device
+        self.new_xid: int | None = None
+        self._xid_events = 0 if last is None else last.xid_events
         self.busy = Mean()
         self._power, self._memory, self._own, self._temperature = Mean(), Mean(), Mean(), Mean()
         self._ecc: tuple[int, int] | None = None
@@ -45,8 +47,10 @@ class GpuTotals:
         self._problem = reading.problem or self._problem
         if reading.ecc_errors is not None:
             self._ecc = (self._ecc[0] if self._ecc else reading.ecc_errors, reading.ecc_errors)
-        if reading.xid is not None and len(self._xids) < XIDS:
-            self._xids.append({"at": round(at, 2), "code": reading.xid})
+        self.new_xid = reading.xid if reading.xid_events > self._xid_events else None
+        self._xid_events = reading.xid_events  # less than before: who watches was started again
+        if self.new_xid is not None and len(self._xids) < XIDS:
+            self._xids.append({"at": round(at, 2), "code": self.new_xid})
 
     @property
     def ecc_errors(self) -> int | None:
@@ -85,7 +89,7 @@ class GpuUsage:
 
     def __init__(self, devices: Sequence[Device], accelerators: Accelerators, *, interval: float) -> None:
         self.idleness = Idleness()
-        self._totals = [GpuTotals(device) for device in devices]
+        self._totals = [GpuTotals(d, accelerators.readings.get(d.uuid or "")) for d in devices]
         self._all_idle, self._one_cpu = Mean(), Mean()
         self._accelerators = accelerators
         self._stale = max(STALE, STALE * interval)
@@ -141,6 +145,7 @@ class GpuUsage:
             values = {name: getattr(reading, name) for name in _PLAIN}
             values["own_memory"] = own
             values["ecc_errors"] = totals.ecc_errors
+            values["xid"] = totals.new_xid
             values["processes"] = len(reading.processes.keys() - set(pids))
             columns |= {f"gpu.{number}.{name}": values[name] for name in GPU_COLUMNS}
         idle = all_idle(busy)
