@@ -18,7 +18,7 @@ def told(values: Mapping[str, MetricValue], step: float | None = None) -> str:
 
 
 def value_text(value: MetricValue) -> str:
-    """A value: numbers with four figures, or as integers; a long text is cut."""
+    """A value: numbers with four figures, or as integers; a long text is cut, and cannot move the cursor."""
     value = from_json(value)
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -28,5 +28,5 @@ def value_text(value: MetricValue) -> str:
         if not math.isfinite(value):
             return "NaN" if math.isnan(value) else f"{value:g}"
         return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-    line = " ".join(value.split())
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(value.split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

@@ -23,7 +23,7 @@ from upshift.config.sizes import format_size
 from upshift.spec.telemetry import Card
 from upshift.worker.masking import Mask
 from upshift.worker.messages import channel
-from upshift.worker.rendering import HTML, LARGEST, PLOTLY, Rendered, Unshowable, pictures, rendered
+from upshift.worker.rendering import HTML, LARGEST, Rendered, Unshowable, pictures, rendered
 from upshift.worker.streams import tell
 
 if TYPE_CHECKING:
@@ -80,16 +80,16 @@ class Cards:
     def _append(self, content: object, title: str | None, otherwise: str | None = None) -> None:
         try:
             shown = rendered(content)
-            title = _line(title or shown.title or otherwise or _kind(shown.media))
+            title = _line(title or shown.title or otherwise or _kind(content))
             if self._mask is not None:
                 title, shown = self._mask.text(title), self._masked(shown, self._mask)
             if shown.remark:
                 tell([f"the card {title!r}: {shown.remark}"])
             self._keep(shown, title)
         except Unshowable as error:
-            tell([f"{_named(title)} is left out: {error}"])
+            tell([f"{_named(title or otherwise)} is left out: {error}"])
         except Exception as error:
-            tell([f"{_named(title)} is left out: {type(error).__name__}: {error}"])
+            tell([f"{_named(title or otherwise)} is left out: {type(error).__name__}: {error}"])
 
     def _keep(self, shown: Rendered, title: str) -> None:
         size = len(shown.content)
@@ -124,13 +124,16 @@ class Cards:
         return Rendered(media=shown.media, content=text.encode(), script=shown.script, remark=shown.remark)
 
 
-def _kind(media: str) -> str:
-    """What to call a card that has no name."""
-    return {PLOTLY: "Figure", "text/html": "Table", "text/markdown": "Note"}.get(media, "Image")
+def _kind(content: object) -> str:
+    """What to call something that has no name."""
+    if isinstance(content, (list, tuple, dict)):
+        return "Table"
+    kind = type(content).__name__
+    return "Note" if kind == "str" else "Image" if kind.endswith("ImageFile") else kind
 
 
 def _line(title: str) -> str:
-    line = " ".join(str(title).split()).encode("utf-8", "replace").decode()
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(title).split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 

@@ -102,7 +102,10 @@ class Ledger:
 
     def _head(self, text: bytes) -> int:
         """The number of a set of names that is new."""
-        names = [self._mask.text(name) if self._mask else name for name in json.loads(text)]
+        found = json.loads(text)
+        if not isinstance(found, list):
+            raise ValueError(text)
+        names = [self._mask.text(name) if self._mask else name for name in found]
         if len(self._numbers) == _KNOWN:
             self._numbers.clear()
             self._names.clear()

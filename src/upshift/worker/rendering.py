@@ -69,6 +69,9 @@ class HTML(str):
         return str(self)
 
 
+HTML.__module__ = "upshift"  # where values that are saved look for it, wherever it is
+
+
 class Unshowable(Exception):
     """There is no way to show a value; the text says why."""
 

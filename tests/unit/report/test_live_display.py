@@ -295,3 +295,24 @@ def test_the_display_starts_no_thread_before_the_first_task_runs() -> None:
         """
     )
     assert screen.text.splitlines()[-1] == "threads 1 2 1"
+
+
+def test_the_newest_metrics_stand_beside_a_step_while_it_runs_and_after() -> None:
+    screen, _ = show(
+        """
+        from upshift.spec import MetricSummary
+        progress.run_started("r1", "digits", "local", ["load", "train", "folds"])
+        change("train", "running", attempt=1, granted=GRANTED)
+        progress.logged(TaskId(run="r1", step="train"), {"loss": 0.23149, "phase": "warm\\x1b[2Jup"}, 120)
+        progress.step_sized("folds", 4)
+        change("folds", "running", 3, attempt=1)
+        progress.logged(TaskId(run="r1", step="folds", index=3), {"loss": float("nan")}, None)
+        change("load", "running", attempt=1)
+        change("load", "completed", attempt=1, metrics={"rows": MetricSummary(last=1797, step=None)})
+        progress.close()
+        """
+    )
+    _, load, train, folds = screen.text.splitlines()
+    assert re.search(r"completed +load +\S+ s +rows 1,797$", load)
+    assert re.search(r"running +train +\S+ s +loss 0\.2315, phase warm\?\[2Jup \(step 120\)  2 CPU", train)
+    assert re.search(r"running +folds .* \[3\] loss NaN$", folds)

@@ -8,7 +8,7 @@ import pytest
 
 from upshift.report.plain import PlainProgress
 from upshift.report.progress import TaskChange
-from upshift.spec import Failure, TaskId
+from upshift.spec import Failure, MetricSummary, TaskId
 
 
 class Told:
@@ -182,3 +182,30 @@ def test_characters_that_the_stream_does_not_know_are_escaped() -> None:
     progress = PlainProgress(io.StringIO(), io.TextIOWrapper(raw, encoding="ascii"))
     progress.output(TaskId(run="r1", step="load"), "café\n")
     assert raw.getvalue() == b"[load] caf\\xe9\n"
+
+
+def test_metrics_are_told_every_few_seconds_and_at_the_end(told: Told) -> None:
+    train = TaskId(run="r1", step="train")
+    told.change("train", "running", attempt=1)
+    for second in range(12):
+        told.now = float(second)
+        told.progress.logged(train, {"loss": 1 / (second + 1), "phase": "warm-up"}, second)
+    metrics = {"loss": MetricSummary(last=0.05, step=12, count=13)}
+    told.change("train", "completed", attempt=1, metrics=metrics)
+    assert told.lines[1:] == [
+        "train: started",
+        "train: loss 0.1667, phase warm-up (step 5)",
+        "train: loss 0.09091, phase warm-up (step 10)",
+        "train: completed in 11.0 s: loss 0.05 (step 12)",
+    ]
+
+
+def test_metrics_of_single_tasks_of_a_mapped_step_are_not_told(told: Told) -> None:
+    told.progress.step_sized("train", 2)
+    told.change("train", "running", 0, attempt=1)
+    for second in range(4):
+        told.now = float(second)
+        told.progress.logged(TaskId(run="r1", step="train", index=0), {"loss": 0.5}, None)
+    told.now = 20.0
+    told.progress.logged(TaskId(run="r1", step="train", index=0), {"loss": 0.5}, None)
+    assert told.lines[1:] == ["train: started, 2 tasks"]

@@ -1,0 +1,166 @@
+"""What a supervisor keeps of what a step says, whatever comes through the pipe and whatever the disk does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import upshift
+from upshift.spec import Card, encode
+from upshift.store.cards import read_cards
+from upshift.store.metrics import read_metrics
+from upshift.worker import ledger
+from upshift.worker.ledger import Ledger
+from upshift.worker.loop import Loop
+from upshift.worker.masking import Mask
+from upshift.worker.messages import channel, understood
+
+
+class Kept:
+    """A ledger with files in a folder, fed with what this process logs."""
+
+    def __init__(self, folder: Path, descriptor: int, mask: Mask | None = None) -> None:
+        self.metrics = folder / "0.1.metrics"
+        self.cards = folder / "0.1.cards"
+        self.loop = Loop()
+        self.news: list[tuple[float | None, dict[str, Any]]] = []
+        self.ledger = self.open(mask)
+        self._descriptor = descriptor
+
+    def open(self, mask: Mask | None = None) -> Ledger:
+        return Ledger(
+            self.loop,
+            self.metrics,
+            self.cards,
+            mask=mask,
+            news=lambda step, values: self.news.append((step, dict(values))),
+        )
+
+    def sent(self) -> list[bytes]:
+        return os.read(self._descriptor, 1 << 16).splitlines()
+
+    def values(self) -> dict[str, list[object]]:
+        return {name: list(curve.values) for name, curve in read_metrics(self.metrics).items()}
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    ours, theirs = os.pipe()
+    channel.open(theirs)
+    yield Kept(tmp_path, ours)
+    channel.close()
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_what_is_logged_is_in_the_file_at_once(kept: Kept) -> None:
+    upshift.log(step=1, loss=0.5)
+    upshift.log(step=1, lr=0.1, phase="a")
+    upshift.log(step=2, loss=0.25)
+    kept.ledger.logged(kept.sent())
+    assert kept.values() == {"loss": [0.5, 0.25], "lr": [0.1], "phase": ["a"]}
+    upshift.log(step=3, loss=0.125)
+    kept.ledger.logged(kept.sent())
+    summaries = kept.ledger.close()
+    assert (summaries["loss"].last, summaries["loss"].count, summaries["loss"].max) == (0.125, 3, 0.5)
+    assert kept.metrics.read_bytes().count(b"names") == 2
+
+
+def test_nothing_is_made_where_nothing_is_logged(kept: Kept) -> None:
+    assert kept.ledger.close() == {}
+    assert not kept.metrics.exists() and not kept.cards.exists()
+
+
+def test_notices_come_now_and_then_and_the_last_values_are_told(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "QUIET", 0.01)
+    for i in range(50):
+        upshift.log(step=i, loss=i)
+        kept.ledger.logged(kept.sent())
+    assert kept.news == [(0, {"loss": 0})]
+    kept.loop.turn()
+    assert kept.news == [(0, {"loss": 0}), (49, {"loss": 49})]
+    kept.loop.turn()  # nothing is new
+    assert len(kept.news) == 2
+    upshift.log({f"m{i}": i for i in range(20)})
+    kept.ledger.logged(kept.sent())
+    assert list(kept.news[-1][1]) == ["loss", "m0", "m1", "m2", "m3", "m4"]
+
+
+def test_what_somebody_else_wrote_into_the_pipe_is_left_out(kept: Kept) -> None:
+    upshift.log(step=1, loss=0.5)
+    good = kept.sent()
+    for bad in (
+        b'{"metric":[',
+        b'{"metric":[["loss"],\t[]]}',
+        b'{"metric":[["loss"],\t[1.0,1,0.5,0.7]]}',
+        b'{"metric":[["loss"],\t[x,1,0.5]]}',
+        b'{"metric":["loss",\t[1.0,1,0.5]]}',
+        b'{"metric":[5,\t[1.0,1,0.5]]}',
+        b'{"metric":[["loss"],\t[1.0,1,nonsense]]}',
+        b'{"metric":\xff\x00',
+    ):
+        kept.ledger.logged([bad])
+    kept.ledger.logged(good)
+    assert kept.values()["loss"] == [0.5]
+    assert kept.ledger.close()["loss"].count >= 1
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"5", b"[]", b"null", b"{", b"\xff", b'{"other": 1}', b'{"metric": 1}']
+)
+def test_a_line_of_no_known_kind_is_nothing(line: bytes) -> None:
+    assert understood(line) == []
+
+
+def test_texts_without_secrets_and_numbers_as_they_are(tmp_path: Path, kept: Kept) -> None:
+    kept.ledger = kept.open(Mask(["12345678"]))
+    upshift.log({"a": "x 12345678", "n": 12345678, "of 12345678": 1}, step=12345678)
+    kept.ledger.logged(kept.sent())
+    assert kept.values() == {"a": ["x ***"], "n": [12345678], "of ***": [1]}
+    assert kept.ledger.close()["a"].last == "x ***"
+
+
+def test_a_disk_that_is_full_ends_the_file_and_not_the_step(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upshift.log(step=1, loss=0.5)
+    kept.ledger.logged(kept.sent())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "write_all", full)
+        upshift.log(step=2, loss=0.25)
+        kept.ledger.logged(kept.sent())
+    upshift.log(step=3, loss=0.125)
+    kept.ledger.logged(kept.sent())
+    assert kept.values()["loss"] == [0.5]
+    assert kept.ledger.close()["loss"].last == 0.125
+
+
+def test_sets_of_names_that_never_come_again_do_not_fill_memory(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_KNOWN", 3)
+    for i in range(10):
+        upshift.log({f"m{i % 5}": i})
+        kept.ledger.logged(kept.sent())
+    assert kept.values() == {f"m{i}": [i, i + 5] for i in range(5)}
+    assert len(kept.ledger._names) <= 3
+
+
+def test_cards_are_in_their_file_at_once_with_the_time_since_the_start(kept: Kept) -> None:
+    card = Card(title="Loss", media="image/png", digest="blake3:" + "0" * 64, bytes=3)
+    kept.ledger.shown(json.loads(json.dumps(encode(card))))
+    assert read_cards(kept.cards) == (card,)
+    with open(kept.cards, "ab") as file:
+        file.write(b'{"title":"to')
+    assert read_cards(kept.cards) == (card,) and kept.ledger.cards == [card]
