@@ -23,6 +23,7 @@ _COMMANDS = {
     "compare": LazyCommand(
         "upshift.cli.compare:compare", "Compare runs: parameters that differ, times, metrics."
     ),
+    "top": LazyCommand("upshift.cli.top:top", "Show what runs now: CPU, memory and GPUs of every step."),
     "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
     "gc": LazyCommand(
         "upshift.cli.gc:gc", "Free space: remove what no run refers to, and the runs that you name."
