@@ -1,4 +1,4 @@
-"""``@resources``, ``@retry`` and ``@timeout``: above or below ``@step``, as in Metaflow."""
+"""``@resources``, ``@retry``, ``@timeout`` and ``@gpu_profile``: above or below ``@step``, as in Metaflow."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from upshift.config.sizes import FORMS, parse_size
 from upshift.errors import SettingsError, user_location
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+SHORTEST = 0.1
+"""Seconds. NVML tells utilization of the last sixth of a second, or of longer."""
+LONGEST = 60.0
 
 
 @checked_keywords("@resources")
@@ -77,6 +81,7 @@ def retry(
     backoff: float | None = None,
     max_delay: float | None = None,
     on: str | Iterable[str] | None = None,
+    memory_factor: float | None = None,
 ) -> Callable[[F], F]: ...
 @checked_keywords("@retry")
 def retry(
@@ -89,6 +94,7 @@ def retry(
     backoff: float | None = None,
     max_delay: float | None = None,
     on: str | Iterable[str] | None = None,
+    memory_factor: float | None = None,
 ) -> Any:
     """Try a failed step again.
 
@@ -106,6 +112,8 @@ def retry(
         Seconds that the delay never exceeds.
     on
         Causes that are worth another attempt, as in :class:`~upshift.config.Retry`.
+    memory_factor
+        After an attempt that ran out of memory the next one asks for so many times as much.
 
     Raises
     ------
@@ -122,7 +130,13 @@ def retry(
             )
         delay, backoff = minutes * 60, 1.0
         max_delay = max(delay, 300.0) if max_delay is None else max_delay
-    given = {"delay": delay, "backoff": backoff, "max_delay": max_delay, "on": on}
+    given = {
+        "delay": delay,
+        "backoff": backoff,
+        "max_delay": max_delay,
+        "on": on,
+        "memory_factor": memory_factor,
+    }
     policy = Retry(times=times, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     decorate = _decorator(StepOptions(retry=policy))
     return decorate if function is None else decorate(function)
@@ -148,6 +162,54 @@ def timeout(*, seconds: float = 0, minutes: float = 0, hours: float = 0) -> Call
         + _amount("@timeout", "hours", hours) * 3600
     )
     return _decorator(StepOptions(timeout=checked_seconds("@timeout", "seconds", total)))
+
+
+@overload
+def gpu_profile(function: F, /) -> F: ...
+@overload
+def gpu_profile(
+    *, interval: float = 1, include_artifacts: bool = False, artifact_prefix: str | None = None
+) -> Callable[[F], F]: ...
+@checked_keywords("@gpu_profile")
+def gpu_profile(
+    function: Any = None,
+    /,
+    *,
+    interval: float = 1,
+    include_artifacts: bool = False,
+    artifact_prefix: str | None = None,
+) -> Any:
+    """Show in the report what the step's GPUs do: a card with each device and its charts.
+
+    The samples are taken from outside of the step's process, so that they are there while it runs, and
+    still are if it is killed.
+
+    Parameters
+    ----------
+    interval
+        Seconds between two samples, at least 0.1.
+    include_artifacts, artifact_prefix
+        Of Metaflow's decorator of this name; here the samples are in the records of the attempt, and no
+        artifacts of the step, so these are refused.
+
+    Raises
+    ------
+    SettingsError
+        An option is unknown, or its value makes no sense.
+    """
+    if include_artifacts or artifact_prefix is not None:
+        given = "include_artifacts" if include_artifacts else "artifact_prefix"
+        raise SettingsError(
+            f"@gpu_profile: {given} is not supported",
+            where=user_location(),
+            why="Samples are in the records of the attempt, not among the step's outputs.",
+            fix="Leave it out: the report shows them, and ATTEMPT.series_path is the file that has them.",
+        )
+    pause = _amount("@gpu_profile", "interval", interval)
+    if not SHORTEST <= pause <= LONGEST:
+        raise bad_value("@gpu_profile", "interval", interval, f"seconds from {SHORTEST:g} to {LONGEST:g}")
+    decorate = _decorator(StepOptions(profile=pause))
+    return decorate if function is None else decorate(function)
 
 
 def _decorator(options: StepOptions) -> Callable[[F], F]:
