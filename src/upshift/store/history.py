@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from upshift.errors import NotFound, suggestion
-from upshift.graph.model import Collection, Constant, FromStep, Source
+from upshift.graph.model import Collection, Constant, FromStep, Graph, Source
 from upshift.spec.artifact import Artifact
 from upshift.spec.codec import decode
 from upshift.store.catalog import Catalog, RunRow, open_catalog
@@ -142,6 +142,17 @@ class Run(Generic[T]):
         texts = self._records.graph.texts
         others = self.param_artifacts.keys() - texts.keys()
         return {**texts, **{name: f"<{self.param_artifacts[name].type}>" for name in sorted(others)}}
+
+    @property
+    def graph(self) -> Graph:
+        """What was run: steps, settings, and what needs what.
+
+        Raises
+        ------
+        StoreError
+            The store does not have it.
+        """
+        return self._records.graph
 
     @functools.cached_property
     def steps(self) -> list[Step]:

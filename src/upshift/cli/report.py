@@ -1,0 +1,62 @@
+"""``upshift report``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from upshift.store.history import Run
+
+
+@click.command()
+@click.argument("runs", metavar="RUN [RUN…]", nargs=-1, required=True)
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True),
+    help="Where to write it; '-' is stdout. Default: upshift-report-RUN.html in this folder.",
+)  # fmt: skip
+@click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
+@click.option("-f", "--follow", is_flag=True, help="Write it again every two seconds until the run is over.")
+def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) -> None:
+    """Write a report of a run: one HTML file that needs no network and no server.
+
+    Graph, timeline, the four records of every attempt, charts of CPU, memory, GPUs and metrics, cards,
+    failures and logs. With more runs, their metrics are drawn over those of the first.
+    """
+    import threading
+
+    from upshift.report.html.document import report_page
+    from upshift.report.html.writing import EVERY, write_page, write_until_over
+    from upshift.store.history import get_run
+
+    def look() -> tuple[Run, Sequence[Run]]:
+        run, *others = (get_run(ref) for ref in names)
+        return run, others
+
+    found = [get_run(ref) for ref in runs]
+    names = [run.id for run in found]  # 'latest' may be another one soon
+    if output == Path("-"):
+        if opens or follow:
+            raise click.UsageError("--open and --follow need a file, and -o - is stdout.")
+        click.echo(report_page(found[0], found[1:]), nl=False)
+        return
+    path = output or Path(f"upshift-report-{names[0]}.html")
+    goes_on = found[0].status in ("pending", "running")
+    write_page(path, report_page(found[0], found[1:], every=EVERY if follow else None))
+    click.echo(path)
+    if opens:
+        _open(path)
+    if follow and goes_on:
+        write_until_over(path, look, threading.Event().wait)
+    elif goes_on:
+        click.echo("The run goes on: --follow writes the report until it is over.", err=True)
+
+
+def _open(path: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(path.absolute().as_uri()):
+        click.echo(f"No browser could be started; open {path.absolute()} yourself.", err=True)

@@ -1,0 +1,143 @@
+"""What steps logged, as charts: a line for each task, a band where there are many; runs over each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from upshift.report.html.charts import Chart, Line, chart
+from upshift.report.html.curves import FINE
+from upshift.report.html.elements import Html, join, name, tag
+from upshift.report.html.groups import Group
+from upshift.report.html.scales import TIME, amount
+from upshift.report.human import TIMES, count
+from upshift.store.metrics import Curve
+
+_MOST_LINES = 8
+_MOST_TASKS = 200
+"""Tasks of a step whose metrics are read."""
+_MOST_CHARTS = 60
+
+
+@attrs.frozen
+class Logged:
+    """One metric of one task."""
+
+    label: str
+    curve: Curve
+
+
+def logged(group: Group, *, prefix: str = "") -> dict[str, list[Logged]]:
+    """By metric, what the tasks of a group logged at their last attempts.
+
+    Parameters
+    ----------
+    group
+        The tasks.
+    prefix
+        What the names of the lines begin with: a run's id, where there are several.
+    """
+    found: dict[str, list[Logged]] = {}
+    for task in group.tasks[:_MOST_TASKS]:
+        if not task.attempts:
+            continue
+        label = " ".join(filter(None, (prefix, str(task.row.task) if group.many or not prefix else "")))
+        for metric, curve in task.attempts[-1].metrics.items():
+            found.setdefault(metric, []).append(Logged(label, curve))
+    return found
+
+
+def metrics_view(found: Mapping[str, Sequence[Logged]]) -> Html:
+    """The charts of those metrics that are numbers, and a table of the others and of single values."""
+    charts = [drawn for metric, lines in found.items() if (drawn := _chart(metric, lines))]
+    texts = [_row(metric, lines) for metric, lines in found.items() if not _is_curve(lines)]
+    more = len(charts) - _MOST_CHARTS
+    return join(
+        tag("div", {"class": "charts"}, charts[:_MOST_CHARTS]) if charts else None,
+        tag("p", {"class": "quiet"}, f"… and {count(more, 'metric')} more: upshift show")
+        if more > 0
+        else None,
+        tag("table", {"class": "plain"}, tag("tbody", None, texts)) if texts else None,
+    )
+
+
+def _is_curve(lines: Iterable[Logged]) -> bool:
+    return any(len(_numbers(line.curve)) > 1 for line in lines)
+
+
+def _numbers(curve: Curve) -> list[float]:
+    return [float(v) for v in curve.values if isinstance(v, (int, float)) and math.isfinite(v)]
+
+
+def _row(metric: str, lines: Sequence[Logged]) -> Html:
+    values = [line.curve.last for line in lines]
+    texts = [amount(v, "") if isinstance(v, float) else str(v) for v in values]
+    if len(texts) > _MOST_LINES:
+        numbers = [v for v in values if isinstance(v, (int, float))]
+        told = f"{len(texts):,} {TIMES}"
+        if len(numbers) == len(values):
+            told += f" {amount(min(numbers), '')} … {amount(max(numbers), '')}"
+    else:
+        told = ", ".join(texts)
+    return tag("tr", None, tag("th", {"scope": "row"}, name(metric)), tag("td", None, name(told)))
+
+
+def _chart(metric: str, lines: Sequence[Logged]) -> Html:
+    if not _is_curve(lines):
+        return Html("")
+    counted = all(step is not None for line in lines for step in line.curve.steps)
+    drawn = [_line(line, counted) for line in lines]
+    strange = sum(
+        1 for line in lines for v in line.curve.values if isinstance(v, float) and not math.isfinite(v)
+    )
+    notes = [f"{count(strange, 'value')} not finite"] if strange else []
+    if len(drawn) > _MOST_LINES:
+        notes.insert(0, f"mean of {len(drawn)} tasks")
+        drawn = [_mean(drawn)]
+    return join(
+        chart(
+            Chart(
+                title=metric,
+                unit="",
+                lines=drawn,
+                across="step" if counted else TIME,
+                from_zero=False,
+                grid=FINE,
+                last=True,
+                note=" · ".join(notes),
+            )
+        )
+    )
+
+
+def _line(logged: Logged, counted: bool) -> Line:
+    curve = logged.curve
+    along = curve.steps if counted else curve.times
+    points = sorted(
+        (
+            (float(x or 0.0), float(v))
+            for x, v in zip(along, curve.values, strict=True)
+            if isinstance(v, (int, float))
+        ),
+        key=lambda point: point[0],
+    )
+    return Line(logged.label, [x for x, _ in points], [y for _, y in points])
+
+
+def _mean(lines: Sequence[Line]) -> Line:
+    """All lines as one: at each x the mean, with a band from the least to the most."""
+    found: dict[float, list[float]] = {}
+    for line in lines:
+        for x, y in zip(line.xs, line.ys, strict=True):
+            if y is not None and math.isfinite(y):
+                found.setdefault(x, []).append(y)
+    xs = sorted(found)
+    return Line(
+        "",
+        xs,
+        [sum(found[x]) / len(found[x]) for x in xs],
+        lows=[min(found[x]) for x in xs],
+        highs=[max(found[x]) for x in xs],
+    )

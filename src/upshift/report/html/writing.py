@@ -1,0 +1,81 @@
+"""The report as a file: written at once, and while the run goes on again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from upshift.errors import UsageError
+from upshift.report.html.document import report_page
+from upshift.store.history import Run
+
+EVERY = 2.0
+"""Seconds between two times that the report of a run that goes on is written."""
+
+
+def write_page(path: Path, page: str) -> None:
+    """Put a page in its place; whoever reads the file meanwhile has the one before, whole.
+
+    Raises
+    ------
+    UsageError
+        It cannot be written there.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", fix=f"Name a file: -o {path / 'report.html'}.")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(page, encoding="utf-8")
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise UsageError(
+            f"the report cannot be written to {path}", why=error.strerror, fix="Name another file with -o."
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def write_until_over(
+    path: Path,
+    look: Callable[[], tuple[Run, Sequence[Run]]],
+    wait: Callable[[float], object],
+    *,
+    every: float = EVERY,
+) -> Run:
+    """Write the report of a run until the run is over; the page loads itself again as often.
+
+    Whatever ends this, the page that is left does not go on loading itself.
+
+    Parameters
+    ----------
+    path
+        The file.
+    look
+        Gives the run as it is now, and those that it is compared with.
+    wait
+        Waits so many seconds.
+    every
+        How often it is written.
+
+    Returns
+    -------
+    Run
+        As it was in the end.
+
+    Raises
+    ------
+    UsageError
+        It cannot be written there.
+    """
+    run, others = look()
+    try:
+        while run.status in ("pending", "running"):
+            write_page(path, report_page(run, others, every=every))
+            wait(every)
+            run, others = look()
+    finally:
+        write_page(path, report_page(run, others))
+    return run
