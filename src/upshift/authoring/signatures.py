@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upshift.errors import GraphError, location, nearest, user_location
-from upshift.spec.calls import extra_positional, shadowed_keyword, signature_of
+from upshift.spec.calls import extra_positional, names_taken, shadowed_keyword, signature_of
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
@@ -50,6 +50,7 @@ class CallSignature:
         self.takes_extra_keywords = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._positional = tuple(p.name for p in single if p.kind is not p.KEYWORD_ONLY)
         self._takes_extra = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self._taken = names_taken(function)
         self._by_keyword = frozenset(p.name for p in single if p.kind is not p.POSITIONAL_ONLY)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +64,7 @@ class CallSignature:
         bound = dict(zip(self._positional, args, strict=False))
         if len(args) > len(self._positional):
             if not self._takes_extra:
-                raise self._too_many(len(args))
+                raise self._too_many(len(args), kwargs)
             for number, value in enumerate(args[len(self._positional) :]):
                 bound[extra_positional(number)] = value
         for name, value in kwargs.items():
@@ -76,6 +77,7 @@ class CallSignature:
             else:
                 bound[name] = value
         self.check_complete(bound)
+        self._check_reachable(bound)
         return bound
 
     def check(self, bound: Mapping[str, Any]) -> None:
@@ -90,6 +92,7 @@ class CallSignature:
             if not known:
                 raise self.unknown(name)
         self.check_complete(bound)
+        self._check_reachable(bound)
 
     def check_complete(self, bound: Mapping[str, Any]) -> None:
         """Refuse a call without one of its required arguments."""
@@ -103,10 +106,26 @@ class CallSignature:
                     fix += " Of an object nothing is passed for you: a step is a function, not a method."
                 raise self._error(f"is missing the argument{plural} {listing}", fix)
 
+    def _check_reachable(self, bound: Mapping[str, Any]) -> None:
+        """Refuse an argument that a wrapper around the function, made by a decorator, does not pass on."""
+        if self._taken is None:
+            return
+        for name in bound:
+            name = name.removeprefix("**")
+            if name not in self._positional and name not in self._taken and name[0] != "*":
+                code = self._function.__code__
+                raise self._error(
+                    f"cannot get the argument {name!r}: a decorator's wrapper, "
+                    f"{location(code.co_filename, code.co_firstlineno)}, does not take it by name",
+                    "Let the wrapper take *args and **kwargs, and pass both on.",
+                )
+
     def unknown(self, name: str) -> GraphError:
         """The error for an argument that means nothing, with the nearest name."""
         close = nearest(name, self.names)
         fix = f"Did you mean {close!r}?" if close else f"Arguments: {', '.join(self.names) or 'none'}."
+        if self._takes_extra and not self.names:
+            fix = "Pass it by position."
         return self._error(f"has no argument {name!r}", fix)
 
     def __str__(self) -> str:
@@ -114,12 +133,18 @@ class CallSignature:
         shown = self._signature.replace(parameters=bare, return_annotation=self._signature.empty)
         return f"{self._function.__name__}{shown}"
 
-    def _too_many(self, given: int) -> GraphError:
+    def _too_many(self, given: int, kwargs: Mapping[str, Any]) -> GraphError:
         most = len(self._positional)
-        return self._error(
-            f"takes at most {most} positional argument{'' if most == 1 else 's'}, and gets {given}",
-            "Leave the rest out, or pass them by name.",
-        )
+        only_named = [name for name in self.names if name not in self._positional]
+        if most:
+            what = f"takes at most {most} argument{'' if most == 1 else 's'}"
+            what += f"{' by position' if only_named else ''}, and gets {given}"
+        elif only_named:
+            what = f"takes its arguments by name, and gets {given} by position"
+        else:
+            what = f"takes no arguments, and gets {given}"
+        left = ", ".join(f"{name}=…" for name in only_named if name not in kwargs)
+        return self._error(what, f"Pass by name: {left}." if left else "Leave the rest out.")
 
     def _error(self, what: str, fix: str) -> GraphError:
         code = getattr(self._function, "__code__", None)

@@ -32,6 +32,20 @@ def shadowed_keyword(name: str) -> str:
     return f"**{name}"
 
 
+def names_taken(function: Callable[..., Any]) -> frozenset[str] | None:
+    """What a function takes by name, as it is written; None: whatever its signature says.
+
+    A wrapper below ``functools.wraps`` has the signature of what it wraps, and may itself have
+    ``*args`` only.
+    """
+    if not hasattr(function, "__wrapped__"):
+        return None
+    own = inspect.signature(function, follow_wrapped=False).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in own):
+        return None
+    return frozenset(p.name for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+
+
 def bind(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and keyword arguments with which to call ``function``.
 
@@ -56,10 +70,7 @@ def bind(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[tuple
     shadowed = {name.removeprefix("**") for name in inputs if name.startswith("**")}
     extra = [inputs[name] for name in sorted(filter(_is_extra_positional, inputs), key=_number)]
     positional: list[Any] = []
-    for parameter in signature_of(function).parameters.values():
-        only = parameter.kind is parameter.POSITIONAL_ONLY
-        if not only and not (extra and parameter.kind is parameter.POSITIONAL_OR_KEYWORD):
-            continue
+    for parameter in _by_position(function, inputs, all_of_them=bool(extra)):
         name = parameter.name
         if name in inputs:
             positional.append(inputs[name])
@@ -70,6 +81,21 @@ def bind(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[tuple
         else:
             raise TypeError(f"{function.__name__}() is missing the argument {name!r}")
     return (*positional, *extra), keywords
+
+
+def _by_position(
+    function: Callable[..., Any], inputs: Mapping[str, Any], *, all_of_them: bool
+) -> list[inspect.Parameter]:
+    """The parameters whose arguments are passed by position, in order."""
+    taken = names_taken(function)
+    parameters = list(signature_of(function).parameters.values())
+    able = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    most = 0
+    for number, parameter in enumerate(able, start=1):
+        nameless = taken is not None and parameter.name in inputs and parameter.name not in taken
+        if all_of_them or nameless or parameter.kind is parameter.POSITIONAL_ONLY:
+            most = number
+    return able[:most]
 
 
 def _is_extra_positional(name: str) -> bool:
