@@ -4,7 +4,7 @@
 
     __main__.py       python BLOB SPEC  is  python -m upshift.worker SPEC
     upshift/          this very Upshift
-    _vendor/          attrs, cloudpickle, threadpoolctl, with their licenses
+    _vendor/          attrs, cloudpickle, nvidia-ml-py, threadpoolctl, with their licenses
 
 The blob is a zip without compression, since a compressor's output differs between its versions, and
 without bytecode, which differs between versions of Python. Packages of the image come before those in
@@ -29,7 +29,12 @@ from upshift.store.memo import Memo, Signature, now, signature_of
 if TYPE_CHECKING:
     from upshift.store.store import Store
 
-VENDORED = {"attrs": ("attr", "attrs"), "cloudpickle": ("cloudpickle",), "threadpoolctl": ("threadpoolctl",)}
+VENDORED = {
+    "attrs": ("attr", "attrs"),
+    "cloudpickle": ("cloudpickle",),
+    "nvidia-ml-py": ("pynvml",),
+    "threadpoolctl": ("threadpoolctl",),
+}
 """The modules of each distribution that the runtime carries. All are pure Python."""
 
 _MAIN = b"""\

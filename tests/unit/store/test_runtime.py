@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nvml import FakeNvml
 from upshift.errors import StoreError
 from upshift.spec import Code, EntryPoint, TaskId, TaskSpec
 from upshift.store import memo, runtime
@@ -52,7 +54,7 @@ def test_it_holds_upshift_and_what_that_needs_and_nothing_compiled(store: Store)
     held = names(store)
     assert {"__main__.py", "upshift/__init__.py", "upshift/worker/__main__.py"} <= set(held)
     assert {"_vendor/attr/__init__.py", "_vendor/attrs/__init__.py", "_vendor/threadpoolctl.py"} <= set(held)
-    assert "_vendor/cloudpickle/cloudpickle.py" in held
+    assert {"_vendor/cloudpickle/cloudpickle.py", "_vendor/pynvml.py"} <= set(held)
     assert {name.rpartition(".")[2] for name in held if "/licenses/" not in name} <= {"py", "typed"}
     assert sum("/licenses/" in name for name in held) >= 2
 
@@ -109,6 +111,20 @@ def test_it_can_be_imported_with_nothing_installed(python: list[str], store: Sto
     done = subprocess.run([*python, "-c", code], capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.split() == [f"{blob}/upshift/spec/__init__.py", f"{blob}/_vendor/attrs/__init__.py"]
+
+
+def test_it_finds_gpus_with_nothing_installed(
+    python: list[str], store: Store, fake_nvml: Callable[..., FakeNvml]
+) -> None:
+    blob = store.blob_path(runtime_blob(store))
+    code = (
+        f"import sys; sys.path.insert(0, {str(blob)!r}); sys.path.append({str(blob / '_vendor')!r})\n"
+        "from upshift.accelerators.discovery import discover\n"
+        "print([(i.driver, len(i.devices), i.problems) for i in discover(60)])\n"
+    )
+    environment = {**os.environ, **fake_nvml(2).environment()}
+    done = subprocess.run([*python, "-c", code], capture_output=True, text=True, env=environment)
+    assert (done.stdout.strip(), done.stderr) == ("[('570.86.15', 2, ())]", "")
 
 
 def test_packages_of_the_image_come_before_its_own(python: list[str], store: Store, tmp_path: Path) -> None:
