@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from upshift.accelerators.hidden import HIDDEN
+from upshift.accelerators import vendors
 from upshift.spec import Failure, Hardware, TaskResult, TaskSpec
 from upshift.store.store import Store
 from upshift.worker import proc
@@ -100,7 +100,7 @@ def _as_the_step(spec: TaskSpec, secrets: Mapping[str, str]) -> Iterator[None]:
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
     os.environ.update({**spec.environment, **secrets})
     if spec.request.gpu_count == 0:
-        os.environ.update(HIDDEN)
+        os.environ.update(vendors.environment(()))
     current.enter(spec)
     try:
         yield
