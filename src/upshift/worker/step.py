@@ -356,24 +356,36 @@ def _explain(error: BaseException, spec: TaskSpec, store: Store) -> Failure:
         text = f"{type(error).__qualname__} (its text cannot be shown)"
     if isinstance(error, SystemExit):
         text = f"the step called sys.exit({error.code!r})"
-    reached = proc.own_memory().high if isinstance(error, MemoryError) else None
-    return Failure(
-        reason="user-error" if reached is None else "out-of-memory",
+    failure = _ran_out_of_memory(error, text, spec) or Failure(
+        reason="user-error",
         message=text.rstrip(": "),
-        memory=reached,
-        where=where,
-        traceback=user_text(error, folder),
-        fix=_more_memory(reached, spec)
-        or _without_terminal(error, spec)
+        fix=_without_terminal(error, spec)
         or packaged.advice(error, spec.code, folder)
         or shadowing.advice(error, folder),
     )
+    return attrs.evolve(failure, where=where, traceback=user_text(error, folder))
 
 
-def _more_memory(reached: int | None, spec: TaskSpec) -> str | None:
-    """What to do about a ``MemoryError``."""
-    if reached is None:
+def _ran_out_of_memory(error: BaseException, text: str, spec: TaskSpec) -> Failure | None:
+    """The failure, if memory ran out: the host's, or that of a device."""
+    from upshift.accelerators.exhaustion import exhaustion  # nothing but a failure needs it
+
+    shortage = exhaustion(error, (spec.granted.gpus if spec.granted else None) or ())
+    if shortage is not None and not shortage.host:
+        return Failure(reason="out-of-memory", message=shortage.sentence, fix=shortage.remedy)
+    if shortage is None and not isinstance(error, MemoryError):
         return None
+    reached = proc.own_memory().high
+    return Failure(
+        reason="out-of-memory",
+        message=text.rstrip(": ") if shortage is None else shortage.sentence,
+        memory=reached,
+        fix=_more_memory(reached, spec),
+    )
+
+
+def _more_memory(reached: int, spec: TaskSpec) -> str:
+    """What to do where host memory ran out."""
     limit = spec.granted.memory if spec.granted is not None else None
     of = f" of the {format_size(limit)} that it was granted" if limit is not None else ""
     return (

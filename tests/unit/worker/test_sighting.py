@@ -423,3 +423,34 @@ def test_processes_that_the_step_forks_import_what_they_like(machine: Machine) -
         "    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n"
     )
     assert machine.bench.output(result) == 7
+
+
+# -- memory of a device ---------------------------------------------------------------------------
+
+
+def test_gpu_memory_that_ran_out_is_told_apart_from_host_memory(machine: Machine) -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which "
+        "1.23 GiB is free. Including non-PyTorch memory, this process has 77.91 GiB memory in use."
+    )
+    result = machine.run(
+        "class OutOfMemoryError(RuntimeError):\n    __module__ = 'torch'\n"
+        f"def train():\n    raise OutOfMemoryError({text!r})\n"
+    )
+    failure = result.failure
+    assert failure is not None and failure.reason == "out-of-memory"
+    assert failure.message.startswith("GPU 0 is out of memory (NVIDIA H100): 21.5 GB could not be allocated")
+    assert failure.where == "steps.py:4"
+    assert failure.memory is None  # more memory of the host would not help
+    assert failure.fix is not None and 'gpu_memory=">=106GB"' in failure.fix
+    assert failure.traceback is not None and "Tried to allocate 20.00 GiB" in failure.traceback
+
+
+def test_host_memory_that_pytorch_wants_is_host_memory(machine: Machine) -> None:
+    pytest.importorskip("torch")
+    result = machine.run("def train():\n    import torch\n    torch.empty(10**15)\n", granted=0)
+    failure = result.failure
+    assert failure is not None and failure.reason == "out-of-memory"
+    assert failure.message == "host memory ran out: 4 PB could not be allocated"
+    assert failure.memory is not None
+    assert failure.fix is not None and "memory=…" in failure.fix
