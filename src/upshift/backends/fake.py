@@ -78,6 +78,7 @@ class Fail:
     reason: str = "user-error"
     message: str = "ValueError: scripted"
     lost: tuple[str, ...] = ()
+    memory: int | None = None
 
 
 @attrs.frozen
@@ -333,7 +334,9 @@ def _result(job: Job, outcome: Outcome, store: Store, now: float) -> TaskResult:
                 traceback="".join(traceback.format_exception(error)),
             )
     elif isinstance(outcome, Fail):
-        failure = Failure(reason=outcome.reason, message=outcome.message, lost=outcome.lost)
+        failure = Failure(
+            reason=outcome.reason, message=outcome.message, lost=outcome.lost, memory=outcome.memory
+        )
     status = "completed" if failure is None else "cancelled" if failure.reason == "cancelled" else "failed"
     return TaskResult(
         task=spec.task,

@@ -1,7 +1,7 @@
 """What runs now, as lines of text: ``upshift top``.
 
-On a page of :data:`ROOMY` columns or more a line for each step, and one for each device of this machine;
-on a narrower one several, so that nothing is cut that tells one step from another.
+A line for each step, and one for each device of this machine; on a page that is too narrow for that
+several, so that nothing is cut that tells one step from another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from upshift.report.running import DeviceNow, GpuNow, Now, Running
 from upshift.report.sparks import spark
 from upshift.store.series import Number
 
-ROOMY = 60
 _SPARK = 8
 """Columns of a curve, at least; it takes what is left."""
 _WIDEST_SPARK = 60
@@ -32,10 +31,14 @@ def lines(now: Now, page: Page) -> list[str]:
     clock = datetime.fromtimestamp(now.at).strftime("%H:%M:%S")
     found = [*wrap(f"{_summary(running)} · {clock}", page.width)]
     if running:
-        found += ["", *(_table(running, page) if page.width >= ROOMY else _stacked(running, page))]
+        found += ["", *(_if_it_fits(_table(running, page), page) or _stacked(running, page))]
     if devices:
-        found += ["", *(_devices(devices, page) if page.width >= ROOMY else _stacked_devices(devices, page))]
+        found += ["", *(_if_it_fits(_devices(devices, page), page) or _stacked_devices(devices, page))]
     return found
+
+
+def _if_it_fits(table: list[str], page: Page) -> list[str] | None:
+    return table if all(cells(line) <= page.width for line in table) else None
 
 
 def _summary(running: Sequence[Running]) -> str:

@@ -1,0 +1,100 @@
+"""A task that ran out of memory may have more of it the next time."""
+
+from __future__ import annotations
+
+import pytest
+from engine_kit import Bench
+
+from upshift.backends.fake import Fail, FakeCluster
+from upshift.config.resources import ResourceSettings
+from upshift.config.retry import Retry
+from upshift.errors import RunFailed
+from upshift.spec import Hardware
+
+GB = 1_000_000_000
+
+
+def one() -> int:
+    return 1
+
+
+def graph(bench: Bench, *, memory: int | None = None, times: int = 3, factor: float = 2):  # type: ignore[no-untyped-def]
+    step = bench.step(
+        one,
+        request=ResourceSettings(memory=memory, cpu_count=1),
+        retry=Retry(times=times, memory_factor=factor),
+    )
+    return bench.graph({"one": (step, {})})
+
+
+def out_of_memory(bench: Bench, attempts: int, *, reached: int | None) -> None:
+    for number in range(1, attempts + 1):
+        bench.outcomes["one", number] = Fail("out-of-memory", "too much", memory=reached)
+
+
+def asked(run) -> list[int | None]:  # type: ignore[no-untyped-def]
+    return [attempt.asked.memory for attempt in run["one"].tasks[0].attempts]
+
+
+def said(bench: Bench) -> list[str | None]:
+    return [change.retry_with for change in bench.watcher.changes if change.retry_in is not None]
+
+
+def test_each_attempt_asks_for_more_and_is_granted_it(bench: Bench) -> None:
+    out_of_memory(bench, 2, reached=2 * GB)
+    run = bench.run(graph(bench, memory=2 * GB, factor=1.5))
+    assert asked(run) == [2 * GB, 3 * GB, int(4.5 * GB)]
+    last = run["one"].tasks[0].attempts[-1]
+    assert last.granted is not None and last.granted.memory == int(4.5 * GB)
+    assert last.asked is not None and last.asked.cpu_count == 1
+    assert said(bench) == ["3 GB of memory", "4.5 GB of memory"]
+
+
+def test_it_is_at_least_what_the_attempt_had_reached(bench: Bench) -> None:
+    out_of_memory(bench, 1, reached=7 * GB)
+    assert asked(bench.run(graph(bench, memory=2 * GB))) == [2 * GB, 7 * GB]
+
+
+def test_a_step_that_asked_for_nothing_asks_for_more_than_it_had(bench: Bench) -> None:
+    out_of_memory(bench, 1, reached=3 * GB)
+    assert asked(bench.run(graph(bench))) == [None, 6 * GB]
+
+
+def test_where_there_is_less_it_gets_all_there_is_and_that_is_no_shortfall(bench: Bench) -> None:
+    bench.cluster = FakeCluster(bench.script, capacity=Hardware(cpu_count=4, memory=5 * GB))
+    out_of_memory(bench, 2, reached=3 * GB)
+    run = bench.run(graph(bench, memory=3 * GB), strict=True)
+    assert asked(run) == [3 * GB, 5 * GB, 5 * GB]
+    assert said(bench) == [
+        "5 GB of memory, not 6 GB: the cluster has 5000000000",
+        "no more memory than it had: the cluster has 5000000000",
+    ]
+    assert not any(job.spec.degraded for job in bench.cluster.submitted)
+
+
+def test_it_takes_up_the_room_that_it_asks_for(bench: Bench) -> None:
+    bench.cluster = FakeCluster(bench.script, instant=False, capacity=Hardware(cpu_count=4, memory=5 * GB))
+    out_of_memory(bench, 1, reached=2 * GB)
+    run = bench.run(graph(bench, memory=2 * GB))
+    assert asked(run) == [2 * GB, 4 * GB]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Fail("out-of-memory", "the GPU's memory ran out"),
+        Fail("timeout", "too slow"),
+        Fail("infrastructure", "gone"),
+    ],
+)
+def test_after_any_other_failure_it_asks_for_the_same(bench: Bench, failure: Fail) -> None:
+    bench.outcomes["one", 1] = failure
+    assert asked(bench.run(graph(bench, memory=2 * GB))) == [2 * GB, 2 * GB]
+    assert said(bench) == [None]
+
+
+def test_without_a_factor_it_asks_for_the_same(bench: Bench) -> None:
+    out_of_memory(bench, 3, reached=2 * GB)
+    with pytest.raises(RunFailed):
+        bench.run(graph(bench, memory=2 * GB, times=2, factor=1))
+    assert [job.spec.request.memory for job in bench.cluster.submitted] == [2 * GB] * 3
