@@ -364,7 +364,9 @@ def test_comparing_takes_runs_and_several_of_them(project: Project) -> None:
     project.run(TRAIN)
     assert "there is one run to compare" in project.upshift("compare", "latest", expect=2).err
     assert "no run has the id 'zzz'" in project.upshift("compare", "latest", "zzz", expect=2).err
-    assert "Usage:" in project.upshift("compare", expect=2).err
+    assert "there is no run to compare" in project.upshift("compare", expect=2).err
+    assert "there is one run to compare" in project.upshift("compare", "--last", "5", expect=2).err
+    assert "Add --last N" in project.upshift("compare", "--pipeline", "training", expect=2).err
     same = project.upshift("compare", "latest", "latest").out
     assert "the same parameters" in same
 
@@ -376,6 +378,7 @@ def test_runs_of_different_pipelines_have_steps_of_their_own(project: Project) -
     )
     project.upshift("run", "other.py")
     second, first = (run.id for run in upshift.list_runs())
-    shown = project.upshift("compare", first, second, env={"COLUMNS": "50"}).out
+    shown = project.upshift("compare", "--last", "2", env={"COLUMNS": "50"}).out
+    assert shown.index(first) < shown.index(second)
     assert shown.count("status") == 2  # below each other
     assert re.search(r"^pipeline +q$", shown, re.M) and re.search(r"^other +–$", shown, re.M)

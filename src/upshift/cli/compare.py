@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
+
+if TYPE_CHECKING:
+    from upshift.store.history import Run
 
 
 @click.command()
-@click.argument("runs", metavar="RUN RUN…", nargs=-1, required=True)
+@click.argument("runs", metavar="[RUN]…", nargs=-1)
+@click.option("--last", metavar="N", type=click.IntRange(min=1), help="Also the newest N runs, oldest first.")
+@click.option("--pipeline", metavar="NAME", help="With --last: only runs of this pipeline.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def compare(runs: tuple[str, ...], as_json: bool) -> None:
+def compare(runs: tuple[str, ...], last: int | None, pipeline: str | None, as_json: bool) -> None:
     """Compare runs: parameters that differ, times, metrics."""
-    from upshift.errors import UsageError
-    from upshift.store.history import get_run
-
-    if len(runs) < 2:
-        raise UsageError("there is one run to compare", fix="Name two or more: upshift compare RUN RUN…")
-    found = [get_run(run) for run in runs]
+    found = _found(runs, last, pipeline)
     from upshift.report.compare import compared, compared_json
 
     if as_json:
@@ -26,3 +28,21 @@ def compare(runs: tuple[str, ...], as_json: bool) -> None:
     from upshift.report.layout import Page
 
     click.echo(compared(found, Page.of_stdout()))
+
+
+def _found(runs: tuple[str, ...], last: int | None, pipeline: str | None) -> list[Run[Any]]:
+    from upshift.errors import UsageError
+    from upshift.store.history import get_run, list_runs
+
+    if pipeline is not None and last is None:
+        raise UsageError("--pipeline says of which runs --last takes the newest", fix="Add --last N.")
+    found = [get_run(run) for run in runs]
+    if last is not None:
+        found += reversed(list_runs(pipeline=pipeline, limit=last))
+    if len(found) < 2:
+        there = "one run" if found else "no run"
+        raise UsageError(
+            f"there is {there} to compare",
+            fix="Name two or more, or compare the newest: upshift compare --last 2.",
+        )
+    return found

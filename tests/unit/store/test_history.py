@@ -425,7 +425,7 @@ def test_show_json_has_exactly_this_shape(run: Run) -> None:
     assert list(output) == ["name", "type", "digest", "bytes"]
     assert (output["name"], output["type"], output["bytes"]) == ("output", "int", 2)
     [attempt] = task["attempts"]
-    keys = "number status reason backend node started ended error asked granted seen used run"
+    keys = "number status reason backend node started ended error asked granted seen used metrics cards run"
     assert list(attempt) == keys.split()
     assert attempt["asked"] == ASKED.as_json()
     assert attempt["used"]["peak_memory"] == 120
