@@ -34,7 +34,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
 
 _UPSHIFTS = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
@@ -42,6 +43,7 @@ _UPSHIFTS = (
     "<attrs generated",
 )
 _PYTHONS = (os.path.dirname(os.path.abspath(os.__file__)) + os.sep, "<frozen ")
+_IMPORTING = ("<frozen importlib", "<frozen runpy")
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -70,6 +72,8 @@ class UpshiftError(Exception):
         self.where = where
         self.why = why
         self.fix = fix
+        if sys.excepthook is sys.__excepthook__:  # nobody else's, such as a debugger's
+            sys.excepthook = _show_uncaught
 
     @property
     def in_short(self) -> str:
@@ -83,6 +87,13 @@ class UpshiftError(Exception):
                 lines.append(f"  {label + ':':<7}" + text.replace("\n", "\n         "))
         return "\n".join(lines)
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: what a script would, with the names of cells in place of files."""
+        from traceback import format_exception
+
+        _show_users_frames_only(self)
+        return with_cells("".join(format_exception(type(self), self, self.__traceback__))).splitlines()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.__dict__.copy()))
 
@@ -92,6 +103,26 @@ def _rebuild(kind: type[UpshiftError], state: dict[str, Any]) -> UpshiftError:
     Exception.__init__(error, state["what"])
     error.__dict__.update(state)
     return error
+
+
+def _show_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Python's own way to end a script; of errors of ours it shows the way through the user's code."""
+    _show_users_frames_only(error)
+    sys.__excepthook__(kind, error, error.__traceback__)
+
+
+def _show_users_frames_only(error: BaseException) -> None:
+    """Cut an error of ours with all that led to it; of another one, what led to it and is ours."""
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(error, UpshiftError) or isinstance(one, UpshiftError):
+            one.__traceback__ = user_frames(one.__traceback__)
+        pending += [one.__cause__, one.__context__]
 
 
 class UsageError(UpshiftError):
@@ -196,6 +227,29 @@ def is_user_file(filename: str, project: str | None = None) -> bool:
     return not others or (own != "" and filename.startswith(own) and len(own) > max(others))
 
 
+def user_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The same traceback without the frames of Upshift and of the import machinery."""
+
+    def shown(part: TracebackType) -> bool:
+        file = part.tb_frame.f_code.co_filename
+        return not is_upshifts(file) and not file.startswith(_IMPORTING)
+
+    return only(trace, shown)
+
+
+def only(trace: TracebackType | None, shown: Callable[[TracebackType], bool]) -> TracebackType | None:
+    """The same traceback with those parts only that are to be shown."""
+    kept: list[TracebackType] = []
+    while trace is not None:
+        if shown(trace):
+            kept.append(trace)
+        trace = trace.tb_next
+    linked: TracebackType | None = None
+    for part in reversed(kept):
+        linked = type(part)(linked, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return linked
+
+
 def is_upshifts(filename: str) -> bool:
     """Whether code of this file is Upshift's own."""
     return filename.startswith(_UPSHIFTS)
@@ -239,6 +293,17 @@ def location(file: str, line: int, relative_to: str | None = None) -> str:
     except (ValueError, OSError):  # another drive, or the working folder is gone
         relative = file
     return f"{file if relative.startswith('..') else relative}:{line}"
+
+
+def with_cells(traceback: str) -> str:
+    """The text of a traceback with the cells of a notebook called as it calls them."""
+    import re
+
+    def named(line: re.Match[str]) -> str:
+        title = cell_title(line[1])
+        return line[0] if title is None else f"  Cell {title}"
+
+    return re.sub(r'^  File "(.*?)"', named, traceback, flags=re.MULTILINE)
 
 
 def cell_title(file: str) -> str | None:

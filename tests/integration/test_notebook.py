@@ -78,8 +78,16 @@ def waiting():
 ]
 
 
+MISTAKES = [
+    "from upshift import ResourceSettings, get_run, step",
+    "@step\ndef act():\n    return 1",
+    "def ask():\n    act.when(3)\nask()",
+    "ResourceSettings(memory='16GBB')",
+]
+
+
 def execute(cells: list[str], folder: Path, *, allow_errors: bool = False) -> list[str]:
-    """Run these cells in a kernel; what each printed."""
+    """Run these cells in a kernel; what each printed, or the traceback that it ended with."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(
         notebook,
@@ -88,7 +96,10 @@ def execute(cells: list[str], folder: Path, *, allow_errors: bool = False) -> li
         allow_errors=allow_errors,
         resources={"metadata": {"path": folder}},
     ).execute()
-    return ["".join(o.get("text", "") for o in cell.outputs) for cell in notebook.cells]
+    return [
+        "".join(o.get("text", "\n".join(o.get("traceback", ()))) for o in cell.outputs)
+        for cell in notebook.cells
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")  # what Jupyter's own packages warn of is theirs
@@ -98,6 +109,16 @@ def test_a_failing_step_is_shown_with_the_lines_of_its_cells(tmp_path: Path) -> 
     assert "Cell In[1], line 5, in read\n        return json.loads(text)\n" in read
     assert "ipykernel_" not in read
     assert where.strip() == "In[2]:7"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_mistake_is_shown_with_the_lines_of_its_cells_only(tmp_path: Path) -> None:
+    _, _, when, setting = execute(MISTAKES, tmp_path, allow_errors=True)
+    for shown, line in ((when, "  Cell In[3], line 2, in ask\n"), (setting, "  Cell In[4], line 1, in ")):
+        assert line in shown
+        assert "  where: In[" in shown
+        assert "src/upshift" not in shown
+        assert "ipykernel_" not in shown
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import upshift
 from project import Project
 
@@ -230,3 +232,49 @@ if __name__ == "__main__":
     assert err.count("f: attempt 2 failed after ") == 1
     assert "f: failed" not in err
     assert "upshift.errors.RunFailed: step f failed in attempt 2 (user-error): ValueError: boom" in err
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "make.when(3)(1)",
+        "make.with_options(retires=1)",
+        "step(retires=1)",
+        "ResourceSettings(memory='16GBB')",
+        "upshift.get_run('nothing')",
+    ],
+)
+def test_a_mistake_in_a_script_shows_no_line_of_upshift(project: Project, mistake: str) -> None:
+    project.write(SCRIPT + f"\nimport upshift\ndef wrong():\n    {mistake}\nwrong()\n")
+    shown = project.python("pipeline.py", expect=1).err
+    frames = [line for line in shown.splitlines() if line.startswith("  File ")]
+    assert len(frames) == 2, shown
+    assert all("pipeline.py" in frame for frame in frames)
+    assert "upshift.errors." in shown
+
+
+@pytest.mark.parametrize("kind", ["KeyError", "upshift.UsageError"])
+def test_the_mistake_behind_another_error_shows_none_either(project: Project, kind: str) -> None:
+    project.write(f"""
+import upshift
+try:
+    ResourceSettings(memory="16GBB")
+except upshift.SettingsError as error:
+    raise {kind}("mine") from error
+""")
+    shown = project.python("pipeline.py", expect=1).err
+    assert "16GBB" in shown
+    assert "direct cause" in shown
+    assert "mine" in shown
+    assert "src/upshift" not in shown
+
+
+def test_a_hook_for_uncaught_errors_that_is_the_users_stays(project: Project) -> None:
+    project.write("""
+import sys
+def mine(kind, error, trace):
+    print("mine:", kind.__name__)
+sys.excepthook = mine
+ResourceSettings(memory="16GBB")
+""")
+    assert project.python("pipeline.py", expect=1).out == "mine: SettingsError\n"

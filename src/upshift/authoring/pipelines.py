@@ -13,7 +13,7 @@ from upshift.authoring.options import PipelineOptions, Settings, common, flag, i
 from upshift.authoring.scope import current_scope
 from upshift.config.retry import Retry
 from upshift.config.settings import bad_value
-from upshift.errors import UpshiftError
+from upshift.errors import UpshiftError, user_frames
 
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
@@ -73,7 +73,7 @@ class Pipeline(Generic[P, R]):
         try:
             return self._start(args, kwargs)
         except Exception as error:
-            from upshift.authoring.tracebacks import raised_by, user_frames
+            from upshift.authoring.tracebacks import raised_by
 
             # What a person reads is the way through their own code. A bug in Upshift stays whole.
             if isinstance(error, UpshiftError) or raised_by(error, self.callee.function.__code__):

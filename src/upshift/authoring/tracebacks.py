@@ -1,23 +1,10 @@
-"""What was raised while a pipeline was composed or run, without the frames of Upshift."""
+"""Whose exception it is that ended a pipeline function."""
 
 from __future__ import annotations
 
-from types import CodeType, TracebackType
+from types import CodeType
 
 from upshift.errors import is_upshifts, is_user_file
-from upshift.worker.tracebacks import only
-
-_IMPORTING = ("<frozen importlib", "<frozen runpy")
-
-
-def user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The same traceback without the frames of Upshift and of the import machinery."""
-
-    def shown(part: TracebackType) -> bool:
-        file = part.tb_frame.f_code.co_filename
-        return not is_upshifts(file) and not file.startswith(_IMPORTING)
-
-    return only(trace, shown)
 
 
 def raised_by(error: BaseException, code: CodeType) -> bool:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import traceback
-from collections.abc import Callable
 from types import FrameType, TracebackType
 
-from upshift.errors import cell_title, is_upshifts, is_user_file, location
+from upshift.errors import is_upshifts, is_user_file, location, only, with_cells
 
 _BEGINNING, _END = 40, 80
 """Lines of a traceback that are shown at most."""
-_FILE = re.compile(r'^  File "(.*?)"', re.MULTILINE)
 
 
 def user_text(error: BaseException, project: str | None = None) -> str:
@@ -30,7 +27,7 @@ def user_text(error: BaseException, project: str | None = None) -> str:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     except Exception:  # the user's __str__ or __repr__ raises
         text = "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
-    return _shortened(_FILE.sub(_as_notebooks_say, text))
+    return _shortened(with_cells(text))
 
 
 def user_line(
@@ -54,19 +51,6 @@ def user_line(
     return found
 
 
-def only(trace: TracebackType | None, shown: Callable[[TracebackType], bool]) -> TracebackType | None:
-    """The same traceback with those parts only that are to be shown."""
-    kept: list[TracebackType] = []
-    while trace is not None:
-        if shown(trace):
-            kept.append(trace)
-        trace = trace.tb_next
-    linked: TracebackType | None = None
-    for part in reversed(kept):
-        linked = TracebackType(linked, part.tb_frame, part.tb_lasti, part.tb_lineno)
-    return linked
-
-
 def _shortened(text: str) -> str:
     """The text without its middle, where functions have called each other a thousand times."""
     lines = text.split("\n")
@@ -74,11 +58,6 @@ def _shortened(text: str) -> str:
     if left_out <= 1:
         return text
     return "\n".join([*lines[:_BEGINNING], f"  [… {left_out:,} lines …]", *lines[-_END:]])
-
-
-def _as_notebooks_say(match: re.Match[str]) -> str:
-    title = cell_title(match[1])
-    return match[0] if title is None else f"  Cell {title}"
 
 
 def _cut(error: BaseException | None, project: str | None, seen: set[int]) -> None:
