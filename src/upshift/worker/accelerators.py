@@ -2,7 +2,7 @@
 
 Nothing is started before somebody wants to know, nor on a machine without device files. An agent that
 hangs, crashes or talks nonsense is killed and started again, after a pause that grows each time; until
-it answers, its vendor's devices are unknown, and the tasks go on.
+it answers, nothing is known of its vendor's devices but what it has said before, and the tasks go on.
 """
 
 from __future__ import annotations
@@ -157,7 +157,10 @@ class Accelerators:
 
     def _failed(self, watched: _Watched, why: str) -> None:
         self._stop(watched)
-        watched.inventory = unknown(watched.vendor, why)
+        lost = unknown(watched.vendor, why)
+        if watched.inventory is not None:  # what was there is most likely still there
+            lost = attrs.evolve(watched.inventory, problems=lost.problems)
+        watched.inventory = lost
         pause = PAUSES[min(watched.failures, len(PAUSES) - 1)]
         watched.failures += 1
         watched.timer = self._loop.after(pause, lambda: self._start(watched))

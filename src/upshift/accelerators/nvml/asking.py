@@ -88,4 +88,5 @@ def memory(handle: Any) -> Any:
 
 def reason(error: pynvml.NVMLError) -> str:
     """What an error means, and what to do about it, for people."""
-    return f"NVML: {error}: {_REMEDIES[error.value]}" if error.value in _REMEDIES else f"NVML: {error}"
+    words = f"NVML: {str(error).rstrip('.')}"
+    return f"{words}: {_REMEDIES[error.value]}" if error.value in _REMEDIES else words
