@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from upshift.store.external import External
     from upshift.store.history import Run, get_run, list_runs
     from upshift.worker.cards import HTML
+    from upshift.worker.cleanup import cleanup_memory
     from upshift.worker.context import current
     from upshift.worker.metrics import log
 
@@ -73,6 +74,7 @@ __all__ = [
     "UpshiftError",
     "UsageError",
     "__version__",
+    "cleanup_memory",
     "current",
     "get_run",
     "gpu_profile",
@@ -96,6 +98,7 @@ _HOMES = {
     "Retry": "upshift.config.retry",
     "Run": "upshift.store.history",
     "Step": "upshift.authoring.steps",
+    "cleanup_memory": "upshift.worker.cleanup",
     "current": "upshift.worker.context",
     "get_run": "upshift.store.history",
     "gpu_profile": "upshift.authoring.decorators",

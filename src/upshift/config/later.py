@@ -10,7 +10,6 @@ _LAUNCHER = (
 _NAMES = {
     "FlowSpec": "Write the steps as functions with @step, and a function with @pipeline that calls them.",
     "batch": _HERE,
-    "cleanup_memory": "A step's memory ends with its process. Inside a step: gc.collect().",
     "kubernetes": _HERE,
     "parallel": "STEP.map(items) runs one task for each item.",
     "run_with_accelerate": _LAUNCHER.format(command='"accelerate", "launch"'),

@@ -32,6 +32,7 @@ from upshift.store import artifacts
 from upshift.store.store import Store
 from upshift.worker import cells, packaged, proc, promises, shadowing, stacks, usercode
 from upshift.worker.cards import cards
+from upshift.worker.cleanup import cleanup_memory
 from upshift.worker.confine import Confinement, flush_c_streams, memory_limit
 from upshift.worker.context import current
 from upshift.worker.copies import Copies
@@ -156,6 +157,8 @@ def perform(
             look_around(sys.modules.get(spec.entry.module))
             randomness.enter(spec.task)
             inputs = _load(spec.inputs, store)
+            if spec.clear_cache:
+                cleanup_memory()
             copies = Copies()
             value = call(function, *bind(function, inputs))
             tell(copies.remarks(str(spec.task), value))

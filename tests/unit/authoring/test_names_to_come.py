@@ -17,7 +17,6 @@ from upshift.config.later import BACKENDS
 TO_COME = [
     "FlowSpec",
     "batch",
-    "cleanup_memory",
     "kubernetes",
     "parallel",
     "run_with_accelerate",
