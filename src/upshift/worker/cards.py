@@ -121,7 +121,7 @@ class Cards:
         if not shown.is_text:
             return shown
         text = mask.text(shown.content.decode("utf-8", "replace"))
-        return Rendered(media=shown.media, content=text.encode(), script=shown.script, remark=shown.remark)
+        return shown._replace(content=text.encode())
 
 
 def _kind(content: object) -> str:

@@ -7,15 +7,12 @@ which has imported it.
 from __future__ import annotations
 
 import binascii
-import html
 import io
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import attrs
+from typing import Any, NamedTuple
 
 from upshift.config.sizes import format_size
 
@@ -48,10 +45,9 @@ _METHODS = {
     "text/markdown": "_repr_markdown_",
 }
 """How objects show themselves in a notebook, in the order in which they are asked."""
-_FROM_ELSEWHERE = re.compile(
-    r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)\s*=\s*["']?((?:https?:)?//[^\s"'>]+)"""
-    r"""|["'](https?://(?:cdn\.|unpkg\.)[^\s"'>]*)""",
-    re.IGNORECASE,
+_FROM_ELSEWHERE = (
+    r"""(?i)<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)\s*=\s*["']?((?:https?:)?//[^\s"'>]+)"""
+    r"""|["'](https?://(?:cdn\.|unpkg\.)[^\s"'>]*)"""
 )
 _STYLE = (
     "<style>:root{color-scheme:light dark}body{font:14px system-ui,sans-serif}table{border-collapse:collapse}"
@@ -76,8 +72,7 @@ class Unshowable(Exception):
     """There is no way to show a value; the text says why."""
 
 
-@attrs.frozen(kw_only=True)
-class Rendered:
+class Rendered(NamedTuple):
     """Something to look at.
 
     Parameters
@@ -226,12 +221,12 @@ def _file(path: Path) -> Rendered:
     except OSError as error:
         raise Unshowable(f"{path} cannot be read: {error.strerror}") from None
     if media == "text/html":
-        return attrs.evolve(_html(content.decode("utf-8", "replace")), title=path.name)
+        return _html(content.decode("utf-8", "replace"))._replace(title=path.name)
     return Rendered(media=media, content=content, title=path.name)
 
 
 def _html(text: str) -> Rendered:
-    found = _FROM_ELSEWHERE.search(text)
+    found = re.search(_FROM_ELSEWHERE, text)
     where = (found[1] or found[2])[:100] if found else None
     remark = f"it loads {where}, which a report that is read offline cannot" if where else None
     return Rendered(media="text/html", content=_bytes(text), remark=remark)
@@ -261,11 +256,13 @@ def _self_shown(value: object) -> Rendered:
 
 
 def _table(value: Any) -> Rendered:
+    from html import escape  # with a table of all entities, which takes some milliseconds
+
     names, rows, total = _rows(value)
-    head = "".join(f"<th>{html.escape(_cell(name))}</th>" for name in names[:COLUMNS])
+    head = "".join(f"<th>{escape(_cell(name))}</th>" for name in names[:COLUMNS])
     lines = [f"<thead><tr>{head}</tr></thead>"] if names else []
     for row in rows:
-        cells = "".join(f"<td{_number(cell)}>{html.escape(_cell(cell))}</td>" for cell in row[:COLUMNS])
+        cells = "".join(f"<td{_number(cell)}>{escape(_cell(cell))}</td>" for cell in row[:COLUMNS])
         lines.append(f"<tr>{cells}</tr>")
     left_out = []
     if total > ROWS:
