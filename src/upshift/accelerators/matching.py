@@ -12,13 +12,11 @@ import attrs
 from upshift.accelerators.base import Inventory
 from upshift.config.resources import ResourceSettings
 from upshift.config.sizes import format_size
-from upshift.spec.hardware import Device
+from upshift.spec.hardware import Device, Model
 
 if TYPE_CHECKING:
     from upshift.config.wanted import Wanted
 
-Model = tuple[str, str, str]
-"""What makes two devices interchangeable: vendor, model, and profile of a slice."""
 Links = Iterable[tuple[str, ...]]
 """Pairs of devices, by uuid, that a link of their own joins."""
 
@@ -90,17 +88,12 @@ def choose(like: Sequence[Device], among: Iterable[Device], links: Links) -> tup
     """
     by_model = _by_model(among)
     chosen: list[Device] = []
-    for model, count in Counter(map(model_of, like)).items():
+    for model, count in Counter(device.sort for device in like).items():
         found = by_model.get(model, [])
         if len(found) < count:
             return None
         chosen += _neighbours(found, count, links)
     return tuple(sorted(chosen, key=_place))
-
-
-def model_of(device: Device) -> Model:
-    """What makes it interchangeable with others."""
-    return (device.vendor or "", device.model or device.kind or "", device.partition or "")
 
 
 def listing(devices: Sequence[Device], *, memory: bool = False) -> str:
@@ -122,7 +115,7 @@ def called(device: Device) -> str:
 
 def _sets(wanted: Wanted, devices: Sequence[Device], links: Links) -> Iterator[tuple[Device, ...]]:
     """Sets of devices that satisfy one alternative, the best first."""
-    fitting = [device for device in devices if _admits(wanted, device)]
+    fitting = [device for device in devices if admits(wanted, device)]
     if len(fitting) < wanted.count or (wanted.topology and not _is_slice(wanted, fitting)):
         return
     groups = sorted(_by_model(fitting).values(), key=_rank)
@@ -133,7 +126,8 @@ def _sets(wanted: Wanted, devices: Sequence[Device], links: Links) -> Iterator[t
         yield tuple(sorted([d for group in groups for d in group][: wanted.count], key=_place))
 
 
-def _admits(wanted: Wanted, device: Device) -> bool:
+def admits(wanted: Wanted, device: Device) -> bool:
+    """Whether a device is of the sort that is wanted."""
     return wanted.admits(
         vendor=device.vendor,
         model=device.model,
@@ -152,7 +146,7 @@ def _instead(wanted: Sequence[Wanted], devices: Sequence[Device], links: Links) 
     """What comes closest, where no alternative is satisfied."""
     best: list[Device] = []
     for one in wanted:
-        fitting = [device for device in devices if _admits(one, device)]
+        fitting = [device for device in devices if admits(one, device)]
         if len(fitting) > len(best):
             best = fitting[: one.count]
     if not best and wanted:
@@ -190,7 +184,7 @@ def _neighbours(group: Sequence[Device], count: int, links: Links) -> list[Devic
 def _by_model(devices: Iterable[Device]) -> dict[Model, list[Device]]:
     groups: dict[Model, list[Device]] = {}
     for device in devices:
-        groups.setdefault(model_of(device), []).append(device)
+        groups.setdefault(device.sort, []).append(device)
     return groups
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import StepOptions
 from upshift.authoring.options import seconds as checked_seconds
 from upshift.authoring.steps import add_options
-from upshift.config.resources import ResourceSettings
+from upshift.config.resources import LEAST_GPU_MEMORY, ResourceSettings
 from upshift.config.retry import Retry
 from upshift.config.settings import bad_value
 from upshift.config.sizes import FORMS, parse_size
@@ -32,10 +32,12 @@ def resources(
     shared_memory: int | float | str | None = None,
     cpu_count: float | None = None,
     gpu_count: int | None = None,
-    accelerator: str | None = None,
+    accelerator: str | Sequence[str] | None = None,
     gpu_memory: int | float | str | None = None,
     gpu_vendor: str | None = None,
     num_nodes: int | None = None,
+    trainium: int | None = None,
+    inferentia: int | None = None,
 ) -> Callable[[F], F]:
     """What a step asks for. Beside other requests of the step, the larger of each value counts.
 
@@ -46,11 +48,14 @@ def resources(
     gpu, gpu_count
         GPUs.
     memory, disk, shared_memory, gpu_memory
-        ``"16GB"``, or a bare number of MB, as in Metaflow.
+        ``"16GB"``, or a bare number of MB, as in Metaflow. ``gpu_memory`` is the least that each GPU has.
     accelerator, gpu_vendor
         As in :class:`~upshift.config.ResourceSettings`.
     num_nodes
         Nodes, each with all of the above.
+    trainium, inferentia
+        AWS's accelerators, in devices as Metaflow's ``@batch`` counts them, not in NeuronCores:
+        ``trainium=16`` is ``accelerator="Trainium:16"``, which have 32 cores.
 
     Raises
     ------
@@ -58,10 +63,14 @@ def resources(
         An option is unknown, or its value makes no sense.
     """
     sizes = {"memory": memory, "disk": disk, "shared_memory": shared_memory, "gpu_memory": gpu_memory}
+    count = _either("gpu", gpu, "gpu_count", gpu_count)
+    kind = _accelerator(accelerator, {"Trainium": trainium, "Inferentia": inferentia})
+    if kind is None and 0 in (trainium, inferentia) and count is None:
+        count = 0
     request = ResourceSettings(
         cpu_count=_either("cpu", cpu, "cpu_count", cpu_count),
-        gpu_count=_either("gpu", gpu, "gpu_count", gpu_count),
-        accelerator=accelerator,
+        gpu_count=count,
+        accelerator=kind,
         gpu_vendor=gpu_vendor,
         num_nodes=num_nodes,
         **{field: _megabytes(field, value) for field, value in sizes.items()},
@@ -229,13 +238,35 @@ def _either(short: str, value: Any, long: str, other: Any) -> Any:
     return other if value is None else value
 
 
-def _megabytes(field: str, value: Any) -> int | None:
-    if value is None:
-        return None
+def _accelerator(named: Any, counts: Mapping[str, int | None]) -> Any:
+    """What names a kind: ``accelerator``, or one of the counts that are kinds themselves."""
+    for kind, count in counts.items():
+        whole = count is None or (isinstance(count, int) and not isinstance(count, bool) and count >= 0)
+        if not whole:
+            raise bad_value("@resources", kind.lower(), count, "a whole number of devices, at least 0")
+    said = [f"{kind}:{count}" for kind, count in counts.items() if count]
+    said += [] if named is None else [named]
+    if len(said) > 1:
+        raise SettingsError(
+            "@resources: accelerator, trainium and inferentia name a kind each",
+            where=user_location(),
+            fix=f"Name one of them, or alternatives, the best first: accelerator={said!r}.",
+        )
+    return said[0] if said else None
+
+
+def _megabytes(field: str, value: Any) -> int | str | None:
+    """Bytes of a bare number of MB; what :class:`ResourceSettings` reads by itself, as it is."""
+    if value is None or (field == "gpu_memory" and isinstance(value, str)):
+        return value
     try:
-        return parse_size(value, unit="MB")
+        size = parse_size(value, unit="MB")
     except ValueError:
         raise bad_value("@resources", field, value, f"{FORMS}; a bare number is MB") from None
+    if field == "gpu_memory" and 0 <= size < LEAST_GPU_MEMORY:
+        expected = f"{FORMS}; a bare number is MB, of which a GPU has more"
+        raise bad_value("@resources", field, value, expected)
+    return size
 
 
 def _amount(owner: str, field: str, value: Any) -> float:

@@ -25,6 +25,7 @@ Settings = Mapping[str, Union[ResourceSettings, DockerSettings, Mapping[str, Any
 """What ``settings=`` takes: ``"resources"`` and ``"docker"``."""
 Seconds = Union[int, float, datetime.timedelta]
 
+_OF_DEVICES = ("accelerator", "gpu_memory", "gpu_vendor", "gpu_count")
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _Options = TypeVar("_Options", bound="Options")
 
@@ -254,38 +255,50 @@ def _secret_keys(secrets: Mapping[str, str] | None) -> list[str]:
 
 def _merged(inner: Options, outer: Options, secrets: Mapping[str, str] | None) -> dict[str, Any]:
     """What merges field by field, and where it all comes from, with these secrets."""
-    resources = inner.resources.over(outer.resources)
+    try:
+        resources = inner.resources.over(outer.resources)
+    except SettingsError as error:
+        raise _of_both(error, inner, outer) from None
     said = {**outer.origins, **inner.origins}
     docker = inner.docker or outer.docker
     if inner.docker and outer.docker:
         docker = inner.docker.over(outer.docker)
     return {
         "resources": resources,
-        "origins": {
-            field: said[field] for field in (*resources.explicit(), *_secret_keys(secrets)) if field in said
-        },
+        "origins": _origins(resources, inner, outer)
+        | {key: said[key] for key in _secret_keys(secrets) if key in said},
         "docker": docker,
     }
 
 
 def _larger(one: Options, other: Options) -> tuple[ResourceSettings, dict[str, str]]:
     """The larger of each explicit value, and where it comes from."""
-    values: dict[str, Any] = {}
+    try:
+        resources = one.resources.beside(other.resources)
+    except SettingsError as error:
+        raise _of_both(error, one, other) from None
+    return resources, _origins(resources, one, other)
+
+
+def _origins(merged: ResourceSettings, *sides: Options) -> dict[str, str]:
+    """Where each value of a request comes from that was merged of these, the first before the others."""
     origins: dict[str, str] = {}
-    for options in (one, other):
-        explicit = options.resources.explicit()
-        if "accelerator" in explicit:
-            explicit["accelerator"] = options.resources.accelerator_kind  # its count is in gpu_count
-        for field, value in explicit.items():
-            known = values.get(field)
-            if known is not None and isinstance(value, str) and value != known:
-                raise SettingsError(
-                    f"{field} is set twice on one step: {known!r} and {value!r}",
-                    where=user_location(),
-                    fix=f"Set {field} once.",
-                )
-            if known is None or (not isinstance(value, str) and value > known):
-                values[field] = value
-                if field in options.origins:
-                    origins[field] = options.origins[field]
-    return ResourceSettings(**values), origins
+    for field, value in merged.explicit().items():
+        says = [side for side in sides if side.resources.explicit().get(field) == value]
+        # A count may have been part of a text, and a text may have lost its count to another one.
+        says += [side for side in sides if getattr(side.resources, field) == value]
+        says += [side for side in sides if getattr(side.resources, field) is not None]
+        where = [side.origins.get(field) or _place(side) for side in says]
+        origins |= {field: where[0]} if where and where[0] else {}
+    return origins
+
+
+def _place(options: Options) -> str | None:
+    """Where these options ask for a device."""
+    return next((where for field in _OF_DEVICES if (where := options.origins.get(field))), None)
+
+
+def _of_both(error: SettingsError, *sides: Options) -> SettingsError:
+    """The error for requests that contradict each other, with the places of both."""
+    where = list(dict.fromkeys(filter(None, map(_place, sides))))
+    return SettingsError(error.what, where=" and ".join(where) or error.where, why=error.why, fix=error.fix)

@@ -122,7 +122,8 @@ class Accelerator:
 
     def __str__(self) -> str:
         """The text that is read as this."""
-        name = self.name if self.kind else _OTHER + self.name
+        known = self.kind and (self.partition is None or self.partition in _profiles(self.kind))
+        name = self.name if known else _OTHER + self.name
         if self.kind and self.kind.slices and self.count is not None:
             size = f"{name}-{self.count * self.kind.slices.cores}"
             return f"{size}:{self.topology}" if self.topology else size
@@ -155,7 +156,7 @@ def _check_partition(kind: Kind | None, profile: str) -> None:
         if not _PROFILE.fullmatch(profile):
             raise ValueError('a MIG profile after the slash, for example "1g.10gb"')
         return
-    profiles = list(dict.fromkeys(p for member in members(kind) for p in member.partitions))
+    profiles = _profiles(kind)
     if not profiles:
         able = ", ".join(
             k.name for k in KINDS if k.partitions and k.name in ("A100-80GB", "H100-80GB", "H200")
@@ -169,6 +170,10 @@ def _check_partition(kind: Kind | None, profile: str) -> None:
             f"{hint}the MIG profiles of {kind.name} are {', '.join(profiles)}; one that its driver names "
             f"otherwise is {other!r}"
         )
+
+
+def _profiles(kind: Kind) -> list[str]:
+    return list(dict.fromkeys(p for member in members(kind) for p in member.partitions))
 
 
 def _check_topology(name: str, kind: Kind | None, topology: str, chips: int | None) -> int:
@@ -194,7 +199,7 @@ def _expected(text: str) -> str:
         return f"a whole count. {WHOLE}"
     if found := re.fullmatch(r"(.+):([1-9]g\.\d+gb\S*?)(:\d+)?", text):
         return f"the MIG profile after a slash: {f'{found[1]}/{found[2]}{found[3] or str()}'!r}"
-    if text.endswith(":"):
+    if text.endswith(":") and text != _OTHER:
         return f"a count after the colon, or no colon: {text + '8'!r}, {text[:-1]!r}"
     if re.fullmatch(r".+:0+", text):
         return "a count of at least 1; gpu_count=0 asks for none"

@@ -13,8 +13,10 @@ from upshift.errors import SettingsError, user_location
 __all__ = ["Kind", "kind_named", "kind_of_model", "members", "most_memory"]
 
 _BRANDS = frozenset(
-    "nvidia,tesla,geforce,amd,radeon,instinct,intel,data,center,gpu,graphics,habana,habanalabs,aws,amazon,"
-    "google,cloud,generation,accelerator".split(",")
+    (
+        *("nvidia", "tesla", "geforce", "amd", "radeon", "instinct", "intel", "habana", "habanalabs"),
+        *("aws", "amazon", "google", "cloud", "data", "center", "gpu", "graphics", "generation"),
+    )
 )
 """Words that say no more than the rest of a name does."""
 _SHARING = re.compile(r"-(SHARED|MIG-.*)$", re.IGNORECASE)

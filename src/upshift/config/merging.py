@@ -64,13 +64,11 @@ def beside(one: ResourceSettings, other: ResourceSettings) -> ResourceSettings:
     counts = [fields["gpu_count"] for fields in said if "gpu_count" in fields]
     least = max(counts, default=None)
     named = _both(one, other)
-    if named and least is not None:
-        if all(a.count is None or a.count <= least for a in named):
-            named = [a.counted(None) for a in named]
-        else:
-            named = [a if a.count is None or a.count >= least else a.counted(least) for a in named]
-    if least is not None and (not named or any(a.count is None for a in named)):
+    if least is not None and all(a.count is None or a.count <= least for a in named):
+        named = [a.counted(None) for a in named]
         merged["gpu_count"] = least
+    elif least is not None:
+        named = [a.counted(max(a.count or 0, least)) for a in named]
     if named:
         merged["accelerator"] = _texts(named)
     return ResourceSettings(**merged)
@@ -97,6 +95,6 @@ def _twice(field: str, one: Any, other: Any) -> SettingsError:
     return SettingsError(
         f"{field} is set twice on one step: {one!r} and {other!r}",
         where=user_location(),
-        why="No device is both." if field == "gpu_vendor" else "What is asked for must be the same kinds.",
+        why="No device is both.",
         fix=f"Set {field} once.",
     )

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from upshift.config.wanted import Wanted
 
 VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
-_LEAST_BARE = {"memory": 1024**2, "disk": 1024**2, "shared_memory": 1024**2, "gpu_memory": 10**9}
+LEAST_GPU_MEMORY = 10**9
+_LEAST_MEMORY = 1024**2
 """Bytes. A smaller number without a unit was meant in another unit."""
 
 
 def _counted(value: Any, field: str, *, minimum: int) -> int | None:
     if value is None:
         return None
-    whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value)
+    whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value % 1 == 0
     if not whole or value < minimum:
         raise bad_value("ResourceSettings", field, value, f"a whole number of at least {minimum}")
     return int(value)
@@ -42,7 +43,7 @@ def _cpus(value: Any) -> float | None:
 
 
 def _gpu_count(value: Any, field: Any) -> int | None:
-    if isinstance(value, float) and value > 0 and value != int(value):
+    if isinstance(value, float) and 0 < value < float("inf") and value % 1:
         from upshift.config.accelerator import WHOLE
 
         raise bad_value("ResourceSettings", field.name, value, f"a whole number. {WHOLE}")
@@ -50,30 +51,37 @@ def _gpu_count(value: Any, field: Any) -> int | None:
 
 
 def _bytes(value: Any, field: Any) -> int | None:
-    if value is None:
-        return None
-    try:
-        size = parse_size(value)
-    except ValueError:
-        size = 0
-    if size <= 0:
-        raise bad_value("ResourceSettings", field.name, value, FORMS)
-    if size < _LEAST_BARE[field.name] and str(value).strip()[-1].isdigit():
-        gpu = field.name == "gpu_memory"
-        expected = f"{FORMS}; a number alone is bytes, of which {'a GPU has' if gpu else 'a step needs'} more"
-        raise bad_value("ResourceSettings", field.name, value, expected)
-    return size
+    return _size(value, value, field.name)
 
 
 def _at_least(value: Any, field: Any) -> int | None:
     """The memory of a GPU: ``"40GB"`` means at least that, as ``">=40GB"`` says."""
-    amount = value
-    if isinstance(value, str) and value.strip()[:1] in tuple("<>=≥≤"):
-        amount = value.strip().removeprefix(">=").removeprefix("≥")
-        if amount == value.strip():
+    amount = value.strip() if isinstance(value, str) else value
+    if isinstance(amount, str) and amount[:1] in tuple("<>=≥≤"):
+        least = amount.removeprefix(">=").removeprefix("≥")
+        if least == amount:
             expected = 'the least that will do: "40GB", or ">=40GB", which means the same'
             raise bad_value("ResourceSettings", field.name, value, expected)
-    return _bytes(amount, field)
+        amount = least
+    return _size(amount, value, field.name)
+
+
+def _size(amount: Any, written: Any, field: str) -> int | None:
+    """Bytes of an amount, which the user wrote so."""
+    if amount is None:
+        return None
+    try:
+        size = parse_size(amount)
+    except ValueError:
+        size = 0
+    gpu = field == "gpu_memory"
+    if 0 < size < (LEAST_GPU_MEMORY if gpu else _LEAST_MEMORY) and str(amount).strip()[-1].isdigit():
+        more = 'a GPU has more: "40GB"' if gpu else "a step needs more"
+        expected = f"{FORMS}; a number alone is bytes, of which {more}"
+        raise bad_value("ResourceSettings", field, written, expected)
+    if size <= 0:
+        raise bad_value("ResourceSettings", field, written, FORMS)
+    return size
 
 
 def _accelerator(value: Any) -> str | tuple[str, ...] | None:
@@ -168,19 +176,33 @@ class ResourceSettings:
         if self.accelerator is None and self.gpu_memory is None and self.gpu_vendor is None:
             return
         named = self.named
-        counts = [accelerator.count for accelerator in named]
-        if self.gpu_count is None:
-            object.__setattr__(self, "gpu_count", (counts[0] if counts else None) or 1)
-            object.__setattr__(self, "_implied", True)
-        elif None not in counts and self.gpu_count not in (0, *counts[:1]) and counts:
+        if any(one.count for one in named):
+            named = self._count(named)
+        elif self.gpu_count is None:
+            self._imply(1)
+        for accelerator in named:
+            self._check(accelerator)
+
+    def _count(self, named: tuple[Accelerator, ...]) -> tuple[Accelerator, ...]:
+        """Let each alternative say its count, where one does; the preferred one's becomes ``gpu_count``."""
+        said = [one.count for one in named]
+        if self.gpu_count == 0 or (all(said) and self.gpu_count not in (None, said[0])):
             raise bad_value(
                 "ResourceSettings",
                 "gpu_count",
                 self.gpu_count,
-                f"{counts[0]}, as in accelerator={self.accelerator!r}, or only one of the two",
+                f"{said[0] or 1}, as in accelerator={self.accelerator!r}, or only one of the two",
             )
-        for accelerator in named:
-            self._check(accelerator)
+        named = tuple(one if one.count else one.counted(self.gpu_count or 1) for one in named)
+        texts = tuple(map(str, named))
+        object.__setattr__(self, "accelerator", texts if len(texts) > 1 else texts[0])
+        self._imply(named[0].count or 1)
+        return named
+
+    def _imply(self, count: int) -> None:
+        """The number of devices, where ``gpu_count`` does not say it."""
+        object.__setattr__(self, "gpu_count", count)
+        object.__setattr__(self, "_implied", True)
 
     def _check(self, accelerator: Accelerator) -> None:
         """Refuse what contradicts the kind that is named."""
@@ -233,10 +255,9 @@ class ResourceSettings:
 
         if self.gpu_count == 0:
             return (Wanted(count=0),)
-        elsewhere = 1 if self._implied else self.gpu_count
         return tuple(
             Wanted(
-                count=one.count or elsewhere,
+                count=one.count or self.gpu_count,
                 name=one.name,
                 kind=one.kind,
                 vendor=one.kind.vendor if one.kind else self.gpu_vendor,
@@ -246,6 +267,11 @@ class ResourceSettings:
             )
             for one in self.named
         ) or (Wanted(count=self.gpu_count, vendor=self.gpu_vendor, memory=self.gpu_memory),)
+
+    @property
+    def implied_count(self) -> int | None:
+        """The devices that are asked for where nothing says how many; None: something does."""
+        return None if not self._implied or any(one.count for one in self.named) else self.gpu_count
 
     def explicit(self) -> dict[str, Any]:
         """The fields that were set, by name; not the count that the others imply."""

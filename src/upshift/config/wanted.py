@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from upshift.config.catalogue import Kind
 from upshift.config.kinds import kind_named, kind_of_model
 from upshift.config.sizes import format_size
+
+_SORTS = {
+    "nvidia": "NVIDIA GPU",
+    "amd": "AMD GPU",
+    "intel": "Intel GPU",
+    "habana": "Gaudi",
+    "neuron": "Neuron device",
+    "tpu": "TPU chip",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -72,12 +83,25 @@ class Wanted:
         return max(memory or 0, nominal or 0) >= self.memory
 
     def __str__(self) -> str:
-        """``8 × H100, ≥ 40 GB each``."""
-        what = self.name or (f"{self.vendor} device" if self.vendor else "GPU")
-        what += f"/{self.partition}" if self.partition else ""
-        what += f" ({self.topology})" if self.topology else ""
+        """``8 × H100, ≥ 40 GB each``; of a TPU slice ``tpu-v5e-8 (2x4)``."""
         each = f", ≥ {format_size(self.memory)}" if self.memory is not None else ""
-        return f"{self.count} × {what}{each}" + (" each" if each and self.count > 1 else "")
+        each += " each" if each and self.count > 1 else ""
+        if self.kind is not None and self.kind.slices is not None:
+            cores = self.kind.slices.cores
+            shape = self.topology or (f"{self.count} chips" if cores > 1 else "")
+            return f"{self.name}-{self.count * cores}" + (f" ({shape})" if shape else "") + each
+        what = self.name or _SORTS.get(self.vendor or "", "GPU")
+        what += f"/{self.partition}" if self.partition else ""
+        return f"{self.count} × {what}{each}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field by name, null where it is of no matter; the kind by its name."""
+        return {f.name: getattr(self, f.name) for f in attrs.fields(Wanted) if f.name != "kind"}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Wanted:
+        """The inverse of :meth:`as_json`."""
+        return cls(**data, kind=kind_of_model(data["name"]))
 
 
 def partition_memory(profile: str) -> int | None:

@@ -32,7 +32,7 @@ from upshift.engine.reuse import Reuse
 from upshift.engine.secrets import NeededSecret, missing_secrets, needed_secrets
 from upshift.engine.values import plain_value
 from upshift.errors import RunFailed, UpshiftError, UsageError
-from upshift.graph import Graph, Node, references
+from upshift.graph import Graph, Node, StepDefinition, references
 from upshift.spec.artifact import Artifact
 from upshift.spec.hardware import Hardware
 from upshift.spec.task import Code
@@ -70,7 +70,7 @@ class PlannedValue:
     value
         Sizes in bytes.
     origin
-        Who said it, as ``file:line (@decorator)``.
+        Who said it, as ``file:line (@decorator)``, or why it is so.
     """
 
     field: str
@@ -301,10 +301,7 @@ def _step(
         tasks=forecast.tasks,
         target=place.target.name,
         backend=place.backend.name,
-        request=tuple(
-            PlannedValue(field=field, value=value, origin=definition.origins.get(field))
-            for field, value in definition.request.explicit().items()
-        ),
+        request=_values(definition),
         asked=Hardware.asked(definition.request),
         granted=proposal.offer.granted,
         strict=proposal.strict,
@@ -318,6 +315,19 @@ def _step(
         docker=definition.docker.explicit() if definition.docker else {},
         images=place.backend.capabilities.images,
     )
+
+
+def _values(definition: StepDefinition) -> tuple[PlannedValue, ...]:
+    """What a step asks for, and who said it."""
+    request = definition.request
+    said = [
+        PlannedValue(field=f, value=v, origin=definition.origins.get(f))
+        for f, v in request.explicit().items()
+    ]
+    if request.implied_count is not None:
+        origin = "nothing says how many"
+        said.append(PlannedValue(field="gpu_count", value=request.implied_count, origin=origin))
+    return tuple(said)
 
 
 def _edges(node: Node, position: Mapping[str, int]) -> tuple[Edge, ...]:

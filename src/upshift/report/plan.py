@@ -262,7 +262,7 @@ def _origins(step: PlannedStep) -> Iterable[_Detail]:
     """What it asks for, and who said it: values that were said in one place together."""
     said: dict[str, list[str]] = {}
     for value in step.request:
-        shown = format_size(value.value) if value.field in _SIZES else str(value.value)
+        shown = format_size(value.value) if value.field in _SIZES else _plain(value.value)
         if isinstance(value.value, float):
             shown = number(value.value)
         said.setdefault(value.origin or "derived", []).append(f"{value.field}={shown}")

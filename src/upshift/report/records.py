@@ -6,11 +6,14 @@ they can be compared at a glance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from upshift.accelerators.matching import admits, listing
+from upshift.config.kinds import kind_of_model
 from upshift.config.sizes import format_size
-from upshift.report.human import DASH, count, number
+from upshift.config.wanted import Wanted
+from upshift.report.human import DASH, count, number, of_its_own
 from upshift.spec.hardware import Device, Hardware
 
 RECORDS = ("asked", "granted", "seen", "used")
@@ -56,7 +59,8 @@ def _together(kind: str, record: str, hardware: Iterable[Hardware | None]) -> st
     known = [h for h in hardware if h is not None]
     if record == "used":
         return _used(kind, known)
-    texts = list(dict.fromkeys(filter(None, (_GIVEN[kind](h) for h in known))))
+    words = _asked_gpus if (kind, record) == ("gpu", "asked") else _GIVEN[kind]
+    texts = list(dict.fromkeys(filter(None, (words(h) for h in known))))
     if len(texts) < 2:
         return texts[0] if texts else ""
     return _range(kind, known) or f"{texts[0]} … {texts[-1]}"
@@ -66,8 +70,16 @@ def _falls_short(kind: str, attempt: Mapping[str, Hardware | None]) -> bool:
     asked, granted = attempt.get("asked"), attempt.get("granted")
     if asked is None or granted is None:
         return False
+    if kind == "gpu":
+        return bool(asked.gpus) and not any(_meets(granted.gpus or (), one) for one in _alternatives(asked))
     wanted, got = _AMOUNT[kind](asked), _AMOUNT[kind](granted)
     return wanted is not None and (got or 0) < wanted
+
+
+def _meets(gpus: Sequence[Device], wanted: Wanted) -> bool:
+    """Whether these are what was asked for, as far as they are known."""
+    fitting = [gpu for gpu in gpus if gpu.vendor is None or admits(wanted, gpu)]
+    return len(fitting) >= wanted.count
 
 
 def _range(kind: str, known: Sequence[Hardware]) -> str:
@@ -113,16 +125,30 @@ def _memory(hardware: Hardware) -> str:
 def _gpus(hardware: Hardware) -> str:
     if hardware.gpus is None:
         return ""
-    if not hardware.gpus:
-        return NO_GPU
-    models = {gpu.model for gpu in hardware.gpus if gpu.model}
-    model = models.pop() if len(models) == 1 else ""
-    return f"{len(hardware.gpus)} {model or 'GPU'}" + _gpu_memory(hardware.gpus)
+    return listing(hardware.gpus, memory=True) if hardware.gpus else NO_GPU
 
 
-def _gpu_memory(gpus: Sequence[Device]) -> str:
-    sizes = {gpu.memory for gpu in gpus if gpu.memory}
-    return f", {format_size(sizes.pop())}" if len(sizes) == 1 else ""
+def _asked_gpus(hardware: Hardware) -> str:
+    return " or ".join(map(str, _alternatives(hardware))) if hardware.gpus else _gpus(hardware)
+
+
+def _alternatives(asked: Hardware) -> list[Wanted]:
+    """What would satisfy a request for accelerators, the best first."""
+    several = asked.details.get("alternatives")
+    if several:
+        return [Wanted.from_json(one) for one in several]
+    gpus = asked.gpus or ()
+    first = gpus[0]
+    return [
+        Wanted(
+            count=len(gpus),
+            name=first.model,
+            kind=kind_of_model(first.kind),
+            vendor=first.vendor,
+            memory=first.memory,
+            partition=first.partition,
+        )
+    ]
 
 
 def _disk(hardware: Hardware) -> str:
@@ -150,7 +176,6 @@ _GIVEN: Mapping[str, Callable[[Hardware], str]] = {
 _AMOUNT: Mapping[str, Callable[[Hardware], float | None]] = {
     "cpu": lambda hardware: hardware.cpu_count,
     "memory": lambda hardware: hardware.memory,
-    "gpu": lambda hardware: None if hardware.gpus is None else len(hardware.gpus),
     "disk": lambda hardware: hardware.disk,
     "shared memory": lambda hardware: hardware.shared_memory,
     "nodes": lambda hardware: hardware.nodes,
@@ -163,13 +188,20 @@ def _used(kind: str, known: Sequence[Hardware]) -> str:
         return f"{_between(means, number)} CPU mean" if means else ""
     if kind == "memory":
         peaks = [v for h in known if (v := _detail(h, "memory_peak", h.memory)) is not None]
-        return f"{_between(peaks, _of_its_own)} peak" if peaks else ""
+        return f"{_between(peaks, of_its_own)} peak" if peaks else ""
+    if kind == "gpu":
+        return ", ".join(_used_gpus([h for h in known if h.gpus]))
     return ""
 
 
-def _of_its_own(size: float) -> str:
-    """Memory above what the step was forked with, which is known to about a megabyte."""
-    return format_size(size) if size >= 1_000_000 else "under 1 MB"
+def _used_gpus(known: Sequence[Hardware]) -> Iterator[str]:
+    means = [v for h in known if (v := _detail(h, "gpu_mean", None)) is not None]
+    if means:
+        yield f"{_between(means, number)} GPU mean"
+    peaks = [max(gpu.details.get("own_memory_peak") or 0 for gpu in h.gpus or ()) for h in known]
+    if any(peaks):
+        each = " on one" if any(len(h.gpus or ()) > 1 for h in known) else ""
+        yield f"{_between(peaks, format_size)} peak{each}"
 
 
 def _detail(hardware: Hardware, name: str, otherwise: float | None) -> float | None:

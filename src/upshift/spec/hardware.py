@@ -9,6 +9,9 @@ import attrs
 
 from upshift.config.resources import ResourceSettings
 
+Model = tuple[str, str, str]
+"""What makes two devices interchangeable: vendor, model, and profile of a slice."""
+
 
 @attrs.frozen(kw_only=True)
 class Device:
@@ -52,6 +55,11 @@ class Device:
     parent: str | None = None
     details: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
+    @property
+    def sort(self) -> Model:
+        """What makes it interchangeable with others."""
+        return (self.vendor or "", self.model or self.kind or "", self.partition or "")
+
     def as_json(self) -> dict[str, Any]:
         """Every field by name, null where unknown, details beside them."""
         return _flat(self)
@@ -74,9 +82,10 @@ class Hardware:
     disk, shared_memory
         Bytes.
     details
-        What this record knows beyond the common shape: in ``granted`` the CPUs by number and how
-        memory is limited, in ``seen`` the host, its Python and its cgroup, in ``used`` the peaks,
-        the means and the digest of the series.
+        What this record knows beyond the common shape: in ``asked`` the alternatives, where there are
+        several or topologies (:class:`upshift.config.wanted.Wanted`), in ``granted`` the CPUs by
+        number and how memory is limited, in ``seen`` the host, its Python and its cgroup, in
+        ``used`` the peaks, the means and the digest of the series.
     """
 
     cpu_count: float | None = None
@@ -89,13 +98,19 @@ class Hardware:
 
     @classmethod
     def asked(cls, request: ResourceSettings) -> Hardware:
-        """The record of a request."""
+        """The record of a request: of its devices those that are preferred."""
+        wanted = request.alternatives
         gpus = None
-        if request.gpu_count is not None:
+        if wanted:
             device = Device(
-                vendor=request.gpu_vendor, model=request.accelerator_kind, memory=request.gpu_memory
+                vendor=wanted[0].vendor,
+                model=wanted[0].name,
+                kind=wanted[0].kind.name if wanted[0].kind else None,
+                memory=wanted[0].memory,
+                partition=wanted[0].partition,
             )
-            gpus = (device,) * request.gpu_count
+            gpus = (device,) * wanted[0].count
+        several = len(wanted) > 1 or any(one.topology for one in wanted)
         return cls(
             cpu_count=request.cpu_count,
             memory=request.memory,
@@ -103,6 +118,7 @@ class Hardware:
             nodes=request.num_nodes,
             disk=request.disk,
             shared_memory=request.shared_memory,
+            details={"alternatives": [one.as_json() for one in wanted]} if several else {},
         )
 
     def as_json(self) -> dict[str, Any]:

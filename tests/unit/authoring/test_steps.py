@@ -108,13 +108,53 @@ def test_of_several_requests_on_one_step_the_larger_of_each_value_counts(compose
 
 
 def test_two_kinds_of_accelerator_on_one_step_are_refused() -> None:
-    with pytest.raises(SettingsError, match="accelerator is set twice on one step: 'H100' and 'A100'"):
+    with pytest.raises(SettingsError, match="accelerator is set twice on one step: 'H100:8' and 'A100'"):
         resources(accelerator="A100")(step(settings={"resources": {"accelerator": "H100:8"}})(_nothing))
 
 
 def test_the_count_of_an_accelerator_takes_part_in_the_larger() -> None:
     one = resources(gpu=16)(step(settings={"resources": {"accelerator": "H100:8"}})(_nothing))
     assert one.options.resources == ResourceSettings(accelerator="H100", gpu_count=16)
+
+
+def test_a_kind_and_a_count_from_two_places_have_the_origin_of_each(compose: Compose) -> None:
+    outer = pipeline(settings={"resources": {"accelerator": "H100:8"}})
+    one = resources(gpu=2)(step(_fresh()))
+    found = definition(compose, one, outer=outer)
+    assert [str(wanted) for wanted in found.request.alternatives] == ["2 × H100"]
+    said = {field: origin.partition(" ")[2] for field, origin in found.origins.items()}
+    assert said == {"accelerator": "(@pipeline)", "gpu_count": "(@resources)"}
+    narrowed = step(settings={"resources": {"accelerator": "A100"}})(_fresh())
+    found = definition(compose, narrowed, outer=outer)
+    assert [str(wanted) for wanted in found.request.alternatives] == ["8 × A100"]
+    said = {field: origin.partition(" ")[2] for field, origin in found.origins.items()}
+    assert said == {"accelerator": "(@step)", "gpu_count": "(@pipeline)"}
+
+
+def test_requests_that_contradict_each_other_name_both_places(compose: Compose) -> None:
+    with pytest.raises(SettingsError, match=r"accelerator='T4' contradicts gpu_memory of 40 GB") as caught:
+        resources(gpu_memory=">=40GB")(step(settings={"resources": {"accelerator": "T4"}})(_fresh()))
+    assert caught.value.where is not None
+    assert "(@step)" in caught.value.where
+    assert "(@resources)" in caught.value.where
+    outer = pipeline(settings={"resources": {"gpu_memory": "40GB"}})
+    one = step(settings={"resources": {"accelerator": "T4"}})(_fresh())
+    with pytest.raises(SettingsError, match="contradicts") as caught:
+        definition(compose, one, outer=outer)
+    assert caught.value.where is not None
+    assert "(@pipeline)" in caught.value.where
+
+
+def test_trainium_and_inferentia_are_counted_in_devices_as_in_metaflow() -> None:
+    def asked(**options: Any) -> list[str]:
+        request = resources(**options)(step(_fresh())).options.resources
+        return [str(wanted) for wanted in request.alternatives]
+
+    assert asked(trainium=16) == ["16 × Trainium"]
+    assert asked(inferentia=4) == ["4 × Inferentia"]
+    assert asked(trainium=0) == ["0 × GPU"]
+    assert asked(gpu_memory=40_000) == ["1 × GPU, ≥ 40 GB"]  # a bare number of @resources is MB
+    assert asked(accelerator=["H100:8", "A100-80GB:8"]) == ["8 × H100", "8 × A100-80GB"]
 
 
 def test_retry_with_and_without_options() -> None:
@@ -181,6 +221,15 @@ def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
             ["@resources: memory='16GBB' makes no sense", "a bare number is MB"],
         ),
         (lambda: resources(gpu=-1), ["gpu_count=-1 makes no sense"]),
+        (lambda: resources(gpu=0.5), ["gpu_count=0.5 makes no sense", "MIG"]),
+        (lambda: resources(accelerator="A100:"), ["accelerator='A100:' makes no sense"]),
+        (lambda: resources(gpu_memory=40), ["gpu_memory=40 makes no sense", "a bare number is MB"]),
+        (lambda: resources(gpu_memory="40"), ["gpu_memory='40' makes no sense", "GPU has more"]),
+        (lambda: resources(trainium=1.5), ["@resources: trainium=1.5 makes no sense", "devices"]),
+        (
+            lambda: resources(trainium=1, accelerator="H100:2"),
+            ["name a kind each", "accelerator=['Trainium:1', 'H100:2']"],
+        ),
         (lambda: retry(times=-1), ["times=-1 makes no sense"]),
         (lambda: retry(minutes_between_retries=1, delay=3), ["a constant pause"]),
         (lambda: retry(on="oom"), ["on='oom' is no cause of failure"]),

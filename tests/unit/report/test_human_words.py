@@ -101,7 +101,7 @@ def test_the_records_stand_side_by_side_a_line_for_each_kind_of_hardware() -> No
     assert side_by_side([attempt]) == [
         ("4 CPU", "4 CPU (0-2,6)", "4 CPU", "1.93 CPU mean"),
         ("4 GB", "4 GB", "23.4 GB", "812 MB peak"),
-        ("2 H100", "2 H100, 80 GB", "no GPU", "–"),
+        ("2 × H100", "2 × H100, 80 GB each", "no GPU", "–"),
         ("2 nodes", "2 nodes", "2 nodes", "–"),
     ]
 
@@ -124,6 +124,36 @@ def test_a_grant_below_the_request_is_marked() -> None:
     granted = Hardware(cpu_count=2, memory=1_000_000_000, gpus=())
     rows = side_by_side([{"asked": asked, "granted": granted}])
     assert [row[1] for row in rows] == ["2 CPU !", "1 GB", "no GPU !"]
+
+
+def _gpu_row(request: ResourceSettings, *granted: Device) -> tuple[str, str]:
+    rows = side_by_side([{"asked": Hardware.asked(request), "granted": Hardware(gpus=granted)}])
+    return rows[-1][:2]
+
+
+def test_a_request_for_accelerators_is_read_as_it_was_meant() -> None:
+    h100 = Device(vendor="nvidia", model="NVIDIA H100 80GB HBM3", kind="H100-SXM", memory=85_520_809_984)
+    a100 = Device(
+        vendor="nvidia", model="NVIDIA A100-SXM4-80GB", kind="A100-SXM4-80GB", memory=85_899_345_920
+    )
+    mig = Device(vendor="nvidia", model="NVIDIA A100-SXM4-80GB", memory=10_200_547_328, partition="1g.10gb")
+    either = ResourceSettings(accelerator=["H100:2", "A100-80GB:4"], gpu_memory="40GB")
+    asked = "2 × H100, ≥ 40 GB each or 4 × A100-80GB, ≥ 40 GB each"
+    assert _gpu_row(either, h100, h100) == (asked, "2 × NVIDIA H100 80GB HBM3, 85.5 GB each")
+    assert _gpu_row(either, *[a100] * 4) == (asked, "4 × NVIDIA A100-SXM4-80GB, 85.9 GB each")
+    assert _gpu_row(either, a100, a100) == (asked, "2 × NVIDIA A100-SXM4-80GB, 85.9 GB each !")
+    assert _gpu_row(ResourceSettings(accelerator="H100"), a100)[1].endswith(" !")
+    assert _gpu_row(ResourceSettings(accelerator="A100-80GB/1g.10gb:2"), mig, mig) == (
+        "2 × A100-80GB/1g.10gb",
+        "2 × NVIDIA A100-SXM4-80GB/1g.10gb, 10.2 GB each",
+    )
+    slice_ = [Device(vendor="tpu", model="TPU v5 lite", kind="tpu-v5e")] * 8
+    assert _gpu_row(ResourceSettings(accelerator="tpu-v5e-8:2x4"), *slice_) == (
+        "tpu-v5e-8 (2x4)",
+        "8 × TPU v5 lite",
+    )
+    assert _gpu_row(ResourceSettings(gpu_vendor="amd", gpu_count=2))[0] == "2 × AMD GPU"
+    assert _gpu_row(ResourceSettings(accelerator="other:B900:8"))[0] == "8 × B900"
 
 
 def test_that_there_is_no_gpu_is_no_news_where_none_was_asked_for() -> None:

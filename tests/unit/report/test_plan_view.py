@@ -109,7 +109,7 @@ def test_a_request_shows_its_origins_its_grant_and_what_it_does_not_get() -> Non
     assert "asks     cpu_count=2, memory=4 GB: flow.py:3 (@step)" in text
     assert "         gpu_count=8: flow.py:20 (@pipeline)" in text
     assert "degraded asked 8 GPUs, gets none: this machine has no GPU" in text
-    assert re.search(r"8 GPU +no GPU !", text)
+    assert re.search(r"8 × GPU +no GPU !", text)
     refused = show_plan(plan(attrs.evolve(train, strict=True, refused=True)))
     assert re.search(r"train +1 +refused +local", refused)
     assert "refused  asked 8 GPUs" in refused

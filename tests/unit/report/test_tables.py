@@ -81,7 +81,7 @@ def test_a_grant_below_the_request_is_marked_and_explained(recorder: Recorder) -
     run = recorder.run()
     recorder.task("train", 0)
     text = summary(run)
-    assert "1 GPU  no GPU !" in text
+    assert "1 × GPU  no GPU !" in text
     assert text.splitlines()[-1] == "! less than was asked for"
 
 
