@@ -23,7 +23,12 @@ seconds for each GPU that nothing has open."""
 KEPT = 60.0
 """Seconds for which what was found is believed."""
 
-_MATTERS = (ROOT, "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_MATTERS = (
+    *(ROOT, "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES"),
+    *("HIP_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS", "ZE_AFFINITY_MASK"),
+    "HABANA_VISIBLE_MODULES",
+)
+"""Variables that change the answer: a notebook may set them between two runs."""
 _cache: dict[tuple[object, ...], tuple[float, tuple[Inventory, ...]]] = {}
 
 
