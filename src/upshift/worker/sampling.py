@@ -102,9 +102,12 @@ class Sampler:
         return self._totals.memory_peak
 
     def close(self) -> None:
-        """Take a last sample, if there are others and the process still lives, and no further one."""
+        """Take a last sample, if there are others and the process still lives, and no further one.
+
+        The kernel counts CPU time in hundredths of a second: of a moment it says nothing.
+        """
         self._timer.cancel()
-        if self._totals.samples:
+        if self._totals.samples and time.monotonic() - self._last >= self._interval / 2:
             self._sample()
         if self._series is not None:
             self._series.close()
