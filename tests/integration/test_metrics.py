@@ -226,6 +226,8 @@ def test_mapped_tasks_have_metrics_of_their_own(project: Project) -> None:
     shown = project.upshift("show", "latest").out
     assert re.search(r"^train ×3 +loss +1\.5–4\.5 +1\.5 +4\.5 +3$", shown, re.M)
     assert re.search(r"^ +phase +done +– +– +3$", shown, re.M)
+    beside = project.upshift("compare", "latest", "latest").out
+    assert re.search(r"^  loss +1\.5–4\.5 +1\.5–4\.5$", beside, re.M)
     assert re.search(
         r"^train\[1\] +loss +3 +3 +3 +1$", project.upshift("show", "latest", "--tasks").out, re.M
     )
