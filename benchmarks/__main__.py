@@ -7,13 +7,14 @@ import time
 
 import attrs
 
-from benchmarks import array, chain, fan_out, install, kept, profile, reuse, startup
+from benchmarks import array, chain, fan_out, install, kept, profile, reuse, sampling, startup
 from benchmarks.harness import Effort, Report
 from benchmarks.page import figure
 
 MEASUREMENTS = {
     "chain": chain.measure,
     "profile": profile.measure,
+    "sampling": sampling.measure,
     "fan_out": fan_out.measure,
     "reuse": reuse.measure,
     "array": array.measure,

@@ -134,7 +134,7 @@ class Sampler:
         if load.disks_known:
             values["read"] = (used.read - before.read) / seconds
             values["written"] = (used.written - before.written) / seconds
-        network = self._node.network.counts()
+        network = self._node.network.counts(age=self._interval / 2)  # another step may just have read it
         if network is not None and self._network is not None:
             values["received"] = max(0, network[0] - self._network[0]) / seconds
             values["sent"] = max(0, network[1] - self._network[1]) / seconds
