@@ -25,7 +25,7 @@ Settings = Mapping[str, Union[ResourceSettings, DockerSettings, Mapping[str, Any
 """What ``settings=`` takes: ``"resources"`` and ``"docker"``."""
 Seconds = Union[int, float, datetime.timedelta]
 
-_OF_DEVICES = ("accelerator", "gpu_memory", "gpu_vendor", "gpu_count")
+_OF_DEVICES = ("accelerator", "gpu_memory", "gpu_vendor", "gpu_count", "num_nodes")
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 _Options = TypeVar("_Options", bound="Options")
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 
@@ -209,6 +210,9 @@ def _expected(text: str) -> str:
 def _refuse_reversed(text: str) -> None:
     """Say how ``8xH100`` and ``H100x8`` are written."""
     found = _REVERSED.fullmatch(text)
-    if found:
-        name, count = (found[2], found[1]) if found[1] else (found[3], found[4])
-        raise ValueError(f"the kind first, then a colon and the count: {f'{name.strip()}:{count}'!r}")
+    if found is None:
+        return
+    name, count = (found[2], found[1]) if found[1] else (found[3], found[4])
+    with contextlib.suppress(SettingsError):
+        kind = kind_named(name)
+        raise ValueError(f"the kind first, then a colon and the count: {f'{kind.name}:{count}'!r}")

@@ -85,11 +85,19 @@ def _folded(text: str) -> str:
 
 
 def _nearest(text: str) -> list[str]:
-    """The name that it is a misspelling of, or up to three that it may as well be."""
+    """The name that it is a misspelling or a part of, or up to four that it may as well be."""
     wanted = _folded(text).translate(_LOOKALIKES)
     scores: dict[str, float] = {}
+    partly: set[str] = set()
     for folded, kind in _known().items():
-        score = SequenceMatcher(None, wanted, folded.translate(_LOOKALIKES)).ratio()
+        known = folded.translate(_LOOKALIKES)
+        score = SequenceMatcher(None, wanted, known).ratio()
         scores[kind.name] = max(score, scores.get(kind.name, 0.0))
-    least = max(_ALIKE, max(scores.values()) - 0.05)
-    return sorted((name for name in scores if scores[name] >= least), key=lambda name: -scores[name])[:3]
+        if len(wanted) > 2 and wanted in known:
+            partly.add(kind.name)
+    best = max(scores.values())
+    alike = {name for name, score in scores.items() if score >= max(_ALIKE, best - 0.05)}
+    found = alike if best == 1 else alike | partly
+    families = {kind.name: kind.families for kind in KINDS}
+    found = {name for name in found if not found.intersection(families[name])}
+    return sorted(found, key=lambda name: -scores[name])[:4]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 import attrs
 
@@ -170,6 +170,16 @@ class ResourceSettings:
     num_nodes: int | None = attrs.field(default=None, converter=_told(_nodes))
     disk: int | None = attrs.field(default=None, converter=_told(_bytes))
     shared_memory: int | None = attrs.field(default=None, converter=_told(_bytes))
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("cpu", "cpus"), "cpu_count"),
+        **dict.fromkeys(("gpu", "gpus"), "gpu_count"),
+        **dict.fromkeys(("nodes", "node_count", "num_parallel"), "num_nodes"),
+        **dict.fromkeys(("shm", "shm_size"), "shared_memory"),
+        "ram": "memory",
+        "trainium": 'accelerator="Trainium:16", in devices',
+        "inferentia": 'accelerator="Inferentia:16", in devices',
+        "tpu": 'accelerator="tpu-v5e-8"',
+    }
     _implied: bool = attrs.field(default=False, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -219,6 +229,14 @@ class ResourceSettings:
                 where=user_location(),
                 why=f"{kind.name} is of gpu_vendor {kind.vendor!r}.",
                 fix="Leave gpu_vendor out: the kind says it.",
+            )
+        slices = kind.slices
+        if slices and (accelerator.count or 0) > slices.per_machine and (self.num_nodes or 1) > 1:
+            raise SettingsError(
+                f"ResourceSettings: accelerator={self.accelerator!r} contradicts num_nodes={self.num_nodes}",
+                where=user_location(),
+                why=f"A machine has at most {slices.per_machine} chips of {kind.name}: the slice is several.",
+                fix="Leave num_nodes out.",
             )
         most = partition_memory(accelerator.partition) if accelerator.partition else most_memory(kind)
         if self.gpu_memory is not None and most is not None and self.gpu_memory > most:

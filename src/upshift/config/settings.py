@@ -16,9 +16,11 @@ def refuse_unknown_fields(cls: T) -> T:
     """Class decorator for attrs settings: an unknown or positional argument names the right ones.
 
     attrs alone raises ``TypeError: __init__() got an unexpected keyword argument``, which names
-    neither the nearest field nor the user's line.
+    neither the nearest field nor the user's line. A class may say in ``_elsewhere`` what other
+    tools' names for its fields are here.
     """
-    names = [field.name for field in attrs.fields(cls)]
+    names = [field.name for field in attrs.fields(cls) if field.init]
+    elsewhere = getattr(cls, "_elsewhere", {})
     original = cls.__init__  # type: ignore[misc]
 
     @functools.wraps(original)
@@ -34,7 +36,7 @@ def refuse_unknown_fields(cls: T) -> T:
                 raise SettingsError(
                     f"{cls.__name__} has no field {name!r}",
                     where=user_location(),
-                    fix=suggestion(name, names),
+                    fix=f"Say {elsewhere[name]}." if name in elsewhere else suggestion(name, names),
                 )
         original(self, **fields)
 

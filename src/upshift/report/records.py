@@ -50,7 +50,7 @@ def side_by_side(attempts: Sequence[Mapping[str, Hardware | None]]) -> list[tupl
         if set(row) <= {"", NO_GPU} and not row[0]:
             continue  # nobody asked for one, and there is none
         if any(_falls_short(kind, attempt) for attempt in attempts):
-            row[1] += SHORT
+            row[1] = (row[1] or DASH) + SHORT
         rows.append(tuple(cell or DASH for cell in row))
     return rows  # type: ignore[return-value]
 
