@@ -110,6 +110,8 @@ class Evidence:
         What kind of container this is; None: none.
     machine
         As ``os.uname().machine`` names it.
+    whose
+        How the devices are called: those ``granted``, those ``of this machine``.
     """
 
     granted: tuple[Device, ...]
@@ -121,6 +123,7 @@ class Evidence:
     visible: Mapping[str, str] = attrs.field(factory=dict)
     container: str | None = None
     machine: str = "x86_64"
+    whose: str = "granted"
 
     @property
     def vendor(self) -> str:

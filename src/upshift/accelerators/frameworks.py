@@ -80,16 +80,24 @@ def _tensorflow(tensorflow: Any) -> tuple[str | None, Sequence[str]]:
 
 
 def _jax(jax: Any) -> tuple[str | None, Sequence[str]]:
-    """JAX has no device code of its own: packages plug in. Before 0.4.26 it was in the version of jaxlib."""
     assert callable(jax.devices)
+    return _jax_plugin(), ()
+
+
+def _jax_plugin() -> str | None:
+    """What JAX is built for: it has no device code of its own, packages plug in.
+
+    Before 0.4.26 it was in the version of jaxlib.
+    """
     found = [_PLUGIN.search(point.name) for point in metadata.entry_points(group="jax_plugins")]
-    found += [_PLUGIN.search(metadata.version("jaxlib").partition("+")[2])]
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        found.append(_PLUGIN.search(metadata.version("jaxlib").partition("+")[2]))
     for plugin in found:
         if plugin is not None:
-            return f"{plugin[1]} {plugin[2]}", ()
+            return f"{plugin[1]} {plugin[2]}"
     with contextlib.suppress(metadata.PackageNotFoundError):
-        return f"tpu {metadata.version('libtpu')}", ()
-    return None, ()
+        return f"tpu {metadata.version('libtpu')}"
+    return None
 
 
 _PLUGIN = re.compile(r"(cuda|rocm)(\d+)")
@@ -100,6 +108,58 @@ _BUILDS: Mapping[str, Callable[[Any], tuple[str | None, Sequence[str]]]] = {
 }
 NAMES = tuple(_BUILDS)
 """The modules of the frameworks that are known."""
+
+
+# -- installed, and not imported ------------------------------------------------------------------
+
+_DISTRIBUTIONS: Mapping[str, Sequence[str]] = {
+    "torch": ("torch",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-rocm"),
+    "jax": ("jax",),
+}
+_TORCH_VALUE = re.compile(r"^(cuda|hip|xpu)\b[^=]*= *'([\d.]+)", re.MULTILINE)
+
+
+def installed() -> list[Framework]:
+    """The frameworks of this environment, from what their packages say. Nothing is imported.
+
+    ``devices`` is 0 where a framework is built for none. ``problem`` is set where the packages do not tell
+    what it is built for.
+    """
+    found = []
+    for name, distributions in _DISTRIBUTIONS.items():
+        for called in distributions:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                found.append(_packaged(name, metadata.distribution(called)))
+                break
+    return found
+
+
+def _packaged(name: str, distribution: metadata.Distribution) -> Framework:
+    version = distribution.version
+    built_for: str | None = None
+    if name == "torch":
+        try:
+            # The version of a wheel from PyPI has no tag, and its package says all the same.
+            text = Path(str(distribution.locate_file("torch/version.py"))).read_text(encoding="utf-8")
+        except OSError:
+            return Framework(
+                name=name, version=version, problem="its package does not say what it is built for"
+            )
+        value = _TORCH_VALUE.search(text)
+        if value is not None:
+            platform = {"hip": "rocm"}.get(value[1], value[1])
+            built_for = f"{platform} {'.'.join(value[2].split('.')[:2])}"
+    elif name == "tensorflow":
+        if "rocm" in distribution.metadata["Name"]:
+            built_for = "rocm"
+        elif "cpu" not in distribution.metadata["Name"]:
+            return Framework(name=name, version=version, problem="it says what it is built for when imported")
+    else:
+        built_for = _jax_plugin()
+    return Framework(
+        name=name, version=version, built_for=built_for, devices=0 if built_for is None else None
+    )
 
 
 # -- asked in a process of its own ----------------------------------------------------------------

@@ -22,7 +22,7 @@ def framework(evidence: Evidence) -> str:
 def grant(evidence: Evidence) -> str:
     """``the 2 GPUs granted``."""
     number = len(evidence.granted)
-    return "the GPU granted" if number == 1 else f"the {number} GPUs granted"
+    return f"the GPU {evidence.whose}" if number == 1 else f"the {number} GPUs {evidence.whose}"
 
 
 def models(evidence: Evidence) -> str:

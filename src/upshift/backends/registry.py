@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import cast
 
-from upshift.backends.base import Backend, Provider, Sink
+from upshift.backends.base import Backend, Capabilities, Provider, Sink
 from upshift.config.configuration import Target
 from upshift.config.later import BACKENDS
 from upshift.errors import ConfigError, NotFound, suggestion
@@ -45,6 +45,18 @@ def open_backend(target: Target, *, store: str, sink: Sink) -> Backend:
         A package that it needs is not installed.
     """
     return _provider(target)(target, store=store, sink=sink)
+
+
+def capabilities_of(target: Target) -> Capabilities:
+    """What the backend of a target can honour.
+
+    Raises
+    ------
+    NotFound, ConfigError
+        As :func:`open_backend` does.
+    """
+    provider: type[Backend] = _provider(target)  # type: ignore[assignment]
+    return provider.capabilities
 
 
 def backend_names() -> list[str]:

@@ -29,6 +29,9 @@ _COMMANDS = {
     "gc": LazyCommand(
         "upshift.cli.gc:gc", "Free space: remove what no run refers to, and the runs that you name."
     ),
+    "doctor": LazyCommand(
+        "upshift.cli.doctor:doctor", "Check this machine: what would stop a step on GPUs, and what to do."
+    ),
     "replay": LazyCommand("upshift.cli.replay:replay", "Run one task of a run again, under a debugger."),
 }
 

@@ -123,21 +123,57 @@ def own_limit() -> int | None:
     return min(limits, default=None)
 
 
-def hierarchies(mountinfo: str, membership: str) -> list[tuple[int, Path, Path]]:
-    """Where this process's memory is accounted: version, root of the mount, its own group."""
+def own_cpus() -> float | None:
+    """CPUs that this process's cgroup, or one above it, allows by quota; None: no limit."""
+    quotas = []
+    for version, root, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or "", "cpu"):
+        for folder in (path, *path.parents):
+            if not folder.is_relative_to(root):
+                break
+            quota = _quota(folder) if version == 2 else _quota_v1(folder)
+            if quota is not None:
+                quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def _quota(folder: Path) -> float | None:
+    return _share((read(str(folder / "cpu.max")) or "max").split())
+
+
+def _quota_v1(folder: Path) -> float | None:
+    return _share(
+        [(read(str(folder / f"cpu.cfs_{name}_us")) or "-1").strip() for name in ("quota", "period")]
+    )
+
+
+def _share(words: list[str]) -> float | None:
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def can_limit() -> bool:
+    """Whether this process may make groups that limit memory."""
+    return _place() is not None
+
+
+def hierarchies(mountinfo: str, membership: str, controller: str = "memory") -> list[tuple[int, Path, Path]]:
+    """Where this process's memory, or CPU time, is accounted: version, root of the mount, its own group."""
     own: dict[int, str] = {}
     for line in membership.splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers == "":
             own[2] = group
-        elif "memory" in controllers.split(","):
+        elif controller in controllers.split(","):
             own[1] = group
     found = []
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         kind, _, options = [*right.split(), "", "", ""][:3]
         root, mount = left.split()[3:5]
-        version = 2 if kind == "cgroup2" else 1 if kind == "cgroup" and "memory" in options.split(",") else 0
+        version = (
+            2 if kind == "cgroup2" else 1 if kind == "cgroup" and controller in options.split(",") else 0
+        )
         if version in own:
             # Inside a container the mount's root is the container's group: paths start there.
             group = own[version]

@@ -112,4 +112,5 @@ def host_facts() -> dict[str, Any]:
         "host": uname.nodename,
         "platform": f"{uname.sysname} {uname.release} {uname.machine}",
         "python": ".".join(map(str, sys.version_info[:3])),
+        "cgroup": {"cpu_count": cgroups.own_cpus(), "memory": allowed},
     }

@@ -1,0 +1,47 @@
+"""``upshift doctor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from upshift.report.doctor import Check
+
+
+@click.command()
+@click.argument("target", required=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(target: str | None, as_json: bool) -> int:
+    """Check this machine: what is there, what would stop a step on GPUs, and what to do.
+
+    TARGET is where steps are to run; default: the default target. Nothing is changed. Exit code 1: something
+    would stop a step on GPUs.
+    """
+    import json
+    import sys
+
+    from upshift.backends.registry import capabilities_of
+    from upshift.config.configuration import load_configuration
+    from upshift.report.doctor import checkup
+    from upshift.report.doctor.page import GLYPHS, heading, line, verdict
+    from upshift.report.doctor.page import as_json as checks_as_json
+    from upshift.report.layout import Page
+    from upshift.report.streams import shows
+
+    configuration = load_configuration()
+    place = configuration.target(target)
+    page, glyphs = Page.of_stdout(), shows(sys.stdout, GLYPHS)
+    checks: list[Check] = []
+    for check in checkup(place, configuration, remote=capabilities_of(place).remote):
+        if not as_json:
+            if not checks or checks[-1].group != check.group:
+                click.echo(("\n" if checks else "") + heading(check.group, page))
+            click.echo(line(check, page, glyphs=glyphs))
+        checks.append(check)
+    if as_json:
+        click.echo(json.dumps(checks_as_json(place.name, checks), indent=2))
+    else:
+        click.echo("\n" + verdict(checks, page))
+    return int(any(check.status == "problem" for check in checks))

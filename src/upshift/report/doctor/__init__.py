@@ -1,0 +1,27 @@
+"""A checkup of this machine: what is there, what would stop a step, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from upshift.config.configuration import Configuration, Target
+from upshift.report.doctor.check import Check
+from upshift.report.doctor.devices import devices
+from upshift.report.doctor.machine import machine
+
+__all__ = ["Check", "checkup"]
+
+
+def checkup(target: Target, configuration: Configuration, *, remote: bool) -> Iterator[Check]:
+    """Look at one thing after the other; the last ones take seconds.
+
+    Parameters
+    ----------
+    target, configuration
+        For which target: its store is looked at.
+    remote
+        Whether its steps run on other machines, whose devices cannot be seen from here.
+    """
+    yield from machine(target, configuration)
+    if not remote:
+        yield from devices()

@@ -1,0 +1,292 @@
+"""The part of a checkup that steps on GPUs need: devices, driver, device files, frameworks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import attrs
+
+from upshift.accelerators import frameworks, words
+from upshift.accelerators.agent import Snapshot
+from upshift.accelerators.base import Inventory
+from upshift.accelerators.discovery import DEADLINE, present
+from upshift.accelerators.evidence import (
+    Driver,
+    DriverQuestion,
+    Evidence,
+    container,
+    device_files,
+    kernel_driver,
+    visibility,
+)
+from upshift.accelerators.explain import explain, falls_short, judged
+from upshift.accelerators.root import device_root
+from upshift.config.sizes import format_size
+from upshift.report.doctor.check import Check, Status
+from upshift.spec import Device, Framework
+from upshift.worker import occupants
+from upshift.worker.accelerators import Accelerators
+from upshift.worker.loop import Loop
+
+_DEVICES, _FRAMEWORKS = "devices", "frameworks"
+# PCI vendor ids, and the classes of what computes: display, 3D, processing accelerator. Source: pci.ids.
+_BUS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel", "0x1da3": "habana", "0x1d0f": "neuron"}
+_COMPUTES = ("0x0300", "0x0302", "0x0380", "0x1200")
+_INTEGRATED = "intel"
+"""Its graphics are in most processors, and no reason to miss a driver."""
+
+
+def devices() -> Iterator[Check]:
+    """Everything that has to do with devices, and with the frameworks of this environment."""
+    snapshots = _snapshots()
+    inventories = [snapshot.inventory for snapshot in snapshots]
+    found = [inventory for inventory in inventories if inventory.devices]
+    if not found:
+        yield _none(inventories)
+    for inventory in inventories:
+        yield from _inventory(inventory)
+    driver = None
+    for vendor in _vendors(inventories):
+        yield from _files(vendor)
+        if vendor == "nvidia":
+            driver = _ask_driver()
+            yield from _driver(driver)
+        yield from _variables(vendor)
+    for snapshot in snapshots:
+        yield from _users(snapshot)
+    yield from _frameworks([inventory for inventory in found if judged(inventory.vendor)], driver)
+
+
+def _check(name: str, text: str, *, status: Status = "ok", remedy: str | None = None) -> Check:
+    return Check(group=_DEVICES, name=name, status=status, text=text, remedy=remedy)
+
+
+def _snapshots() -> list[Snapshot]:
+    """Every vendor's devices with a reading of each, as far as they can be had in time."""
+    if not present():
+        return []
+    loop = Loop()
+    accelerators = Accelerators(loop)
+    over = False
+
+    def give_up() -> None:
+        nonlocal over
+        over = True
+
+    loop.after(DEADLINE + 5, give_up)
+    accelerators.want()
+
+    def complete() -> bool:
+        read = {snapshot.inventory.vendor for snapshot in accelerators.latest if snapshot.readings}
+        return accelerators.known and all(i.vendor in read or not i.devices for i in accelerators.inventories)
+
+    while not over and not complete():
+        loop.turn()
+    latest = {snapshot.inventory.vendor: snapshot for snapshot in accelerators.latest}
+    found = [latest.get(i.vendor) or Snapshot(inventory=i, at=0.0) for i in accelerators.inventories]
+    accelerators.close()
+    return found
+
+
+# -- devices and driver ---------------------------------------------------------------------------
+
+
+def _none(inventories: list[Inventory]) -> Check:
+    seen = (
+        ""
+        if not inventories
+        else f" ({', '.join(words.MAKERS.get(i.vendor, i.vendor) for i in inventories)})"
+    )
+    return _check(
+        "devices",
+        f"none that can be used{seen}: steps on GPUs cannot run here",
+        status="problem",
+        remedy=_on_the_bus()
+        or "A step that asks for GPUs runs here without, which is said; with --strict it is refused.",
+    )
+
+
+def _on_the_bus() -> str | None:
+    """What to do about a device that is there and has no driver; None: there is none."""
+    for folder in sorted(Path(device_root(), "sys/bus/pci/devices").glob("*")):
+        vendor = _BUS.get(_text(folder / "vendor"))
+        if vendor in (None, _INTEGRATED) or not _text(folder / "class").startswith(_COMPUTES):
+            continue
+        device = f"A device of {words.MAKERS.get(vendor, vendor)} is in this machine ({folder.name})"
+        kind = container(device_root())
+        if kind:
+            return f"{device}, and was not passed into this {words.container(kind)}."
+        return f"{device}, and has no driver: install it."
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _inventory(inventory: Inventory) -> Iterator[Check]:
+    maker = words.MAKERS.get(inventory.vendor, inventory.vendor)
+    kinds: dict[str, int] = {}
+    for device in inventory.devices:
+        kinds[_described(device)] = kinds.get(_described(device), 0) + 1
+    if kinds:
+        listed = ", ".join(kind if number == 1 else f"{number} × {kind}" for kind, number in kinds.items())
+        yield _check(maker, listed)
+    for problem in inventory.problems:
+        yield _check(maker, problem, status="warning" if kinds else "problem")
+    if inventory.driver or inventory.runtime:
+        platform = words.PLATFORMS.get(inventory.vendor, "runtime")
+        runs = f", which runs {platform} up to {inventory.runtime}" if inventory.runtime else ""
+        yield _check(f"{maker} driver", f"{inventory.driver or 'unknown'}{runs}")
+
+
+def _described(device: Device) -> str:
+    parts = [device.model or device.kind or "device"]
+    if device.partition:
+        parts.append(f"slice {device.partition}")
+    if device.memory:
+        parts.append(format_size(device.memory))
+    if device.compute_capability:
+        parts.append(words.capability(device.compute_capability))
+    return ", ".join(parts)
+
+
+def _vendors(inventories: list[Inventory]) -> list[str]:
+    return [inventory.vendor for inventory in inventories if judged(inventory.vendor)]
+
+
+def _files(vendor: str) -> Iterator[Check]:
+    root = device_root()
+    files = device_files(vendor, root)
+    wrong = [file for file in files if file.problem is not None]
+    if files and not wrong:
+        yield _check("device files", f"{words.listed([file.path for file in files])}: can be opened")
+    evidence = _evidence((Device(vendor=vendor),), Framework(name="", version="", built_for=vendor), None)
+    for cause in ("devices", "permissions"):
+        here = [file for file in wrong if (file.problem == "missing") == (cause == "devices")]
+        if here:
+            finding = explain(attrs.evolve(evidence, files=tuple(here), framework=_ANY[vendor]))
+            yield _check("device files", finding.sentence, status="problem", remedy=finding.remedy)
+
+
+_ANY = {
+    vendor: Framework(name="a framework", version="", built_for=built_for, devices=0)
+    for vendor, built_for in (("nvidia", "cuda"), ("amd", "rocm"), ("intel", "xpu"))
+}
+"""One that could use the devices, if they were in order."""
+
+
+def _ask_driver() -> Driver | None:
+    try:
+        return DriverQuestion().answer()
+    except OSError:
+        return None
+
+
+def _driver(driver: Driver | None) -> Iterator[Check]:
+    if driver is None:
+        return
+    if driver.capabilities:
+        number = len(driver.capabilities)
+        shown = "1 device" if number == 1 else f"{number} devices"
+        yield _check("CUDA", f"starts, runs CUDA up to {driver.cuda}, and shows {shown}")
+        return
+    finding = explain(_evidence((Device(vendor="nvidia"),), _ANY["nvidia"], driver, files=False))
+    text = f"does not start: {driver.problem}" if finding.cause == "unknown" else finding.sentence
+    remedy = "nvidia-smi and dmesg may tell more." if finding.cause == "unknown" else finding.remedy
+    yield _check("CUDA", text, status="problem", remedy=remedy)
+
+
+def _variables(vendor: str) -> Iterator[Check]:
+    for name, value in visibility(vendor).items():
+        yield _check(
+            name, f"is set to {value!r}: steps get devices from among those", status="warning",
+            remedy=f"unset {name}, if that was not meant.",
+        )  # fmt: skip
+
+
+def _users(snapshot: Snapshot) -> Iterator[Check]:
+    readings = {reading.uuid: reading for reading in snapshot.readings}
+    for device in snapshot.inventory.devices:
+        reading = readings.get(device.uuid or "")
+        if reading is None:
+            continue
+        name = occupants.name(device)
+        if reading.problem:
+            yield _check(name, f"does not work: {reading.problem}", status="problem")
+        elif reading.processes:
+            users = [occupants.process(pid, size) for pid, size in sorted(reading.processes.items())]
+            yield _check(name, f"in use by {words.listed(users)}", status="warning")
+
+
+# -- frameworks -----------------------------------------------------------------------------------
+
+
+def _frameworks(found: list[Inventory], driver: Driver | None) -> Iterator[Check]:
+    installed = frameworks.installed()
+    if not installed:
+        text = "none of " + ", ".join(words.FRAMEWORKS.values())
+        yield Check(group=_FRAMEWORKS, name="installed", text=f"{text} in this environment")
+        return
+    if not found:
+        for framework in installed:
+            yield Check(group=_FRAMEWORKS, name=words.FRAMEWORKS[framework.name], text=_build(framework))
+        return
+    with ThreadPoolExecutor(len(installed)) as pool:
+        asked = list(pool.map(lambda framework: frameworks.ask(framework.name), installed))
+    known = {framework.name: framework.version for framework in installed}
+    findings = [
+        _judged(attrs.evolve(framework, version=known[framework.name]), found, driver) for framework in asked
+    ]
+    some_see = any(finding.status == "ok" for finding in findings)
+    for finding in findings:
+        # Beside one that sees everything, another may be for CPUs.
+        milder = some_see and finding.status == "problem"
+        yield attrs.evolve(finding, status="warning") if milder else finding
+
+
+def _build(framework: Framework) -> str:
+    if framework.problem:
+        return f"{framework.version}, {framework.problem}"
+    return f"{framework.version}, built for {framework.built_for or 'CPUs only'}"
+
+
+def _judged(framework: Framework, found: list[Inventory], driver: Driver | None) -> Check:
+    name = words.FRAMEWORKS[framework.name]
+    if framework.devices is None:
+        return Check(
+            group=_FRAMEWORKS, name=name, status="problem", text=_build(framework),
+            remedy=f"python -c 'import {framework.name}' says more.",
+        )  # fmt: skip
+    shortages = []
+    for inventory in found:
+        evidence = _evidence(inventory.devices, framework, driver if inventory.vendor == "nvidia" else None)
+        if not falls_short(evidence):
+            sees = "1 device" if framework.devices == 1 else f"{framework.devices} devices"
+            return Check(group=_FRAMEWORKS, name=name, text=f"{_build(framework)}, sees {sees}")
+        shortages.append(explain(evidence))
+    finding = shortages[0]
+    return Check(group=_FRAMEWORKS, name=name, status="problem", text=finding.sentence, remedy=finding.remedy)
+
+
+def _evidence(
+    devices: tuple[Device, ...], framework: Framework, driver: Driver | None, *, files: bool = True
+) -> Evidence:
+    root = device_root()
+    vendor = devices[0].vendor or "nvidia"
+    return Evidence(
+        granted=devices,
+        framework=framework,
+        files=device_files(vendor, root) if files else (),
+        kernel_driver=kernel_driver(root) if vendor == "nvidia" else None,
+        driver=driver,
+        container=container(root),
+        machine=os.uname().machine,
+        whose="of this machine",
+    )
