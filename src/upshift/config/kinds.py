@@ -98,6 +98,5 @@ def _nearest(text: str) -> list[str]:
     best = max(scores.values())
     alike = {name for name, score in scores.items() if score >= max(_ALIKE, best - 0.05)}
     found = alike if best == 1 else alike | partly
-    families = {kind.name: kind.families for kind in KINDS}
-    found = {name for name in found if not found.intersection(families[name])}
-    return sorted(found, key=lambda name: -scores[name])[:4]
+    names = [kind.name for kind in KINDS if kind.name in found and not found.intersection(kind.families)]
+    return sorted(names, key=lambda name: -scores[name])[:4]
