@@ -17,7 +17,7 @@ import attrs
 
 from upshift.config.configuration import Target
 from upshift.config.resources import ResourceSettings
-from upshift.spec.hardware import Hardware
+from upshift.spec.hardware import Device, Hardware
 from upshift.spec.task import TaskSpec
 from upshift.spec.telemetry import MetricValue
 
@@ -82,12 +82,16 @@ class Offer:
     ----------
     granted
         What would be reserved; None where nothing can be.
+    alternatives
+        Accelerators that would do instead of the granted ones, in order of preference. The backend
+        chooses when the task starts.
     shortfalls
         Where that is less than the request. A strict run is refused for any; else each is shown in
         a line and recorded.
     """
 
     granted: Hardware | None
+    alternatives: tuple[tuple[Device, ...], ...] = ()
     shortfalls: tuple[Shortfall, ...] = ()
 
 
@@ -172,7 +176,10 @@ class Backend(Protocol):
     capabilities: ClassVar[Capabilities]
 
     def capacity(self) -> Hardware | None:
-        """What runs at once. None: it queues jobs itself, and takes any number of them."""
+        """What runs at once. None: it queues jobs itself, and takes any number of them.
+
+        Asked for once the requests of a run have had their offers.
+        """
 
     def offer(self, request: ResourceSettings) -> Offer:
         """What this request gets here."""

@@ -29,6 +29,8 @@ class Attempt:
         Where it runs, and the backend's name for it.
     need
         The room it takes up.
+    waits
+        Whether the backend holds it back, for want of accelerators: it takes up no other room then.
     spec
         Its spec.
     log
@@ -54,6 +56,7 @@ class Attempt:
         "started",
         "task",
         "task_id",
+        "waits",
     )
 
     def __init__(
@@ -66,6 +69,7 @@ class Attempt:
         self.place = place
         self.handle = handle
         self.need = need
+        self.waits = False
         self.log = log
         self.started: float | None = None
         self.node: str | None = None

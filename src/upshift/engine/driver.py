@@ -281,6 +281,7 @@ class Driver:
             return
         if isinstance(event, Ended):
             del place.jobs[event.handle]
+            self._wait_for_devices(attempt, waits=False)
             place.queue.room.give_back(attempt.need)
             attempt.ended = event
             result = self._work.store.read_result(attempt.task_id, attempt.number)
@@ -290,6 +291,7 @@ class Driver:
             else:
                 self._end(attempt, attempt.task, verdict)
         elif isinstance(event, Started):
+            self._wait_for_devices(attempt, waits=False)
             attempt.started = self._work.clock.now()
             attempt.node = event.node
             self._journal.attempt(attempt)
@@ -301,7 +303,22 @@ class Driver:
         elif isinstance(event, Logged):
             self._journal.logged(attempt, event.values, event.step)
         elif isinstance(event, Waiting):
+            self._wait_for_devices(attempt, waits=True)
             self._journal.notice(event.why, attempt.task_id)
+
+    def _wait_for_devices(self, attempt: Attempt, *, waits: bool) -> None:
+        """What waits for devices leaves CPUs and memory to tasks that do not.
+
+        Once it has them it starts, whatever has taken its place meanwhile.
+        """
+        if attempt.waits == waits:
+            return
+        attempt.waits = waits
+        room = attempt.place.queue.room
+        if waits:
+            room.give_back(attempt.need.host)
+        else:
+            room.take(attempt.need.host)
 
     def _tell_running(self, attempt: Attempt) -> None:
         self._journal.tell(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,13 @@ class Place:
     ) -> None:
         self.target = target
         self.backend: Backend = open_backend(target, store=store, sink=self._receive)
-        self.queue = Queue(Room(self.backend.capacity()))
         self.jobs: dict[str, Attempt] = {}
         self._inbox = inbox
+
+    @cached_property
+    def queue(self) -> Queue:
+        """What waits here; made when something does, and the offers are known."""
+        return Queue(Room(self.backend.capacity()))
 
     def _receive(self, event: Event) -> None:
         # Handles are unique within a backend only.
@@ -226,7 +231,7 @@ def settle_terms(
         name: Terms(
             place=proposal.place,
             granted=proposal.offer.granted,
-            need=Need.of(proposal.offer.granted),
+            need=Need.of(proposal.offer.granted, proposal.offer.alternatives),
             strict=proposal.strict,
             shortfalls=proposal.offer.shortfalls,
         )

@@ -11,37 +11,61 @@ it has, so that finding the next one that fits does not search through all that 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import attrs
 
 from upshift.engine.tasks import Task
-from upshift.spec.hardware import Hardware
+from upshift.spec.hardware import Device, Hardware, Model
 
 PATIENCE = 8
 """How often tasks of lower priority may overtake one that waits for room."""
 
 _Priority = tuple[int, int, int]
+Devices = tuple[tuple[Model, int], ...]
+"""How many of which accelerators."""
 
 
 @attrs.frozen
 class Need:
-    """What a task takes up while it runs: thousandths of a CPU, bytes of memory, GPUs."""
+    """What a task takes up while it runs.
+
+    Parameters
+    ----------
+    cpu
+        Thousandths of a CPU.
+    memory
+        Bytes.
+    devices
+        Accelerators, one of these sets; the first one that is free.
+    """
 
     cpu: int = 1000
     memory: int = 0
-    gpus: int = 0
+    devices: tuple[Devices, ...] = ()
 
     @classmethod
-    def of(cls, granted: Hardware) -> Need:
+    def of(cls, granted: Hardware, alternatives: Sequence[Sequence[Device]] = ()) -> Need:
         """What a grant takes up. A task that asks for nothing counts as one CPU."""
         # Whole thousandths: sums of 0.1 drift, and a machine would seem full that is not.
         cpus = 1 if granted.cpu_count is None else granted.cpu_count
-        return cls(round(cpus * 1000), granted.memory or 0, len(granted.gpus or ()))
+        sets = (granted.gpus or (), *alternatives)
+        devices = (tuple(sorted(Counter(gpu.sort for gpu in gpus).items())) for gpus in sets if gpus)
+        return cls(round(cpus * 1000), granted.memory or 0, tuple(dict.fromkeys(devices)))
+
+    @property
+    def host(self) -> Need:
+        """This need without the accelerators."""
+        return attrs.evolve(self, devices=())
 
 
 class Room:
     """What is free on one backend.
+
+    Which accelerators a task gets is for the backend to choose, so what is counted here only keeps
+    tasks from being submitted that would have to wait there.
 
     Parameters
     ----------
@@ -54,40 +78,62 @@ class Room:
             capacity = Hardware()
         self._cpu = None if capacity.cpu_count is None else round(capacity.cpu_count * 1000)
         self._memory = capacity.memory
-        self._gpus = None if capacity.gpus is None else len(capacity.gpus)
-        self._free_cpu, self._free_memory, self._free_gpus = (
-            self._cpu or 0,
-            self._memory or 0,
-            self._gpus or 0,
-        )
+        self._devices = None if capacity.gpus is None else Counter(gpu.sort for gpu in capacity.gpus)
+        self._free_cpu, self._free_memory = self._cpu or 0, self._memory or 0
+        self._free_devices = Counter(self._devices or {})
 
     def clipped(self, need: Need) -> Need:
         """The need, never more than all there is: what asks for more runs alone."""
         return Need(
             need.cpu if self._cpu is None else min(need.cpu, self._cpu),
             need.memory if self._memory is None else min(need.memory, self._memory),
-            need.gpus if self._gpus is None else min(need.gpus, self._gpus),
+            need.devices if self._devices is None else self._clipped(need.devices, self._devices),
         )
+
+    @staticmethod
+    def _clipped(sets: tuple[Devices, ...], there: Counter[Model]) -> tuple[Devices, ...]:
+        possible = tuple(each for each in sets if all(count <= there[model] for model, count in each))
+        return possible or tuple(tuple((m, min(n, there[m])) for m, n in each) for each in sets[:1])
 
     def fits(self, need: Need) -> bool:
         """Whether there is room for it now."""
         return (
             (self._cpu is None or need.cpu <= self._free_cpu)
             and (self._memory is None or need.memory <= self._free_memory)
-            and (self._gpus is None or need.gpus <= self._free_gpus)
+            and (not need.devices or self._chosen(need) is not None)
         )
 
-    def take(self, need: Need) -> None:
-        """Something with this need runs now."""
+    def take(self, need: Need) -> Need:
+        """Something with this need runs now.
+
+        Returns
+        -------
+        Need
+            What it takes up: of several sets of accelerators one.
+        """
         self._free_cpu -= need.cpu
         self._free_memory -= need.memory
-        self._free_gpus -= need.gpus
+        if not need.devices:
+            return need
+        chosen = self._chosen(need) or need.devices[0]
+        self._free_devices.subtract(dict(chosen))
+        return attrs.evolve(need, devices=(chosen,))
 
     def give_back(self, need: Need) -> None:
-        """It is over."""
+        """It is over. ``need`` is what :meth:`take` gave."""
         self._free_cpu += need.cpu
         self._free_memory += need.memory
-        self._free_gpus += need.gpus
+        for model, count in need.devices[0] if need.devices else ():
+            self._free_devices[model] += count
+
+    def _chosen(self, need: Need) -> Devices | None:
+        """The first set of accelerators that is free."""
+        if self._devices is None:
+            return need.devices[0]
+        for each in need.devices:
+            if all(count <= self._free_devices[model] for model, count in each):
+                return each
+        return None
 
 
 class Queue:
@@ -115,7 +161,7 @@ class Queue:
         self._size += 1
 
     def take(self) -> tuple[Task, Need] | None:
-        """The next task that there is room for, and the room it took; None: there is none."""
+        """The next task that there is room for, and the room that it takes; None: there is none."""
         head: tuple[_Priority, Task] | None = None
         best: tuple[_Priority, Task] | None = None
         best_need = None
@@ -137,8 +183,7 @@ class Queue:
         if not heap:
             del self._heaps[best_need]
         self._size -= 1
-        self.room.take(best_need)
-        return best[1], best_need
+        return best[1], self.room.take(best_need)
 
     def clear(self) -> None:
         """Forget every task that waits."""

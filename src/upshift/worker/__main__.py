@@ -7,7 +7,11 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from upshift.spec import Failure
+    from upshift.worker.stock import Grant
 
 EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
 
@@ -85,16 +89,35 @@ def _run(path: Path, store_address: str | None) -> int:
 
     def stop() -> None:
         os.read(reader, 16)
+        supervisor.devices.cancel(spec)
         supervisor.cancel(spec.task, spec.attempt, spec.grace)
 
     loop.watch(reader, stop)
-    try:
-        supervisor.start(spec, store, starter, secrets)
-    except (OSError, UpshiftError) as error:
-        return _complain(f"the task could not be started: {error}", code=1)
-    while supervisor.busy:
+    problem: Exception | None = None
+
+    def start(grant: Grant | None) -> None:
+        nonlocal problem
+        try:
+            supervisor.start(spec, store, starter, secrets, grant)
+        except (OSError, UpshiftError) as error:
+            problem = error
+
+    def refuse(failure: Failure) -> None:
+        nonlocal problem
+        try:
+            supervisor.refuse(spec, store, failure)
+        except UpshiftError as error:
+            problem = error
+
+    def tell(why: str) -> None:
+        sys.stderr.write(f"{spec.task} {why}\n")
+
+    supervisor.devices.ask(spec, ready=start, tell=tell, refuse=refuse)
+    while supervisor.busy or supervisor.devices.asking:
         loop.turn()
     supervisor.close()
+    if problem is not None:
+        return _complain(f"the task could not be started: {problem}", code=1)
     result = store.read_result(spec.task, spec.attempt)
     if console.problem or result is None:
         return _complain(console.problem or "the result could not be read back", code=1)

@@ -6,13 +6,12 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import attrs
 
-from upshift.accelerators.hidden import HIDDEN
 from upshift.config.sizes import format_size
 from upshift.errors import StoreError, UpshiftError
 from upshift.spec import Failure, Hardware, MetricValue, TaskResult, TaskSpec, decode, from_json
@@ -23,6 +22,7 @@ from upshift.store.store import Store
 from upshift.worker import cells, proc, stacks
 from upshift.worker.confine import MARKER, Confinement
 from upshift.worker.cpus import CpuSet
+from upshift.worker.devices import ENFORCED
 from upshift.worker.ledger import Ledger
 from upshift.worker.limits import HostMemory, MemoryLimit
 from upshift.worker.logs import Log
@@ -38,10 +38,7 @@ from upshift.worker.step import Outcome, Seen
 if TYPE_CHECKING:
     from upshift.worker.accelerators import Accelerators
     from upshift.worker.gpu_usage import GpuUsage
-
-ENFORCED = "supervisor"
-"""Value of ``granted.details["enforced_by"]`` where it is for the supervisor to limit the step."""
-
+    from upshift.worker.stock import Grant
 
 EXITING = 10.0
 """Seconds that a process is given to end after it has said that its step returned."""
@@ -70,8 +67,8 @@ class Born(NamedTuple):
 class Starter(Protocol):
     """Starts a step process, by a fork or afresh. Who has one is told when it has ended."""
 
-    def __call__(self, spec: TaskSpec, bounds: Confinement) -> Born:
-        """Start it.
+    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int]) -> Born:
+        """Start it. It keeps the descriptors ``held`` open.
 
         Raises
         ------
@@ -123,6 +120,7 @@ class Attempt:
         host_memory: HostMemory,
         node: Node,
         accelerators: Callable[[], Accelerators],
+        grant: Grant | None,
         supervisor: str,
         secrets: Mapping[str, str],
         sources: Sources,
@@ -137,6 +135,7 @@ class Attempt:
         self._host_memory = host_memory
         self._node = node
         self._accelerators = accelerators
+        self._grant = grant
         self._sources = sources
         self._stopping: _Stop | None = None
         self._outcome: Outcome | None = None
@@ -164,8 +163,8 @@ class Attempt:
             scratch.VARIABLE: self._scratch,
             claims.VARIABLE: self._store.claims.file(),
         }
-        if spec.request.gpu_count == 0:
-            environment |= HIDDEN
+        if self._grant is not None:
+            environment |= self._grant.environment
         memory = cpus = threads = None
         if granted is not None and granted.details.get("enforced_by") == ENFORCED:
             if granted.memory is not None:
@@ -184,7 +183,8 @@ class Attempt:
 
     def _begin(self, starter: Starter, bounds: Confinement) -> None:
         try:
-            self.pid, log, self._sightings, messages, baseline = starter(self.spec, bounds)
+            held = self._grant.descriptors if self._grant is not None else ()
+            self.pid, log, self._sightings, messages, baseline = starter(self.spec, bounds, held)
         except OSError:
             self._cpus.give_back(self._bound_cpus)
             self._release()
@@ -201,6 +201,8 @@ class Attempt:
             lambda size: self._watcher.log_grew(self, size),
             mask=self._mask,
         )
+        for remark in self._grant.remarks if self._grant is not None else ():
+            self._log.remark(remark)
         self._ledger = Ledger(
             self._loop,
             self._store.metrics_path(task, number),
@@ -370,6 +372,8 @@ class Attempt:
         if self._memory is not None:
             self._memory.close()
             self._host_memory.killed()  # what the kernel killed in this group says nothing of the host
+        if self._grant is not None:
+            self._grant.give_back()
 
     def _result(self, code: int, verdict: Failure | None, consumed: Consumed, peak: int | None) -> TaskResult:
         spec = self.spec

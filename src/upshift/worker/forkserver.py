@@ -14,8 +14,8 @@ record their results. When it dies itself, its zygote and its step processes die
 had started in turn holds the lock, or carries the server's name in its environment, and is found by
 :func:`sweep`.
 
-The socket takes packets of JSON: ``run``, ``cancel``, ``preload``, ``query``; it gives ``started``,
-``log``, ``ended``, ``status``.
+The socket takes packets of JSON: ``run``, ``cancel``, ``preload``, ``query``; it gives ``waiting``,
+``started``, ``log``, ``ended``, ``status``.
 """
 
 from __future__ import annotations
@@ -29,25 +29,29 @@ import socket
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import attrs
 
 from upshift.config.home import home
 from upshift.errors import UpshiftError
-from upshift.spec import MetricValue, TaskId, TaskSpec
+from upshift.spec import Failure, MetricValue, TaskId, TaskSpec
 from upshift.store import claims
 from upshift.store.serializers import scratch
 from upshift.store.store import Store, open_store
 from upshift.worker import proc, sockets
 from upshift.worker.attempt import Attempt
 from upshift.worker.confine import MARKER
+from upshift.worker.devices import Manners
 from upshift.worker.fresh import FreshStarter
 from upshift.worker.loop import Loop
 from upshift.worker.nursery import Nursery
 from upshift.worker.peer import Peer
 from upshift.worker.streams import own_streams
 from upshift.worker.supervisor import Key, Supervisor
+
+if TYPE_CHECKING:
+    from upshift.worker.stock import Grant
 
 
 @attrs.frozen
@@ -153,6 +157,15 @@ def _settle(place: Place) -> None:
     own_streams()
 
 
+class _Waiting(NamedTuple):
+    """A task that has its devices, and waits for a process."""
+
+    spec: TaskSpec
+    store: Store
+    secrets: Mapping[str, str]
+    grant: Grant | None
+
+
 class ForkServer:
     """Supervises attempts for whoever is connected."""
 
@@ -175,7 +188,7 @@ class ForkServer:
             changed=self._dispatch,
             kin=lambda: self._fresh.live | self._supervisor.kin,
         )
-        self._waiting: collections.deque[tuple[TaskSpec, Store, Mapping[str, str]]] = collections.deque()
+        self._waiting: collections.deque[_Waiting] = collections.deque()
         self._cancelled: dict[Key, float] = {}
         self._listener = sockets.private(listener)
         self._engines: set[Peer] = set()
@@ -199,7 +212,12 @@ class ForkServer:
         except BlockingIOError:
             return
         self._engine_came = True
-        self._engines.add(Peer(self._loop, connection, self._receive, self._engines.discard))
+        self._engines.add(Peer(self._loop, connection, self._receive, self._gone))
+
+    def _gone(self, engine: Peer) -> None:
+        self._engines.discard(engine)
+        if not self._engines:  # what has not started does not start: resume asks for it anew
+            self._supervisor.devices.forget()
 
     def _receive(self, engine: Peer, message: dict[str, Any]) -> None:
         getattr(self, f"_do_{message.pop('do')}")(engine, **message)
@@ -211,26 +229,55 @@ class ForkServer:
     # -- what an engine asks for ------------------------------------------------------------------
 
     def _do_run(
-        self, engine: Peer, name: str, store: str, spec: str, durability: str, secrets: Mapping[str, str]
+        self,
+        engine: Peer,
+        name: str,
+        store: str,
+        spec: str,
+        durability: str,
+        secrets: Mapping[str, str],
+        wait: float,
+        share: bool,
     ) -> None:
         try:
             opened = self._stores.get(store)
             if opened is None:
                 opened = self._stores[store] = open_store(store, durability=durability)
                 self._nursery.open(store, durability)
-            self._waiting.append((opened.read_spec(spec), opened, secrets))
+            task = opened.read_spec(spec)
         except (OSError, UpshiftError) as error:
             self._not_started(name, error)
+            return
+        self._supervisor.devices.ask(
+            task,
+            ready=lambda grant: self._ready(_Waiting(task, opened, secrets, grant)),
+            tell=lambda why: self._tell({"event": "waiting", "handle": name, "why": why}),
+            refuse=lambda failure: self._refuse(name, task, opened, failure),
+            manners=Manners(wait=wait, share=share),
+        )
+
+    def _ready(self, waiting: _Waiting) -> None:
+        self._waiting.append(waiting)
         self._dispatch()
+
+    def _refuse(self, name: str, spec: TaskSpec, store: Store, failure: Failure) -> None:
+        problem = None
+        try:
+            self._supervisor.refuse(spec, store, failure)
+        except UpshiftError as error:
+            problem = f"{failure.message}; and the result could not be written: {error.in_short}"
+        self._tell({"event": "ended", "handle": name, "problem": problem})
 
     def _dispatch(self) -> None:
         """Start what waits, as far as there are processes for it; have one more than is needed."""
         while self._waiting and (self._nursery.ready() or self._nursery.unsafe is not None):
-            spec, store, secrets = self._waiting.popleft()
+            spec, store, secrets, grant = self._waiting.popleft()
             starter = self._nursery if self._nursery.ready() else self._fresh
             try:
-                self._supervisor.start(spec, store, starter, secrets)
+                self._supervisor.start(spec, store, starter, secrets, grant)
             except (OSError, UpshiftError) as error:
+                if grant is not None:
+                    grant.give_back()
                 self._not_started(handle(self._place.name, spec.task, spec.attempt), error)
             grace = self._cancelled.pop((spec.task, spec.attempt), None)
             if grace is not None:
@@ -242,6 +289,10 @@ class ForkServer:
         self._tell({"event": "ended", "handle": name, "problem": f"the task could not be started: {why}"})
 
     def _do_cancel(self, engine: Peer, name: str, grace: float) -> None:
+        for spec in self._supervisor.devices.asking:
+            if handle(self._place.name, spec.task, spec.attempt) == name:
+                self._supervisor.devices.cancel(spec)
+                return
         for task, attempt in self._keys():
             if handle(self._place.name, task, attempt) != name:
                 continue
@@ -258,8 +309,8 @@ class ForkServer:
         self._nursery.preload(code, module)
 
     def _keys(self) -> list[Key]:
-        waiting = [(spec.task, spec.attempt) for spec, _, _ in self._waiting]
-        return [*self._supervisor.attempts, *waiting]
+        waiting = [*self._supervisor.devices.asking, *(waiting.spec for waiting in self._waiting)]
+        return [*self._supervisor.attempts, *((spec.task, spec.attempt) for spec in waiting)]
 
     # -- as the watcher of the attempts -----------------------------------------------------------
 

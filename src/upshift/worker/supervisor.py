@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from upshift.spec import MetricValue, TaskId, TaskSpec
+import attrs
+
+from upshift.spec import Failure, Hardware, MetricValue, TaskId, TaskResult, TaskSpec
 from upshift.store.edits import RECORD, Sources
 from upshift.store.store import Store
 from upshift.worker.attempt import Attempt, Starter, Watcher
 from upshift.worker.confine import host_facts
 from upshift.worker.cpus import CpuSet
+from upshift.worker.devices import Devices
 from upshift.worker.limits import HostMemory
 from upshift.worker.loop import Loop
 from upshift.worker.proc import Consumed
@@ -19,6 +23,7 @@ from upshift.worker.sampling import Node
 
 if TYPE_CHECKING:
     from upshift.worker.accelerators import Accelerators
+    from upshift.worker.stock import Grant
 
 Key = tuple[TaskId, int]
 
@@ -45,6 +50,7 @@ class Supervisor:
         self._claimed: set[tuple[str, str]] = set()
         self._sources: dict[tuple[str, str], Sources] = {}
         self._accelerators: Accelerators | None = None
+        self.devices = Devices(loop, lambda: self.accelerators)
 
     @property
     def accelerators(self) -> Accelerators:
@@ -71,7 +77,12 @@ class Supervisor:
         return bool(self._by_pid)
 
     def start(
-        self, spec: TaskSpec, store: Store, starter: Starter, secrets: Mapping[str, str] | None = None
+        self,
+        spec: TaskSpec,
+        store: Store,
+        starter: Starter,
+        secrets: Mapping[str, str] | None = None,
+        grant: Grant | None = None,
     ) -> None:
         """Start an attempt. The watcher hears of it from now on.
 
@@ -81,6 +92,8 @@ class Supervisor:
             What to run, and how.
         secrets
             Values of the step's secrets, by variable.
+        grant
+            What :attr:`devices` gave for the task.
 
         Raises
         ------
@@ -93,6 +106,8 @@ class Supervisor:
         if run not in self._claimed:  # it may outlive the engine that says so, too
             store.claim_run(spec.task.run)
             self._claimed.add(run)
+        if grant is not None and grant.devices is not None and spec.granted is not None:
+            spec = attrs.evolve(spec, granted=attrs.evolve(spec.granted, gpus=grant.devices))
         attempt = Attempt(
             spec,
             store=store,
@@ -104,6 +119,7 @@ class Supervisor:
             host_memory=self._kills,
             node=self._node,
             accelerators=lambda: self.accelerators,
+            grant=grant,
             supervisor=self._name,
             secrets=secrets or {},
             sources=self._sources_of(store, spec.task.run),
@@ -117,6 +133,31 @@ class Supervisor:
             record = store.read_record(run, RECORD)
             known = self._sources[store.address, run] = Sources({} if record is None else json.loads(record))
         return known
+
+    def refuse(self, spec: TaskSpec, store: Store, failure: Failure) -> None:
+        """Record that an attempt ended before it could start.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be written.
+        """
+        now = time.time()
+        store.create_result(
+            TaskResult(
+                task=spec.task,
+                attempt=spec.attempt,
+                status="cancelled" if failure.reason == "cancelled" else "failed",
+                failure=failure,
+                started=now,
+                ended=now,
+                node=self._host["host"],
+                backend=spec.backend,
+                asked=Hardware.asked(spec.request),
+                key=spec.key,
+                degraded=spec.degraded,
+            )
+        )
 
     def exited(self, pid: int, status: int, consumed: Consumed) -> None:
         """A step process has ended."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.engine.schedule import PATIENCE, Need, Queue, Room
+from upshift.engine.schedule import PATIENCE, Devices, Need, Queue, Room
 from upshift.engine.tasks import NodeState, Task
 from upshift.graph import Expansion, Node, StepDefinition
 from upshift.spec import Device, EntryPoint, Hardware
@@ -24,9 +24,19 @@ def queue(cpus: float | None = None, memory: int | None = None, gpus: int | None
     return Queue(Room(Hardware(cpu_count=cpus, memory=memory, gpus=devices)))
 
 
+def gpus(count: int) -> tuple[Devices, ...]:
+    return Need.of(Hardware(gpus=(Device(),) * count)).devices
+
+
+def gpu(model: str, count: int = 1) -> tuple[Device, ...]:
+    return (Device(vendor="nvidia", model=model),) * count
+
+
 def test_a_task_that_asks_for_nothing_counts_as_one_cpu() -> None:
-    assert Need.of(Hardware()) == Need(1000, 0, 0)
-    assert Need.of(Hardware(cpu_count=0.5, memory=7, gpus=(Device(),))) == Need(500, 7, 1)
+    assert Need.of(Hardware()) == Need(1000, 0)
+    assert Need.of(Hardware(cpu_count=0.5, memory=7, gpus=(Device(),))) == Need(
+        500, 7, (((("", "", ""), 1),),)
+    )
 
 
 def test_tenths_of_a_cpu_add_up() -> None:
@@ -55,7 +65,7 @@ def test_the_longest_path_then_the_order_then_the_index_goes_first() -> None:
     [
         (queue(cpus=2), Need(1500)),
         (queue(memory=10), Need(0, 6)),
-        (queue(cpus=64, gpus=2), Need(1000, 0, 2)),
+        (queue(cpus=64, gpus=2), Need(1000, 0, gpus(2))),
     ],
 )
 def test_each_kind_of_room_is_limited(room: Queue, need: Need) -> None:
@@ -75,6 +85,33 @@ def test_what_is_larger_than_the_machine_runs_alone() -> None:
     assert taken is not None
     assert taken[1] == Need(2000)
     assert waiting.take() is None
+
+
+def test_tasks_that_want_different_kinds_are_not_in_each_others_way() -> None:
+    waiting = Queue(Room(Hardware(gpus=(*gpu("L4"), *gpu("H100")))))
+    for order in range(2):
+        waiting.add(task(order=0, index=order), Need.of(Hardware(gpus=gpu("L4"))))
+    large = task(order=1)
+    waiting.add(large, Need.of(Hardware(gpus=gpu("H100"))))
+    assert waiting.take() is not None
+    second = waiting.take()
+    assert second is not None
+    assert second[0] is large
+    assert waiting.take() is None
+
+
+def test_what_is_content_with_either_kind_takes_the_one_that_is_free() -> None:
+    waiting = Queue(Room(Hardware(gpus=(*gpu("L4"), *gpu("H100")))))
+    either = Need.of(Hardware(gpus=gpu("H100")), (gpu("L4"),))
+    for order in range(3):
+        waiting.add(task(order=order), either)
+    takes = [waiting.take(), waiting.take()]
+    assert waiting.take() is None
+    assert [taken[1].devices for taken in takes if taken] == [either.devices[:1], either.devices[1:]]
+    waiting.room.give_back(takes[1][1])  # type: ignore[index]
+    again = waiting.take()
+    assert again is not None
+    assert again[1].devices == either.devices[1:]
 
 
 def test_a_small_task_may_overtake_but_not_for_ever() -> None:
@@ -99,8 +136,8 @@ def test_a_small_task_may_overtake_but_not_for_ever() -> None:
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 3), st.integers(1, 9)), max_size=60))
 def test_everything_starts_some_day_and_never_more_than_there_is(needs: list[tuple[int, int, int]]) -> None:
     waiting = queue(cpus=3, gpus=2)
-    for order, (cpu, gpus, remaining) in enumerate(needs):
-        waiting.add(task(order=order, remaining=remaining), Need(cpu, 0, gpus))
+    for order, (cpu, count, remaining) in enumerate(needs):
+        waiting.add(task(order=order, remaining=remaining), Need(cpu, 0, gpus(count)))
     running: list[Need] = []
     started = 0
     while len(waiting) or running:
@@ -108,6 +145,6 @@ def test_everything_starts_some_day_and_never_more_than_there_is(needs: list[tup
             running.append(taken[1])
             started += 1
         assert sum(need.cpu for need in running) <= 3000
-        assert sum(need.gpus for need in running) <= 2
+        assert sum(n for need in running for sort in need.devices for _, n in sort) <= 2
         waiting.room.give_back(running.pop(0))
     assert started == len(needs)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from upshift.backends.base import (
     Capabilities,
@@ -16,22 +15,26 @@ from upshift.backends.base import (
     Logged,
     LogGrew,
     Offer,
-    Shortfall,
     Sink,
     Started,
+    Waiting,
     refuse_options,
     secrets_of,
 )
 from upshift.backends.local import link as links
 from upshift.backends.local.link import Link
+from upshift.backends.local.offers import offer
 from upshift.config.configuration import Target
 from upshift.config.resources import ResourceSettings
-from upshift.config.sizes import format_size
+from upshift.config.spans import FORMS, parse_span
 from upshift.errors import BackendError, ConfigError
-from upshift.spec import Device, Hardware
+from upshift.spec import Hardware
 from upshift.worker import forkserver
-from upshift.worker.attempt import ENFORCED
 from upshift.worker.confine import host_facts
+from upshift.worker.devices import WAIT
+
+if TYPE_CHECKING:
+    from upshift.accelerators.base import Inventory
 
 
 class LocalBackend:
@@ -39,7 +42,12 @@ class LocalBackend:
 
     name: ClassVar[str] = "local"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        fields=frozenset({"cpu_count", "memory"}),
+        fields=frozenset(
+            {
+                *("cpu_count", "memory", "disk", "shared_memory"),
+                *("gpu_count", "accelerator", "gpu_memory", "gpu_vendor"),
+            }
+        ),
         secrets=frozenset({"env", "file"}),
         images=False,
         remote=False,
@@ -47,7 +55,7 @@ class LocalBackend:
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        refuse_options(target, ())
+        self._wait, self._share = _manners(target)
         for inside, outside in target.mounts.items():
             if os.path.realpath(inside) != os.path.realpath(outside):
                 raise ConfigError(
@@ -58,6 +66,7 @@ class LocalBackend:
         self._store = store
         self._sink = sink
         self._host = host_facts()
+        self._found: Sequence[Inventory] | None = None
         self._server: Link | None = None
         self._links: dict[str, Link] = {}
         self._running: dict[Handle, str] = {}
@@ -65,72 +74,27 @@ class LocalBackend:
         self._changed = threading.Condition()
 
     def capacity(self) -> Hardware:
-        """The CPUs that this process may use, and the memory of this machine or container."""
-        return Hardware(cpu_count=len(os.sched_getaffinity(0)), memory=self._host["memory"], gpus=(), nodes=1)
+        """The CPUs that this process may use, the memory of this machine or container, and its accelerators.
+
+        Looking for those may take seconds, so they are None, not limited, until an offer was about some.
+        """
+        from upshift.accelerators.vendors import present
+
+        gpus = None if self._found is None else tuple(d for found in self._found for d in found.devices)
+        return Hardware(
+            cpu_count=len(os.sched_getaffinity(0)),
+            memory=self._host["memory"],
+            gpus=() if gpus is None and not present() else gpus,
+            nodes=1,
+        )
 
     def offer(self, request: ResourceSettings) -> Offer:
         """The request, as far as this machine goes."""
-        here = self.capacity()
-        short: list[Shortfall] = []
-        cpus, memory = request.cpu_count, request.memory
-        if cpus is not None and here.cpu_count is not None and cpus > here.cpu_count:
-            short.append(
-                Shortfall(
-                    field="cpu_count",
-                    asked=f"{cpus:g} CPUs",
-                    got=f"{here.cpu_count:g}",
-                    why=f"this machine has {here.cpu_count:g}",
-                )
-            )
-            cpus = here.cpu_count
-        if memory is not None and here.memory is not None and memory > here.memory:
-            short.append(
-                Shortfall(
-                    field="memory",
-                    asked=format_size(memory),
-                    got=format_size(here.memory),
-                    why=f"this machine has {format_size(here.memory)}",
-                )
-            )
-            memory = here.memory
-        gpus: tuple[Device, ...] | None = None
-        if request.gpu_count is not None:
-            gpus = ()
-            if request.gpu_count > 0:
-                kind = request.accelerator_kind or "GPU"
-                short.append(
-                    Shortfall(
-                        field="gpu_count",
-                        asked=f"{request.gpu_count} {kind}{'s' if request.gpu_count > 1 else ''}",
-                        got="none",
-                        why="the local backend does not hand out accelerators yet",
-                    )
-                )
-        if request.num_nodes is not None and request.num_nodes > 1:
-            short.append(
-                Shortfall(
-                    field="num_nodes", asked=f"{request.num_nodes} nodes", got="1", why="this is one machine"
-                )
-            )
-        for field in ("disk", "shared_memory"):
-            size = getattr(request, field)
-            if size is not None:
-                short.append(
-                    Shortfall(
-                        field=field,
-                        asked=f"{format_size(size)} of {field.replace('_', ' ')}",
-                        got="what there is",
-                        why="the local backend does not reserve it",
-                    )
-                )
-        granted = Hardware(
-            cpu_count=cpus,
-            memory=None if memory is None else math.floor(memory),
-            gpus=gpus,
-            nodes=1,
-            details={"enforced_by": ENFORCED},
-        )
-        return Offer(granted=granted, shortfalls=tuple(short))
+        if request.gpu_count and self._found is None:
+            from upshift.accelerators.discovery import discover
+
+            self._found = discover()
+        return offer(request, self.capacity(), self._found or ())
 
     def submit(self, job: Job) -> Handle:
         """Hand the task to the fork server, which is started for the first one."""
@@ -152,6 +116,8 @@ class LocalBackend:
                 spec=job.spec_path,
                 durability=spec.durability,
                 secrets=secrets,
+                wait=self._wait,
+                share=self._share,
             )
         except BackendError:
             with self._changed:
@@ -210,7 +176,9 @@ class LocalBackend:
             return
         handle = message["handle"]
         kind = message["event"]
-        if kind == "started":
+        if kind == "waiting":
+            self._sink(Waiting(handle=handle, why=message["why"]))
+        elif kind == "started":
             self._sink(Started(handle=handle, node=self._host["host"]))
         elif kind == "log":
             self._sink(LogGrew(handle=handle, size=message["size"]))
@@ -238,3 +206,21 @@ class LocalBackend:
             self._changed.notify_all()
         for handle in gone:
             self._sink(Ended(handle=handle, reason="infrastructure", message=message))
+
+
+def _manners(target: Target) -> tuple[float, bool]:
+    """How tasks wait for accelerators: ``device_wait`` in seconds, and whether ``busy_devices`` are used."""
+    options = refuse_options(target, ("device_wait", "busy_devices"))
+    wait, busy = options.get("device_wait"), options.get("busy_devices", "wait")
+    try:
+        seconds = WAIT if wait is None else parse_span(str(wait))
+    except ValueError:
+        raise ConfigError(
+            f"target {target.name!r}: device_wait = {wait!r} makes no sense", fix=f"Write {FORMS}."
+        ) from None
+    if busy not in ("wait", "use"):
+        raise ConfigError(
+            f"target {target.name!r}: busy_devices = {busy!r} makes no sense",
+            fix='Write "wait", until other programs have let go of a device, or "use", to work beside them.',
+        )
+    return seconds, busy == "use"

@@ -1,0 +1,232 @@
+"""The accelerators of this machine as one supervisor sees them: which are free, who has the others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from upshift.accelerators import holders, locks
+from upshift.accelerators.base import Inventory
+from upshift.accelerators.locks import Hold, key
+from upshift.accelerators.matching import choose, match
+from upshift.accelerators.vendors import environment
+from upshift.spec.hardware import Device
+from upshift.spec.task import TaskSpec
+from upshift.worker import occupants, proc
+
+if TYPE_CHECKING:
+    from upshift.worker.accelerators import Accelerators
+
+
+class Grant:
+    """The devices of one attempt.
+
+    Parameters
+    ----------
+    devices
+        What it gets; None: it did not ask.
+    environment
+        Variables with which it sees what it may see.
+    remarks
+        What to say in its log.
+    hold
+        What keeps others away.
+    given_back
+        Called when nobody is kept away any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        devices: tuple[Device, ...] | None = None,
+        environment: Mapping[str, str] | None = None,
+        remarks: Sequence[str] = (),
+        hold: Hold | None = None,
+        given_back: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.devices = devices
+        self.environment = environment or {}
+        self.remarks = tuple(remarks)
+        self._hold = hold
+        self._given_back = given_back
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the step process has to keep open to hold the devices too."""
+        return self._hold.descriptors if self._hold is not None else ()
+
+    def give_back(self) -> None:
+        """Nothing of the attempt runs any more."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.give_back()
+            self._given_back()
+
+
+class Stock:
+    """What there is, and who has it.
+
+    Parameters
+    ----------
+    accelerators
+        Knows the devices.
+    returned
+        Called when a grant has come back.
+    """
+
+    def __init__(self, accelerators: Accelerators, returned: Callable[[], None]) -> None:
+        self._accelerators = accelerators
+        self._tell_returned = returned
+        self._engine = os.getppid()
+        self._found: dict[str, Inventory] = {}
+        self._mine: dict[str, str] = {}
+        self._returned: dict[str, float] = {}
+        self._littered: dict[str, list[int]] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether every vendor has said what there is, and how busy it is; or has failed to."""
+        latest = self._accelerators.latest
+        return self._accelerators.known and all(snapshot.read for snapshot in latest)
+
+    # -- handing out ------------------------------------------------------------------------------
+
+    def rest(self) -> Grant:
+        """For a task that did not ask: what nobody has.
+
+        Raises
+        ------
+        BackendError
+            The locks cannot be used.
+        """
+        devices = [device for inventory in self._inventories() for device in inventory.devices]
+        free = [device for device in devices if locks.free(device)]
+        return Grant(environment=environment(free)) if len(free) < len(devices) else Grant()
+
+    def take(self, spec: TaskSpec, *, share: bool) -> Grant | None:
+        """What a task was promised; None: there is not enough at the moment.
+
+        Parameters
+        ----------
+        spec
+            The task.
+        share
+            Whether it takes devices that programs outside Upshift work with.
+
+        Raises
+        ------
+        BackendError
+            The locks cannot be used.
+        """
+        inventories = self._inventories()
+        found = match(spec.request, inventories)
+        if len(found.sets[0]) < _promised(spec):
+            return None
+        links = [link for inventory in inventories for link in inventory.links]
+        free = [device for i in inventories for device in i.devices if locks.free(device)]
+        trouble = {key(device): text for device in free if (text := self._trouble(device))}
+        idle = [device for device in free if key(device) not in trouble]
+        for among in (idle, free) if share else (idle,):
+            for like in found.sets:
+                chosen = choose(like, among, links)
+                hold = locks.hold(chosen) if chosen else None
+                if hold is not None and not self._is_littered(hold):
+                    return self._grant(spec, hold, trouble)
+        return None
+
+    def _grant(self, spec: TaskSpec, hold: Hold, trouble: Mapping[str, str]) -> Grant:
+        names = set(map(key, hold.devices))
+        self._mine |= dict.fromkeys(names, str(spec.task))
+        return Grant(
+            devices=hold.devices,
+            environment={**environment(hold.devices), locks.HELD: hold.names},
+            remarks=[
+                f"{text}; this step works beside it" if name in names else f"{text}, and avoided"
+                for name, text in trouble.items()
+            ],
+            hold=hold,
+            given_back=lambda: self._came_back(names),
+        )
+
+    def _came_back(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._mine.pop(name, None)
+            self._returned[name] = time.monotonic()
+        self._tell_returned()
+
+    def _is_littered(self, hold: Hold) -> bool:
+        """Whether a step whose supervisor was killed has left processes there.
+
+        They are killed. The devices go back until these processes are gone.
+        """
+        left = holders.left_behind(hold.devices)
+        for device in hold.devices:
+            self._littered.pop(key(device), None)
+            if left:
+                self._littered[key(device)] = left
+        if left:
+            proc.kill(left)
+            hold.give_back()
+        return bool(left)
+
+    # -- who has the others -----------------------------------------------------------------------
+
+    def why(self, spec: TaskSpec) -> str:
+        """Why a task has to wait, in words. What dead supervisors have left in its way is killed.
+
+        Raises
+        ------
+        BackendError
+            The locks cannot be used.
+        """
+        wanted = " or ".join(map(str, spec.request.alternatives)) or "the devices to be known"
+        inventories = self._inventories()
+        found = match(spec.request, inventories)
+        if not self.known:
+            reason = "the driver has not answered yet"
+        elif found.lack is not None and len(found.sets[0]) < _promised(spec):
+            reason = found.lack.why
+        else:
+            devices = [device for inventory in inventories for device in inventory.devices]
+            reasons = [text for device in devices if (text := self._taken(device))]
+            reason = "; ".join(reasons[:4]) + ("; …" if len(reasons) > 4 else "")
+        return f"waits for {wanted}: {reason or 'what is free is not enough'}"
+
+    def _taken(self, device: Device) -> str | None:
+        """Who has a device; None: nobody."""
+        if key(device) in self._mine:
+            return f"{occupants.name(device)} is held by {self._mine[key(device)]}"
+        if not locks.free(device):
+            left = holders.orphans(device)
+            proc.kill(left)
+            return occupants.held(device, holders.holder(device), left)
+        littered = self._littered.get(key(device))
+        return occupants.held(device, None, littered) if littered else self._trouble(device)
+
+    def _trouble(self, device: Device) -> str | None:
+        """Why a device that nobody holds had better not be handed out."""
+        for snapshot in self._accelerators.latest:
+            for reading in snapshot.readings:
+                if reading.uuid == device.uuid:
+                    old = snapshot.at < self._returned.get(key(device), 0.0)
+                    return occupants.foreign(device, reading, ours=self._ours, old=old)
+        return None
+
+    def _ours(self) -> set[int]:
+        """This supervisor's processes, and its engine's: a notebook may have a device open itself."""
+        alive = os.getppid() == self._engine
+        return set(proc.tree(self._engine if alive else os.getpid()))
+
+    def _inventories(self) -> list[Inventory]:
+        """What each vendor said last, though its library may have crashed since."""
+        for snapshot in self._accelerators.latest:
+            self._found[snapshot.inventory.vendor] = snapshot.inventory
+        failed = {inventory.vendor: inventory for inventory in self._accelerators.inventories}
+        return list((failed | self._found).values())
+
+
+def _promised(spec: TaskSpec) -> int:
+    """How many devices a task was promised."""
+    return len(spec.granted.gpus or ()) if spec.granted is not None else 0
