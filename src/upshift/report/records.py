@@ -7,14 +7,15 @@ they can be compared at a glance.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from upshift.accelerators.matching import admits, listing
-from upshift.config.kinds import kind_of_model
 from upshift.config.sizes import format_size
-from upshift.config.wanted import Wanted
 from upshift.report.human import DASH, count, number, of_its_own
 from upshift.spec.hardware import Device, Hardware
+
+if TYPE_CHECKING:
+    from upshift.config.wanted import Wanted
 
 RECORDS = ("asked", "granted", "seen", "used")
 SHORT = " !"
@@ -134,6 +135,9 @@ def _asked_gpus(hardware: Hardware) -> str:
 
 def _alternatives(asked: Hardware) -> list[Wanted]:
     """What would satisfy a request for accelerators, the best first."""
+    from upshift.config.kinds import kind_of_model  # the catalogue, which few runs need
+    from upshift.config.wanted import Wanted
+
     several = asked.details.get("alternatives")
     if several:
         return [Wanted.from_json(one) for one in several]
