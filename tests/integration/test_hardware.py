@@ -149,7 +149,7 @@ def example():
     return train()
 """
     outcome = project.run(code)
-    (line,) = [line for line in outcome.err.splitlines() if "8 GPUs" in line]
+    (line,) = [line for line in outcome.err.splitlines() if "8 × GPU" in line]
     assert "train" in line
     attempt = project.attempt("train")
     assert len(attempt["asked"]["gpus"]) == 8
