@@ -8,7 +8,7 @@ import pytest
 
 from upshift.report.plain import PlainProgress
 from upshift.report.progress import TaskChange
-from upshift.spec import Failure, MetricSummary, TaskId
+from upshift.spec import Failure, Hardware, MetricSummary, TaskId
 
 
 class Told:
@@ -209,3 +209,23 @@ def test_metrics_of_single_tasks_of_a_mapped_step_are_not_told(told: Told) -> No
     told.now = 20.0
     told.progress.logged(TaskId(run="r1", step="train", index=0), {"loss": 0.5}, None)
     assert told.lines[1:] == ["train: started, 2 tasks"]
+
+
+def test_after_a_step_a_line_says_what_it_needs(told: Told) -> None:
+    lazy = Hardware(details={"seconds": 60.0, "cpu_mean": 1.0, "cpu_peak": 1.0})
+    records = {"asked": Hardware(cpu_count=8), "granted": Hardware(cpu_count=8), "used": lazy}
+    told.change("load", "running", attempt=1)
+    told.change("load", "completed", attempt=1, seconds=60.0, **records)
+    assert told.lines[-2:] == ["load: completed in 1 min 00 s", "load: asked 8 CPUs, used 1.0: one thread"]
+    told.progress.step_sized("train", 2)
+    told.change("train", "running", 0, attempt=1)
+    told.change("train", "completed", 0, attempt=1, **records)
+    assert not any("CPUs" in line for line in told.lines[4:]), "not all of its tasks are over"
+    told.change("train", "completed", 1, attempt=1, **records)
+    assert told.lines[-1] == "train: asked 8 CPUs, used 1.0: one thread (train[0]; so did 2 of 2 tasks)"
+
+
+def test_of_a_reused_step_nothing_is_said(told: Told) -> None:
+    lazy = Hardware(details={"seconds": 60.0, "cpu_mean": 1.0, "cpu_peak": 1.0})
+    told.change("load", "completed", cached=True, asked=Hardware(cpu_count=8), used=lazy)
+    assert told.lines[1:] == ["load: reused"]
