@@ -7,7 +7,9 @@ is heard afterwards.
 from __future__ import annotations
 
 import signal
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
 
 from upshift.backends.base import (
     Capabilities,
@@ -20,9 +22,13 @@ from upshift.backends.base import (
     Started,
     secrets_of,
 )
+from upshift.backends.local.offers import offer
 from upshift.config.resources import ResourceSettings
 from upshift.spec import Hardware
 from upshift.store.store import open_store
+
+if TYPE_CHECKING:
+    from upshift.accelerators.base import Inventory
 
 
 class InlineBackend:
@@ -30,7 +36,11 @@ class InlineBackend:
 
     name: ClassVar[str] = "inline"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        fields=frozenset(), secrets=frozenset({"env", "file"}), images=False, remote=False, strict=False
+        fields=frozenset({"gpu_count", "accelerator", "gpu_memory", "gpu_vendor"}),
+        secrets=frozenset({"env", "file"}),
+        images=False,
+        remote=False,
+        strict=False,
     )
 
     def __init__(self, *, sink: Sink) -> None:
@@ -42,7 +52,15 @@ class InlineBackend:
         return None
 
     def offer(self, request: ResourceSettings) -> Offer:
-        """What this process has, whatever was asked for."""
+        """The accelerators that were asked for, and of the rest what this process has."""
+        said = request.explicit()
+        of_devices = {name: value for name, value in said.items() if name in self.capabilities.fields}
+        inventories: tuple[Inventory, ...] = ()
+        if request.gpu_count:
+            from upshift.accelerators.discovery import discover
+
+            inventories = discover()
+        offered = offer(ResourceSettings(**of_devices), Hardware(), inventories)
         short = tuple(
             Shortfall(
                 field=field,
@@ -50,9 +68,10 @@ class InlineBackend:
                 got="what this process has",
                 why="a step that is debugged is neither limited nor pinned",
             )
-            for field, value in request.explicit().items()
+            for field, value in said.items()
+            if field not in of_devices
         )
-        return Offer(granted=Hardware(nodes=1), shortfalls=short)
+        return attrs.evolve(offered, shortfalls=(*offered.shortfalls, *short))
 
     def submit(self, job: Job) -> Handle:
         """Run it, and return when it is over."""

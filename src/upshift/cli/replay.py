@@ -27,7 +27,8 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     it had. In a terminal pdb stops at the first line of the step, and opens again where the step raises;
     elsewhere the step just runs. Nothing is recorded; what it writes to other places it writes again.
     """
-    from upshift.engine.replay import read_attempt, recorded_code
+    from upshift.backends.inline import InlineBackend
+    from upshift.engine.replay import offered_here, read_attempt, recorded_code
     from upshift.engine.replay import replay as run_again
     from upshift.errors import NotFound
     from upshift.store.history import get_run
@@ -50,6 +51,9 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     )
     if spec.secrets:
         click.echo(f"{', '.join(spec.secrets)}: not masked in what the step prints here", err=True)
+    for short in offered_here(spec).shortfalls:
+        if short.field in InlineBackend.capabilities.fields:  # of the rest nobody expects anything
+            click.echo(f"asked {short.asked}, gets {short.got}: {short.why}", err=True)
     if at_a_terminal():
         click.echo("pdb: n next line, s into a call, c go on, p NAME, w where, q leave", err=True)
     replayed = run_again(spec, code, store)

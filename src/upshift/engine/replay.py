@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from upshift.backends.base import Offer
+from upshift.backends.inline import InlineBackend
 from upshift.config.secrets import read_secrets
 from upshift.errors import NotFound
 from upshift.spec.artifact import Artifact
@@ -76,6 +78,11 @@ def recorded_code(row: RunRow, *, package: bool) -> Code:
     return code
 
 
+def offered_here(spec: TaskSpec) -> Offer:
+    """What this machine has for an attempt, which may be less than it had then."""
+    return InlineBackend(sink=lambda event: None).offer(spec.request)
+
+
 def replay(spec: TaskSpec, code: Code | None, store: Store) -> Replayed:
     """Run an attempt again.
 
@@ -95,7 +102,8 @@ def replay(spec: TaskSpec, code: Code | None, store: Store) -> Replayed:
     """
     recorded = store.read_result(spec.task, spec.attempt)
     secrets = read_secrets(spec.secrets, project=spec.code.project)  # they are not in a package
-    spec = attrs.evolve(spec, code=code or attrs.evolve(spec.code, package=None))
+    granted = offered_here(spec).granted
+    spec = attrs.evolve(spec, code=code or attrs.evolve(spec.code, package=None), granted=granted)
     if spec.cwd is not None and not os.path.isdir(spec.cwd):
         spec = attrs.evolve(spec, cwd=None)
     result = run_inline(spec, store, secrets=secrets, into=open_store(scratch.new_folder()), stop=True)

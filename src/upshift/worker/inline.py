@@ -1,4 +1,8 @@
-"""A step in this very process, so that a debugger reaches it: neither confined nor sampled."""
+"""A step in this very process, so that a debugger reaches it: neither confined nor sampled.
+
+It gets its devices like any other. What that cannot change is what a library sees that has opened
+devices in this process already.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from upshift.accelerators import vendors
-from upshift.spec import Failure, Hardware, TaskResult, TaskSpec
+import attrs
+
+from upshift.spec import Artifact, Failure, Hardware, TaskResult, TaskSpec
 from upshift.store.store import Store
 from upshift.worker import proc
 from upshift.worker.confine import host_facts
 from upshift.worker.context import current
 from upshift.worker.debugging import Left, debugged
+from upshift.worker.devices import Devices
+from upshift.worker.loop import Loop
 from upshift.worker.masking import Mask
 from upshift.worker.randomness import Randomness
 from upshift.worker.step import perform
+from upshift.worker.streams import tell
 from upshift.worker.totals import Totals
+
+if TYPE_CHECKING:
+    from upshift.worker.accelerators import Accelerators
+    from upshift.worker.stock import Grant
 
 
 def run_inline(
@@ -29,7 +41,7 @@ def run_inline(
     """Run one attempt here and now; its result is returned, not recorded.
 
     Standard input and output are the terminal's, and secrets are not masked there. Time and memory
-    are not limited: a person who thinks takes long.
+    are not limited: a person who thinks takes long. Devices that others hold are waited for.
 
     Parameters
     ----------
@@ -56,10 +68,19 @@ def run_inline(
 
     began, clock, before = time.time(), time.monotonic(), proc.own_consumption()
     memory = proc.own_memory()
-    with _as_the_step(spec, secrets):
-        outputs, failure = perform(spec, store, Randomness(), call=call, into=into)
+    outputs: Mapping[str, Artifact] = {}
+    grant, failure = _devices(spec)
+    if grant is not None and grant.devices is not None and spec.granted is not None:
+        spec = attrs.evolve(spec, granted=attrs.evolve(spec.granted, gpus=grant.devices))
+    try:
+        if failure is None:
+            with _as_the_step(spec, {**secrets, **(grant.environment if grant is not None else {})}):
+                outputs, failure = perform(spec, store, Randomness(), call=call, into=into)
+    finally:
+        if grant is not None:
+            grant.give_back()
     status = "completed" if failure is None else "failed"
-    if interrupted:
+    if interrupted or (failure is not None and failure.reason == "cancelled"):
         status, failure = "cancelled", Failure(reason="cancelled", message="the debugger was left")
     if failure is not None:
         failure = Mask(secrets.values()).failure(failure)
@@ -92,15 +113,44 @@ def run_inline(
     )
 
 
+def _devices(spec: TaskSpec) -> tuple[Grant | None, Failure | None]:
+    """The step's devices, when they are free; or why it gets none."""
+    loop = Loop()
+    watching: list[Accelerators] = []
+
+    def accelerators() -> Accelerators:
+        from upshift.worker.accelerators import Accelerators  # what no task needs is not imported
+
+        watching.append(watching[0] if watching else Accelerators(loop))
+        return watching[0]
+
+    answers: list[tuple[Grant | None, Failure | None]] = []
+    Devices(loop, accelerators).ask(
+        spec,
+        ready=lambda grant: answers.append((grant, None)),
+        tell=lambda why: tell([f"{spec.task} {why}"]),
+        refuse=lambda failure: answers.append((None, failure)),
+    )
+    try:
+        while not answers:
+            loop.turn()
+    except KeyboardInterrupt:
+        return None, Failure(reason="cancelled", message="the debugger was left")
+    finally:
+        for watched in watching[:1]:
+            watched.close()
+    ((grant, failure),) = answers
+    tell(grant.remarks if grant is not None else ())
+    return grant, failure
+
+
 @contextmanager
-def _as_the_step(spec: TaskSpec, secrets: Mapping[str, str]) -> Iterator[None]:
+def _as_the_step(spec: TaskSpec, variables: Mapping[str, str]) -> Iterator[None]:
     """The step's environment, folder and Ctrl-C, for a while."""
     environment, folder = dict(os.environ), os.getcwd()
     main = threading.current_thread() is threading.main_thread()
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
-    os.environ.update({**spec.environment, **secrets})
-    if spec.request.gpu_count == 0:
-        os.environ.update(vendors.environment(()))
+    os.environ.update({**spec.environment, **variables})
     current.enter(spec)
     try:
         yield
