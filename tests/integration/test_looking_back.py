@@ -72,7 +72,7 @@ def test_show_as_json_has_the_documented_form(history: Project) -> None:
     (attempt,) = task["attempts"]
     assert set(attempt) == {
         "number", "status", "reason", "backend", "node", "started", "ended", "error",
-        "asked", "granted", "seen", "used", "run",
+        "asked", "granted", "seen", "used", "metrics", "cards", "run",
     }  # fmt: skip
     assert (task["origin"], attempt["run"]) == (None, shown["id"])
     assert attempt["backend"] == "local"

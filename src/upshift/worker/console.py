@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
+from upshift.spec import MetricValue
 from upshift.worker.attempt import Attempt
 
 
@@ -28,6 +30,9 @@ class Console:
                 self._shown += len(data)
                 sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+
+    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+        """Nothing to show: the store has it."""
 
     def ended(self, attempt: Attempt, problem: str | None) -> None:
         """Show the rest."""

@@ -24,11 +24,12 @@ def call(*args: str) -> subprocess.CompletedProcess[str]:
 def test_help_names_each_command_with_the_first_line_of_its_own_help() -> None:
     text = CliRunner().invoke(upshift, ["--help"]).output
     context = click.Context(upshift)
+    width = max(map(len, upshift.lazy))  # type: ignore[attr-defined]
     for name, entry in upshift.lazy.items():  # type: ignore[attr-defined]
         command = upshift.get_command(context, name)
         assert command is not None
         assert (command.help or "").splitlines()[0] == entry.summary
-        assert f"{name:<6}  {entry.summary}" in text
+        assert f"  {name.ljust(width)}  {entry.summary}" in text
 
 
 def test_help_imports_no_command_and_none_of_the_heavy_packages() -> None:
@@ -52,7 +53,7 @@ def test_python_minus_m_is_the_same_command() -> None:
     ("args", "expected"),
     [
         (["shwo"], "No such command 'shwo'. Did you mean 'show'?"),
-        (["zzzzzz"], "No such command 'zzzzzz'. Commands: run, plan, resume, cancel, runs, show, logs"),
+        (["zzzzzz"], "No such command 'zzzzzz'. Commands: run, plan, resume, cancel, runs, show, compare,"),
         (["run", "--no-cahce", "x.py"], "--no-cache"),
         (["run"], "Missing argument 'FILE[:PIPELINE]'"),
         (["runs", "--limit", "0"], "0 is not in the range x>=1"),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from upshift.store.cards import read_cards
+
 
 def command(bench, spec) -> list[str]:  # type: ignore[no-untyped-def]
     return [
@@ -28,6 +30,19 @@ def test_it_runs_a_spec_shows_the_log_and_records_the_result(project) -> None:  
     result = bench.store.read_result(spec.task, 1)
     assert bench.output(result) == 3
     assert result.seen.cpu_count == 1 and result.granted.details["memory_limit"] in ("cgroup", "watchdog")
+
+
+def test_it_keeps_what_the_step_logs_and_shows(project) -> None:  # type: ignore[no-untyped-def]
+    bench = project(
+        "import upshift\n"
+        "def train():\n    upshift.log(step=1, loss=0.5)\n    upshift.current.card.append('done')\n"
+    )
+    spec = bench.spec("train")
+    done = subprocess.run(command(bench, spec), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    result = bench.store.read_result(spec.task, 1)
+    assert result.metrics["loss"].last == 0.5 and result.cards[0].media == "text/markdown"
+    assert read_cards(bench.store.cards_path(spec.task, 1)) == result.cards
 
 
 def test_a_failing_step_exits_1_and_says_why(project) -> None:  # type: ignore[no-untyped-def]
