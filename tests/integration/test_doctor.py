@@ -100,12 +100,12 @@ def test_a_device_on_the_bus_without_a_driver_is_named(project: Project) -> None
 PROBLEMS: dict[str, tuple[Callable[[Doctor], object], str, str]] = {
     "a wheel for CPUs": (
         lambda here: here.torch(**CPU),
-        "✗ PyTorch PyTorch 2.13.0+cpu is built for CPUs only: it cannot use the 2 GPUs of this machine",
+        "✗ PyTorch 2.13.0+cpu is built for CPUs only: it cannot use the 2 GPUs of this machine",
         "→ pip install --force-reinstall 'torch==2.13.*' --index-url https://download.pytorch.org/whl/cu126",
     ),
     "a CUDA that is newer than the driver": (
         lambda here: (here.torch(devices=0), here.environment.update(CUDA_STANDIN_VERSION="12040")),
-        "PyTorch 2.13.0+cu130 is built for CUDA 13.0, and the NVIDIA driver runs CUDA up to 12.4",
+        "2.13.0+cu130 is built for CUDA 13.0, and the NVIDIA driver runs CUDA up to 12.4",
         "whl/cu126. Or update the NVIDIA driver to 580 or newer.",
     ),
     "a GPU that the wheel has no kernels for": (
@@ -177,7 +177,7 @@ def test_one_framework_that_sees_everything_is_enough(doctor: Callable[..., Doct
     fake_tensorflow(here.packages, cuda=None)
     here.distribution("tensorflow", "2.18.0")
     text = said(here(expect=0))
-    assert "! TensorFlow TensorFlow 2.18.0 is built for CPUs only" in text
+    assert "! TensorFlow 2.18.0 is built for CPUs only" in text
     assert "✓ PyTorch" in text
 
 

@@ -92,7 +92,7 @@ def facts(evidence: Evidence) -> tuple[str, ...]:
     if evidence.kernel_driver:
         found.append(f"driver {evidence.kernel_driver}")
     if driver is not None:
-        found.append(f"libcuda.so.1 {driver.library}" if driver.library else "no libcuda.so.1")
+        found.append(f"libcuda.so.1 of version {driver.library}" if driver.library else "no libcuda.so.1")
         if driver.cuda:
             found.append(f"the driver runs CUDA up to {driver.cuda}")
         if driver.problem:

@@ -241,14 +241,17 @@ def _frameworks(found: list[Inventory], driver: Driver | None) -> Iterator[Check
     with ThreadPoolExecutor(len(installed)) as pool:
         asked = list(pool.map(lambda framework: frameworks.ask(framework.name), installed))
     known = {framework.name: framework.version for framework in installed}
-    findings = [
-        _judged(attrs.evolve(framework, version=known[framework.name]), found, driver) for framework in asked
-    ]
+    findings = [_judged(_named(framework, known[framework.name]), found, driver) for framework in asked]
     some_see = any(finding.status == "ok" for finding in findings)
     for finding in findings:
         # Beside one that sees everything, another may be for CPUs.
         milder = some_see and finding.status == "problem"
         yield attrs.evolve(finding, status="warning") if milder else finding
+
+
+def _named(framework: Framework, version: str) -> Framework:
+    """With the version that is installed, where it could not say its own."""
+    return framework if framework.devices is not None else attrs.evolve(framework, version=version)
 
 
 def _build(framework: Framework) -> str:
@@ -272,7 +275,13 @@ def _judged(framework: Framework, found: list[Inventory], driver: Driver | None)
             return Check(group=_FRAMEWORKS, name=name, text=f"{_build(framework)}, sees {sees}")
         shortages.append(explain(evidence))
     finding = shortages[0]
-    return Check(group=_FRAMEWORKS, name=name, status="problem", text=finding.sentence, remedy=finding.remedy)
+    return Check(
+        group=_FRAMEWORKS,
+        name=name,
+        status="problem",
+        text=finding.sentence.removeprefix(f"{name} "),
+        remedy=finding.remedy,
+    )
 
 
 def _evidence(
