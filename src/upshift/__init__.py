@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from upshift.worker.metrics import log
 
 __all__ = [
+    "HTML",
     "BackendError",
     "BlobDamaged",
     "BlobMissing",
@@ -54,7 +55,6 @@ __all__ = [
     "DockerSettings",
     "External",
     "GraphError",
-    "HTML",
     "LoadError",
     "MissingExtra",
     "NotFound",
@@ -120,7 +120,15 @@ def __getattr__(name: str) -> Any:
         raise _missing(name)
     import importlib
 
-    value = getattr(importlib.import_module(_HOMES.get(name, "upshift.errors")), name)
+    try:
+        value = getattr(importlib.import_module(_HOMES.get(name, "upshift.errors")), name)
+    except (ImportError, AttributeError) as error:
+        from upshift.worker.shadowing import load_error
+
+        known = load_error(error)
+        if known is None:
+            raise
+        raise known from None
     globals()[name] = value  # the next use finds it at once
     return value
 

@@ -30,12 +30,13 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
 
+# Little is imported here: what says that a file of the user's hides a module of Python's must not need it.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
+    from typing import Any
 
 _UPSHIFTS = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
@@ -321,6 +322,8 @@ def cell_title(file: str) -> str | None:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The one of ``known`` that ``name`` is most likely a misspelling of, or None."""
+    from difflib import get_close_matches
+
     known = list(known)
     folded = {k.lower(): k for k in known}
     found = get_close_matches(name.lower(), folded, n=1, cutoff=0.5)

@@ -50,6 +50,24 @@ def test_a_file_that_upshift_itself_stumbles_over_is_no_bug(project: Project, na
     assert f"{file} hides Python's own module {name}: rename it." in outcome.err
 
 
+@pytest.mark.parametrize("name", ["dataclasses", "logging"])
+def test_a_file_that_what_starts_steps_stumbles_over_does_no_harm(project: Project, name: str) -> None:
+    project.write("X = 1\n", f"{name}.py", header="")
+    project.run(PIPELINE.replace("import numpy as np", "import math as np").replace("zeros", "sqrt"))
+
+
+@pytest.mark.parametrize("name", ["typing", "inspect", "enum", "attr", "json"])
+def test_a_file_that_the_import_of_upshift_stumbles_over_is_named(project: Project, name: str) -> None:
+    file = project.write("X = 1\n", f"{name}.py", header="")
+    project.write(PIPELINE.replace("import numpy as np", "import math as np"))
+    shown = project.python("pipeline.py", expect=1).err
+    owner = "the installed package" if name == "attr" else "Python's own module"
+    assert f"{file} hides {owner} {name}: rename it." in shown
+    frames = [line for line in shown.splitlines() if line.startswith("  File ")]
+    assert len(frames) == 1
+    assert f'"{project.folder}/pipeline.py"' in frames[0]
+
+
 def test_a_file_whose_name_nobody_else_has_is_not_blamed(project: Project) -> None:
     project.write("X = 1\n", "features.py", header="")
     outcome = project.run("import features\nprint(features.missing)\n" + PIPELINE, expect=2)

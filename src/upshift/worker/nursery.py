@@ -23,6 +23,10 @@ Exited = Callable[[int, int, Consumed], None]
 """Takes a process id, its wait status, and what it has consumed."""
 
 
+ZYGOTES_IN_VAIN = 3
+"""How many may die one after the other without a word before they are given up."""
+
+
 class Spare(NamedTuple):
     """A step process that waits for its task at the other end of ``orders``."""
 
@@ -58,6 +62,7 @@ class Nursery:
         self._kin = kin
         self._spares: collections.deque[Spare] = collections.deque()
         self._asked = 0
+        self._in_vain = 0
         self._taken: set[int] = set()
         self._opened: list[Mapping[str, Any]] = []
         self._preload: Mapping[str, Any] | None = None
@@ -104,7 +109,8 @@ class Nursery:
     def close(self) -> None:
         """Let the zygote and its spares go."""
         self._drop_spares()
-        self._loop.forget(self._connection.detach())
+        if self._connection.fileno() >= 0:
+            self._loop.forget(self._connection.detach())
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
@@ -126,6 +132,8 @@ class Nursery:
         self._loop.watch(ours.fileno(), self._receive)
 
     def _say(self, message: Mapping[str, Any]) -> None:
+        if self._connection.fileno() < 0:  # there is no zygote any more
+            return
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # told by _receive as well
             self._connection.send(json.dumps(message).encode())
 
@@ -140,6 +148,7 @@ class Nursery:
             self._lost()
             return
         message = json.loads(packet)
+        self._in_vain = 0
         if message["event"] == "spare":
             self._asked -= 1
             log, seen, messages, orders = descriptors
@@ -166,7 +175,10 @@ class Nursery:
         self._changed()
 
     def _lost(self) -> None:
-        """The zygote died, so its children do; they are this process's own now. Start another one."""
+        """The zygote died, so its children do; they are this process's own now. Start another one.
+
+        Not where it can do nothing anyhow, or another one died before it could do anything, time and again.
+        """
         self._loop.forget(self._connection.detach())
         self._drop_spares()
         self._asked = 0
@@ -177,11 +189,15 @@ class Nursery:
         kill_strays(self._kin())
         for pid, status, usage in ends:
             self._exited(pid, status, Consumed.of(usage))
-        self._start()
-        for message in self._opened:
-            self._say(message)
-        if self._preload is not None:
-            self._say(self._preload)
+        self._in_vain += 1
+        if self.unsafe is None and self._in_vain > ZYGOTES_IN_VAIN:
+            self.unsafe = "the zygote dies as soon as it is started"
+        if self.unsafe is None:
+            self._start()
+            for message in self._opened:
+                self._say(message)
+            if self._preload is not None:
+                self._say(self._preload)
         self._changed()
 
     def _drop_spares(self) -> None:

@@ -30,7 +30,10 @@ def advice(error: BaseException, project: str | None = None) -> str | None:
 def load_error(error: Exception) -> LoadError | None:
     """The error to show, if an exception in the middle of Upshift is because of such a file."""
     fix = advice(error)
-    return None if fix is None else LoadError(f"{type(error).__name__}: {error}", fix=fix)
+    if fix is None:
+        return None
+    of_ours = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "upshift"
+    return LoadError("Upshift cannot be imported" if of_ours else f"{type(error).__name__}: {error}", fix=fix)
 
 
 def _concerned(error: BaseException) -> Iterator[tuple[str, str]]:
@@ -46,10 +49,19 @@ def _concerned(error: BaseException) -> Iterator[tuple[str, str]]:
         name = file = None
         if isinstance(one, ImportError) and one.name:
             name = one.name.partition(".")[0]
+            if name == "upshift":  # what it stumbled over is not told, where a module gives names on demand
+                yield from _imported()
             file = one.path or getattr(sys.modules.get(name), "__file__", None)
         elif isinstance(one, AttributeError) and isinstance(one.obj, ModuleType):
             name, file = one.obj.__name__.partition(".")[0], one.obj.__file__
         if name and file:
+            yield name, file
+
+
+def _imported() -> Iterator[tuple[str, str]]:
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and "." not in name:
             yield name, file
 
 

@@ -55,6 +55,10 @@ def main(connection: socket.socket) -> NoReturn:
     """Be the zygote at the other end of ``connection``, until that is closed."""
     try:
         Zygote(connection).run()
+    except BaseException as error:  # such as that of an import, where a file of the user's hides a module
+        why = f"the zygote failed: {type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            connection.send(json.dumps({"event": "unsafe", "why": why}).encode())
     finally:
         os._exit(0)
 
