@@ -190,11 +190,11 @@ def ask(name: str, *, deadline: float = DEADLINE) -> Framework:
     except OSError as error:
         return _silent(name, f"no process could be started: {error.strerror}")
     errors = done.stderr.decode(errors="replace").splitlines()
-    for line in done.stdout.decode(errors="replace").splitlines():
-        if line.startswith(_ANSWER):
-            answer = decode(Framework, json.loads(line.removeprefix(_ANSWER)))
-            says = next((line for line in errors if "annot dlopen" in line), None)
-            return attrs.evolve(answer, problem=says) if says and not answer.problem else answer
+    printed = done.stdout.decode(errors="replace").splitlines()  # the answer last, after what others print
+    if printed and printed[-1].startswith(_ANSWER):
+        answer = decode(Framework, json.loads(printed[-1].removeprefix(_ANSWER)))
+        says = next((line for line in errors if "annot dlopen" in line), None)
+        return attrs.evolve(answer, problem=says) if says and not answer.problem else answer
     return _silent(name, errors[-1] if errors else f"it ended the process that asked it ({done.returncode})")
 
 

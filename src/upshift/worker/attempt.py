@@ -303,10 +303,10 @@ class Attempt:
 
     def _told_diagnosis(self, content: Mapping[str, Any]) -> None:
         """The step must not go on. Its process knows, and is killed if it goes on regardless."""
-        self._sights.diagnosis(content)
-        failure = decode(Failure, content["failure"])
-        self._stopping = self._stopping or _Stop("failed", failure)
-        self._timers.append(self._loop.after(self.spec.grace, self._kill))
+        failure = self._sights.diagnosis(content)
+        if failure is not None:
+            self._stopping = self._stopping or _Stop("failed", failure)
+            self._timers.append(self._loop.after(self.spec.grace, self._kill))
 
     def _told_outcome(self, content: Mapping[str, Any]) -> None:
         self._outcome = decode(Outcome, content)
@@ -380,6 +380,10 @@ class Attempt:
         outputs: Mapping[str, Any] = {}
         failure, status = verdict, "failed"
         outcome = self._outcome
+        seen, stack = self._sighted()
+        if stack:
+            with contextlib.suppress(UpshiftError):  # without them a line of it has no name of a cell
+                cells.restore(spec.entry.cells, self._store)
         # A step that is being stopped usually fails somehow; that it was stopped is the cause.
         if failure is None and outcome is not None and (outcome.failure is None or not self._stopping):
             failure, outputs = outcome.failure, outcome.outputs
@@ -387,11 +391,8 @@ class Attempt:
         elif failure is None and self._stopping is not None:
             failure, status = self._stopping.failure, self._stopping.status
         elif failure is None:
-            failure = self._died(code)
-        seen, stack = self._sighted()
+            failure = self._died(code, stack)
         if failure is not None and failure.where is None and failure.reason != "cancelled":
-            with contextlib.suppress(UpshiftError):  # without them the line has no name of a cell
-                cells.restore(spec.entry.cells, self._store)
             line = stacks.user_line(stack, spec.code.project, relative_to=spec.cwd)
             failure = attrs.evolve(failure, where=line or spec.location)
         seconds = time.monotonic() - self._clock
@@ -428,8 +429,8 @@ class Attempt:
             details["memory_limit"] = self._memory.kind
         return attrs.evolve(granted, details=details)
 
-    def _died(self, code: int) -> Failure:
-        """Why the process ended without an outcome."""
+    def _died(self, code: int, stack: str) -> Failure:
+        """Why the process ended without an outcome; its last stack may tell."""
         if code >= 0:
             return Failure(
                 reason="user-error",
@@ -454,5 +455,6 @@ class Attempt:
         return Failure(
             reason="user-error",
             message=f"the step's process was killed by {name}",
-            fix="Native code crashed. Set environment PYTHONFAULTHANDLER=1 for the whole stack, in the log.",
+            traceback=stacks.user_stack(stack, self.spec.code.project),
+            fix="Native code crashed: a compiled library, or what it was given.",
         )

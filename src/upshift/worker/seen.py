@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.spec import Device, Hardware
+from upshift.spec import Device, Failure, Framework, Hardware, decode, encode
 
 if TYPE_CHECKING:
     from upshift.accelerators.base import Inventory
     from upshift.worker.accelerators import Accelerators
+
+
+_NONSENSE = (TypeError, ValueError, KeyError, AttributeError)
+"""What reading a message raises that a step has written itself: it may write to any descriptor."""
+
+
+@attrs.frozen(kw_only=True)
+class Diagnosis:
+    """The last word of a step's process on why it must not go on, and what was found out.
+
+    Parameters
+    ----------
+    failure
+        What the attempt ends with.
+    cause, evidence
+        As in :class:`upshift.accelerators.explain.Finding`.
+    """
+
+    failure: Failure
+    cause: str
+    evidence: tuple[str, ...] = ()
 
 
 class Sights:
@@ -28,8 +50,8 @@ class Sights:
     def __init__(self, granted: Hardware | None, accelerators: Callable[[], Accelerators]) -> None:
         self._granted: tuple[Device, ...] = (granted.gpus if granted else None) or ()
         self._inventories: tuple[Inventory, ...] = ()
-        self._frameworks: list[Mapping[str, Any]] = []
-        self._diagnosis: Mapping[str, Any] | None = None
+        self._frameworks: list[Framework] = []
+        self._diagnosis: Diagnosis | None = None
         if self._granted:
             watched = accelerators()
 
@@ -39,12 +61,16 @@ class Sights:
             watched.want(look)
 
     def framework(self, content: Mapping[str, Any]) -> None:
-        """A framework in the step's process sees this: a :class:`~upshift.spec.Framework`."""
-        self._frameworks.append(content)
+        """A framework in the step's process sees this: a :class:`~upshift.spec.Framework`, else nothing."""
+        with contextlib.suppress(*_NONSENSE):
+            self._frameworks.append(decode(Framework, content))
 
-    def diagnosis(self, content: Mapping[str, Any]) -> None:
-        """The step must not go on: a :class:`~upshift.worker.sighting.Diagnosis`."""
-        self._diagnosis = {name: content.get(name) for name in ("cause", "evidence")}
+    def diagnosis(self, content: Mapping[str, Any]) -> Failure | None:
+        """The step must not go on; None: that is no :class:`Diagnosis`."""
+        with contextlib.suppress(*_NONSENSE):
+            self._diagnosis = decode(Diagnosis, content)
+            return self._diagnosis.failure
+        return None
 
     def record(self, *, cpu_count: int, memory: int, details: Mapping[str, Any]) -> Hardware:
         """The record.
@@ -58,9 +84,9 @@ class Sights:
         """
         known = dict(details)
         if self._frameworks:
-            known["frameworks"] = list(self._frameworks)
+            known["frameworks"] = [encode(framework) for framework in self._frameworks]
         if self._diagnosis is not None:
-            known["diagnosis"] = self._diagnosis
+            known["diagnosis"] = {"cause": self._diagnosis.cause, "evidence": list(self._diagnosis.evidence)}
         vendors = {device.vendor for device in self._granted}
         asked = [inventory for inventory in self._inventories if inventory.vendor in vendors]
         for name in ("driver", "runtime"):

@@ -34,28 +34,12 @@ from upshift.accelerators.explain import Finding, expected, explain, falls_short
 from upshift.errors import is_user_file, location
 from upshift.spec import Device, Failure, Framework, TaskSpec
 from upshift.worker.messages import channel
+from upshift.worker.seen import Diagnosis
 from upshift.worker.step import Halted
 from upshift.worker.streams import tell
 
 MAY_MISS = "UPSHIFT_MAY_MISS"
 """Environment variable: frameworks, with commas between, that may see fewer devices than were granted."""
-
-
-@attrs.frozen(kw_only=True)
-class Diagnosis:
-    """The last word on a step that is not to go on: why, and what was found out.
-
-    Parameters
-    ----------
-    failure
-        What the attempt ends with.
-    cause, evidence
-        As in :class:`upshift.accelerators.explain.Finding`.
-    """
-
-    failure: Failure
-    cause: str
-    evidence: tuple[str, ...] = ()
 
 
 class Sighting:

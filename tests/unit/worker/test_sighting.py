@@ -455,3 +455,16 @@ def test_host_memory_that_pytorch_wants_is_host_memory(machine: Machine) -> None
     assert failure.message == "host memory ran out: 4 PB could not be allocated"
     assert failure.memory is not None
     assert failure.fix is not None and "memory=…" in failure.fix
+
+
+@pytest.mark.parametrize(
+    "line", ['{"diagnosis": 3}', '{"framework": {}}', '{"diagnosis": {"failure": {}}}', '{"framework": [1]}']
+)
+def test_what_a_step_writes_to_its_supervisor_itself_does_no_harm(machine: Machine, line: str) -> None:
+    result = machine.run(
+        "def train():\n"
+        "    import upshift.worker.messages as m\n"
+        f"    m.channel.write({line!r}.encode() + b'\\n')\n"
+        "    return 'trained'\n"
+    )
+    assert machine.bench.output(result) == "trained"
