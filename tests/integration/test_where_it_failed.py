@@ -151,6 +151,14 @@ def act():
     )
     assert "SIGSEGV" in error["message"]
     assert error["where"] == line_of(project, "# here")
+    assert (
+        '  File "{}", line {}, in act\n    ctypes.string_at(0)'.format(
+            project.folder / "pipeline.py", error["where"].rpartition(":")[2]
+        )
+        in error["traceback"]
+    )
+    assert "ctypes/__init__.py" in error["traceback"].splitlines()[-2]
+    assert "src/upshift" not in error["traceback"]
 
 
 @pytest.mark.parametrize(
