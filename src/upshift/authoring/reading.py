@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import decimal
 import enum
 import inspect
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +34,12 @@ _ABSTRACT: Mapping[Any, Any] = {
     typing.get_origin(typing.MutableMapping[str, int]): dict,
     typing.get_origin(typing.MutableSequence[int]): list,
 }
-_SCALARS = (bool, int, float, str)
+_DURATION = re.compile(
+    r"(?P<sign>[+-]?)P(?:{}W)?(?:{}D)?(?:T(?=.)(?:{}H)?(?:{}M)?(?:{}S)?)?".format(
+        *(rf"(?P<{unit}>\d+(?:[.,]\d+)?)" for unit in ("weeks", "days", "hours", "minutes", "seconds"))
+    )
+)
+"""A duration of ISO 8601 without years and months, which have no fixed length."""
 
 
 class Misfit(Exception):
@@ -43,8 +50,7 @@ def hint_for(hint: Any, default: Any) -> Any:
     """What to read a value by: the annotation, else the type of the default, else anything."""
     if hint is not inspect.Parameter.empty and not isinstance(hint, (Unresolved, str)):
         return hint
-    kind = type(default)
-    return kind if kind in _SCALARS or isinstance(default, (list, dict, tuple, PurePath, enum.Enum)) else Any
+    return type(default) if isinstance(default, _TELLING) else Any
 
 
 def read_text(text: str, hint: Any) -> Any:
@@ -78,7 +84,7 @@ def read_text(text: str, hint: Any) -> Any:
             raise Misfit(expected(hint)) from None
     if hint is str:
         return text
-    if (isinstance(hint, type) and issubclass(hint, (enum.Enum, PurePath))) or _from_iso(hint):
+    if isinstance(hint, type) and (issubclass(hint, (enum.Enum, PurePath)) or _written(hint)):
         return fit(text, hint)
     try:
         data = json.loads(text)
@@ -130,6 +136,8 @@ def expected(hint: Any) -> str:
         return "null"
     if hint in (int, float):
         return "a whole number" if hint is int else "a number"
+    if isinstance(hint, type) and (written := _written(hint)) is not None:
+        return written[0]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return "one of " + ", ".join(member.name for member in hint)
     if origin in _LISTS:
@@ -138,6 +146,8 @@ def expected(hint: Any) -> str:
     if origin is dict or _fields(hint) is not None:
         fields = _fields(hint)
         return "a JSON object" + (f" with {', '.join(fields)}" if fields else "")
+    if isinstance(hint, type) and not (issubclass(hint, (*_SCALARS, PurePath)) or hasattr(hint, _VALIDATES)):
+        return f"{hint.__name__}, which no text stands for; {_ELSE}"
     return getattr(hint, "__name__", str(hint))
 
 
@@ -151,7 +161,7 @@ def _instance(data: Any, hint: Any) -> Any:
             if data in (member.name, member.value) or str(member.value) == data:
                 return member
         raise Misfit(expected(hint))
-    if hasattr(hint, "model_validate"):  # pydantic
+    if hasattr(hint, _VALIDATES):
         try:
             return hint.model_validate(data)
         except ValueError as error:
@@ -165,11 +175,14 @@ def _instance(data: Any, hint: Any) -> Any:
         return data
     if data == "" and issubclass(hint, PurePath):
         raise Misfit("a path, and not an empty text")
-    if isinstance(data, str) and (issubclass(hint, PurePath) or _from_iso(hint)):
+    if isinstance(data, str) and issubclass(hint, PurePath):
+        return hint(data)
+    written = _written(hint)
+    if written is not None and (isinstance(data, str) or (hint in _NUMBERS and type(data) in (int, float))):
         try:
-            return hint(data) if issubclass(hint, PurePath) else hint.fromisoformat(data)
-        except ValueError as error:
-            raise Misfit(f"{hint.__name__}: {error}") from None
+            return written[1](str(data))
+        except (ValueError, ArithmeticError):
+            raise Misfit(expected(hint)) from None
     raise Misfit(expected(hint))
 
 
@@ -240,7 +253,7 @@ def _union(hint: Any, read: Callable[[Any], Any]) -> Any:
 
 def _latitude(hint: Any) -> int:
     """How much text fits: nearly all of it is a path, and all of it is a text."""
-    if hint in (str, Any):
+    if hint in (str, bytes, Any):
         return 2
     return int(isinstance(hint, type) and issubclass(hint, PurePath))
 
@@ -274,5 +287,43 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
-def _from_iso(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, (datetime.date, datetime.time))
+def _written(hint: type) -> tuple[str, Callable[[str], Any]] | None:
+    """What a text for this type looks like, and what reads it; None: no text stands for it."""
+    if issubclass(hint, (datetime.date, datetime.time)) and hint not in _WRITTEN:
+        return hint.__name__, hint.fromisoformat
+    return _WRITTEN.get(hint)
+
+
+def _duration(text: str) -> datetime.timedelta:
+    try:
+        return datetime.timedelta(seconds=float(text))
+    except ValueError:
+        match = _DURATION.fullmatch(text)
+        parts = (
+            {}
+            if match is None
+            else {unit: n for unit, n in match.groupdict().items() if n and unit != "sign"}
+        )
+        if match is None or not parts:
+            raise
+        length = datetime.timedelta(**{unit: float(n.replace(",", ".")) for unit, n in parts.items()})
+        return -length if match["sign"] == "-" else length
+
+
+_WRITTEN: Mapping[type, tuple[str, Callable[[str], Any]]] = {
+    datetime.date: ("a date, 2026-11-21", datetime.date.fromisoformat),
+    datetime.datetime: ("a date and time, 2026-11-21T12:30:00", datetime.datetime.fromisoformat),
+    datetime.time: ("a time, 12:30:00", datetime.time.fromisoformat),
+    datetime.timedelta: ("a duration: seconds, or ISO 8601 such as PT1H30M or P2D", _duration),
+    decimal.Decimal: ("a decimal number", decimal.Decimal),
+    bytes: ("text", str.encode),
+}
+"""Types that a text stands for: what it looks like, and how it is read."""
+_NUMBERS = (datetime.timedelta, decimal.Decimal)
+"""Those of them that a number stands for as well."""
+_SCALARS = (bool, int, float, complex, str)
+_TELLING = (*_SCALARS, *_WRITTEN, list, dict, tuple, PurePath, enum.Enum)
+"""Defaults of these types tell what a parameter without an annotation is."""
+_ELSE = "call the pipeline from Python, or let the parameter be what such a value is made from"
+_VALIDATES = "model_validate"
+"""What models of pydantic have."""

@@ -7,6 +7,7 @@ import datetime
 import enum
 import json
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional, Union
 
@@ -83,6 +84,13 @@ def example(
     annotated: Annotated[int, "of items"] = 0,
     speed: Rate = Rate(1.0),
     day: datetime.date = datetime.date(2026, 1, 1),
+    hour: datetime.time = datetime.time(1),
+    wait: datetime.timedelta = datetime.timedelta(0),
+    price: Decimal = Decimal(0),
+    raw: bytes = b"",
+    pauses: list[datetime.timedelta] = [],  # noqa: B006
+    thing: Color | bytearray | None = None,
+    every=datetime.timedelta(1),  # type: ignore[no-untyped-def]
     anything: Any = None,
     guess=3,  # type: ignore[no-untyped-def]
     hidden: Model = 0.5,
@@ -126,6 +134,18 @@ def example(
         ("annotated=9", 9),
         ("speed=0.5", 0.5),
         ("day=2026-11-21", datetime.date(2026, 11, 21)),
+        ("hour=12:30", datetime.time(12, 30)),
+        ("wait=90", datetime.timedelta(seconds=90)),
+        ("wait=0.5", datetime.timedelta(seconds=0.5)),
+        ("wait=PT1H30M", datetime.timedelta(hours=1, minutes=30)),
+        ("wait=P1W2DT3.5S", datetime.timedelta(days=9, seconds=3.5)),
+        ("wait=-PT0,5H", datetime.timedelta(minutes=-30)),
+        ("price=0.10", Decimal("0.10")),
+        ("raw=grüße", "grüße".encode()),
+        ("raw=5", b"5"),
+        ('pauses=[1, "PT1M"]', [datetime.timedelta(seconds=1), datetime.timedelta(minutes=1)]),
+        ("every=P2D", datetime.timedelta(2)),
+        ("thing=r", Color.RED),
         ("anything=[1]", [1]),
         ("anything=text", "text"),
         ("guess=7", 7),
@@ -166,7 +186,15 @@ def test_a_model_validates_itself() -> None:
         ('net={"layers": [], "rte": 1}', "a JSON object with layers, rate, extra; unknown field 'rte'"),
         ("net={}", "missing field 'layers'"),
         ('box={"width": "x"}', "Box.width: a whole number"),
-        ("day=tomorrow", "date"),
+        ("day=tomorrow", "Expected a date, 2026-11-21."),
+        *[
+            (f"wait={text}", "a duration: seconds, or ISO 8601")
+            for text in ("soon", "P", "PT", "P1M", "nan", "inf")
+        ],
+        ("price=cheap", "Expected a decimal number."),
+        ("price=true", "Expected a decimal number."),
+        ("pauses=[true]", "a duration"),
+        ("thing=x", "bytearray, which no text stands for; call the pipeline from Python"),
         ("guess=x", "a whole number"),
     ],
 )
@@ -240,6 +268,8 @@ FILE: dict[str, Any] = {
     "color": "BLUE",
     "net": {"layers": [{"size": 1}]},
     "maybe": None,
+    "price": 0.1,
+    "raw": "text",
 }
 
 
@@ -258,6 +288,8 @@ def test_parameters_from_a_json_file(tmp_path: Path) -> None:
         "color": Color.BLUE,
         "net": Net([Layer(1)]),
         "maybe": None,
+        "price": Decimal("0.1"),
+        "raw": b"text",
     }
 
 
@@ -276,6 +308,7 @@ def test_parameters_from_a_toml_file(tmp_path: Path) -> None:
     [
         ("p.json", '{"n": "4"}', ["parameter 'n': '4' does not fit", "p.json", "a whole number"]),
         ("p.json", '{"n": true}', ["a whole number"]),
+        ("p.json", '{"raw": 5}', ["parameter 'raw': 5 does not fit", "text"]),
         ("p.json", '{"m": 4}', ["has no parameter 'm'", "p.json"]),
         ("p.json", "{", ["is not JSON"]),
         ("p.json", "[1]", ["is no JSON object"]),
