@@ -35,6 +35,8 @@ _SIZES = frozenset({"memory", "gpu_memory", "disk", "shared_memory"})
 _HEADINGS = ("step", "tasks", "what", "on", "asked", "granted")
 _LABEL = 9
 """Columns of the words before details."""
+_NOTES = 20
+"""Columns that notes beside a step of the graph take at least."""
 _LISTED = 6
 """Files left out, and reasons of the tasks of one step, that are named."""
 
@@ -77,7 +79,9 @@ def _header(plan: Plan, page: Page) -> str:
         if text
         for label, line in _labelled(label, text, page.width - 2 - _LABEL)
     ]
-    return "\n".join([f"plan of {page.paint(plan.pipeline, 'bold')} · {summary}", *lines])
+    first, *rest = wrap(f"plan of {plan.pipeline} · {summary}", page.width)
+    title = first.replace(plan.pipeline, page.paint(plan.pipeline, "bold"), 1)
+    return "\n".join([title, *rest, *lines])
 
 
 def _plural(shares: Mapping[str, int]) -> dict[str, str]:
@@ -103,21 +107,35 @@ def _graph(plan: Plan, page: Page) -> str:
         most=page.width // 3,
     )
     lines = drawn or [_MARKS[actions[step.name]] for step in plan.steps]
-    names = [_title(step) for step in plan.steps]
-    left, middle = max(map(cells, lines)), min(max(map(cells, names)), page.width // 3)
+    left = max(map(cells, lines))
+    names = [cut(_title(step), page.width - left - GAP) for step in plan.steps]
+    middle = min(max(map(cells, names)), page.width // 3)
     text = []
     for step, line, name in zip(plan.steps, lines, names, strict=True):
         what = actions[step.name]
         notes = _notes(step, everything=drawn is None)
         room = page.width - left - max(middle, cells(name)) - 2 * GAP
-        first, *rest = wrap(notes, max(room, 20))
+        if room >= _NOTES:
+            first, *rest = wrap(notes, room)
+        else:  # below the name, where there is more room
+            first, rest = "", wrap(notes, page.width - left - middle - 2 * GAP) if notes else []
         mark = _MARKS[what]
         painted = pad(line, left).replace(mark, page.paint(mark, _STYLES[what]), 1)
         text.append(columns((painted, page.paint(name, "bold"), page.paint(first, "dim")), (left, middle, 0)))
         text += [" " * (left + middle + 2 * GAP) + page.paint(more, "dim") for more in rest]
     used = [what for what in _MARKS if what in actions.values()]
-    text.append(page.paint("   ".join(f"{_MARKS[what]} {_MEANINGS[what]}" for what in used), "dim"))
+    text += [page.paint(line, "dim") for line in _legend(used, page.width)]
     return "\n".join(text)
+
+
+def _legend(used: Sequence[str], width: int) -> list[str]:
+    lines: list[str] = []
+    for told in (f"{_MARKS[what]} {_MEANINGS[what]}" for what in used):
+        if lines and cells(f"{lines[-1]}   {told}") <= width:
+            lines[-1] += f"   {told}"
+        else:
+            lines.append(told)
+    return lines
 
 
 def _title(step: PlannedStep) -> str:
@@ -150,11 +168,13 @@ def _table(plan: Plan, page: Page) -> str:
     natural = [max(map(cells, column)) for column in texts]
     least = [max(cells(word) for text in column for word in text.split() or [""]) for column in texts]
     least[0], least[3] = min(natural[0], 12), min(natural[3], 8)
-    widths = fit(natural, page.width - GAP * (len(natural) - 1), least)
-    lines = heading(_HEADINGS, widths, page)
+    room = page.width - GAP * (len(natural) - 1)
+    narrow = sum(least) > room
+    widths = fit(natural, room, least)
+    lines = [] if narrow else heading(_HEADINGS, widths, page)
     first_uses: dict[str, str] = {}
     for step, row in zip(plan.steps, rows, strict=True):
-        lines += _block(row, widths, page)
+        lines += _stacked(row, page) if narrow else _block(row, widths, page)
         lines += _details(step, first_uses.setdefault(step.step, step.name), page)
     if any(cell.endswith(SHORT) for row in rows for pair in row[4] for cell in pair):
         lines.append(page.paint(f"{SHORT.strip()} less than is asked for", "yellow"))
@@ -174,9 +194,10 @@ def _hardware(step: PlannedStep) -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in records] or [(DASH, DASH if step.granted else "nothing")]
 
 
-def _block(
-    row: tuple[str, str, str, str, list[tuple[str, str]]], widths: Sequence[int], page: Page
-) -> list[str]:
+_Row = tuple[str, str, str, str, list[tuple[str, str]]]
+
+
+def _block(row: _Row, widths: Sequence[int], page: Page) -> list[str]:
     name, tasks, what, place, hardware = row
     above = []
     if cells(name) > widths[0]:  # a name is what the user types elsewhere: it is never cut
@@ -205,6 +226,21 @@ def _block(
             )
         )
     return above + lines
+
+
+def _stacked(row: _Row, page: Page) -> list[str]:
+    """The cells of a step below each other, where the page is too narrow for a table."""
+    name, tasks, what, place, hardware = row
+    of = {"?": ", how many tasks is not known yet", "1": ""}.get(tasks, f", {tasks} tasks")
+    lines = [page.paint(line, "bold") for line in wrap(name, page.width)]
+    told = wrap(f"{what} · {place}{of}", page.width - 2)
+    lines += [f"  {line.replace(what, page.paint(what, _STYLES[what]), 1)}" for line in told]
+    for record, column in zip(_HEADINGS[4:], zip(*hardware, strict=True), strict=True):
+        texts = [text for text in column if text and text != DASH]
+        style = "yellow" if any(text.endswith(SHORT) for text in texts) else None
+        for label, line in _labelled(record, ", ".join(texts) or DASH, page.width - 2 - _LABEL):
+            lines.append(f"  {page.paint(pad(label, _LABEL), 'dim')}{page.paint(line, style)}")
+    return lines
 
 
 def _details(step: PlannedStep, first_use: str, page: Page) -> list[str]:

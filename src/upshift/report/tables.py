@@ -21,7 +21,7 @@ _ROOMY = 100
 
 
 def runs_table(rows: Sequence[RunRow], *, page: Page | None = None, now: datetime | None = None) -> str:
-    """The runs, one a line: id, pipeline, status, started, duration, tags."""
+    """The runs, one a line: id, pipeline, status, started, duration, tags; on a narrow page on several."""
     page = page or Page()
     if not rows:
         return "No runs."
@@ -32,13 +32,25 @@ def runs_table(rows: Sequence[RunRow], *, page: Page | None = None, now: datetim
     natural = [max(map(cells, column)) for column in zip(names, *table, strict=True)]
     # What identifies a run is never cut: pipeline and tags give way.
     least = [{"pipeline": 8, "tags": 4}.get(name, width) for name, width in zip(names, natural, strict=True)]
-    widths = fit(natural, page.width - GAP * (len(natural) - 1), least)
+    room = page.width - GAP * (len(natural) - 1)
+    if sum(least) > room:
+        return "\n".join(line for row in rows for line in _stacked(_run_cells(row, now), page))
+    widths = fit(natural, room, least)
     lines = heading(names, widths, page)
     for texts in table:
         short = [cut(text, width) for text, width in zip(texts, widths, strict=True)]
         short[2] = page.paint(short[2], STATUS_STYLES.get(texts[2]))
         lines.append(columns(short, widths))
     return "\n".join(lines)
+
+
+def _stacked(texts: Sequence[str], page: Page) -> list[str]:
+    run, pipeline, status, started, _, took, tags = texts
+    title = columns([run, page.paint(status, STATUS_STYLES.get(status))], [cells(run), 0])
+    if cells(title) > page.width:
+        title = title.replace(" " * GAP, "\n  ", 1)
+    details = " · ".join(filter(None, (pipeline, started, took, tags)))
+    return [title, *(f"  {line}" for line in wrap(details, page.width - 2))]
 
 
 def _run_cells(row: RunRow, now: datetime) -> tuple[str, ...]:

@@ -186,13 +186,30 @@ def test_a_pipeline_without_steps() -> None:
     assert "No steps." not in show_plan(plan()).splitlines()[0]
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [40, 80, 120])
 def test_nothing_is_wider_than_the_page(width: int) -> None:
     long = "a_step_whose_name_is_really_rather_long_for_a_page"
     tasks = (attrs.evolve(RUNS, reason="code changed: " + ", ".join(f"function_{i}" for i in range(30))),)
     steps = [step(f"{long}_{i}", tasks=tasks, target="a-cluster", backend="slurm") for i in range(12)]
     text = show_plan(plan(*steps, step("join", *(s.name for s in steps))), page=Page(width))
     assert max(cells(line) for line in text.splitlines()) <= width
+
+
+def test_on_a_narrow_page_what_a_step_asks_for_stands_below_its_name() -> None:
+    hardware = Hardware(cpu_count=2, memory=8 * 10**9)
+    steps = [
+        step("load", asked=hardware, granted=Hardware(cpu_count=1, memory=8 * 10**9)),
+        attrs.evolve(
+            mapped(REUSED, RUNS), needs=(Edge(step="load", kind="item"), Edge(step="load", kind="when"))
+        ),
+    ]
+    lines = show_plan(plan(*steps), page=Page(40)).splitlines()
+    at = lines.index("load")
+    assert lines[at + 1] == "  reused · local"
+    assert lines[at + 2] == "  asked    2 CPU, 8 GB"
+    assert lines[at + 3].startswith("  granted  1 CPU")
+    assert "step  tasks" not in "\n".join(lines)
+    assert "for each of load" in "\n".join(lines)
 
 
 def test_colours_only_where_they_are_wanted() -> None:

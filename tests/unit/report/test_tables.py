@@ -229,6 +229,17 @@ def test_the_id_of_a_run_is_never_cut() -> None:
     assert all(row.id in text for row in rows)
 
 
+@pytest.mark.parametrize("width", [20, 40])
+def test_on_a_narrow_page_a_run_takes_several_lines(width: int) -> None:
+    rows = _rows(2, ended=STARTED + 4.2, tags=("nightly", "gpu"))
+    lines = runs_table(rows, page=Page(width=width)).splitlines()
+    assert max(map(cells, lines)) <= width
+    assert lines[0].split()[0] == rows[0].id
+    told = " ".join(" ".join(lines).split())
+    assert f"{rows[0].id} completed digits · 2026-11-21" in told
+    assert "· 4.20 s · nightly, gpu" in told
+
+
 def test_no_runs_is_said() -> None:
     assert runs_table([]) == "No runs."
 
