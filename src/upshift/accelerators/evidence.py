@@ -62,6 +62,11 @@ class DeviceFile:
     problem: str | None = None
     owner: str | None = None
 
+    @property
+    def numbered(self) -> bool:
+        """Whether it is that of one device: ``/dev/nvidia3``, ``/dev/dri/renderD128``."""
+        return self.path[-1].isdigit()
+
 
 @attrs.frozen(kw_only=True)
 class Driver:

@@ -286,6 +286,19 @@ def test_every_cause_has_a_case() -> None:
     }
 
 
+def test_files_of_devices_that_others_have_may_be_closed() -> None:
+    closed = DeviceFile(path="/dev/nvidia1", problem="Operation not permitted")
+    driver = Driver(library="580.65.06", code=999, problem="CUDA_ERROR_UNKNOWN", cuda="13.0")
+    assert explain(given(files=(*FILES, closed), driver=driver)).cause == "unknown"
+    both = given(files=(*FILES, closed), driver=driver, granted=(H100, H100), intended={}, visible={})
+    assert explain(both).cause == "permissions"
+
+
+def test_what_a_framework_sees_itself_counts_more_than_the_tables() -> None:
+    compatible = given(framework=attrs.evolve(TORCH, devices=1), kernel_driver="535.161.08", driver=None)
+    assert not falls_short(compatible)  # by NVIDIA's forward compatibility packages
+
+
 def test_what_is_known_is_kept_beside_the_cause() -> None:
     finding = explain(CASES["nothing that anybody knows"][0])
     for fact in ("driver 580.65.06", "the driver says: CUDA_ERROR_UNKNOWN", "/dev/nvidia0: can be opened"):

@@ -162,17 +162,13 @@ def _vendors(inventories: list[Inventory]) -> list[str]:
 
 
 def _files(vendor: str) -> Iterator[Check]:
-    root = device_root()
-    files = device_files(vendor, root)
-    wrong = [file for file in files if file.problem is not None]
-    if files and not wrong:
-        yield _check("device files", f"{words.listed([file.path for file in files])}: can be opened")
-    evidence = _evidence((Device(vendor=vendor),), Framework(name="", version="", built_for=vendor), None)
-    for cause in ("devices", "permissions"):
-        here = [file for file in wrong if (file.problem == "missing") == (cause == "devices")]
-        if here:
-            finding = explain(attrs.evolve(evidence, files=tuple(here), framework=_ANY[vendor]))
-            yield _check("device files", finding.sentence, status="problem", remedy=finding.remedy)
+    evidence = _evidence((Device(vendor=vendor),), _ANY[vendor], None)
+    finding = explain(evidence)
+    if finding.cause in ("devices", "permissions"):
+        yield _check("device files", finding.sentence, status="problem", remedy=finding.remedy)
+    elif evidence.files:
+        usable = [file.path for file in evidence.files if file.problem is None]
+        yield _check("device files", f"{words.listed(usable)}: can be opened")
 
 
 _ANY = {
