@@ -161,7 +161,7 @@ class RunTally:
         if change.granted is not None:
             tally.granted = change.granted
         if status == "running":
-            tally.finished = None
+            tally.finished = tally.notice = None  # what it waited for has come
             if tally.began is None:
                 tally.began = self.clock()
         elif status in ENDED:

@@ -12,13 +12,14 @@ again a few times a second, with each reading of the devices, and when a task of
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.errors import BackendError
+from upshift.errors import UpshiftError
 from upshift.spec.task import Failure, TaskSpec
 from upshift.worker.loop import Loop, Timer
 
@@ -75,6 +76,7 @@ class Devices:
     def __init__(self, loop: Loop, accelerators: Callable[[], Accelerators]) -> None:
         self._loop = loop
         self._accelerators = accelerators
+        self._engine = os.getppid()
         self._stock: Stock | None = None
         self._any: bool | None = None
         self._asking: list[_Asking] = []
@@ -160,7 +162,7 @@ class Devices:
         if self._stock is None:
             from upshift.worker.stock import Stock
 
-            self._stock = Stock(accelerators, returned=self._returned)
+            self._stock = Stock(accelerators, engine=self._engine, returned=self._returned)
         if self._stop_listening is None:
             self._stop_listening = accelerators.listen(self._look)
         accelerators.want(self._look)
@@ -191,7 +193,7 @@ class Devices:
                 grant: Grant | None = stock.rest()
             else:
                 grant = stock.take(spec, share=asking.manners.share)
-        except BackendError as error:
+        except UpshiftError as error:
             self._forget(asking)
             asking.refuse(Failure(reason="infrastructure", message=error.in_short, fix=error.fix))
             return
@@ -211,7 +213,7 @@ class Devices:
         assert self._stock is not None  # since the first one asked
         try:
             return self._stock.why(asking.spec)
-        except BackendError as error:
+        except UpshiftError as error:
             return f"waits for devices: {error.in_short}"
 
     def _give_up(self, asking: _Asking) -> None:

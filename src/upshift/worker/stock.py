@@ -72,14 +72,16 @@ class Stock:
     ----------
     accelerators
         Knows the devices.
+    engine
+        The process that this one was started by.
     returned
         Called when a grant has come back.
     """
 
-    def __init__(self, accelerators: Accelerators, returned: Callable[[], None]) -> None:
+    def __init__(self, accelerators: Accelerators, *, engine: int, returned: Callable[[], None]) -> None:
         self._accelerators = accelerators
         self._tell_returned = returned
-        self._engine = os.getppid()
+        self._engine = engine
         self._found: dict[str, Inventory] = {}
         self._mine: dict[str, str] = {}
         self._returned: dict[str, float] = {}
@@ -128,7 +130,8 @@ class Stock:
         free = [device for i in inventories for device in i.devices if locks.free(device)]
         trouble = {key(device): text for device in free if (text := self._trouble(device))}
         idle = [device for device in free if key(device) not in trouble]
-        for among in (idle, free) if share else (idle,):
+        quiet = [device for device in idle if not self._in_use(device)]
+        for among in (quiet, idle, free) if share else (quiet, idle):
             for like in found.sets:
                 chosen = choose(like, among, links)
                 hold = locks.hold(chosen) if chosen else None
@@ -207,12 +210,17 @@ class Stock:
 
     def _trouble(self, device: Device) -> str | None:
         """Why a device that nobody holds had better not be handed out."""
-        for snapshot in self._accelerators.latest:
-            for reading in snapshot.readings:
-                if reading.uuid == device.uuid:
-                    old = snapshot.at < self._returned.get(key(device), 0.0)
-                    return occupants.foreign(device, reading, ours=self._ours, old=old)
-        return None
+        reading = self._accelerators.readings.get(device.uuid or "")
+        if reading is None:
+            return None
+        vendors = (s for s in self._accelerators.latest if s.inventory.vendor == device.vendor)
+        old = max((snapshot.at for snapshot in vendors), default=0.0) < self._returned.get(key(device), 0.0)
+        return occupants.foreign(device, reading, ours=self._ours, old=old)
+
+    def _in_use(self, device: Device) -> bool:
+        """Whether any program works with it, and be it one of ours that did not ask for a device."""
+        reading = self._accelerators.readings.get(device.uuid or "")
+        return reading is not None and any(os.path.exists(f"/proc/{pid}") for pid in reading.processes)
 
     def _ours(self) -> set[int]:
         """This supervisor's processes, and its engine's: a notebook may have a device open itself."""
