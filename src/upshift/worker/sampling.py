@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from upshift.spec import Failure, Hardware, TaskSpec
-from upshift.store.series import Number, SeriesWriter
 from upshift.store.store import Store
 from upshift.worker.loop import Loop, Timer
 from upshift.worker.network import FRESH, Network
@@ -16,6 +15,7 @@ from upshift.worker.processes import Processes, SharedMemory
 from upshift.worker.totals import Totals
 
 if TYPE_CHECKING:
+    from upshift.store.series import Number, SeriesWriter
     from upshift.worker.gpu_usage import GpuUsage
 
 INTERVAL = 1.0
@@ -145,6 +145,8 @@ class Sampler:
 
     def _writer(self) -> SeriesWriter:
         if self._series is None:
+            from upshift.store.series import SeriesWriter  # most steps end before their first sample
+
             self._series = SeriesWriter(
                 self._store.series_path(self._spec.task, self._spec.attempt),
                 self._wall,
