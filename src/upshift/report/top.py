@@ -16,7 +16,9 @@ from upshift.report.human import DASH, count, elapsed, number, of_its_own
 from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
 from upshift.report.running import DeviceNow, GpuNow, Now, Running
 from upshift.report.sparks import spark
+from upshift.store.rows import RunRow
 from upshift.store.series import Number
+from upshift.store.standing import INTERRUPTED
 
 _SPARK = 8
 """Columns of a curve, at least; it takes what is left."""
@@ -58,7 +60,7 @@ def _table(running: Sequence[Running], page: Page) -> list[str]:
     curve = max(_SPARK, min(_WIDEST_SPARK, room - sum(widths)))
     found = heading(names, [*widths, max(curve, len(names[-1]))], page)
     for run, ones in groupby(zip(running, rows, strict=True), key=lambda pair: pair[0].run):
-        found.append(page.paint(cut(f"{run.id} · {run.pipeline}", page.width), "dim"))
+        found.append(page.paint(cut(_run(run), page.width), "dim"))
         for one, row in ones:
             found.append(columns([_name(one, widths[0]), *row[1:], _curve(one, curve)], [*widths, curve]))
     return found
@@ -67,7 +69,7 @@ def _table(running: Sequence[Running], page: Page) -> list[str]:
 def _stacked(running: Sequence[Running], page: Page) -> list[str]:
     found = []
     for run, ones in groupby(running, key=lambda one: one.run):
-        found += [page.paint(cut(f"{run.id} · {run.pipeline}", page.width), "dim")]
+        found += [page.paint(cut(_run(run), page.width), "dim")]
         for one in ones:
             time, cpu, memory, gpu = _figures(one, gpus=True)
             parts = [f"CPU {cpu}", memory, *([f"GPU {gpu}"] if one.gpus else [])]
@@ -75,6 +77,11 @@ def _stacked(running: Sequence[Running], page: Page) -> list[str]:
             found += [f"  {line}" for line in wrap(", ".join(parts), page.width - 2)]
             found += [f"  {_curve(one, page.width - 2)}".rstrip()]
     return found
+
+
+def _run(run: RunRow) -> str:
+    interrupted = f" · {INTERRUPTED}, and its tasks go on" if run.status == INTERRUPTED else ""
+    return f"{run.id} · {run.pipeline}{interrupted}"
 
 
 def _name(one: Running, width: int | None = None) -> str:

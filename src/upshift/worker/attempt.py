@@ -229,8 +229,7 @@ class Attempt:
         self._watcher.started(self)
 
     def _gpu_usage(self) -> GpuUsage | None:
-        granted = self.spec.granted
-        devices = [gpu for gpu in (granted.gpus if granted else None) or () if gpu.uuid is not None]
+        devices = self.spec.granted.gpus if self.spec.granted is not None else None
         if not devices:
             return None
         from upshift.worker.gpu_usage import GpuUsage  # what no task needs is not imported

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from upshift.report.layout import Page, cells
@@ -91,6 +92,11 @@ def test_a_step_of_which_nothing_is_known_yet() -> None:
     text = shown(Now(at=0.0, running=(running("load", now={}, minute=Series(), granted=None),)), 80)
     (line,) = (line for line in text.splitlines() if line.startswith("load"))
     assert line.split() == ["load", "2", "min", "13", "s", "–", "–"]
+
+
+def test_a_run_whose_engine_is_gone_says_so() -> None:
+    gone = running("load", run=attrs.evolve(RUN, status="interrupted"))
+    assert "interrupted, and its tasks go on" in shown(Now(at=0.0, running=(gone,)), 100)
 
 
 def test_as_json() -> None:
