@@ -123,9 +123,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(_HOMES.get(name, "upshift.errors")), name)
     except (ImportError, AttributeError) as error:
-        from upshift.worker.shadowing import load_error
-
-        known = load_error(error)
+        known = importlib.import_module("upshift.worker.shadowing").load_error(error)
         if known is None:
             raise
         raise known from None
