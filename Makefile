@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-gpu check docs bench bench-peers clean
+.PHONY: help demo engines test test-gpu check docs bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test: $(VENV)/.dev ## run the tests; TORCH=torch==2.13.0 installs that first, fo
 test-gpu: $(VENV)/.dev ## run the tests that need an NVIDIA GPU; TORCH=torch installs that first
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH))
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
+
+engines: ## install the programs that some tests drive and pip does not have: a browser
+	tests/browser/install
 
 check: $(VENV)/.dev ## formatting, lint, types, layers, nothing above Python 3.10, and the documentation builds
 	$(BIN)/ruff format --check .

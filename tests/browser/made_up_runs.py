@@ -198,16 +198,16 @@ def nasty(home: Path, *, step: str, text: str) -> Run:
         used=used(300, 1.0, 1000, gpus, 50.0),
         cards=[
             made.card(text, "image/png", b"no picture"),
-            made.card(text, "text/markdown", text.encode("utf-8", "surrogatepass")),
-            made.card(text, "text/html", text.encode("utf-8", "surrogatepass")),
-            made.card(text, "text/plain", text.encode("utf-8", "surrogatepass")),
-            made.card(text, text, text.encode("utf-8", "surrogatepass")),
+            made.card(text, "text/markdown", text.encode()),
+            made.card(text, "text/html", text.encode()),
+            made.card(text, "text/plain", text.encode()),
+            made.card(text, text, text.encode()),
         ],
         outputs=_outputs(made, text),
     )
     made.file(task, "series", series(300, gpus))
     made.file(task, "metrics", metrics(20, 300).replace(b'"loss"', _json(text)))
-    made.file(task, "log", text.encode("utf-8", "surrogateescape" if "\udc80" in text else "surrogatepass"))
+    made.file(task, "log", text.encode() + b"\xff\xfe")
     for index in range(8):
         made.task(
             f"{step}_2", index, start=301, seconds=2, why=text, failure=failure, outputs=_outputs(made, text)
@@ -226,7 +226,7 @@ def _json(text: str) -> bytes:
 
 
 def _outputs(made: MadeUp, name: str) -> Mapping[str, Artifact]:
-    return {name: save(name.encode("utf-8", "replace"), made.store)}
+    return {name: save(name.encode(), made.store)}
 
 
 def _reused_load(made: MadeUp) -> None:

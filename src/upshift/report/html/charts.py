@@ -72,7 +72,7 @@ class Chart:
     note
         What else is to be said.
     grid
-        Of the values: :data:`~upshift.report.html.curves.GRID`, or finer.
+        Of the paths: :data:`~upshift.report.html.curves.GRID`, or finer.
     """
 
     title: str
@@ -135,7 +135,8 @@ def _frame(shown: Chart, points: Sequence[Point]) -> Frame:
     if shown.limit is not None and shown.limit[0] <= _MUCH_HIGHER * max(values):
         values.append(shown.limit[0])
     bottom, top = around(values, from_zero=shown.from_zero)
-    left, right = shown.span or (min(p.x for p in points), max(p.x for p in points))
+    ends = [x for drawn in shown.lines if drawn.xs for x in (drawn.xs[0], drawn.xs[-1])]
+    left, right = shown.span or (min(ends), max(ends))
     return Frame(
         left,
         right if right > left else left + 1.0,
@@ -201,7 +202,7 @@ def _axes(shown: Chart, frame: Frame) -> Html:
     ]
     spread = time_ticks if shown.across == TIME else ticks
     columns = [
-        tag("text", {"x": _share(frame.across(x), GRID), "y": "100%", "class": "across"}, _mark(x, shown, n))
+        tag("text", {"x": _share(frame.across(x), frame.grid), "y": "100%", "class": "across"}, _mark(x, shown, n))
         for n, x in enumerate(spread(frame.left, frame.right, _TICKS_ACROSS))
     ]
     return tag("svg", {"class": "axes", "aria-hidden": "true"}, rows, tag("g", {"class": "xs"}, columns))
@@ -220,7 +221,7 @@ def _ups(frame: Frame) -> list[float]:
 
 def _curves(curves: Sequence[tuple[Line, Sequence[Point | None]]], shown: Chart, frame: Frame) -> Html:
     """Everything that moves when a part is looked at more closely."""
-    box = {"class": "curves", "viewBox": f"0 0 {GRID} {frame.grid}", "preserveAspectRatio": "none"}
+    box = {"class": "curves", "viewBox": f"0 0 {frame.grid} {frame.grid}", "preserveAspectRatio": "none"}
     drawn = []
     for number, (curve, points) in enumerate(curves):
         around_it = band(points, frame)
@@ -239,7 +240,7 @@ def _moments(shown: Chart, frame: Frame) -> list[Html]:
     """The limit, and moments of interest; these have titles, which the pointer finds."""
     drawn = []
     if shown.limit is not None and shown.limit[0] <= frame.top:
-        drawn.append(tag("path", {"class": "limit", "d": f"M0 {frame.down(shown.limit[0])}h{GRID}"}))
+        drawn.append(tag("path", {"class": "limit", "d": f"M0 {frame.down(shown.limit[0])}h{frame.grid}"}))
     for x, what in shown.marks:
         drawn.append(
             tag(

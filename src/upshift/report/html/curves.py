@@ -1,7 +1,7 @@
 """Samples as SVG paths: no more points than pixels, and so few characters that an hour takes kilobytes.
 
-A path is both the picture and the data: whole numbers on a grid of :data:`GRID` by as many, from which
-the page's script computes the values again that it shows beside the pointer.
+A path is both the picture and the data: places on a grid of whole numbers, from which the page's script
+computes the values again that it shows beside the pointer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import attrs
 MOST = 480
 """Points of a line; more samples than these become a mean, with a band from the least to the most."""
 GRID = 10_000
-FINE = 1_000_000
-"""The grid across, of values that are shown to more than four figures."""
+"""Whole numbers along each side."""
+FINE = 10_000_000
+"""The grid of counts and values that are shown to more than three figures."""
 
 
 @attrs.frozen
@@ -76,7 +77,7 @@ class Frame:
     left, right, bottom, top
         Values at the edges.
     grid
-        Whole numbers from bottom to top.
+        Whole numbers along each side.
     """
 
     left: float
@@ -87,7 +88,7 @@ class Frame:
 
     def across(self, x: float) -> int:
         """Where ``x`` is, from the left."""
-        return round((x - self.left) / ((self.right - self.left) or 1.0) * GRID)
+        return round((x - self.left) / ((self.right - self.left) or 1.0) * self.grid)
 
     def down(self, y: float) -> int:
         """Where ``y`` is, from the top."""

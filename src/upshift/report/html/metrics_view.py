@@ -43,7 +43,7 @@ def logged(group: Group, *, prefix: str = "") -> dict[str, list[Logged]]:
     for task in group.tasks[:_MOST_TASKS]:
         if not task.attempts:
             continue
-        label = " ".join(filter(None, (prefix, str(task.row.task) if group.many or not prefix else "")))
+        label = " ".join(filter(None, (prefix, str(task.row.task) if group.many else "")))
         for metric, curve in task.attempts[-1].metrics.items():
             found.setdefault(metric, []).append(Logged(label, curve))
     return found

@@ -57,7 +57,6 @@
 
   // Charts.
 
-  const GRID = 10000;
   const pieces = (path) => {
     // "M x y l dx dy …", as the report writes it.
     const found = [];
@@ -111,14 +110,15 @@
       this.grid = Number(plot.dataset.grid);
       this.curves = plot.querySelector(".curves");
       this.lines = all("g", this.curves).map((group) => new Line(group));
-      this.view = [0, GRID];
+      this.whole = [0, this.grid];
+      this.view = this.whole;
       this.kind = [plot.dataset.across, this.left, this.right].join();
       plot.addEventListener("pointermove", (event) => this.point(event));
       plot.addEventListener("pointerleave", () => scope.clear());
       plot.addEventListener("pointerdown", (event) => this.grab(event));
       plot.addEventListener("pointerup", (event) => this.release(event));
       plot.addEventListener("pointercancel", () => this.drop());
-      plot.addEventListener("dblclick", () => scope.look(this, [0, GRID]));
+      plot.addEventListener("dblclick", () => scope.look(this, this.whole));
       plot.addEventListener("keydown", (event) => this.key(event));
       plot.addEventListener("blur", () => scope.clear());
       for (const button of all(".key", plot.parentElement)) {
@@ -135,9 +135,14 @@
       const share = Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
       return this.view[0] + share * (this.view[1] - this.view[0]);
     }
-    across(x) { return this.left + (x / GRID) * (this.right - this.left); }
+    across(x) { return this.left + (x / this.grid) * (this.right - this.left); }
     value(y) { return this.top - (y / this.grid) * (this.top - this.bottom); }
-    mark(x) { return this.plot.dataset.across === "s" ? clock(this.across(x)) : `${this.plot.dataset.across} ${figures(this.across(x), 6)}`; }
+    mark(x) {
+      const value = this.across(x), { across } = this.plot.dataset;
+      if (across === "s") return clock(value);
+      const decimals = Math.floor(-Math.log10((5 * (this.right - this.left)) / this.grid)); // what the grid can tell
+      return `${across} ${Number(value.toFixed(Math.min(Math.max(decimals, 0), 9))).toLocaleString("en", { maximumFractionDigits: 9 })}`;
+    }
     point(event) {
       const x = this.at(event);
       this.scope.show(this, x);
@@ -174,18 +179,18 @@
       if (next !== undefined) {
         const { x } = line.points[Math.min(Math.max(next, 0), last)];
         if (x < this.view[0] || x > this.view[1]) {
-          const half = (this.view[1] - this.view[0]) / 2, middle = Math.min(Math.max(x, half), GRID - half);
+          const half = (this.view[1] - this.view[0]) / 2, middle = Math.min(Math.max(x, half), this.grid - half);
           this.scope.look(this, [middle - half, middle + half]);
         }
         this.scope.show(this, x);
         announcer.textContent = this.told(x);
       } else if (event.key === "+" || event.key === "=" || event.key === "-") {
         const factor = event.key === "-" ? 1 : 0.25, middle = this.here ?? (this.view[0] + this.view[1]) / 2;
-        const half = Math.min((this.view[1] - this.view[0]) * factor, GRID / 2);
-        const from = Math.min(Math.max(middle - half, 0), GRID - 2 * half);
+        const half = Math.min((this.view[1] - this.view[0]) * factor, this.grid / 2);
+        const from = Math.min(Math.max(middle - half, 0), this.grid - 2 * half);
         this.scope.look(this, [from, from + 2 * half]);
       } else if (event.key === "0" || event.key === "Escape") {
-        this.scope.look(this, [0, GRID]);
+        this.scope.look(this, this.whole);
         this.scope.clear();
       } else {
         return;
@@ -241,7 +246,7 @@
       const marks = this.plot.querySelector(".xs");
       marks.replaceChildren(...ticks(this.across(view[0]), this.across(view[1]), 6, time).map((value, number) => {
         const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
-        const x = ((value - this.left) / (this.right - this.left)) * GRID;
+        const x = ((value - this.left) / (this.right - this.left)) * this.grid;
         text.setAttribute("x", `${100 * this.share(x)}%`);
         text.setAttribute("y", "100%");
         text.setAttribute("class", "across");
@@ -250,9 +255,9 @@
       }));
       const whole = this.plot.querySelector(".whole");
       if (whole) whole.remove();
-      if (view[1] - view[0] < GRID) {
+      if (view[1] - view[0] < this.grid) {
         const button = make("button", { type: "button", class: "whole" }, "Show all");
-        button.addEventListener("click", () => { this.scope.look(this, [0, GRID]); this.plot.focus(); });
+        button.addEventListener("click", () => { this.scope.look(this, this.whole); this.plot.focus(); });
         this.plot.append(button);
       }
     }
@@ -340,6 +345,7 @@
       this.told.textContent = `${this.rows.length.toLocaleString("en")} of ${status.length.toLocaleString("en")} tasks`;
       this.table.setAttribute("aria-rowcount", this.rows.length + 1);
       this.first = undefined;
+      this.window.scrollTop = 0;
       this.draw();
     }
     draw() {
@@ -421,14 +427,10 @@
     prepare(inner);
   };
   const laters = all("details.later");
-  const watcher = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (isIntersecting && target.open) { watcher.unobserve(target); fill(target); }
-    }
-  }, { rootMargin: "600px" });
+  const idle = window.requestIdleCallback || ((call) => setTimeout(call, 1));
   for (const details of laters) {
-    details.addEventListener("toggle", () => { if (details.open && details.dataset.seen) fill(details); details.dataset.seen = "yes"; });
-    if (details.open) watcher.observe(details); else details.dataset.seen = "yes";
+    details.addEventListener("toggle", () => { if (details.open) fill(details); });
+    if (details.open) idle(() => { if (details.open) fill(details); });
   }
   let opened = [];
   window.addEventListener("beforeprint", () => {
@@ -460,7 +462,6 @@
   if (before) {
     memory.set(session, place, null);
     for (const details of laters) {
-      details.dataset.seen = "yes";
       const was = before.open[details.dataset.later];
       if (was !== undefined) details.open = was;
       if (details.open && before.filled.includes(details.dataset.later)) fill(details);
