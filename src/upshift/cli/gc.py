@@ -131,6 +131,7 @@ def _rebuild(ticker: Ticker, *, as_json: bool) -> int:
         dropped=rebuilt.dropped,
         interrupted=list(rebuilt.interrupted),
         damaged=rebuilt.damaged,
+        kept=rebuilt.kept,
         aside=None if aside is None else str(aside),
         missing=list(missing),
     )

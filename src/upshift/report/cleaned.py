@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TextIO
 
 from upshift.config.sizes import format_size
@@ -106,6 +106,7 @@ def rebuilt_text(
     dropped: int,
     interrupted: list[str],
     damaged: Mapping[str, str],
+    kept: Collection[str],
     aside: str | None,
     missing: list[str],
 ) -> str:
@@ -121,6 +122,8 @@ def rebuilt_text(
         Runs of which the store does not hold everything.
     damaged
         Runs that cannot be read, each with the reason.
+    kept
+        Those of them that the catalog has as they were.
     aside
         Where the catalog is that could not be read.
     missing
@@ -135,7 +138,10 @@ def rebuilt_text(
         f"Run {run} was interrupted: what it had reused or skipped is known again once it is resumed."
         for run in interrupted
     ]
-    lines += [f"Run {run} is not in it: its record cannot be read: {why}" for run, why in damaged.items()]
+    lines += [
+        f"Run {run} is {'as it was' if run in kept else 'not in it'}: its record cannot be read: {why}"
+        for run, why in damaged.items()
+    ]
     lines += [f"The store {address} is not there: its runs are as they were." for address in missing]
     if aside is not None:
         lines.append(f"The one that could not be read is {aside}.")
@@ -148,6 +154,7 @@ def rebuilt_json(
     dropped: int,
     interrupted: list[str],
     damaged: Mapping[str, str],
+    kept: Collection[str],
     aside: str | None,
     missing: list[str],
 ) -> dict[str, Any]:
@@ -157,6 +164,7 @@ def rebuilt_json(
         "dropped": dropped,
         "interrupted": interrupted,
         "damaged": dict(damaged),
+        "kept": list(kept),
         "put_aside": aside,
         "missing_stores": missing,
     }

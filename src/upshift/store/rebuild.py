@@ -50,12 +50,15 @@ class Rebuilt:
         Runs without a record of their end, that the catalog did not know.
     damaged
         Runs whose records cannot be read, each with the reason.
+    kept
+        Those of them that the catalog had, and has as they were.
     """
 
     runs: int
     dropped: int = 0
     interrupted: tuple[str, ...] = ()
     damaged: Mapping[str, str] = attrs.field(factory=dict)
+    kept: tuple[str, ...] = ()
 
 
 def rebuild(
@@ -113,7 +116,13 @@ def rebuild(
     addresses = {store.address for store in stores}
     gone = [run for run, row in known.items() if row.store in addresses and run not in found]
     catalog.forget_runs(gone)
-    return Rebuilt(runs=catalog.count(), dropped=len(gone), interrupted=tuple(interrupted), damaged=damaged)
+    return Rebuilt(
+        runs=catalog.count(),
+        dropped=len(gone),
+        interrupted=tuple(interrupted),
+        damaged=damaged,
+        kept=tuple(run for run in damaged if run in known),
+    )
 
 
 def put_aside_if_damaged(catalog: Catalog) -> Path | None:

@@ -239,12 +239,21 @@ def test_what_was_done_is_said_in_a_table() -> None:
 
 
 def test_what_became_of_the_catalog_is_said() -> None:
-    text = rebuilt_text(2, dropped=1, interrupted=["a"], damaged={"b": "torn"}, aside="/old", missing=["/s"])
+    text = rebuilt_text(
+        2,
+        dropped=1,
+        interrupted=["a"],
+        damaged={"b": "torn", "c": "torn"},
+        kept=["c"],
+        aside="/old",
+        missing=["/s"],
+    )
     assert text == (
         "The catalog has 2 runs.\n"
         "1 run of it was in no store any more.\n"
         "Run a was interrupted: what it had reused or skipped is known again once it is resumed.\n"
         "Run b is not in it: its record cannot be read: torn\n"
+        "Run c is as it was: its record cannot be read: torn\n"
         "The store /s is not there: its runs are as they were.\n"
         "The one that could not be read is /old."
     )

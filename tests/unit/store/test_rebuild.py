@@ -232,7 +232,11 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_come_back(
     store.write_record("one", "run.json", b"{torn")
     rebuilt = rebuild(other, [store])
     assert list(rebuilt.damaged) == ["one"]
+    assert rebuilt.kept == ()
     assert [row.id for row in other.runs()] == ["two"]
+    before = content(catalog)
+    assert rebuild(catalog, [store]).kept == ("one",)
+    assert content(catalog) == before
 
 
 def test_only_a_damaged_catalog_is_put_aside(store: Store, catalog: Catalog, tmp_path: Path) -> None:
