@@ -14,7 +14,7 @@ from upshift.config.configuration import Configuration, Target
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-INTERNAL = {"UPSHIFT_CLAIMS", "UPSHIFT_SCRATCH", "UPSHIFT_SUPERVISOR"}
+INTERNAL = {"UPSHIFT_CLAIMS", "UPSHIFT_DEVICES_HELD", "UPSHIFT_SCRATCH", "UPSHIFT_SUPERVISOR"}
 """Variables by which processes of Upshift tell each other something; not for users."""
 
 

@@ -23,7 +23,10 @@ _COMMANDS = {
     "compare": LazyCommand(
         "upshift.cli.compare:compare", "Compare runs: parameters that differ, times, metrics."
     ),
-    "report": LazyCommand("upshift.cli.report:report", "Write a report of a run: one HTML file, offline."),
+    "report": LazyCommand(
+        "upshift.cli.report:report",
+        "Write a report of a run: one HTML file that needs no network and no server.",
+    ),
     "top": LazyCommand("upshift.cli.top:top", "Show what runs now: CPU, memory and GPUs of every step."),
     "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
     "gc": LazyCommand(
