@@ -10,7 +10,7 @@ The folder is below ``/tmp``, where every user may write and what a logged-out u
 files, and none is opened with ``O_CREAT`` where it exists: the kernel refuses that for files of others
 (``fs.protected_regular``). Who may open a lock may also hold it for no reason: the users of a machine
 trust each other that far. Engines in containers that share a device but no ``/tmp`` do not see each
-other's locks, unless :data:`FOLDER` names a folder that they share.
+other's locks, unless :data:`upshift.accelerators.root.LOCKS` names a folder that they share.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from upshift.accelerators.base import device_root
+from upshift.accelerators.root import LOCKS, lock_folder
 from upshift.errors import BackendError
 from upshift.spec.hardware import Device
 
-FOLDER = "UPSHIFT_DEVICE_LOCKS"
-"""Environment variable: the folder with the locks, instead of ``/tmp/upshift-devices``."""
 HELD = "UPSHIFT_DEVICES_HELD"
 """Environment variable of what a step starts: the names of the locks that it holds. What a run that is
 started there hands out of these devices has locks of its own, below them."""
@@ -116,7 +114,7 @@ def free(device: Device) -> bool:
 def any_held() -> bool:
     """Whether anybody has any device; it takes no knowledge of what devices there are."""
     try:
-        names = os.listdir(folder())
+        names = os.listdir(lock_folder())
     except OSError:  # nobody has ever had one
         return False
     for name in names:
@@ -144,13 +142,7 @@ def name_of(device: Device) -> str:
 
 def files(device: Device) -> list[Path]:
     """The files that are locked to have it."""
-    return [folder() / name for name, _ in _locks(device)]
-
-
-def folder() -> Path:
-    """The folder with the locks."""
-    chosen = os.environ.get(FOLDER)
-    return Path(chosen) if chosen else device_root() / "tmp" / "upshift-devices"
+    return [lock_folder() / name for name, _ in _locks(device)]
 
 
 def _locks(device: Device) -> list[tuple[str, int]]:
@@ -178,12 +170,12 @@ def _lock(name: str, how: int) -> int | None:
                 os.close(descriptor)
                 raise
         except OSError as error:
-            raise _unusable(str(folder() / name), error) from None
+            raise _unusable(str(lock_folder() / name), error) from None
         os.close(descriptor)  # somebody cleaned up, between our open and our lock
 
 
 def _open(name: str) -> int:
-    path = folder() / name
+    path = lock_folder() / name
     while True:
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(path, _ACCESS)
@@ -227,7 +219,7 @@ def _make_file(path: Path) -> None:
 
 def _is_current(descriptor: int, name: str) -> bool:
     try:
-        found = os.stat(folder() / name, follow_symlinks=False)
+        found = os.stat(lock_folder() / name, follow_symlinks=False)
     except FileNotFoundError:
         return False
     mine = os.fstat(descriptor)
@@ -239,8 +231,8 @@ def _unusable(path: str, error: OSError) -> BackendError:
         "devices cannot be handed out: their locks cannot be used",
         where=path,
         why=error.strerror or str(error),
-        fix=f"Let every user of this machine write to {folder()} (mode 1777), "
-        f"or set {FOLDER} to a folder where they can.",
+        fix=f"Let every user of this machine write to {lock_folder()} (mode 1777), "
+        f"or set {LOCKS} to a folder where they can.",
     )
 
 

@@ -13,12 +13,10 @@ again a few times a second, with each reading of the devices, and when a task of
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import attrs
-
+from upshift.accelerators.root import lock_folder
 from upshift.errors import UpshiftError
 from upshift.spec.task import Failure, TaskSpec
 from upshift.worker.loop import Loop, Timer
@@ -26,6 +24,10 @@ from upshift.worker.loop import Loop, Timer
 if TYPE_CHECKING:  # what no task needs is not imported
     from upshift.worker.accelerators import Accelerators
     from upshift.worker.stock import Grant, Stock
+
+Ready = Callable[["Grant | None"], None]
+Tell = Callable[[str], None]
+Refuse = Callable[[Failure], None]
 
 ENFORCED = "supervisor"
 """Value of ``granted.details["enforced_by"]`` where it is for the supervisor to see to the grant."""
@@ -39,35 +41,19 @@ REPEAT = 10.0
 """Seconds after which the reason for waiting is looked at again."""
 
 
-@attrs.frozen(kw_only=True)
-class Manners:
-    """How a task waits for devices.
-
-    Parameters
-    ----------
-    wait
-        Seconds until it gives up.
-    share
-        Whether it takes devices that programs outside Upshift work with, instead of waiting for these.
-    """
-
-    wait: float = WAIT
-    share: bool = False
-
-
-@attrs.define(eq=False, kw_only=True)
 class _Asking:
     """A task that waits."""
 
-    spec: TaskSpec
-    manners: Manners
-    ready: Callable[[Grant | None], None]
-    tell: Callable[[str], None]
-    refuse: Callable[[Failure], None]
-    since: float = attrs.field(factory=time.monotonic)
-    said: str | None = None
     explain: Timer
     give_up: Timer
+    said: str | None = None
+
+    def __init__(self, spec: TaskSpec, ready: Ready, tell: Tell, refuse: Refuse, *, share: bool) -> None:
+        self.spec = spec
+        self.ready = ready
+        self.tell = tell
+        self.refuse = refuse
+        self.share = share
 
 
 class Devices:
@@ -78,7 +64,6 @@ class Devices:
         self._accelerators = accelerators
         self._engine = os.getppid()
         self._stock: Stock | None = None
-        self._any: bool | None = None
         self._asking: list[_Asking] = []
         self._retry: Timer | None = None
         self._stop_listening: Callable[[], None] | None = None
@@ -92,10 +77,11 @@ class Devices:
         self,
         spec: TaskSpec,
         *,
-        ready: Callable[[Grant | None], None],
-        tell: Callable[[str], None],
-        refuse: Callable[[Failure], None],
-        manners: Manners = Manners(),
+        ready: Ready,
+        tell: Tell,
+        refuse: Refuse,
+        wait: float = WAIT,
+        share: bool = False,
     ) -> None:
         """Ask for the devices that a task was promised.
 
@@ -109,8 +95,10 @@ class Devices:
             Takes the reason for waiting, in words, whenever that is another one.
         refuse
             Takes why it gets nothing.
-        manners
-            How it waits.
+        wait
+            Seconds until it gives up.
+        share
+            Whether it takes devices that programs outside Upshift work with, instead of waiting for these.
         """
         granted = spec.granted
         own = granted is not None and granted.details.get("enforced_by") == ENFORCED
@@ -118,15 +106,9 @@ class Devices:
         if promised == () or spec.request.gpu_count == 0:
             ready(_nothing())
         elif promised or (own and self._others_have_some()):
-            asking = _Asking(
-                spec=spec,
-                manners=manners,
-                ready=ready,
-                tell=tell,
-                refuse=refuse,
-                explain=self._loop.after(QUIET, lambda: self._explain(asking)),
-                give_up=self._loop.after(manners.wait, lambda: self._give_up(asking)),
-            )
+            asking = _Asking(spec, ready, tell, refuse, share=share)
+            asking.explain = self._loop.after(QUIET, lambda: self._explain(asking))
+            asking.give_up = self._loop.after(wait, lambda: self._give_up(asking, wait))
             self._asking.append(asking)
             self._watch()
         else:
@@ -147,15 +129,11 @@ class Devices:
 
     def _others_have_some(self) -> bool:
         """Whether a task that did not ask must be kept from devices of others."""
-        if self._any is None:
-            from upshift.accelerators.vendors import present
-
-            self._any = bool(present())
-        if not self._any:
+        if not os.path.isdir(lock_folder()):  # nobody has ever had one, on this machine
             return False
-        from upshift.accelerators import locks
+        from upshift.accelerators import locks, vendors
 
-        return locks.any_held()
+        return bool(vendors.present()) and locks.any_held()
 
     def _watch(self) -> None:
         accelerators = self._accelerators()
@@ -192,7 +170,7 @@ class Devices:
             if spec.granted is None or spec.granted.gpus is None:
                 grant: Grant | None = stock.rest()
             else:
-                grant = stock.take(spec, share=asking.manners.share)
+                grant = stock.take(spec, share=asking.share)
         except UpshiftError as error:
             self._forget(asking)
             asking.refuse(Failure(reason="infrastructure", message=error.in_short, fix=error.fix))
@@ -216,15 +194,14 @@ class Devices:
         except UpshiftError as error:
             return f"waits for devices: {error.in_short}"
 
-    def _give_up(self, asking: _Asking) -> None:
-        waited = _span(asking.manners.wait)
+    def _give_up(self, asking: _Asking, wait: float) -> None:
         why = self._why(asking)
         self._forget(asking)
         asking.refuse(
             Failure(
                 reason="hardware",
                 where=asking.spec.location,
-                message=f"after {waited} it still {why}",
+                message=f"after {_span(wait)} it still {why}",
                 fix="Ask for less, end what has the devices, or let the target wait longer: "
                 'options = { device_wait = "2d" }.',
             )

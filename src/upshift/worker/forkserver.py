@@ -42,7 +42,6 @@ from upshift.store.store import Store, open_store
 from upshift.worker import proc, sockets
 from upshift.worker.attempt import Attempt
 from upshift.worker.confine import MARKER
-from upshift.worker.devices import Manners
 from upshift.worker.fresh import FreshStarter
 from upshift.worker.loop import Loop
 from upshift.worker.nursery import Nursery
@@ -253,7 +252,8 @@ class ForkServer:
             ready=lambda grant: self._ready(_Waiting(task, opened, secrets, grant)),
             tell=lambda why: self._tell({"event": "waiting", "handle": name, "why": why}),
             refuse=lambda failure: self._refuse(name, task, opened, failure),
-            manners=Manners(wait=wait, share=share),
+            wait=wait,
+            share=share,
         )
 
     def _ready(self, waiting: _Waiting) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from upshift.accelerators import holders, locks
+from upshift.accelerators.root import LOCKS
 from upshift.errors import BackendError
 from upshift.spec.hardware import Device
 
@@ -26,7 +27,7 @@ ROUNDS = 1000
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(locks.FOLDER, str(tmp_path / "locks"))
+    monkeypatch.setenv(LOCKS, str(tmp_path / "locks"))
     return tmp_path / "locks"
 
 
@@ -187,7 +188,7 @@ def test_another_user_takes_a_lock_that_this_one_has_made(folder: Path) -> None:
     child = os.fork()
     if child == 0:
         os.chdir(folder)  # what is above it is for this user alone
-        os.environ[locks.FOLDER] = "."
+        os.environ[LOCKS] = "."
         if os.geteuid() == 0:  # else there is only one user to try it with
             os.setgid(65534)
             os.setuid(65534)
@@ -218,7 +219,7 @@ def test_what_somebody_has_planted_in_the_place_of_a_lock_is_refused(
         locks.hold([ONE])
     assert "devices cannot be handed out" in str(refused.value)
     assert str(folder / "GPU-1") in str(refused.value)
-    assert locks.FOLDER in str(refused.value)
+    assert LOCKS in str(refused.value)
     assert victim.read_text() == "precious"
 
 

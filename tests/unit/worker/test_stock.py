@@ -14,6 +14,7 @@ import pytest
 from upshift.accelerators import locks
 from upshift.accelerators.agent import Snapshot
 from upshift.accelerators.base import Inventory, Reading
+from upshift.accelerators.root import LOCKS
 from upshift.config.resources import ResourceSettings
 from upshift.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.worker.stock import Grant, Stock
@@ -41,7 +42,7 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(locks.FOLDER, str(tmp_path / "locks"))
+    monkeypatch.setenv(LOCKS, str(tmp_path / "locks"))
 
 
 @pytest.fixture

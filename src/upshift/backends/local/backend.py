@@ -78,14 +78,9 @@ class LocalBackend:
 
         Looking for those may take seconds, so they are None, not limited, until an offer was about some.
         """
-        from upshift.accelerators.vendors import present
-
         gpus = None if self._found is None else tuple(d for found in self._found for d in found.devices)
         return Hardware(
-            cpu_count=len(os.sched_getaffinity(0)),
-            memory=self._host["memory"],
-            gpus=() if gpus is None and not present() else gpus,
-            nodes=1,
+            cpu_count=len(os.sched_getaffinity(0)), memory=self._host["memory"], gpus=gpus, nodes=1
         )
 
     def offer(self, request: ResourceSettings) -> Offer:
