@@ -25,7 +25,7 @@ _COMMANDS = {
     ),
     "report": LazyCommand(
         "upshift.cli.report:report",
-        "Write a report of a run: one HTML file that needs no network and no server.",
+        "Write a report of a run: one HTML file that works offline.",
     ),
     "top": LazyCommand("upshift.cli.top:top", "Show what runs now: CPU, memory and GPUs of every step."),
     "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
 @click.option("-f", "--follow", is_flag=True, help="Write it again every two seconds until the run is over.")
 def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) -> None:
-    """Write a report of a run: one HTML file that needs no network and no server.
+    """Write a report of a run: one HTML file that works offline.
 
     Graph, timeline, the four records of every attempt, charts of CPU, memory, GPUs and metrics, cards,
     failures and logs. With more runs, their metrics are drawn over those of the first.
