@@ -9,7 +9,10 @@ import click
 @click.option("--once", is_flag=True, help="Print it once; elsewhere than on a terminal it always is.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, once.")
 def top(once: bool, as_json: bool) -> None:
-    """Show what runs now: CPU, memory and GPUs of every step, over all runs. q ends it."""
+    """Show what runs now: CPU, memory and GPUs of every step.
+
+    Of all runs that the catalog knows. q ends it.
+    """
     import sys
 
     from upshift.config.configuration import load_configuration
