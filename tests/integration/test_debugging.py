@@ -310,3 +310,25 @@ def example():
 """)
     assert "with the output that was recorded" in project.upshift("replay", "latest", "read").err
     assert [p for p in Path(project.home / "scratch").glob("*") if p.is_dir()] == []
+
+
+def test_the_debugger_shows_no_secret_and_works_as_always(project: Project) -> None:
+    project.write("corr3ct-h0rse\n", "private/db", header="")
+    project.run("""
+import os
+
+@step(secrets={"DB": "file:private/db"})
+def work() -> int:
+    password = os.environ["DB"]
+    return len(password)
+
+@pipeline
+def example():
+    return work()
+""")
+    keys = "n\np ('it is', password)\np ('long', len(password))\nc\n"
+    code, screen = typed(project, keys, "replay", "latest", "work")
+    assert code == 0, screen
+    assert "('it is', '***')" in screen
+    assert "('long', 13)" in screen
+    assert "corr3ct" not in screen

@@ -311,8 +311,11 @@ def test_debug_and_replay_have_them_and_record_none(secret: Project) -> None:
         "run", "pipeline.py", "--param", "fail=true", "--debug", "fails", env=ENV, expect=1
     )
     assert "RuntimeError: ('cannot reach db://***', ['***'])" in debugged.err
+    assert "at the end ***" in debugged.err
     replayed = secret.upshift("replay", "latest", "fails", env=ENV, expect=1)
-    assert "not masked in what the step prints here" in replayed.err
+    assert "DB: masked in what the step prints" in replayed.err
+    assert "at the end ***" in replayed.err
+    assert shown(debugged) == shown(replayed) == []
     assert "NameError" not in replayed.text and "KeyError" not in replayed.text
     (secret.folder / "private" / "db").unlink()
     assert "secret DB (file:private/db)" in secret.upshift("replay", "latest", "fails", expect=2).err

@@ -50,7 +50,10 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
         err=True,
     )
     if spec.secrets:
-        click.echo(f"{', '.join(spec.secrets)}: not masked in what the step prints here", err=True)
+        click.echo(
+            f"{', '.join(spec.secrets)}: masked in what the step prints, not in what other programs print",
+            err=True,
+        )
     for short in offered_here(spec).shortfalls:
         if short.field in InlineBackend.capabilities.fields:  # of the rest nobody expects anything
             click.echo(f"asked {short.asked}, gets {short.got}: {short.why}", err=True)

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -26,6 +26,7 @@ from upshift.worker.devices import Devices
 from upshift.worker.loop import Loop
 from upshift.worker.masking import Mask
 from upshift.worker.randomness import Randomness
+from upshift.worker.screened import screened
 from upshift.worker.step import perform
 from upshift.worker.streams import tell
 from upshift.worker.totals import Totals
@@ -40,8 +41,8 @@ def run_inline(
 ) -> TaskResult:
     """Run one attempt here and now; its result is returned, not recorded.
 
-    Standard input and output are the terminal's, and secrets are not masked there. Time and memory
-    are not limited: a person who thinks takes long. Devices that others hold are waited for.
+    Standard input and output are the terminal's; what Python's own streams show there is masked. Time
+    and memory are not limited: a person who thinks takes long. Devices that others hold are waited for.
 
     Parameters
     ----------
@@ -69,12 +70,14 @@ def run_inline(
     began, clock, before = time.time(), time.monotonic(), proc.own_consumption()
     memory = proc.own_memory()
     outputs: Mapping[str, Artifact] = {}
+    mask = Mask(secrets.values())
     grant, failure = _devices(spec)
     if grant is not None and grant.devices is not None and spec.granted is not None:
         spec = attrs.evolve(spec, granted=attrs.evolve(spec.granted, gpus=grant.devices))
     try:
         if failure is None:
-            with _as_the_step(spec, {**secrets, **(grant.environment if grant is not None else {})}):
+            variables = {**secrets, **(grant.environment if grant is not None else {})}
+            with screened(mask) if secrets else nullcontext(), _as_the_step(spec, variables):
                 outputs, failure = perform(spec, store, Randomness(), call=call, into=into)
     finally:
         if grant is not None:
@@ -83,7 +86,7 @@ def run_inline(
     if interrupted or (failure is not None and failure.reason == "cancelled"):
         status, failure = "cancelled", Failure(reason="cancelled", message="the debugger was left")
     if failure is not None:
-        failure = Mask(secrets.values()).failure(failure)
+        failure = mask.failure(failure)
     seconds, host = time.monotonic() - clock, host_facts()
     return TaskResult(
         task=spec.task,
