@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from upshift.accelerators.base import Reading
 from upshift.config.sizes import format_size
-from upshift.spec.hardware import Device
+from upshift.spec.hardware import Device, Model
 from upshift.worker import proc
 
 MUCH = 0.5
@@ -17,7 +17,7 @@ _SERVERS = ("nvidia-cuda-mps",)
 
 
 def foreign(device: Device, reading: Reading, *, ours: Callable[[], set[int]], old: bool) -> str | None:
-    """Which programs outside Upshift work with a device that no step holds; None: none.
+    """That programs outside Upshift work with a device that no step holds; None: none do.
 
     What cannot be seen: a program in another container that has not taken much memory yet.
 
@@ -31,43 +31,58 @@ def foreign(device: Device, reading: Reading, *, ours: Callable[[], set[int]], o
         Whether the reading is of a time when a step still had the device.
     """
     if reading.problem is not None:
-        return f"{name(device)} does not work: {reading.problem}"
+        return f"is out of order: {reading.problem}"
     # A process that has ended since the reading is no trouble.
     alive = {pid: size for pid, size in reading.processes.items() if os.path.exists(f"/proc/{pid}")}
     for pid in sorted(alive.keys() - (ours() if alive else set())):
         if _comm(pid) not in _SERVERS:
-            return f"{name(device)} is in use by {process(pid, alive[pid])}"
+            return f"is in use by {process(pid, alive[pid])}"
     if not alive and not old and device.memory and (reading.memory or 0) > MUCH * device.memory:
         amount = f"{format_size(reading.memory or 0)} of {format_size(device.memory)}"
-        return f"{name(device)} is in use by programs that cannot be seen from here ({amount})"
+        return f"is in use by programs that cannot be seen from here ({amount})"
     return None
 
 
-def held(device: Device, taker: int | None, left: Sequence[int]) -> str:
+def held(taker: int | None, left: Sequence[int]) -> str:
     """That a device is locked.
 
     Parameters
     ----------
-    device
-        The device.
     taker
         The process that took it, where that is known.
     left
         Processes that a step has left there whose supervisor was killed.
     """
     if left:
-        return f"{name(device)} is being freed from {process(left[0])}, which a step has left there"
+        return f"is being freed from {process(left[0])}, which a step has left there"
     by = "another run" if taker is None else f"another run ({process(taker)})"
-    return f"{name(device)} is held by {by}"
+    return f"is held by {by}"
+
+
+def sentences(said: Iterable[tuple[Device, str]]) -> list[str]:
+    """``GPU 0 and GPU 1 (NVIDIA L4) are held by …``: what is the same of several devices is said once."""
+    groups: dict[tuple[Model, str], list[str]] = {}
+    for device, words in said:
+        groups.setdefault((device.sort, words), []).append(_number(device))
+    found = []
+    for ((_, model, _), words), numbers in groups.items():
+        names = " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1]))) + (
+            f" ({model})" if model else ""
+        )
+        found.append(f"{names} {words if len(numbers) == 1 else words.replace('is', 'are', 1)}")
+    return found
 
 
 def name(device: Device) -> str:
     """``GPU 0 (NVIDIA L4)``."""
+    model = device.sort[1]
+    return _number(device) + (f" ({model})" if model else "")
+
+
+def _number(device: Device) -> str:
     what = "GPU" if device.vendor in (None, "nvidia", "amd", "intel") else "device"
-    number = f"{what} {device.index}" if device.index is not None else f"{what} {device.uuid}"
     slice_of = f"slice {device.partition} of " if device.partition else ""
-    model = device.model or device.kind
-    return slice_of + number + (f" ({model})" if model else "")
+    return f"{slice_of}{what} {device.uuid if device.index is None else device.index}"
 
 
 def process(pid: int, memory: int | None = None) -> str:

@@ -128,8 +128,9 @@ class Stock:
             return None
         links = [link for inventory in inventories for link in inventory.links]
         free = [device for i in inventories for device in i.devices if locks.free(device)]
-        trouble = {key(device): text for device in free if (text := self._trouble(device))}
-        idle = [device for device in free if key(device) not in trouble]
+        trouble = [(device, words) for device in free if (words := self._trouble(device))]
+        troubled = {key(device) for device, _ in trouble}
+        idle = [device for device in free if key(device) not in troubled]
         quiet = [device for device in idle if not self._in_use(device)]
         for among in (quiet, idle, free) if share else (quiet, idle):
             for like in found.sets:
@@ -139,16 +140,19 @@ class Stock:
                     return self._grant(spec, hold, trouble)
         return None
 
-    def _grant(self, spec: TaskSpec, hold: Hold, trouble: Mapping[str, str]) -> Grant:
+    def _grant(self, spec: TaskSpec, hold: Hold, trouble: Sequence[tuple[Device, str]]) -> Grant:
         names = set(map(key, hold.devices))
         self._mine |= dict.fromkeys(names, str(spec.task))
         return Grant(
             devices=hold.devices,
             environment={**environment(hold.devices), locks.HELD: hold.names},
-            remarks=[
-                f"{text}; this step works beside it" if name in names else f"{text}, and avoided"
-                for name, text in trouble.items()
-            ],
+            remarks=occupants.sentences(
+                (
+                    device,
+                    f"{words}{'; this step works beside it' if key(device) in names else ', and avoided'}",
+                )
+                for device, words in trouble
+            ),
             hold=hold,
             given_back=lambda: self._came_back(names),
         )
@@ -193,20 +197,20 @@ class Stock:
             reason = found.lack.why
         else:
             devices = [device for inventory in inventories for device in inventory.devices]
-            reasons = [text for device in devices if (text := self._taken(device))]
+            reasons = occupants.sentences((d, words) for d in devices if (words := self._taken(d)))
             reason = "; ".join(reasons[:4]) + ("; …" if len(reasons) > 4 else "")
         return f"waits for {wanted}: {reason or 'what is free is not enough'}"
 
     def _taken(self, device: Device) -> str | None:
         """Who has a device; None: nobody."""
         if key(device) in self._mine:
-            return f"{occupants.name(device)} is held by {self._mine[key(device)]}"
+            return f"is held by {self._mine[key(device)]}"
         if not locks.free(device):
             left = holders.orphans(device)
             proc.kill(left)
-            return occupants.held(device, holders.holder(device), left)
+            return occupants.held(holders.holder(device), left)
         littered = self._littered.get(key(device))
-        return occupants.held(device, None, littered) if littered else self._trouble(device)
+        return occupants.held(None, littered) if littered else self._trouble(device)
 
     def _trouble(self, device: Device) -> str | None:
         """Why a device that nobody holds had better not be handed out."""
