@@ -274,6 +274,14 @@ def test_the_fingerprint_of_a_class_holds_what_its_methods_reach(project: Projec
     assert look() != look(("n = 1", "n = 2"))
 
 
+def test_what_python_leaves_in_a_class_for_its_annotations_does_not_count(project: Project) -> None:
+    before = project.fingerprint({"pipe.py": "class Data:\n    n: int = 1\n"}, "pipe.Data")
+    cls = project.function("pipe.Data")
+    cls.__annotate_func__ = executed("def __annotate__(format): return {'n': int}\n").__annotate__
+
+    assert fingerprint(cls, project.folder) == before
+
+
 def test_the_class_of_a_library_counts_by_its_version(project: Project) -> None:
     import pandas
 

@@ -21,7 +21,10 @@ from upshift.authoring.fingerprint.values import is_module, value_digest
 if TYPE_CHECKING:
     from upshift.authoring.fingerprint.walk import Walk
 
-SKIPPED_ATTRIBUTES = frozenset({"__abstractmethods__", "_abc_impl", "__upshift_options__"})
+SKIPPED_ATTRIBUTES = frozenset(
+    {"__abstractmethods__", "_abc_impl", "__upshift_options__", "__annotate__", "__annotate_func__"}
+)
+"""What Python and Upshift leave in a class; from 3.14, a function that gives the annotations of its source."""
 DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 
 
@@ -86,9 +89,11 @@ def _class(walk: Walk, cls: type, within: tuple[int, ...]) -> list[str]:
     inside = (*within, id(cls))
     parts = [token(walk, base, inside) for base in (*cls.__bases__, type(cls))]
     for name, value in sorted(vars(cls).items()):
+        if name in SKIPPED_ATTRIBUTES:
+            continue
         if type(value) is FunctionType:
             parts.append(f"{name} {token(walk, value, inside)}")
-        elif not name.startswith("__") and name not in SKIPPED_ATTRIBUTES and type(value) not in DESCRIPTORS:
+        elif not name.startswith("__") and type(value) not in DESCRIPTORS:
             parts.append(f"{name} {_held(walk, value, inside)}")
     return parts
 
