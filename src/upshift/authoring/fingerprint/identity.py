@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SKIPPED_ATTRIBUTES = frozenset(
     {"__abstractmethods__", "_abc_impl", "__upshift_options__", "__annotate__", "__annotate_func__"}
 )
-"""What Python and Upshift leave in a class; from 3.14, a function that gives the annotations of its source."""
+"""What Python and Upshift leave in a class; from 3.14, a function that gives its annotations."""
 DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 
 
