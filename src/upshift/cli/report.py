@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
     import threading
 
     from upshift.report.html.document import report_page
-    from upshift.report.html.writing import EVERY, write_page, write_until_over
+    from upshift.report.html.writing import write_page, write_until_over
     from upshift.store.history import get_run
 
     def look() -> tuple[Run, Sequence[Run]]:
@@ -44,19 +45,22 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
         click.echo(report_page(found[0], found[1:]), nl=False)
         return
     path = output or Path(f"upshift-report-{names[0]}.html")
-    goes_on = found[0].status in ("pending", "running")
-    write_page(path, report_page(found[0], found[1:], every=EVERY if follow else None))
-    click.echo(path)
-    if opens:
-        _open(path)
-    if follow and goes_on:
-        write_until_over(path, look, threading.Event().wait)
-    elif goes_on:
+    if follow:
+        written = functools.partial(_tell, path, opens)
+        write_until_over(path, look, threading.Event().wait, written=written)
+        return
+    write_page(path, report_page(found[0], found[1:]))
+    _tell(path, opens)
+    if found[0].status in ("pending", "running"):
         click.echo("The run goes on: --follow writes the report until it is over.", err=True)
 
 
-def _open(path: Path) -> None:
+def _tell(path: Path, opens: bool) -> None:
+    """Say where the report is, and open it."""
     import webbrowser
 
+    click.echo(path)
+    if not opens:
+        return
     if not webbrowser.open(path.absolute().as_uri()):
         click.echo(f"No browser could be started; open {path.absolute()} yourself.", err=True)

@@ -201,9 +201,10 @@ def _axes(shown: Chart, frame: Frame) -> Html:
         for value, at in ((v, _share(frame.down(v), frame.grid)) for v in _ups(frame))
     ]
     spread = time_ticks if shown.across == TIME else ticks
+    below = {"y": "100%", "class": "across"}
     columns = [
-        tag("text", {"x": _share(frame.across(x), frame.grid), "y": "100%", "class": "across"}, _mark(x, shown, n))
-        for n, x in enumerate(spread(frame.left, frame.right, _TICKS_ACROSS))
+        tag("text", {"x": _share(frame.across(x), frame.grid), **below}, _mark(x, shown, number))
+        for number, x in enumerate(spread(frame.left, frame.right, _TICKS_ACROSS))
     ]
     return tag("svg", {"class": "axes", "aria-hidden": "true"}, rows, tag("g", {"class": "xs"}, columns))
 

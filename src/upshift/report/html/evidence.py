@@ -31,7 +31,7 @@ class Evidence:
     def series(self, attempt: Attempt) -> Series | None:
         """Its usage over time."""
         with contextlib.suppress(OSError):
-            return read_series(self._store.series_path(attempt.row.task, attempt.number))
+            return read_series(attempt.series_path)
         return None
 
     def content(self, digest: str, size: int | None = None) -> bytes | None:

@@ -23,10 +23,11 @@ _MOST_CHARTS = 60
 
 @attrs.frozen
 class Logged:
-    """One metric of one task."""
+    """One metric of one task, with a name for its line; of which run, where there are several."""
 
     label: str
     curve: Curve
+    run: str = ""
 
 
 def logged(group: Group, *, prefix: str = "") -> dict[str, list[Logged]]:
@@ -45,21 +46,21 @@ def logged(group: Group, *, prefix: str = "") -> dict[str, list[Logged]]:
             continue
         label = " ".join(filter(None, (prefix, str(task.row.task) if group.many else "")))
         for metric, curve in task.attempts[-1].metrics.items():
-            found.setdefault(metric, []).append(Logged(label, curve))
+            found.setdefault(metric, []).append(Logged(label, curve, prefix))
     return found
 
 
 def metrics_view(found: Mapping[str, Sequence[Logged]]) -> Html:
     """The charts of those metrics that are numbers, and a table of the others and of single values."""
     charts = [drawn for metric, lines in found.items() if (drawn := _chart(metric, lines))]
-    texts = [_row(metric, lines) for metric, lines in found.items() if not _is_curve(lines)]
+    others = {metric: lines for metric, lines in found.items() if not _is_curve(lines)}
     more = len(charts) - _MOST_CHARTS
     return join(
         tag("div", {"class": "charts"}, charts[:_MOST_CHARTS]) if charts else None,
         tag("p", {"class": "quiet"}, f"… and {count(more, 'metric')} more: upshift show")
         if more > 0
         else None,
-        tag("table", {"class": "plain"}, tag("tbody", None, texts)) if texts else None,
+        _table(others) if others else None,
     )
 
 
@@ -71,17 +72,38 @@ def _numbers(curve: Curve) -> list[float]:
     return [float(v) for v in curve.values if isinstance(v, (int, float)) and math.isfinite(v)]
 
 
-def _row(metric: str, lines: Sequence[Logged]) -> Html:
+def _table(found: Mapping[str, Sequence[Logged]]) -> Html:
+    """The last values, of several runs beside each other."""
+    runs = list(dict.fromkeys(line.run for lines in found.values() for line in lines))
+    head = [tag("th", {"scope": "col"}, name(run)) for run in ("", *runs)] if len(runs) > 1 else []
+    rows = [
+        tag(
+            "tr",
+            None,
+            tag("th", {"scope": "row"}, name(metric)),
+            [tag("td", None, name(_last([line for line in lines if line.run == run]))) for run in runs],
+        )
+        for metric, lines in found.items()
+    ]
+    return tag(
+        "table",
+        {"class": "plain"},
+        tag("thead", None, tag("tr", None, head)) if head else None,
+        tag("tbody", None, rows),
+    )
+
+
+def _last(lines: Sequence[Logged]) -> str:
+    """The last value of each task; of many their range."""
     values = [line.curve.last for line in lines]
     texts = [amount(v, "") if isinstance(v, float) else str(v) for v in values]
-    if len(texts) > _MOST_LINES:
-        numbers = [v for v in values if isinstance(v, (int, float))]
-        told = f"{len(texts):,} {TIMES}"
-        if len(numbers) == len(values):
-            told += f" {amount(min(numbers), '')} … {amount(max(numbers), '')}"
-    else:
-        told = ", ".join(texts)
-    return tag("tr", None, tag("th", {"scope": "row"}, name(metric)), tag("td", None, name(told)))
+    if len(texts) <= _MOST_LINES:
+        return ", ".join(texts)
+    numbers = [v for v in values if isinstance(v, (int, float))]
+    between = (
+        f" {amount(min(numbers), '')} … {amount(max(numbers), '')}" if len(numbers) == len(values) else ""
+    )
+    return f"{len(texts):,} {TIMES}{between}"
 
 
 def _chart(metric: str, lines: Sequence[Logged]) -> Html:

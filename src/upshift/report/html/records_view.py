@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from upshift.config.sizes import format_size
@@ -45,16 +45,14 @@ def devices_view(attempt: Attempt, series: Series | None) -> Html:
     devices = _devices(attempt, series)
     if not devices:
         return Html("")
-    found = attempt.seen.details if attempt.seen else {}
-    driver = found.get("driver")
     rows = [_device(number, device, series, attempt) for number, device in enumerate(devices)]
     names = ("GPU", "model", "memory", "busy, mean", "busy, peak", "memory, peak", "power, mean", "hottest")
     shown = [i for i, _ in enumerate(names) if i < 2 or any(row[i] != DASH for row in rows)]
     head = [tag("th", {"scope": "col"}, names[i]) for i in shown]
     body = [tag("tr", None, [tag("td", None, row[i]) for i in shown]) for row in rows]
-    facts = [f"driver {driver}" if driver else "", *(_about(device) for device in devices[:1])]
+    facts = " · ".join(_about(devices[0], attempt, series))
     return join(
-        tag("p", {"class": "quiet"}, " · ".join(filter(None, facts))) if any(facts) else None,
+        tag("p", {"class": "quiet"}, facts) if facts else None,
         tag(
             "div",
             {"class": "scroll", "tabindex": 0, "role": "region", "aria-label": "GPUs"},
@@ -78,7 +76,7 @@ def _cell(record: str, text: str) -> Html:
 
 def _devices(attempt: Attempt, series: Series | None) -> Sequence[Device]:
     """The devices of the record that tells most."""
-    for record in (attempt.used, attempt.granted, attempt.seen):
+    for record in (attempt.used, attempt.granted):
         if record is not None and record.gpus:
             return record.gpus
     if series is None:
@@ -134,12 +132,24 @@ _WANTED = {
 }
 
 
-def _about(device: Device) -> str:
-    facts = (
-        device.vendor,
-        f"compute capability {device.compute_capability}" if device.compute_capability else None,
-    )
-    return " · ".join(filter(None, facts))
+def _about(device: Device, attempt: Attempt, series: Series | None) -> Iterator[str]:
+    """Vendor, driver, and what the frameworks in the step made of the devices."""
+    seen = attempt.seen.details if attempt.seen else {}
+    used = attempt.used.details if attempt.used else {}
+    listed = series.gpus[0] if series is not None and series.gpus else {}
+    if device.vendor:
+        yield device.vendor
+    if device.compute_capability:
+        yield f"compute capability {device.compute_capability}"
+    driver = seen.get("driver") or used.get("gpu_driver") or listed.get("driver")
+    if driver:
+        yield f"driver {driver}"
+    if seen.get("runtime"):
+        yield f"runs {seen['runtime']}"
+    for framework in seen.get("frameworks", ()):
+        built = f" for {framework['built_for']}" if framework.get("built_for") else ""
+        sees = f" sees {framework['devices']}" if framework.get("devices") is not None else ""
+        yield f"{framework.get('name')} {framework.get('version')}{built}{sees}"
 
 
 def _problems(attempt: Attempt) -> list[str]:

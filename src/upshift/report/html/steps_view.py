@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from upshift.report.html.attempt_view import attempt_view, gpu_view
+from upshift.report.html.attempt_view import attempt_view, charts_view, gpu_view
 from upshift.report.html.elements import Html, join, name, tag
 from upshift.report.html.evidence import Evidence
 from upshift.report.html.groups import Group, took
@@ -104,8 +104,10 @@ def _profile(group: Group, evidence: Evidence, later: Later) -> Html:
     if group.definition.profile is None or not group.attempts:
         return Html("")
     attempt = group.attempts[-1]
-    content = gpu_view(attempt, evidence.series(attempt)) or tag(
-        "p", {"class": "quiet"}, "No GPU was granted."
+    series = evidence.series(attempt)
+    content = gpu_view(attempt, series) or join(
+        tag("p", {"class": "quiet"}, "It was granted no GPU: these are its CPUs and its memory."),
+        charts_view(attempt, series, gpus=False),
     )
     live = " · live" if attempt.status == "running" else ""
     return later.details(

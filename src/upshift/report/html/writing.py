@@ -11,6 +11,7 @@ from upshift.errors import UsageError
 from upshift.report.html.document import report_page
 from upshift.store.history import Run
 
+_UNFINISHED = ("pending", "running")
 EVERY = 2.0
 """Seconds between two times that the report of a run that goes on is written."""
 
@@ -43,6 +44,7 @@ def write_until_over(
     look: Callable[[], tuple[Run, Sequence[Run]]],
     wait: Callable[[float], object],
     *,
+    written: Callable[[], object] = lambda: None,
     every: float = EVERY,
 ) -> Run:
     """Write the report of a run until the run is over; the page loads itself again as often.
@@ -57,6 +59,8 @@ def write_until_over(
         Gives the run as it is now, and those that it is compared with.
     wait
         Waits so many seconds.
+    written
+        Called once it is there.
     every
         How often it is written.
 
@@ -72,10 +76,13 @@ def write_until_over(
     """
     run, others = look()
     try:
-        while run.status in ("pending", "running"):
-            write_page(path, report_page(run, others, every=every))
+        write_page(path, report_page(run, others, every=every))
+        written()
+        while run.status in _UNFINISHED:
             wait(every)
             run, others = look()
+            write_page(path, report_page(run, others, every=every))
     finally:
-        write_page(path, report_page(run, others))
+        if run.status in _UNFINISHED:
+            write_page(path, report_page(run, others))
     return run
