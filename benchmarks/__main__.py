@@ -7,7 +7,7 @@ import time
 
 import attrs
 
-from benchmarks import array, chain, fan_out, install, kept, profile, reuse, sampling, startup
+from benchmarks import array, chain, fan_out, install, kept, profile, report, reuse, sampling, startup
 from benchmarks.harness import Effort, Report
 from benchmarks.page import figure
 
@@ -17,6 +17,7 @@ MEASUREMENTS = {
     "sampling": sampling.measure,
     "fan_out": fan_out.measure,
     "reuse": reuse.measure,
+    "report": report.measure,
     "array": array.measure,
     "startup": startup.measure,
     "install": install.measure,
@@ -39,9 +40,9 @@ def main() -> None:
     for name in options.only:
         circumstances = kept.circumstances()
         began = time.perf_counter()
-        report = MEASUREMENTS[name](Effort(quick=options.quick))
-        _print(report, time.perf_counter() - began)
-        entries[name] = {**circumstances, "report": attrs.asdict(report)}
+        found = MEASUREMENTS[name](Effort(quick=options.quick))
+        _print(found, time.perf_counter() - began)
+        entries[name] = {**circumstances, "report": attrs.asdict(found)}
         if not options.quick:
             kept.write(kept.OURS, {name: entries[name] for name in MEASUREMENTS if name in entries})
 

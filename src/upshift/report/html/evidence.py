@@ -27,12 +27,15 @@ class Evidence:
 
     def __init__(self, run: Run) -> None:
         self._store = open_store(run.row.store)
+        self._read: tuple[Attempt | None, Series | None] = None, None
 
     def series(self, attempt: Attempt) -> Series | None:
         """Its usage over time."""
-        with contextlib.suppress(OSError):
-            return read_series(attempt.series_path)
-        return None
+        if self._read[0] is not attempt:  # else it has just been read for another part of the page
+            self._read = attempt, None
+            with contextlib.suppress(OSError):
+                self._read = attempt, read_series(attempt.series_path)
+        return self._read[1]
 
     def content(self, digest: str, size: int | None = None) -> bytes | None:
         """A blob; None: it is not there, or damaged."""
