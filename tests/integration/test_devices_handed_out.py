@@ -17,6 +17,7 @@ import upshift
 from nvml import FakeNvml, Gpu, Instance
 from project import UPSHIFT, Project
 from upshift.accelerators import locks
+from upshift.accelerators.root import LOCKS
 from upshift.spec import Device, TaskId
 from upshift.store.store import open_store
 
@@ -617,3 +618,37 @@ def test_the_worker_command_hands_out_devices_too(project: Project, machine: Mac
     assert result is not None
     assert result.granted is not None
     assert [device.uuid for device in result.granted.gpus or ()] == made.uuids
+
+
+def test_space_is_compared_with_what_there_is(project: Project) -> None:
+    code = LOOK.replace("gpu_count=1", 'gpu_count=0, disk="2MB", shared_memory="2MB"')
+    project.run(code, "--strict")
+    granted = project.attempt("one")["granted"]
+    assert (granted["disk"], granted["shared_memory"]) == (2_000_000, 2_000_000)
+    refused = project.run(code.replace("2MB", "900TB"), "--strict", expect=2)
+    assert f"are free in {project.home}" in refused.err
+    assert "asked 900 TB of shared memory" in refused.err
+    assert "/dev/shm is of" in refused.err
+
+
+def test_a_folder_for_locks_that_cannot_be_used_is_told_and_nothing_runs_unlocked(
+    project: Project, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(1)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(LOCKS, str(tmp_path / "file" / "locks"))
+    outcome = project.run(LOOK, expect=1)
+    assert "one: failed" in outcome.err
+    assert "devices cannot be handed out: their locks cannot be used" in outcome.err
+    assert "UPSHIFT_DEVICE_LOCKS" in outcome.err
+
+
+def test_steps_that_cannot_be_forked_hold_their_devices_too(
+    project: Project, machine: Machine, tmp_path: Path
+) -> None:
+    made = machine(1)
+    threaded = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    owned = tmp_path / "owned"
+    owned.mkdir()
+    project.run(threaded + EXCLUSIVE.format(gpus=1, tasks=3, folder=str(owned)))
+    assert upshift.get_run("latest").output == made.uuids * 3
