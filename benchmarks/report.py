@@ -37,8 +37,9 @@ def measure(effort: Effort) -> Report:
     return Report(
         title=f"Report of a run with {tasks:,} tasks and an hour of samples",
         how=f"`upshift report` of a made-up run: {tasks:,} tasks of a mapped step, beside a training on "
-        f"eight GPUs that was sampled once a second for {SECONDS:,} s and logged 5,000 times. {len(took)} rounds. "
-        "Elements are those that a browser makes of the file before a reader opens anything.",
+        f"eight GPUs that was sampled once a second for {SECONDS:,} s and logged 5,000 times. "
+        f"{len(took)} rounds. Elements are those that a browser makes of the file before a reader opens "
+        "anything.",
         rows=rows,
     )
 

@@ -23,6 +23,11 @@ _DRAW = (
     'const figure=JSON.parse(document.getElementById("figure").textContent);'
     'Plotly.newPlot("plot",figure.data,{...figure.layout,autosize:true},{responsive:true,displaylogo:false});'
 )
+_PLAIN = (
+    "<style>body{font:14px/1.5 system-ui,sans-serif;color:#1a212b;margin:10px}table{border-collapse:collapse}"
+    "th,td{border:0;border-bottom:1px solid #e1e5ea;padding:3px 12px;text-align:right}</style>"
+)
+"""How a page looks that says nothing of its looks, such as a table of pandas."""
 _HEIGHT = (
     "const all=document.documentElement;"
     "new ResizeObserver(()=>parent.postMessage(all.getBoundingClientRect().height+4,'*')).observe(all)"
@@ -89,7 +94,7 @@ class Cards:
         return tag("p", {"class": "quiet"}, f"{card.media}, {format_size(card.bytes)}: not shown here.")
 
     def _frame(self, title: str, written: str) -> Html:
-        document = f"{visible(written)}<script>{_HEIGHT}</script>"
+        document = f"<!doctype html>{_PLAIN}{visible(written)}<script>{_HEIGHT}</script>"
         self.hashes.update(script_hashes(document))
         return tag("iframe", {"sandbox": "allow-scripts", "srcdoc": document, "title": title})
 
