@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
 LEAST_GPU_MEMORY = 10**9
-_LEAST_MEMORY = 1024**2
-"""Bytes. A smaller number without a unit was meant in another unit."""
+_LEAST_MEMORY = 10**6
+"""Bytes. No step needs less, and a smaller number without a unit was meant in another unit."""
 
 
 def _counted(value: Any, field: str, *, minimum: int) -> int | None:
@@ -75,9 +75,11 @@ def _size(amount: Any, written: Any, field: str) -> int | None:
     except ValueError:
         size = 0
     gpu = field == "gpu_memory"
-    if 0 < size < (LEAST_GPU_MEMORY if gpu else _LEAST_MEMORY) and str(amount).strip()[-1].isdigit():
+    if 0 < size < (LEAST_GPU_MEMORY if gpu else _LEAST_MEMORY):
         more = 'a GPU has more: "40GB"' if gpu else "a step needs more"
-        expected = f"{FORMS}; a number alone is bytes, of which {more}"
+        expected = f"at least {format_size(LEAST_GPU_MEMORY if gpu else _LEAST_MEMORY)}: {more}"
+        if str(amount).strip()[-1].isdigit():
+            expected = f"{FORMS}; a number alone is bytes, of which {more}"
         raise bad_value("ResourceSettings", field, written, expected)
     if size <= 0:
         raise bad_value("ResourceSettings", field, written, FORMS)

@@ -336,13 +336,12 @@ def _fresh() -> Callable[[], None]:
     return nothing
 
 
-@pytest.mark.parametrize("amount", [300, 300.5, "300", " 4096 ", 2**20 - 1])
+@pytest.mark.parametrize("amount", [300, 300.5, "300", " 4096 ", 10**6 - 1])
 def test_a_number_of_bytes_that_no_step_can_do_with_is_refused(amount: object) -> None:
     with pytest.raises(SettingsError, match="a number and one of B, KB, KiB, MB") as caught:
         ResourceSettings(memory=amount)  # type: ignore[arg-type]
     assert "a number alone is bytes" in str(caught.value)
-    assert ResourceSettings(memory=2**20).memory == 2**20
-    assert ResourceSettings(memory="300 KB").memory == 300_000
+    assert ResourceSettings(memory=10**6).memory == 10**6
 
 
 def test_a_method_that_lacks_arguments_is_told_that_steps_are_functions(compose: Compose) -> None:

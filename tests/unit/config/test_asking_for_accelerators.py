@@ -215,3 +215,14 @@ def test_the_record_of_a_request_has_the_devices_that_are_preferred_and_the_alte
     assert "alternatives" not in Hardware.asked(ResourceSettings(accelerator="H100:8")).as_json()
     assert Hardware.asked(ResourceSettings()).gpus is None
     assert Hardware.asked(ResourceSettings(gpu_count=0)).gpus == ()
+
+
+@pytest.mark.parametrize("field", ["memory", "disk", "shared_memory"])
+def test_what_is_accepted_travels_and_merges_and_less_is_refused(field: str) -> None:
+    least = ResourceSettings(**{field: "1MB"})
+    assert from_json(ResourceSettings, to_json(least)) == least
+    assert least.over(ResourceSettings(cpu_count=1)).explicit() == {"cpu_count": 1, field: 10**6}
+    with pytest.raises(SettingsError, match=r"at least 1 MB: a step needs more"):
+        ResourceSettings(**{field: "999KB"})
+    with pytest.raises(SettingsError, match="a number alone is bytes"):
+        ResourceSettings(**{field: 16000})
