@@ -48,8 +48,10 @@ _EACH_GPU = (
     Quantity(title="GPU power", columns={"power": ""}),
     Quantity(title="GPU temperature", columns={"temperature": ""}),
     Quantity(title="GPU clock", columns={"clock": ""}),
-    Quantity(title="PCIe", columns={"pcie_received": "received", "pcie_sent": "sent"}),
-    Quantity(title="NVLink", columns={"nvlink_received": "received", "nvlink_sent": "sent"}),
+    Quantity(title="PCIe received", columns={"pcie_received": ""}),
+    Quantity(title="PCIe sent", columns={"pcie_sent": ""}),
+    Quantity(title="NVLink received", columns={"nvlink_received": ""}),
+    Quantity(title="NVLink sent", columns={"nvlink_sent": ""}),
     Quantity(title="Other processes on the GPU", columns={"processes": ""}),
     Quantity(title="Uncorrected memory errors", columns={"ecc_errors": ""}),
 )

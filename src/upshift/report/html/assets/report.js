@@ -386,7 +386,8 @@
       this.open_task = i;
       this.first = undefined;
       this.draw();
-      const parts = [make("h4", { style: "margin-top:0" }, make("bdi", {}, texts[name[i]]))];
+      const label = texts[name[i]], task = /^\d+$/.test(label) ? `${this.box.dataset.step}[${label}]` : label;
+      const parts = [make("h4", { style: "margin-top:0" }, make("bdi", {}, task))];
       if (texts[note[i]]) parts.push(make("p", {}, make("bdi", {}, texts[note[i]])));
       if (records[i].length) {
         const titles = ["asked", "granted", "seen", "used"];
@@ -398,6 +399,9 @@
         })));
         parts.push(make("table", { class: "records" }, make("thead", {}, head), make("tbody", {}, ...body)));
       }
+      const quoted = `'${task.replaceAll("'", "'\\''")}'`;
+      const command = make("code", {}, `upshift logs ${document.body.dataset.run} ${quoted}`);
+      parts.push(make("p", { class: "quiet" }, "What it printed: ", command));
       this.chosen.replaceChildren(...parts);
     }
   }
@@ -466,20 +470,26 @@
       if (was !== undefined) details.open = was;
       if (details.open && before.filled.includes(details.dataset.later)) fill(details);
     }
-    window.scrollTo({ top: before.top, behavior: "instant" });
+    const read = document.getElementById(before.at);
+    const top = read ? read.getBoundingClientRect().top - before.top : before.top;
+    window.scrollBy({ top, behavior: "instant" });
   }
   const every = Number(document.body.dataset.every);
   const pause = document.getElementById("pause");
   const reload = () => {
     if (pause.getAttribute("aria-pressed") === "true" || document.hidden || document.querySelector(".tip")) return;
+    // What is read stays where it is, whatever comes above it.
+    const above = all("section[id], article[id]").filter((one) => one.getBoundingClientRect().top < innerHeight / 3).pop();
     memory.set(session, place, {
-      top: window.scrollY,
+      at: above ? above.id : "",
+      top: above ? above.getBoundingClientRect().top : window.scrollY,
       open: Object.fromEntries(laters.map((details) => [details.dataset.later, details.open])),
       filled: laters.filter((details) => details.querySelector(".inner").dataset.filled).map((details) => details.dataset.later),
     });
     window.location.reload();
   };
   if (every && pause) {
+    history.scrollRestoration = "manual";
     pause.addEventListener("click", () => pause.setAttribute("aria-pressed", String(pause.getAttribute("aria-pressed") !== "true")));
     window.setInterval(reload, every * 1000);
   }
