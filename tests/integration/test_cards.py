@@ -58,6 +58,48 @@ def test_cards_are_shown_and_read_without_secrets(project: Project) -> None:
     assert listed[0]["digest"] == note.card.digest and listed[0]["bytes"] == 15
 
 
+ESCAPED = """
+import html, os, pandas, plotly.graph_objects as go, upshift
+
+class Drawn:
+    def _repr_svg_(self):
+        return f"<svg xmlns='http://www.w3.org/2000/svg'><text>{html.escape(os.environ['TOKEN'])}</text></svg>"
+
+@step(secrets={"TOKEN": "env:TOKEN"})
+def draw() -> int:
+    token = os.environ["TOKEN"]
+    card = upshift.current.card
+    pandas.set_option("display.max_colwidth", None)
+    card.append({"url": token}, title="Rows")
+    card.append([["x" * 100 + token]], title="Long cell")
+    card.append({token: ["x"]}, title="Name of a column")
+    card.append(pandas.DataFrame({"url": [token]}))
+    card.append(Drawn())
+    card.append(go.Figure(layout_title_text=token))
+    card.append(upshift.HTML(f"<img src='http://x/{'x' * 50}?{token}'>"), title="x" * 150 + token)
+    card.append(object(), title="x" * 150 + token)
+    return 1
+
+@pipeline
+def p():
+    return draw()
+"""
+
+
+def test_secrets_that_are_escaped_or_shortened_are_masked(project: Project) -> None:
+    token = f"postgresql://ann:Pa55w0rdQ@db/x?sslmode=require&name=<{'abcdefg' * 70}>"
+    done = project.run(ESCAPED, env={"TOKEN": token})
+    shown = cards("draw")
+    assert len(shown) == 7 and "is left out" in done.out
+    texts = [f"{card.title} {card.content.decode()}" for card in shown]
+    project.upshift("report", "latest", "-o", "report.html")
+    texts += [done.out, done.err, (project.folder / "report.html").read_text()]
+    texts += [project.upshift("show", "latest", "--json").out]
+    for text in texts:
+        assert "Pa55" not in text and "abcdefgabc" not in text
+    assert all("***" in text for text in texts[:7])
+
+
 def test_a_step_that_fails_or_is_killed_keeps_its_cards(project: Project) -> None:
     project.write(DRAW)
     for how in ("failed", "killed"):

@@ -79,17 +79,17 @@ class Cards:
 
     def _append(self, content: object, title: str | None, otherwise: str | None = None) -> None:
         try:
-            shown = rendered(content)
-            title = _line(title or shown.title or otherwise or _kind(content))
-            if self._mask is not None:
-                title, shown = self._mask.text(title), self._masked(shown, self._mask)
+            shown = rendered(content, self._clean)
+            title = self._line(title or shown.title or otherwise or _kind(content))
+            if shown.is_text:
+                shown = shown._replace(content=self._clean(shown.content.decode("utf-8", "replace")).encode())
             if shown.remark:
                 tell([f"the card {title!r}: {shown.remark}"])
             self._keep(shown, title)
         except Unshowable as error:
-            tell([f"{_named(title or otherwise)} is left out: {error}"])
+            tell([f"{self._named(title or otherwise)} is left out: {error}"])
         except Exception as error:
-            tell([f"{_named(title or otherwise)} is left out: {type(error).__name__}: {error}"])
+            tell([f"{self._named(title or otherwise)} is left out: {type(error).__name__}: {error}"])
 
     def _keep(self, shown: Rendered, title: str) -> None:
         size = len(shown.content)
@@ -116,12 +116,18 @@ class Cards:
             )
         )
 
-    @staticmethod
-    def _masked(shown: Rendered, mask: Mask) -> Rendered:
-        if not shown.is_text:
-            return shown
-        text = mask.text(shown.content.decode("utf-8", "replace"))
-        return shown._replace(content=text.encode())
+    def _clean(self, text: str) -> str:
+        """A text without the secrets of the step."""
+        return text if self._mask is None else self._mask.text(text)
+
+    def _named(self, title: str | None) -> str:
+        return "a card" if title is None else f"the card {self._line(title)!r}"
+
+    def _line(self, title: str) -> str:
+        """A title as one line. What is shortened first may be half a secret, which nothing recognizes."""
+        words = " ".join(self._clean(str(title)).split())
+        line = "".join(c if c.isprintable() else "?" for c in words)
+        return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _kind(content: object) -> str:
@@ -130,15 +136,6 @@ def _kind(content: object) -> str:
         return "Table"
     kind = type(content).__name__
     return "Note" if kind == "str" else "Image" if kind.endswith("ImageFile") else kind
-
-
-def _line(title: str) -> str:
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(str(title).split()))
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
-
-
-def _named(title: str | None) -> str:
-    return "a card" if title is None else f"the card {_line(title)!r}"
 
 
 cards = Cards()

@@ -1,8 +1,8 @@
 """Secrets in what a step prints: ``***`` instead, before anything is written or shown.
 
-A secret is found as it is, line by line, escaped as in a ``repr`` or in JSON, quoted as in a URL, and in
-base64 at each of the three places that it can begin at among the bits. What cannot be seen: a secret in
-another encoding, cut into pieces by the program itself, or printed by two processes into one line.
+A secret is found as it is, line by line, escaped as in a ``repr``, in JSON or in HTML, quoted as in a URL,
+and in base64 at each of the three places that it can begin at among the bits. What cannot be seen: a secret
+in another encoding, cut into pieces by the program itself, or printed by two processes into one line.
 """
 
 from __future__ import annotations
@@ -21,6 +21,20 @@ MASK = b"***"
 _WRAP = 76
 """Characters in a line of base64, as base64(1) and MIME have it."""
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_MARKUP = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+_IN_HTML = tuple(
+    _MARKUP | {ord('"'): double, ord("'"): single}
+    for double, single in (
+        ('"', "'"),
+        ("&quot;", "'"),
+        ("&quot;", "&#x27;"),
+        ("&quot;", "&#39;"),
+        ("&#34;", "&#39;"),
+    )
+)
+"""Characters as they are written in HTML; how quotes are is everybody's own choice."""
+_IN_SCRIPT = tuple({ord(c): f"\\u{ord(c):04x}" for c in these} for these in ("<>/", "<>&", "<>&'"))
+"""What of JSON is escaped in addition where it becomes a part of HTML, by Plotly and by others."""
 
 
 class Mask:
@@ -163,8 +177,10 @@ def _forms(secret: str) -> Iterator[bytes]:
         yield raw
         # What else is in a text decides whether its repr escapes a ' or not; it never escapes a ".
         in_bytes, in_text = repr(b'"' + raw)[3:-1], repr('"' + line)[2:-1]
-        in_json = (json.dumps(line, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
-        for text in (line, *in_json, *_unescaped(in_bytes), *_unescaped(in_text)):
+        in_json = [json.dumps(line, ensure_ascii=ascii)[1:-1] for ascii in (True, False)]
+        in_script = (text.translate(escapes) for text in in_json for escapes in _IN_SCRIPT)
+        in_html = (line.translate(escapes) for escapes in _IN_HTML)
+        for text in (line, *in_json, *in_script, *in_html, *_unescaped(in_bytes), *_unescaped(in_text)):
             yield text.encode("utf-8", "surrogatepass")
 
 

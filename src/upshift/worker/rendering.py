@@ -101,8 +101,12 @@ class Rendered(NamedTuple):
         return self.media.startswith("text/") or self.media in ("image/svg+xml", PLOTLY)
 
 
-def rendered(value: object) -> Rendered:
-    """What a value looks like.
+Clean = Callable[[str], str]
+"""Takes secrets out of a text. What is shortened is cleaned before: half a secret is not recognized."""
+
+
+def rendered(value: object, clean: Clean = str) -> Rendered:
+    """What a value looks like. Only what is shortened is clean already.
 
     Raises
     ------
@@ -114,15 +118,15 @@ def rendered(value: object) -> Rendered:
     if isinstance(value, str):
         if not isinstance(value, HTML):
             return Rendered(media="text/markdown", content=_bytes(value))
-        return _html(str(value))
+        return _html(str(value), clean)
     if isinstance(value, Path):
-        return _file(value)
+        return _file(value, clean)
     render = _renderer(value)
     if render is not None:
         return render(value)
     if isinstance(value, (list, tuple, Mapping)) and value:
-        return _table(value)
-    return _self_shown(value)
+        return _table(value, clean)
+    return _self_shown(value, clean)
 
 
 def is_picture(value: object) -> bool:
@@ -207,7 +211,7 @@ def _altair(chart: Any) -> Rendered:
     )
 
 
-def _file(path: Path) -> Rendered:
+def _file(path: Path, clean: Clean) -> Rendered:
     media = _FILES.get(path.suffix.lower())
     if media is None:
         raise Unshowable(f"{path.name} is none of {', '.join(_FILES)}")
@@ -221,18 +225,18 @@ def _file(path: Path) -> Rendered:
     except OSError as error:
         raise Unshowable(f"{path} cannot be read: {error.strerror}") from None
     if media == "text/html":
-        return _html(content.decode("utf-8", "replace"))._replace(title=path.name)
+        return _html(content.decode("utf-8", "replace"), clean)._replace(title=path.name)
     return Rendered(media=media, content=content, title=path.name)
 
 
-def _html(text: str) -> Rendered:
+def _html(text: str, clean: Clean) -> Rendered:
     found = re.search(_FROM_ELSEWHERE, text)
-    where = (found[1] or found[2])[:100] if found else None
+    where = clean(found[1] or found[2])[:100] if found else None
     remark = f"it loads {where}, which a report that is read offline cannot" if where else None
     return Rendered(media="text/html", content=_bytes(text), remark=remark)
 
 
-def _self_shown(value: object) -> Rendered:
+def _self_shown(value: object, clean: Clean) -> Rendered:
     """As the object shows itself in a notebook."""
     bundle: Any = getattr(type(value), "_repr_mimebundle_", lambda _: None)(value)
     bundle = bundle[0] if isinstance(bundle, tuple) else bundle
@@ -244,7 +248,7 @@ def _self_shown(value: object) -> Rendered:
         if data is None:
             continue
         if media == "text/html":
-            return _html(str(data))
+            return _html(str(data), clean)
         if isinstance(data, str):
             text = media.startswith("text/") or media == "image/svg+xml"
             data = _bytes(data) if text else binascii.a2b_base64(data)
@@ -255,14 +259,14 @@ def _self_shown(value: object) -> Rendered:
     )
 
 
-def _table(value: Any) -> Rendered:
+def _table(value: Any, clean: Clean) -> Rendered:
     from html import escape  # with a table of all entities, which takes some milliseconds
 
     names, rows, total = _rows(value)
-    head = "".join(f"<th>{escape(_cell(name))}</th>" for name in names[:COLUMNS])
+    head = "".join(f"<th>{escape(_cell(name, clean))}</th>" for name in names[:COLUMNS])
     lines = [f"<thead><tr>{head}</tr></thead>"] if names else []
     for row in rows:
-        cells = "".join(f"<td{_number(cell)}>{escape(_cell(cell))}</td>" for cell in row[:COLUMNS])
+        cells = "".join(f"<td{_number(cell)}>{escape(_cell(cell, clean))}</td>" for cell in row[:COLUMNS])
         lines.append(f"<tr>{cells}</tr>")
     left_out = []
     if total > ROWS:
@@ -294,10 +298,12 @@ def _rows(value: Any) -> tuple[list[object], list[list[object]], int]:
     )
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, clean: Clean) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
+    if len(text) > CELL:
+        text = clean(text)
     return text if len(text) <= CELL else f"{text[: CELL - 1]}…"
 
 

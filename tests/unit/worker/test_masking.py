@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import sys
 from itertools import pairwise
@@ -85,6 +86,24 @@ def test_quotes_are_masked_however_they_are_escaped(secret: str, around: str, es
     left = masked([secret], printed)
     quotes = printed[: printed.index(b"p")]
     assert left == quotes + b"***" + printed[-1:]
+
+
+URL = "postgresql://ann:Pa55'w0\"rd<Q>@db/x?sslmode=require&application_name=y"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        html.escape(URL),
+        html.escape(URL, quote=False),
+        html.escape(URL, quote=False).replace('"', "&quot;"),
+        html.escape(URL).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),
+        json.dumps(URL)[1:-1].translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&'"}),
+        json.dumps(URL)[1:-1].replace("<", "\\u003c").replace(">", "\\u003e").replace("/", "\\u002f"),
+    ],
+)
+def test_forms_in_html_are_masked(form: str) -> None:
+    assert masked([URL], f"<td>{form}</td>".encode()) == b"<td>***</td>"
 
 
 def test_each_line_of_a_secret_of_several_lines_is_masked() -> None:
