@@ -29,6 +29,13 @@ Sources: NVIDIA, 'CUDA C++ Programming Guide', 'CUDA Environment Variables'; ROC
 Intel, 'oneAPI Level Zero', 'Environment Variables'. Read on 2026-11-21.
 """
 
+PLATFORMS: Mapping[str, str] = {"jax": "JAX_PLATFORMS"}
+"""By framework, the variable that lists what it may compute on.
+
+Source: JAX, 'Configuration options', 'jax_platforms'. Read on 2026-11-21.
+"""
+_NO_GPUS = {"cpu", "tpu"}
+
 _FILES: Mapping[str, tuple[str, ...]] = {
     "nvidia": ("dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia[0-9]*"),
     "amd": ("dev/kfd", "dev/dri/renderD*"),
@@ -155,7 +162,7 @@ def gather(
         kernel_driver=kernel_driver(root) if vendor == "nvidia" else None,
         driver=driver,
         intended=intended,
-        visible=visibility(vendor),
+        visible=visibility(vendor, framework.name),
         container=container(root),
         machine=os.uname().machine,
     )
@@ -166,9 +173,15 @@ def vendor_of(devices: tuple[Device, ...]) -> str:
     return next((device.vendor for device in devices if device.vendor), "nvidia")
 
 
-def visibility(vendor: str) -> dict[str, str]:
-    """The variables of this process that hide devices of a vendor."""
-    return {name: os.environ[name] for name in VISIBILITY.get(vendor, ()) if name in os.environ}
+def visibility(vendor: str, *frameworks: str) -> dict[str, str]:
+    """The variables of this process that hide devices of a vendor, from all and from these frameworks."""
+    names = (*VISIBILITY.get(vendor, ()), *(PLATFORMS[name] for name in frameworks if name in PLATFORMS))
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def leaves_out_gpus(platforms: str) -> bool:
+    """Whether a list of what a framework may compute on, as in :data:`PLATFORMS`, has no GPUs in it."""
+    return bool(platforms) and {name.strip() for name in platforms.lower().split(",")} <= _NO_GPUS
 
 
 def device_files(vendor: str, root: Path) -> tuple[DeviceFile, ...]:

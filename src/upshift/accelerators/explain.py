@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from upshift.accelerators import compatibility, remedies, words
-from upshift.accelerators.evidence import VISIBILITY, Evidence
+from upshift.accelerators.evidence import PLATFORMS, VISIBILITY, Evidence, leaves_out_gpus
 from upshift.spec.hardware import Device
 
 _BUILT_FOR = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu"}
@@ -142,7 +142,15 @@ def _hidden(evidence: Evidence) -> Finding | None:
             sentence=f"{name}={now} hides devices{before}: {words.sight(evidence)}",
             remedy=remedies.unset(name),
         )
-    return None
+    name = PLATFORMS.get(evidence.framework.name, "")
+    now = evidence.visible.get(name, "")
+    if not leaves_out_gpus(now):
+        return None
+    return Finding(
+        cause="hidden",
+        sentence=f"{name}={now} keeps {words.framework(evidence)} from {words.grant(evidence)}",
+        remedy=remedies.let_compute(evidence, name),
+    )
 
 
 def _shown(value: str) -> int:

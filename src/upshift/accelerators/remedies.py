@@ -91,6 +91,16 @@ def unset(variable: str) -> str:
     )
 
 
+def let_compute(evidence: Evidence, variable: str) -> str:
+    """What to do where a variable tells a framework to compute on something else."""
+    name = evidence.framework.name
+    return (
+        f"Leave {variable} alone in the step, in what it imports and in the shell; "
+        f"where {words.FRAMEWORKS.get(name, name)} is to leave the devices to another framework, "
+        f"set UPSHIFT_MAY_MISS={name}."
+    )
+
+
 def pass_devices(evidence: Evidence) -> str:
     """How a container is started with its devices."""
     return _WAYS_IN.get((evidence.container or "", evidence.vendor), "Start the container with its devices.")

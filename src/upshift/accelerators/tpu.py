@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from upshift.accelerators import files
-from upshift.accelerators.root import device_root
 
 if TYPE_CHECKING:
     from upshift.accelerators.base import Inventory, Reading
     from upshift.spec.hardware import Device
 
 VISIBLE = "TPU_VISIBLE_CHIPS"
+_ON_CPU = {"JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"}
 _GOOGLE = "0x1ae0"
 _MODELS = {
     "0x0027": "TPU v3",  # or v2
@@ -77,13 +77,9 @@ class Tpu:
         return ()
 
     def environment(self, devices: Sequence[Device]) -> Mapping[str, str]:
-        """The chips by number, and how they are arranged, unless these are all of this machine's.
-
-        With none, JAX and PyTorch/XLA are told in addition not to look for TPUs, where there are some.
-        """
+        """The chips by number, and how they are arranged, unless these are all of this machine's."""
         if not devices:
-            elsewhere = {"JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"} if self.present(device_root()) else {}
-            return {VISIBLE: "", **elsewhere}
+            return {VISIBLE: ""}
         variables = {VISIBLE: ",".join(str(device.index) for device in devices)}
         if len(devices) != devices[0].details.get("chips") and len(devices) in _BOUNDS:
             variables |= {
@@ -91,6 +87,27 @@ class Tpu:
                 "TPU_PROCESS_BOUNDS": "1,1,1",
             }
         return variables
+
+    def unsought(self, root: Path, own: Mapping[str, str]) -> Mapping[str, str]:
+        """Variables by which JAX and PyTorch/XLA look for no chips, in a process that has no device at all.
+
+        An empty list of chips alone does not keep them from it. They also keep them from other devices, so
+        they are set where there are chips, and where the process would look for these.
+
+        Parameters
+        ----------
+        root
+            As :meth:`discover` takes it.
+        own
+            What the process has in its environment. What leaves the chips out already stays as it is.
+        """
+        if not self.present(root) or not any(_model(address) is not None for address in _pci(root)):
+            return {}
+        return {name: value for name, value in _ON_CPU.items() if _looks_for_chips(own.get(name, ""))}
+
+
+def _looks_for_chips(platforms: str) -> bool:
+    return not platforms or "tpu" in platforms.lower().split(",")
 
 
 def _pci(root: Path) -> list[Path]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from upshift.accelerators.amd import Amd
@@ -17,7 +18,8 @@ if TYPE_CHECKING:  # a run that wants no devices pays for these looks: what take
     from upshift.accelerators.base import Vendor
     from upshift.spec.hardware import Device
 
-ALL: tuple[Vendor, ...] = (Nvidia(), Amd(), Neuron(), Tpu(), Gaudi(), Intel())
+_TPU = Tpu()
+ALL: tuple[Vendor, ...] = (Nvidia(), Amd(), Neuron(), _TPU, Gaudi(), Intel())
 
 
 def vendor_named(name: str) -> Vendor:
@@ -37,9 +39,19 @@ def present() -> tuple[Vendor, ...]:
     return tuple(vendor for vendor in ALL if vendor.present(root))
 
 
-def environment(devices: Sequence[Device]) -> dict[str, str]:
-    """Environment variables with which a process sees exactly these devices, and none of any other vendor."""
+def environment(devices: Sequence[Device], own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment variables with which a process sees exactly these devices, and none of any other vendor.
+
+    Parameters
+    ----------
+    devices
+        The devices; none: it sees none.
+    own
+        What the process's task sets itself, besides what this process has.
+    """
     variables: dict[str, str] = {}
     for vendor in ALL:  # AMD after NVIDIA, whose variable it may need
         variables |= vendor.environment([device for device in devices if device.vendor == vendor.name])
+    if not devices:
+        variables |= _TPU.unsought(device_root(), {**os.environ, **(own or {})})
     return variables

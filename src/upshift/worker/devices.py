@@ -104,7 +104,7 @@ class Devices:
         own = granted is not None and granted.details.get("enforced_by") == ENFORCED
         promised = granted.gpus if granted is not None and own else None
         if promised == () or spec.request.gpu_count == 0:
-            ready(_nothing())
+            ready(_nothing(spec))
         elif promised or (own and self._others_have_some()):
             asking = _Asking(spec, ready, tell, refuse, share=share)
             asking.explain = self._loop.after(QUIET, lambda: self._explain(asking))
@@ -168,7 +168,7 @@ class Devices:
         spec = asking.spec
         try:
             if spec.granted is None or spec.granted.gpus is None:
-                grant: Grant | None = stock.rest()
+                grant: Grant | None = stock.rest(spec.environment)
             else:
                 grant = stock.take(spec, share=asking.share)
         except UpshiftError as error:
@@ -213,11 +213,11 @@ class Devices:
         asking.give_up.cancel()
 
 
-def _nothing() -> Grant:
+def _nothing(spec: TaskSpec) -> Grant:
     from upshift.accelerators.vendors import environment
     from upshift.worker.stock import Grant
 
-    return Grant(devices=(), environment=environment(()))
+    return Grant(devices=(), environment=environment((), spec.environment))
 
 
 def _span(seconds: float) -> str:

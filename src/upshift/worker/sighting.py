@@ -6,7 +6,7 @@ grant of devices.
 
 What is counted, in this process, without touching a device::
 
-    built for no devices ─────────────────────────────────────────────▶ 0
+    built for no devices, or told to use none ────────────────────────▶ 0
     built for CUDA ─▶ the driver, asked in a process of its own, ─────▶ what it shows to this environment
                       while the import goes on
     built for ROCm or XPU, and wherever that count falls short ───────▶ the framework's own word, in a
@@ -29,17 +29,22 @@ from typing import Any
 import attrs
 
 from upshift.accelerators import compatibility, frameworks
-from upshift.accelerators.evidence import Driver, DriverQuestion, gather, vendor_of, visibility
+from upshift.accelerators.evidence import (
+    PLATFORMS,
+    Driver,
+    DriverQuestion,
+    gather,
+    leaves_out_gpus,
+    vendor_of,
+    visibility,
+)
 from upshift.accelerators.explain import Finding, expected, explain, falls_short, judged
 from upshift.errors import is_user_file, location
 from upshift.spec import Device, Failure, Framework, TaskSpec
 from upshift.worker.messages import channel
-from upshift.worker.seen import Diagnosis
+from upshift.worker.seen import MAY_MISS, Diagnosis, may_miss
 from upshift.worker.step import Halted
 from upshift.worker.streams import tell
-
-MAY_MISS = "UPSHIFT_MAY_MISS"
-"""Environment variable: frameworks, with commas between, that may see fewer devices than were granted."""
 
 
 class Sighting:
@@ -56,7 +61,7 @@ class Sighting:
         self._spec = spec
         self._granted: tuple[Device, ...] = (spec.granted.gpus if spec.granted else None) or ()
         self._vendor = vendor_of(self._granted)
-        self._intended = visibility(self._vendor)
+        self._intended = visibility(self._vendor, *frameworks.NAMES)
         self._pid = os.getpid()
         self._checked: set[str] = set()
         self._content: set[str] = set()
@@ -170,6 +175,8 @@ class Sighting:
         """The framework, with the number of devices that it sees."""
         if framework.built_for is None:
             return framework
+        if leaves_out_gpus(os.environ.get(PLATFORMS.get(name, ""), "")):
+            return attrs.evolve(framework, devices=0)
         least = expected(self._granted)
         platform, _, version = framework.built_for.partition(" ")
         if platform == "cuda" and self._vendor == "nvidia":
@@ -179,7 +186,8 @@ class Sighting:
                 return attrs.evolve(framework, devices=shown)
         elif platform not in ("rocm", "xpu"):
             return framework
-        own = frameworks.ask_once(name, framework, least=least, variables=visibility(self._vendor))
+        variables = visibility(self._vendor, name)
+        own = frameworks.ask_once(name, framework, least=least, variables=variables)
         return attrs.evolve(framework, devices=own.devices, problem=own.problem)
 
     def _asked_driver(self) -> Driver:
@@ -190,22 +198,26 @@ class Sighting:
         return self._driver
 
     def _refuse(self, name: str, finding: Finding, where: str | None, direct: bool) -> None:
-        if self._may_miss(name, direct):
+        known = {"framework": name, "cause": finding.cause, "evidence": finding.evidence}
+        if self._for_another(name, direct):
             tell([f"{finding.sentence}. The step goes on."])
+            return
+        if name in may_miss(os.environ):
+            channel.send("diagnosis", Diagnosis(failure=None, **known))
+            tell([f"{finding.sentence}. The step goes on, as {MAY_MISS} says."])
             return
         failure = Failure(reason="hardware", message=finding.sentence, where=where, fix=finding.remedy)
         self.refused = failure
         # First of all the supervisor hears of it: it ends the step, whatever that does with the exception.
-        channel.send("diagnosis", Diagnosis(failure=failure, cause=finding.cause, evidence=finding.evidence))
+        channel.send("diagnosis", Diagnosis(failure=failure, **known))
         raise Halted(failure)
 
-    def _may_miss(self, name: str, direct: bool) -> bool:
-        """Whether the step may go on: the user says so, or it is for another framework to use the devices.
+    def _for_another(self, name: str, direct: bool) -> bool:
+        """Whether it is for another framework to use the devices.
 
         TensorFlow and JAX are imported by packages that compute with something else: torch.utils.tensorboard.
         """
-        allowed = {part.strip() for part in os.environ.get(MAY_MISS, "").split(",")}
-        return name in allowed or bool(self._content) or (name != "torch" and not direct)
+        return bool(self._content) or (name != "torch" and not direct)
 
 
 def _shown(driver: Driver, cuda: str) -> int | None:

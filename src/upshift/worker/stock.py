@@ -95,8 +95,13 @@ class Stock:
 
     # -- handing out ------------------------------------------------------------------------------
 
-    def rest(self) -> Grant:
+    def rest(self, own: Mapping[str, str] | None = None) -> Grant:
         """For a task that did not ask: what nobody has.
+
+        Parameters
+        ----------
+        own
+            Variables that the task sets itself.
 
         Raises
         ------
@@ -105,7 +110,7 @@ class Stock:
         """
         devices = [device for inventory in self._inventories() for device in inventory.devices]
         free = [device for device in devices if locks.free(device)]
-        return Grant(environment=environment(free)) if len(free) < len(devices) else Grant()
+        return Grant(environment=environment(free, own)) if len(free) < len(devices) else Grant()
 
     def take(self, spec: TaskSpec, *, share: bool) -> Grant | None:
         """What a task was promised; None: there is not enough at the moment.

@@ -15,11 +15,12 @@ from upshift.accelerators.intel import Intel
 from upshift.accelerators.neuron import Neuron
 from upshift.accelerators.nvidia import Nvidia
 from upshift.accelerators.tpu import Tpu
+from upshift.spec.hardware import Device
 
 VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES"),
     *("TPU_VISIBLE_CHIPS", "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "HABANA_VISIBLE_MODULES"),
-    "NEURON_LOGICAL_NC_CONFIG",
+    *("NEURON_LOGICAL_NC_CONFIG", "JAX_PLATFORMS", "PJRT_DEVICE"),
 )
 GIB = 1 << 30
 
@@ -225,7 +226,33 @@ def test_some_of_the_chips_are_arranged_and_all_of_them_are_as_they_are(root: Pa
 def test_without_chips_nobody_looks_for_them(root: Path) -> None:
     assert Tpu().environment(()) == {"TPU_VISIBLE_CHIPS": ""}
     trees.tpu(root, 4)
-    assert Tpu().environment(())["JAX_PLATFORMS"] == "cpu"
+    variables = vendors.environment(())
+    assert (variables["JAX_PLATFORMS"], variables["PJRT_DEVICE"]) == ("cpu", "CPU")
+
+
+def test_a_gpu_that_was_granted_beside_chips_is_used(root: Path) -> None:
+    trees.tpu(root, 4)
+    gpu = Device(vendor="nvidia", uuid="GPU-1", index=0)
+    assert not {"JAX_PLATFORMS", "PJRT_DEVICE"} & set(vendors.environment([gpu]))
+
+
+def test_nobody_is_kept_from_chips_that_are_not_there(root: Path) -> None:
+    trees.write(root, {"dev/vfio/12": None, "dev/vfio/vfio": None})
+    trees.pci(root, "0000:00:04.0", vendor="0x1ae0", device="0x0042")  # the network card of Google's machines
+    assert Tpu().present(root)
+    assert not {"JAX_PLATFORMS", "PJRT_DEVICE"} & set(vendors.environment(()))
+
+
+@pytest.mark.parametrize(
+    ("said", "stays"), [("cuda", True), ("cpu", True), ("", False), ("tpu,cpu", False), ("TPU", False)]
+)
+def test_what_the_user_says_stays_where_it_leaves_out_the_chips(
+    root: Path, monkeypatch: pytest.MonkeyPatch, said: str, stays: bool
+) -> None:
+    trees.tpu(root, 4)
+    assert ("JAX_PLATFORMS" in vendors.environment((), {"JAX_PLATFORMS": said})) is not stays
+    monkeypatch.setenv("PJRT_DEVICE", said)
+    assert ("PJRT_DEVICE" in vendors.environment(())) is not stays
 
 
 # -- Intel ----------------------------------------------------------------------------------------

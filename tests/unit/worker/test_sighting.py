@@ -257,6 +257,25 @@ def test_jax_without_a_plugin_is_built_for_cpus(machine: Machine) -> None:
     assert result.failure is not None and result.failure.fix == "pip install --upgrade 'jax[cuda13]'"
 
 
+@pytest.mark.parametrize("platforms", ["cpu", "tpu, cpu"])
+def test_jax_that_was_told_to_compute_without_gpus_is_not_taken_to_see_them(
+    machine: Machine, platforms: str
+) -> None:
+    fake_jax(machine.packages)
+    result = machine.run("def train():\n    import jax\n", env={"JAX_PLATFORMS": platforms})
+    assert cause(result) == "hidden"
+    assert result.failure is not None
+    assert result.failure.message == f"JAX_PLATFORMS={platforms} keeps JAX 0.8.1 from the GPU granted"
+    assert "UPSHIFT_MAY_MISS=jax" in str(result.failure.fix)
+
+
+@pytest.mark.parametrize("platforms", ["", "cuda", "gpu,cpu"])
+def test_jax_that_may_use_gpus_is_content(machine: Machine, platforms: str) -> None:
+    fake_jax(machine.packages)
+    result = machine.run("def train():\n    import jax\n", env={"JAX_PLATFORMS": platforms})
+    assert result.failure is None
+
+
 def test_jax_with_a_plugin_sees_what_the_driver_shows(machine: Machine) -> None:
     fake_jax(machine.packages)
     result = machine.run("def train():\n    import jax\n    return 'trained'\n")
