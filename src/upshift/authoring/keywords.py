@@ -25,19 +25,42 @@ def checked_keywords(owner: str) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def checked(*args: Any, **options: Any) -> Any:
-            if len(args) > taken:
+            if len(args) > taken or (args and isinstance(args[0], (int, float))):
+                said = f"Say {owner}({known[0]}={args[0]!r}). " if len(args) == 1 else ""
                 raise SettingsError(
                     f"{owner} takes its options by name, not by position",
                     where=user_location(),
-                    fix=f"Options: {', '.join(known)}.",
+                    fix=f"{said}Options: {', '.join(known)}.",
                 )
-            for name in options:
+            for name, value in options.items():
                 if name not in known:
                     raise SettingsError(
-                        f"{owner} has no option {name!r}", where=user_location(), fix=suggestion(name, known)
+                        f"{owner} has no option {name!r}",
+                        where=user_location(),
+                        fix=("settings" in known and _setting(owner, name, value)) or suggestion(name, known),
                     )
             return function(*args, **options)
 
         return cast(F, checked)
 
     return decorate
+
+
+def _setting(owner: str, name: str, value: Any) -> str | None:
+    """How to say in ``settings`` what was given beside it; None: it is nothing of settings."""
+    import attrs
+
+    from upshift.config.docker import DockerSettings
+    from upshift.config.resources import SIZES, ResourceSettings
+
+    for key, kind in (("resources", ResourceSettings), ("docker", DockerSettings)):
+        fields = [field.name for field in attrs.fields(kind) if field.init]
+        field = getattr(kind, "_elsewhere", {}).get(name, name)
+        if field not in (key, *fields):
+            continue
+        # A bare number is bytes in the one place, and MB in the other.
+        amount = field in SIZES and not isinstance(value, str)
+        inner = "…" if field == key else f"{field}={('16GB' if amount else value)!r}"
+        above = f", or put @resources({inner}) above it" if key == "resources" and owner == "@step" else ""
+        return f'Say {owner}(settings={{"{key}": {kind.__name__}({inner})}}){above}.'
+    return None

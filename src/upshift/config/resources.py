@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from upshift.config.wanted import Wanted
 
 VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
+SIZES = ("memory", "gpu_memory", "disk", "shared_memory")
+"""The fields that are amounts of bytes."""
 LEAST_GPU_MEMORY = 10**9
 _LEAST_MEMORY = 10**6
 """Bytes. No step needs less, and a smaller number without a unit was meant in another unit."""

@@ -18,6 +18,7 @@ from upshift import (
     ResourceSettings,
     Retry,
     SettingsError,
+    gpu_profile,
     pipeline,
     resources,
     retry,
@@ -215,6 +216,22 @@ def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
         (lambda: pipeline(tag="x"), ["@pipeline has no option 'tag'", "Did you mean 'tags'?"]),
         (lambda: resources(gpus=1), ["@resources has no option 'gpus'", "Did you mean 'gpu'?"]),
         (lambda: resources(4), ["@resources takes its options by name", "cpu, gpu"]),
+        (lambda: retry(3), ["@retry takes its options by name", "Say @retry(times=3)."]),
+        (lambda: gpu_profile(1), ["@gpu_profile takes its options by name", "Say @gpu_profile(interval=1)."]),
+        (lambda: timeout(60), ["@timeout takes its options by name", "Say @timeout(seconds=60)."]),
+        (
+            lambda: step(gpu_count=1),
+            [
+                'Say @step(settings={"resources": ResourceSettings(gpu_count=1)}), '
+                "or put @resources(gpu_count=1) above it."
+            ],
+        ),
+        (lambda: step(accelerator="H100"), ["ResourceSettings(accelerator='H100')"]),
+        (lambda: step(resources=8), ['Say @step(settings={"resources": ResourceSettings(…)}), or put']),
+        (lambda: step(docker=None), ['Say @step(settings={"docker": DockerSettings(…)}).']),
+        (lambda: step(gpus=2), ["or put @resources(gpu_count=2) above it."]),
+        (lambda: step(memory=4), ["or put @resources(memory='16GB') above it."]),
+        (lambda: add.with_options(gpu_count=4), ['Say with_options(settings={"resources": Resource']),
         (lambda: resources(cpu=1, cpu_count=2), ["cpu and cpu_count are the same thing"]),
         (
             lambda: resources(memory="16GBB"),
