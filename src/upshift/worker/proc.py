@@ -26,12 +26,23 @@ class Stat(NamedTuple):
         Whether it has not ended; else it is still there to be waited for.
     own, inherited
         What it used, and what children did that it waited for.
+    parent
+        The id of its parent.
+    image
+        Where its stack begins, which is drawn by lot when a program is executed, and is the same in what is
+        only forked; 0: not known.
     """
 
     process: tuple[int, int]
     alive: bool
     own: int
     inherited: int
+    parent: int = 0
+    image: int = 0
+
+    def forked_from(self, parent: Stat) -> bool:
+        """Whether it is a child that has executed no program since."""
+        return self.parent == parent.process[0] and self.image == parent.image != 0
 
 
 class Consumed(NamedTuple):
@@ -125,13 +136,14 @@ def tree(pid: int) -> list[int]:
 
 
 def stat(pid: int) -> Stat | None:
-    """CPU time of a process; None: it is gone."""
+    """CPU time of a process, and where it comes from; None: it is gone."""
     text = read(f"/proc/{pid}/stat")
     if not text:
         return None
     fields = text.rpartition(")")[2].split()  # from the third on: proc(5)
     utime, stime, cutime, cstime = map(int, fields[11:15])
-    return Stat((pid, int(fields[19])), fields[0] not in "ZX", utime + stime, cutime + cstime)
+    alive, parent, image = fields[0] not in "ZX", int(fields[1]), int(fields[25])
+    return Stat((pid, int(fields[19])), alive, utime + stime, cutime + cstime, parent, image)
 
 
 def disk(pid: int) -> tuple[int, int] | None:
@@ -155,7 +167,7 @@ def unreclaimable(pid: int) -> int:
 def proportional(pids: Iterable[int]) -> int:
     """Like :func:`unreclaimable` of all of them, but memory that they share counts once.
 
-    Walks every mapping, so it takes milliseconds for a large process.
+    Walks every page: 30 ms for each GiB of each process.
     """
     total = 0
     for pid in pids:

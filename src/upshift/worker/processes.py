@@ -10,6 +10,8 @@ from upshift.worker import proc
 
 SHARE = 0.0025
 """Share of one CPU that all samplers of a supervisor may spend on finding out which memory is shared."""
+LARGEST = 2 << 30
+"""Bytes of all processes of a step of which the kernel is asked what they share."""
 _LOOKS = 3
 """Times that processes are looked at anew because one of them ended meanwhile."""
 
@@ -27,7 +29,8 @@ class Load(NamedTuple):
     consumed
         So far, by processes that have ended as well.
     memory
-        Bytes of anonymous and shared memory; what processes share counts once, as far as is known.
+        Bytes of anonymous and shared memory; what processes share counts once, as far as is known
+        (:class:`SharedMemory`).
     disks_known
         Whether the kernel tells what is read and written.
     """
@@ -62,32 +65,61 @@ class Odometer:
 
 
 class SharedMemory:
-    """Tells how much of the memory of several processes they share.
+    """Tells how much memory several processes have together, where they share some.
 
-    The kernel walks every page to tell, milliseconds for each gigabyte, so it is asked so often only
-    that it costs a small share of a CPU; meanwhile the last answer is believed. One of these is for
-    all steps of a supervisor.
+    The kernel walks every page to tell, 30 ms for each GiB of each process, in which a supervisor does
+    nothing else. So it is asked so often only that it costs a small share of a CPU, and never about more
+    than :data:`LARGEST`. What it has not been asked about is taken for granted: a process that was forked,
+    and has executed no program, shares what it has when it is first seen, as far as its parent has as
+    much; any other process shares nothing; and what a process gets later is its own. So the figure is too
+    low by what forked processes overwrite, until the kernel can be asked. One of these is for all steps
+    of a supervisor.
     """
 
     def __init__(self) -> None:
         self._due = 0.0
-        self._parts: dict[int, float] = {}
+        self._elsewhere: dict[int, dict[Process, int]] = {}
 
-    def together(self, root: int, pids: Sequence[int], each: Sequence[int]) -> int:
-        """Bytes that the processes below ``root`` have together; ``each`` has so many."""
-        total = sum(each)
-        if len(pids) < 2 or not total:
+    def together(self, root: int, stats: Mapping[int, proc.Stat], each: Mapping[int, int]) -> int:
+        """Bytes that the processes below ``root`` have together.
+
+        Parameters
+        ----------
+        root
+            The first of them.
+        stats
+            All of them by id, parents first.
+        each
+            Bytes of each, by id.
+        """
+        total = sum(each.values())
+        if len(each) < 2 or not total:
             return total
+        known = self._elsewhere.get(root, {})
+        now = self._elsewhere[root] = {
+            stat.process: known[stat.process] if stat.process in known else _inherited(stat, stats, each)
+            for stat in stats.values()
+        }
         began = time.monotonic()
-        if began >= self._due:
-            self._parts[root] = min(1.0, proc.proportional(pids) / total)
+        if began >= self._due and total <= LARGEST:
+            for pid, stat in stats.items():
+                now[stat.process] = each[pid] - proc.proportional([pid])
             ended = time.monotonic()
             self._due = ended + (ended - began) / SHARE
-        return max(*each, round(total * self._parts.get(root, 1.0)))
+        own = sum(max(0, each[pid] - now[stat.process]) for pid, stat in stats.items())
+        return max(own, *each.values())
 
     def forget(self, root: int) -> None:
         """The process has ended."""
-        self._parts.pop(root, None)
+        self._elsewhere.pop(root, None)
+
+
+def _inherited(stat: proc.Stat, stats: Mapping[int, proc.Stat], each: Mapping[int, int]) -> int:
+    """Bytes that a process has in common with its parent, as far as can be told without asking."""
+    parent = stats.get(stat.parent)
+    if parent is None or not stat.forked_from(parent):
+        return 0
+    return min(each[stat.process[0]], each[stat.parent])
 
 
 class Processes:
@@ -115,7 +147,7 @@ class Processes:
             return None
         self._cpu.advance({stat.process: (stat.own, stat.inherited) for stat in stats.values()})
         self._look_at_disks(stats)
-        memory = self._shared.together(self._pid, pids, [proc.unreclaimable(pid) for pid in pids])
+        memory = self._shared.together(self._pid, stats, {pid: proc.unreclaimable(pid) for pid in stats})
         consumed = proc.Consumed(self._cpu.total / proc.TICKS, self._read.total, self._written.total)
         return Load(pids, consumed, memory, self._counts_disks)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from upshift.worker import proc
+from upshift.worker import proc, processes
 from upshift.worker.network import Network
 from upshift.worker.processes import Odometer, Processes, SharedMemory
 
@@ -79,6 +79,50 @@ def test_memory_that_processes_share_counts_once(child) -> None:  # type: ignore
     assert load is not None and max(each) <= load.memory < sum(each) / 2
 
 
+@pytest.mark.parametrize("forked", [True, False], ids=["forked", "another program"])
+def test_nobody_waits_for_the_kernel_to_walk_the_pages_of_large_steps(  # type: ignore[no-untyped-def]
+    child, monkeypatch: pytest.MonkeyPatch, forked: bool
+) -> None:
+    def work(ready: Callable[[], None]) -> None:
+        filled = bytearray(os.urandom(1024)) * 60_000
+        told, tell = os.pipe()
+        for _ in range(3):
+            if os.fork() == 0:
+                if not forked:
+                    program = (
+                        f"x = b'x' * 60_000_000; import os, signal; os.write({tell}, b'.'); signal.pause()"
+                    )
+                    os.set_inheritable(tell, True)
+                    os.execv(sys.executable, [sys.executable, "-c", program])
+                os.write(tell, b".")
+                signal.pause()
+        for _ in range(3):
+            assert os.read(told, 1) == b"."
+        assert filled
+        ready()
+
+    monkeypatch.setattr(processes, "LARGEST", 200_000_000)
+    monkeypatch.setattr(proc, "proportional", lambda pids: pytest.fail("it was asked"))
+    pid = child(work)
+    each = [proc.unreclaimable(one) for one in proc.tree(pid)]
+    load = Processes(pid, SharedMemory()).look()
+    assert len(each) == 4 and sum(each) > 240_000_000
+    assert load is not None and load.memory == pytest.approx(max(each) if forked else sum(each), rel=0.02)
+
+
+def test_what_forked_processes_get_later_is_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LARGEST", 0)
+    shared = SharedMemory()
+    stats = {
+        1: proc.Stat((1, 5), True, 0, 0, parent=0, image=77),
+        2: proc.Stat((2, 6), True, 0, 0, parent=1, image=77),
+        3: proc.Stat((3, 7), True, 0, 0, parent=1, image=88),
+    }
+    assert shared.together(1, stats, {1: 1000, 2: 900, 3: 50}) == 1050
+    assert shared.together(1, stats, {1: 1000, 2: 1400, 3: 80}) == 1580
+    assert shared.together(1, {1: stats[1], 2: stats[2]}, {1: 100, 2: 1000}) == 1000, "not less than one has"
+
+
 def test_what_is_written_to_disk_is_counted(child, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     def work(ready: Callable[[], None]) -> None:
         with open(tmp_path / "file", "wb") as file:
@@ -94,11 +138,11 @@ def test_what_is_written_to_disk_is_counted(child, tmp_path: Path) -> None:  # t
 
 def test_a_process_that_has_ended_uses_nothing(child) -> None:  # type: ignore[no-untyped-def]
     pid = child(lambda ready: ready())
-    processes = Processes(pid, SharedMemory())
-    assert processes.look() is not None
+    watched = Processes(pid, SharedMemory())
+    assert watched.look() is not None
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert processes.look() is None
+    assert watched.look() is None
 
 
 PARENT, CHILD, OTHER = (1, 100), (2, 200), (2, 999)
