@@ -6,11 +6,16 @@ however it ended. A device that is cut into slices has a lock that its slices sh
 handed out as a whole or in slices.
 
 The folder is below ``/tmp``, where every user may write and what a logged-out user has left stays
-(``/dev/shm`` is emptied then, see ``RemoveIPC`` in ``logind.conf(5)``). Nothing is ever written to the
-files, and none is opened with ``O_CREAT`` where it exists: the kernel refuses that for files of others
-(``fs.protected_regular``). Who may open a lock may also hold it for no reason: the users of a machine
-trust each other that far. Engines in containers that share a device but no ``/tmp`` do not see each
-other's locks, unless :data:`upshift.accelerators.root.LOCKS` names a folder that they share.
+(``/dev/shm`` is emptied then, see ``RemoveIPC`` in ``logind.conf(5)``). What is old there is removed, and
+whoever then makes the lock anew has the device as well. So who holds a device shares a lock on the folder
+itself: ``systemd-tmpfiles`` leaves a locked folder alone, with all that is in it (``tmpfiles.d(5)``). Other
+cleaners heed no lock (``tmpreaper``, ``tmpwatch``, ``rm``). They have to be kept from the folder, or the
+folder from ``/tmp``, by :data:`upshift.accelerators.root.LOCKS`.
+
+Nothing is ever written to the files, and none is opened with ``O_CREAT`` where it exists: the kernel
+refuses that for files of others (``fs.protected_regular``). Who may open a lock may also hold it for no
+reason: the users of a machine trust each other that far. Engines in containers that share a device but no
+``/tmp`` do not see each other's locks, unless that variable names a folder that they share.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import os
 import re
 import stat
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from upshift.accelerators.root import LOCKS, lock_folder
@@ -32,6 +37,8 @@ HELD = "UPSHIFT_DEVICES_HELD"
 """Environment variable of what a step starts: the names of the locks that it holds. What a run that is
 started there hands out of these devices has locks of its own, below them."""
 _BELOW = ".1"
+_SLICE = "+"
+"""Between the names of a device and of its slice; in no name of either."""
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _ACCESS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -83,14 +90,21 @@ def hold(devices: Sequence[Device]) -> Hold | None:
     """
     taken: list[int] = []
     try:
+        folder = _lock_folder()
+        if folder is None:  # it is being cleaned
+            return None
+        taken.append(folder)
         # In an order that is the same everywhere: of two that want the same two devices one gets both.
         for device in sorted(devices, key=key):
             for name, how in _locks(device):
-                descriptor = _lock(name, how)
+                descriptor = _lock(lock_folder() / name, how, _open)
                 if descriptor is None:
                     _close(taken)
                     return None
                 taken.append(descriptor)
+        if not _is_current(folder, lock_folder()):  # another one is in its place since
+            _close(taken)
+            return None
     except BaseException:
         _close(taken)
         raise
@@ -105,30 +119,25 @@ def free(device: Device) -> bool:
     BackendError
         The folder of locks cannot be used.
     """
-    taken = hold((device,))
-    if taken is not None:
-        taken.give_back()
-    return taken is not None
+    names = [name for name, _ in _locks(device)]
+    slices = f"{names[-1]}{_SLICE}"
+    names += [name for name in _made() if name.startswith(slices)]
+    return not any(map(_is_taken, names))
 
 
 def any_held() -> bool:
     """Whether anybody has any device; it takes no knowledge of what devices there are."""
-    try:
-        names = os.listdir(lock_folder())
-    except OSError:  # nobody has ever had one
-        return False
-    for name in names:
+    for name in _made():
         with contextlib.suppress(BackendError):  # what is no lock, nobody has
-            descriptor = _lock(name, fcntl.LOCK_SH)
-            if descriptor is None:
+            if _is_taken(name):
                 return True
-            os.close(descriptor)
     return False
 
 
 def key(device: Device) -> str:
     """What identifies the device on this machine, fit for the name of a file."""
-    return _plain(device.uuid or f"{device.vendor or 'device'}-{device.index}")
+    own = _plain(device.uuid or f"{device.vendor or 'device'}-{device.index}")
+    return own if device.parent is None else f"{_plain(device.parent)}{_SLICE}{own}"
 
 
 def name_of(device: Device) -> str:
@@ -154,14 +163,48 @@ def _plain(text: str) -> str:
     return _ODD.sub("_", text).lstrip(".") or "_"
 
 
-def _lock(name: str, how: int) -> int | None:
-    """A descriptor of the lock of this name, which it holds now; None: it is taken."""
+def _made() -> list[str]:
+    """The names of all locks that anybody has ever had."""
+    try:
+        return [name for name in os.listdir(lock_folder()) if not name.startswith(".")]  # drafts
+    except OSError:  # there are none
+        return []
+
+
+def _is_taken(name: str) -> bool:
+    """Whether somebody has the lock of this name. Looks share it: they do not take it from each other.
+
+    Those who share it to keep a device as a whole from others hold another lock alone, their slice's.
+    """
+    path = lock_folder() / name
+    try:
+        descriptor = _open_file(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _unusable(str(path), error) from None
+    return False
+
+
+def _lock_folder() -> int | None:
+    """A descriptor that keeps cleaners from the folder; None: one is at work."""
+    return _lock(lock_folder(), fcntl.LOCK_SH, _open_folder)
+
+
+def _lock(path: Path, how: int, opened: Callable[[Path], int]) -> int | None:
+    """A descriptor of the lock at this place, which it holds now; None: it is taken."""
     while True:
         try:
-            descriptor = _open(name)
+            descriptor = opened(path)
             try:
                 fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-                if _is_current(descriptor, name):
+                if _is_current(descriptor, path):
                     return descriptor
             except BlockingIOError:
                 os.close(descriptor)
@@ -170,32 +213,46 @@ def _lock(name: str, how: int) -> int | None:
                 os.close(descriptor)
                 raise
         except OSError as error:
-            raise _unusable(str(lock_folder() / name), error) from None
+            raise _unusable(str(path), error) from None
         os.close(descriptor)  # somebody cleaned up, between our open and our lock
 
 
-def _open(name: str) -> int:
-    path = lock_folder() / name
+def _open(path: Path) -> int:
     while True:
         with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(path, _ACCESS)
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return descriptor
-            os.close(descriptor)
-            raise OSError(0, "it is not a plain file")
+            return _open_file(path)
         _make_folder(path.parent)
         _make_file(path)
 
 
-# Both get their mode, which the umask must not narrow, before others can see them.
+def _open_file(path: Path) -> int:
+    descriptor = os.open(path, _ACCESS)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(0, "it is not a plain file")
+
+
+def _open_folder(path: Path) -> int:
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        _make_folder(path)
+
+
+# Both get their mode, which the umask must not narrow, before others can see them. What they are called
+# until then is by chance: containers that share the folder have processes of the same number.
 
 
 def _make_folder(path: Path) -> None:
     if path.exists():
         return
-    draft = path.with_name(f".{path.name}-{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft.mkdir(mode=0o700)
+    while True:
+        draft = _draft(path)
+        with contextlib.suppress(FileExistsError):
+            draft.mkdir(mode=0o700)
+            break
     try:
         draft.chmod(0o1777)  # everybody may make locks, and nobody remove those of others
         draft.rename(path)
@@ -206,8 +263,11 @@ def _make_folder(path: Path) -> None:
 
 
 def _make_file(path: Path) -> None:
-    draft = path.with_name(f".{path.name}-{os.getpid()}")
-    descriptor = os.open(draft, _ACCESS | os.O_CREAT | os.O_EXCL, 0o600)
+    while True:
+        draft = _draft(path)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(draft, _ACCESS | os.O_CREAT | os.O_EXCL, 0o600)
+            break
     try:
         os.fchmod(descriptor, 0o644)  # it takes no right to write to lock a file
         with contextlib.suppress(FileExistsError):
@@ -217,9 +277,13 @@ def _make_file(path: Path) -> None:
         draft.unlink()
 
 
-def _is_current(descriptor: int, name: str) -> bool:
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}")
+
+
+def _is_current(descriptor: int, path: Path) -> bool:
     try:
-        found = os.stat(lock_folder() / name, follow_symlinks=False)
+        found = os.stat(path)
     except FileNotFoundError:
         return False
     mine = os.fstat(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "locks"
 
 
+def make(device: Device) -> None:
+    """Its lock is there, and nobody has it."""
+    held = locks.hold([device])
+    assert held is not None
+    held.give_back()
+
+
 def test_a_device_is_held_by_one_at_a_time() -> None:
     held = locks.hold([ONE])
     assert held is not None
@@ -47,14 +56,97 @@ def test_a_device_and_its_slices_exclude_each_other() -> None:
     assert None not in slices
     assert locks.hold([SLICE]) is None
     assert locks.hold([ONE]) is None
+    assert not locks.free(ONE)
+    assert not locks.free(SLICE)
     for held in slices:
         assert held is not None
         held.give_back()
     whole = locks.hold([ONE])
     assert whole is not None
     assert locks.hold([SLICE]) is None
+    assert not locks.free(SLICE)
     whole.give_back()
     assert locks.free(SLICE)
+    assert locks.free(ONE)
+
+
+@pytest.mark.parametrize("device", [ONE, SLICE], ids=["whole", "slice"])
+def test_looking_at_a_device_does_not_take_it_from_others_who_look(device: Device) -> None:
+    make(device)
+    looks = [os.open(file, os.O_RDONLY) for file in locks.files(device)]
+    for look in looks:
+        fcntl.flock(look, fcntl.LOCK_SH)  # as another engine does, at this moment
+    assert locks.free(device)
+    for look in looks:
+        os.close(look)
+
+
+def test_who_looks_leaves_nothing_behind(folder: Path) -> None:
+    assert locks.free(ONE)
+    assert not folder.exists()
+    make(ONE)
+    (folder / ".GPU-2-7").touch()  # another process is about to make a lock
+    vanishing = os.listdir(folder)
+    (folder / ".GPU-2-7").unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "listdir", lambda path: [*vanishing, "GPU-3"])
+        assert not locks.any_held()
+    assert os.listdir(folder) == ["GPU-1"]
+
+
+def test_what_cleans_up_old_files_stays_away_from_devices_that_are_held(folder: Path) -> None:
+    held = locks.hold([ONE])
+    assert held is not None
+    cleaner = os.open(folder, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):  # what systemd-tmpfiles asks, before it looks into a folder
+        fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    held.give_back()
+    fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert locks.hold([ONE]) is None  # it is at work
+    assert locks.free(ONE)
+    os.close(cleaner)
+    make(ONE)
+
+
+def test_a_step_keeps_cleaners_away_when_its_supervisor_was_killed(folder: Path) -> None:
+    held = locks.hold([ONE])
+    assert held is not None
+    kept = [os.dup(descriptor) for descriptor in held.descriptors]
+    held.give_back()
+    cleaner = os.open(folder, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for descriptor in (*kept, cleaner):
+        os.close(descriptor)
+
+
+def test_a_folder_that_is_replaced_meanwhile_is_not_the_one_that_keeps_cleaners_away(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(ONE)
+    opened = os.open
+
+    def replaced(path: Any, *rest: Any) -> int:
+        if path == folder / "GPU-1" and not (folder.parent / "old").exists():
+            folder.rename(folder.parent / "old")
+        return opened(path, *rest)
+
+    monkeypatch.setattr(os, "open", replaced)
+    assert locks.hold([ONE]) is None
+    make(ONE)
+
+
+def test_two_containers_with_processes_of_the_same_number_make_the_same_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter([b"1111", b"2222", b"3333"])
+    monkeypatch.setattr(os, "urandom", lambda size: next(numbers))
+    folder.with_name(f".locks-{os.getpid()}-{b'1111'.hex()}").mkdir()  # the other one is about to make it
+    make(TWO)
+    for name in (f".GPU-1-{os.getpid()}", f".GPU-1-{os.getpid()}-{b'4444'.hex()}"):
+        (folder / name).touch()
+    numbers = iter([b"4444", b"5555"])
+    make(ONE)
 
 
 def test_it_is_known_which_process_took_a_device() -> None:
@@ -175,7 +267,7 @@ def test_a_child_that_is_forked_for_another_purpose_does_not_keep_a_device() -> 
 def test_everybody_may_make_locks_and_nobody_remove_those_of_others(folder: Path) -> None:
     before = os.umask(0o077)
     try:
-        assert locks.free(ONE)
+        make(ONE)
     finally:
         os.umask(before)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
@@ -183,7 +275,7 @@ def test_everybody_may_make_locks_and_nobody_remove_those_of_others(folder: Path
 
 
 def test_another_user_takes_a_lock_that_this_one_has_made(folder: Path) -> None:
-    assert locks.free(ONE)
+    make(ONE)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -230,7 +322,7 @@ def test_a_file_in_the_place_of_the_folder_is_told(folder: Path) -> None:
 
 
 def test_a_lock_that_was_removed_is_made_again(folder: Path) -> None:
-    assert locks.free(ONE)
+    make(ONE)
     (folder / "GPU-1").unlink()
     held = locks.hold([ONE])
     assert held is not None
@@ -241,8 +333,8 @@ def test_a_lock_that_was_removed_is_made_again(folder: Path) -> None:
 def test_names_of_devices_are_safe_for_files(folder: Path) -> None:
     odd = Device(vendor="nvidia", uuid="../MIG-GPU-1/7/0", index=0)
     nameless = Device(vendor="neuron", index=3)
-    assert locks.free(odd)
-    assert locks.free(nameless)
+    make(odd)
+    make(nameless)
     assert sorted(file.name for file in folder.iterdir()) == ["_MIG-GPU-1_7_0", "neuron-3"]
 
 

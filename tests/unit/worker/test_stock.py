@@ -153,6 +153,14 @@ def test_who_did_not_ask_sees_what_nobody_has(stock: Callable[..., Stock]) -> No
     held.give_back()
 
 
+def test_who_did_not_ask_keeps_what_somebody_had_for_an_instant(
+    stock: Callable[..., Stock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some, looks = stock(), iter([False, True, True, True])
+    monkeypatch.setattr(locks, "free", lambda device: next(looks))
+    assert some.rest().environment == {}
+
+
 def test_fewer_devices_than_were_promised_are_waited_for(stock: Callable[..., Stock]) -> None:
     some = stock()
     four = attrs.evolve(spec(3), request=ResourceSettings(gpu_count=4), granted=Hardware(gpus=(GPUS[0],) * 4))
