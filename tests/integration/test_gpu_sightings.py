@@ -92,3 +92,24 @@ def test_what_the_step_hides_is_named(project: Project, gpus: dict[str, str]) ->
         "CUDA_VISIBLE_DEVICES=0 hides devices (the step started with CUDA_VISIBLE_DEVICES=GPU-"
         in outcome.text
     )
+
+
+def test_a_result_of_the_cpu_is_reused_only_where_the_gpu_may_be_missed(
+    project: Project, gpus: dict[str, str]
+) -> None:
+    fake_torch(project.folder / "site-packages", cuda=None)
+    project.write(TRAIN.format(top="", body="    import torch"))
+    allowed = {**gpus, "UPSHIFT_MAY_MISS": "torch"}
+    project.upshift("run", "pipeline.py", env=allowed)
+    first = project.show()["id"]
+    assert "it was made without its GPU" in project.upshift("show", "latest", env={"COLUMNS": "45"}).out
+    again = project.upshift("run", "pipeline.py", env=allowed)
+    assert "train: reused" in again.text
+    assert project.tasks("train")[0]["cache_reason"].endswith(f"run {first}, made without its GPU")
+    assert "train failed (hardware)" in project.upshift("run", "pipeline.py", env=gpus, expect=1).text
+    strict = project.upshift("run", "pipeline.py", "--strict", env=allowed)
+    assert "train: reused" not in strict.text
+    assert (
+        "was made without its GPU"
+        in project.upshift("plan", "pipeline.py", env={**gpus, "COLUMNS": "200"}).text
+    )

@@ -12,7 +12,7 @@ from upshift.engine.attempts import Attempt, Verdict, judge
 from upshift.engine.follow import LogReader
 from upshift.engine.keys import same_work
 from upshift.engine.places import Place
-from upshift.engine.reuse import intact
+from upshift.engine.reuse import intact, shortcoming
 from upshift.engine.schedule import Need
 from upshift.engine.tasks import COMPLETED, PENDING, RUNNING
 from upshift.errors import ConfigError
@@ -152,7 +152,9 @@ class Leftovers:
     def _usable(self, result: TaskResult | None, key: str | None, *, strict: bool) -> TaskResult | None:
         if result is None or result.status != COMPLETED or not same_work(result.key, key):
             return None
-        if result.edited or (strict and result.degraded) or not intact(result.outputs, self._store):
+        if result.edited or shortcoming(result, self._store, strict=strict) is not None:
+            return None
+        if not intact(result.outputs, self._store):
             return None
         return result
 

@@ -83,8 +83,8 @@ class Reuse:
             result = self._store.claim_result(found, attempt)
             if result is None or result.status != COMPLETED:
                 why = why or f"the result of run {found.run} is missing or damaged"
-            elif strict and result.degraded:
-                why = why or f"the result of run {found.run} was made with less than the step asks for"
+            elif (less := shortcoming(result, self._store, strict=strict)) is not None:
+                why = why or f"the result of run {found.run} was made {less}"
             elif expires is not None and result.ended + expires <= now:
                 why = why or f"the result of run {found.run} has expired"
             elif result.edited:
@@ -93,7 +93,8 @@ class Reuse:
             elif not intact(result.outputs, self._store):
                 why = why or f"the result of run {found.run} is missing or damaged"
             else:
-                return Hit(result, f"same code, inputs and environment as run {found.run}")
+                less = ", made without its GPU" if _missed(result) else ""
+                return Hit(result, f"same code, inputs and environment as run {found.run}{less}")
         return why
 
     def why(self, task: Task, inputs: Mapping[str, Value]) -> str:
@@ -106,6 +107,36 @@ class Reuse:
     def changed(self, state: NodeState) -> str | None:
         """What is different about a node since its newest earlier result, inputs apart; None: nothing is."""
         return self._history.changed(state)
+
+
+def shortcoming(result: TaskResult, store: Store, *, strict: bool) -> str | None:
+    """With what less than it should have a result was made, too little to be used; None: it may be.
+
+    Parameters
+    ----------
+    result, store
+        The result, and where it lies.
+    strict
+        Whether no degraded result will do.
+    """
+    missed = _missed(result)
+    if missed and not strict:
+        from upshift.worker.seen import may_miss  # rare
+
+        try:  # whose variables are those of whoever has the same key
+            own = store.read_spec(store.spec_path(result.task, result.attempt)).environment
+        except StoreError:
+            own = {}
+        if missed <= may_miss(os.environ) | may_miss(own):
+            return None
+    if missed:
+        return "without its GPU"
+    return "with less than the step asks for" if strict and result.degraded else None
+
+
+def _missed(result: TaskResult) -> set[str]:
+    """Frameworks that did not see what was granted, and went on because the user said so."""
+    return set(result.seen.details.get("missed_by", ())) if result.seen is not None else set()
 
 
 def intact(outputs: Mapping[str, Artifact], store: Store) -> bool:

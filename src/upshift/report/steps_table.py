@@ -100,11 +100,12 @@ def _block(step: Step, name: str, status: str, tasks: Sequence[Task]) -> Block:
         for attempt in attempts
         if attempt.started is not None and attempt.ended is not None
     ]
+    remarks = (_shares(tasks), _tries(tasks), _why(tasks), _missing(attempts), _why_not(step, tasks))
     return Block(
         name=name,
         status="reused" if reused and status == "completed" else status,
         time=span(seconds) if seconds else "",
-        remark="; ".join(filter(None, (_shares(tasks), _tries(tasks), _why(tasks), _why_not(step, tasks)))),
+        remark="; ".join(filter(None, remarks)),
         records=side_by_side([_records(attempt) for attempt in attempts]),
     )
 
@@ -136,6 +137,13 @@ def _why(tasks: Sequence[Task]) -> str:
         return reason
     told = f"{number:,} of {len(tasks):,}: {reason}"
     return told + (f"; {count(len(others), 'other reason')} (--tasks)" if others else "")
+
+
+def _missing(attempts: Sequence[Attempt]) -> str:
+    """That a framework did not see the GPUs granted, and the step went on because the user said so."""
+    if not any(a.status == "completed" and a.seen and a.seen.details.get("missed_by") for a in attempts):
+        return ""
+    return "it was made without its GPU" if len(attempts) == 1 else "made without the GPUs granted"
 
 
 def _why_not(step: Step, tasks: Sequence[Task]) -> str:

@@ -138,6 +138,8 @@ class TaskSpec:
         The step's ``def``, as ``file:line``, for failures that name no line themselves.
     key
         What the result may be found under again; None: it is not reused.
+    strict
+        Whether it gets all that it was granted, or does not run.
     degraded
         Whether the grant is less than the request, or an input was made under such a grant.
     """
@@ -167,6 +169,7 @@ class TaskSpec:
     cwd: str | None = None
     location: str | None = None
     key: str | None = None
+    strict: bool = False
     degraded: bool = False
     version: int = VERSION
 
@@ -230,8 +233,10 @@ class TaskResult:
         What it has logged, by name; points are in the store: :mod:`upshift.store.metrics`.
     cards
         What it has to show, in order.
-    key, degraded
+    key
         As in the spec.
+    degraded
+        As in the spec; or the step went on without devices that it was granted, as the user said it might.
     edited
         Source files of the code that were changed before it ended: it is not known which version it is
         the result of, and nobody reuses it.

@@ -301,7 +301,7 @@ class Attempt:
         self._sights.framework(content)
 
     def _told_diagnosis(self, content: Mapping[str, Any]) -> None:
-        """The step must not go on. Its process knows, and is killed if it goes on regardless."""
+        """A framework misses devices. If the step must not go on, it is killed if it does."""
         failure = self._sights.diagnosis(content)
         if failure is not None:
             self._stopping = self._stopping or _Stop("failed", failure)
@@ -414,7 +414,7 @@ class Attempt:
             metrics=self._ledger.close(),
             cards=tuple(self._ledger.cards),
             key=spec.key,
-            degraded=spec.degraded,
+            degraded=spec.degraded or self._sights.degraded,
         )
 
     def _granted(self) -> Hardware | None:

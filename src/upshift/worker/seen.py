@@ -15,25 +15,36 @@ if TYPE_CHECKING:
     from upshift.worker.accelerators import Accelerators
 
 
+MAY_MISS = "UPSHIFT_MAY_MISS"
+"""Environment variable: frameworks, with commas between, that may see fewer devices than were granted."""
+
 _NONSENSE = (TypeError, ValueError, KeyError, AttributeError)
 """What reading a message raises that a step has written itself: it may write to any descriptor."""
 
 
 @attrs.frozen(kw_only=True)
 class Diagnosis:
-    """The last word of a step's process on why it must not go on, and what was found out.
+    """What a step's process says of a framework that sees less than was granted, and what was found out.
 
     Parameters
     ----------
     failure
-        What the attempt ends with.
+        What the attempt ends with; None: the step goes on, because the user says so.
+    framework
+        Its name.
     cause, evidence
         As in :class:`upshift.accelerators.explain.Finding`.
     """
 
-    failure: Failure
+    failure: Failure | None
+    framework: str
     cause: str
     evidence: tuple[str, ...] = ()
+
+
+def may_miss(environment: Mapping[str, str]) -> set[str]:
+    """The frameworks that may see fewer devices, by the variables of an environment."""
+    return {part.strip() for part in environment.get(MAY_MISS, "").split(",")} - {""}
 
 
 class Sights:
@@ -52,6 +63,7 @@ class Sights:
         self._inventories: tuple[Inventory, ...] = ()
         self._frameworks: list[Framework] = []
         self._diagnosis: Diagnosis | None = None
+        self._missed: list[str] = []
         if self._granted:
             watched = accelerators()
 
@@ -66,11 +78,20 @@ class Sights:
             self._frameworks.append(decode(Framework, content))
 
     def diagnosis(self, content: Mapping[str, Any]) -> Failure | None:
-        """The step must not go on; None: that is no :class:`Diagnosis`."""
+        """Why the step must not go on; None: it may, or that is no :class:`Diagnosis`."""
         with contextlib.suppress(*_NONSENSE):
-            self._diagnosis = decode(Diagnosis, content)
-            return self._diagnosis.failure
+            found = decode(Diagnosis, content)
+            if found.failure is None:
+                self._missed.append(found.framework)
+            else:
+                self._diagnosis = found
+            return found.failure
         return None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether the step goes on though it does not see what it was granted."""
+        return bool(self._missed)
 
     def record(self, *, cpu_count: int, memory: int, details: Mapping[str, Any]) -> Hardware:
         """The record.
@@ -87,6 +108,8 @@ class Sights:
             known["frameworks"] = [encode(framework) for framework in self._frameworks]
         if self._diagnosis is not None:
             known["diagnosis"] = {"cause": self._diagnosis.cause, "evidence": list(self._diagnosis.evidence)}
+        if self._missed:
+            known["missed_by"] = list(self._missed)
         vendors = {device.vendor for device in self._granted}
         asked = [inventory for inventory in self._inventories if inventory.vendor in vendors]
         for name in ("driver", "runtime"):

@@ -198,18 +198,18 @@ class Sighting:
         return self._driver
 
     def _refuse(self, name: str, finding: Finding, where: str | None, direct: bool) -> None:
-        known = {"framework": name, "cause": finding.cause, "evidence": finding.evidence}
+        found = Diagnosis(failure=None, framework=name, cause=finding.cause, evidence=finding.evidence)
         if self._for_another(name, direct):
             tell([f"{finding.sentence}. The step goes on."])
             return
         if name in may_miss(os.environ):
-            channel.send("diagnosis", Diagnosis(failure=None, **known))
+            channel.send("diagnosis", found)
             tell([f"{finding.sentence}. The step goes on, as {MAY_MISS} says."])
             return
         failure = Failure(reason="hardware", message=finding.sentence, where=where, fix=finding.remedy)
         self.refused = failure
         # First of all the supervisor hears of it: it ends the step, whatever that does with the exception.
-        channel.send("diagnosis", Diagnosis(failure=failure, **known))
+        channel.send("diagnosis", attrs.evolve(found, failure=failure))
         raise Halted(failure)
 
     def _for_another(self, name: str, direct: bool) -> bool:

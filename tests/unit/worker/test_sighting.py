@@ -309,13 +309,16 @@ def test_a_framework_beside_one_that_sees_everything_may_see_less(machine: Machi
     fake_tensorflow(machine.packages, cuda=None)
     result = machine.run("def train():\n    import torch, tensorflow\n    return 'trained'\n")
     assert machine.bench.output(result) == "trained"
+    assert not result.degraded
 
 
 def test_the_user_may_say_that_a_framework_needs_no_devices(machine: Machine) -> None:
     fake_torch(machine.packages, cuda=None)
     result = machine.run(LATE, env={"UPSHIFT_MAY_MISS": "jax, torch"})
     assert machine.bench.output(result) == "trained"
-    assert b"it cannot use the GPU granted. The step goes on." in machine.bench.log(result)
+    assert b"granted. The step goes on, as UPSHIFT_MAY_MISS says." in machine.bench.log(result)
+    assert result.degraded and result.seen is not None
+    assert result.seen.details["missed_by"] == ["torch"]
 
 
 @pytest.mark.parametrize("vendor", ["neuron", "tpu", "habana"])
