@@ -8,6 +8,7 @@ from typing import Any
 
 from upshift.authoring.pipelines import Pipeline
 from upshift.config.home import project_root
+from upshift.config.later import NOT_YET, module_of_another_tool
 from upshift.errors import LoadError, NotFound, UpshiftError, location, suggestion
 from upshift.worker.tracebacks import user_line, user_text
 
@@ -57,6 +58,13 @@ def load_module(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         said = str(error).partition("\n")[0]
         project = str(project_root(path))
+        missing, not_yet, instead = said.partition(f" {NOT_YET} ")
+        if not_yet:  # of Upshift's own: all is said
+            raise LoadError(
+                f"{path} cannot be imported: {missing}{not_yet.rstrip(' .')}",
+                where=user_line(error, project) or str(path),
+                fix=instead,
+            ) from None
         raise LoadError(
             f"{path} cannot be imported: {type(error).__name__}{': ' if said else ''}{said}",
             where=user_line(error, project) or str(path),
@@ -141,7 +149,10 @@ def _shown_syntax(error: SyntaxError) -> str | None:
 def _fix(error: BaseException) -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name:
         name = error.name.partition(".")[0]
-        return f"Install {name!r} in this environment, or put the module beside the file."
+        return (
+            module_of_another_tool(name)
+            or f"Install {name!r} in this environment, or put the module beside the file."
+        )
     if isinstance(error, SystemExit):
         return 'Put what only a script should do under `if __name__ == "__main__":`.'
     return None

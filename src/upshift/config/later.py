@@ -17,6 +17,9 @@ _NAMES = {
     "slurm": _HERE,
 }
 
+NOT_YET = "is not in this version of Upshift."
+_OTHERS = ("metaflow", "zenml")
+
 BACKENDS = ("aws-batch", "docker", "kubernetes", "ray", "slurm")
 """Backends that are not there yet."""
 
@@ -24,4 +27,14 @@ BACKENDS = ("aws-batch", "docker", "kubernetes", "ray", "slurm")
 def name_to_come(name: str) -> str | None:
     """Why there is no ``upshift.NAME`` and what to do meanwhile; None: nor will there be one."""
     advice = _NAMES.get(name)
-    return None if advice is None else f"{name} is not in this version of Upshift. {advice}"
+    return None if advice is None else f"{name} {NOT_YET} {advice}"
+
+
+def module_of_another_tool(name: str) -> str | None:
+    """What to import in place of another tool's module; None: it is no such module."""
+    if name not in _OTHERS:
+        return None
+    return (
+        "In Upshift: from upshift import step, pipeline. The page coming-from of the documentation has "
+        f"what else {name} calls otherwise."
+    )

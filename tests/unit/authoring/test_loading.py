@@ -132,6 +132,23 @@ def test_a_module_that_is_missing(write: Write) -> None:
     assert "Install 'no_such_package'" in shown
 
 
+@pytest.mark.parametrize("line", ["from zenml import step", "import metaflow.plugins"])
+def test_a_module_of_another_tool_is_told_upshifts_names(write: Write, line: str) -> None:
+    shown = message(str(write(seed=f"{line}\n")))
+    assert "fix:   In Upshift: from upshift import step, pipeline. The page coming-from" in shown
+    assert "Install" not in shown
+
+
+@pytest.mark.parametrize("use", ["from upshift import batch", "import upshift\nupshift.batch"])
+def test_a_name_to_come_is_told_once(write: Write, use: str) -> None:
+    shown = message(str(write(helper=f"{use}\n", seed="import helper\n")))
+    assert shown.splitlines() == [
+        "seed.py cannot be imported: batch is not in this version of Upshift",
+        f"  where: helper.py:{len(use.splitlines())}",
+        "  fix:   Steps run on this machine: leave it out, and ask with @resources or ResourceSettings.",
+    ]
+
+
 def test_an_exception_shows_the_users_own_traceback(write: Write) -> None:
     shown = message(
         str(write(helper="def fail():\n    return 1 / 0\n", user="import helper\nhelper.fail()\n"))
