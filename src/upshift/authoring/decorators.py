@@ -9,10 +9,10 @@ from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import StepOptions
 from upshift.authoring.options import seconds as checked_seconds
 from upshift.authoring.steps import add_options
-from upshift.config.resources import LEAST_GPU_MEMORY, ResourceSettings
+from upshift.config.resources import LEAST_GPU_MEMORY, LEAST_MEMORY, ResourceSettings
 from upshift.config.retry import Retry
 from upshift.config.settings import bad_value
-from upshift.config.sizes import FORMS, parse_size
+from upshift.config.sizes import FORMS, meant_by, parse_size
 from upshift.errors import SettingsError, user_location
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -214,10 +214,10 @@ def gpu_profile(
             why="Samples are in the records of the attempt, not among the step's outputs.",
             fix="Leave it out: the report shows them, and ATTEMPT.series_path is the file that has them.",
         )
-    pause = _amount("@gpu_profile", "interval", interval)
-    if not SHORTEST <= pause <= LONGEST:
+    number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
+    if not number or not SHORTEST <= interval <= LONGEST:
         raise bad_value("@gpu_profile", "interval", interval, f"seconds from {SHORTEST:g} to {LONGEST:g}")
-    decorate = _decorator(StepOptions(profile=pause))
+    decorate = _decorator(StepOptions(profile=float(interval)))
     return decorate if function is None else decorate(function)
 
 
@@ -262,10 +262,17 @@ def _megabytes(field: str, value: Any) -> int | str | None:
     try:
         size = parse_size(value, unit="MB")
     except ValueError:
-        raise bad_value("@resources", field, value, f"{FORMS}; a bare number is MB") from None
-    if field == "gpu_memory" and 0 <= size < LEAST_GPU_MEMORY:
+        expected = f"{FORMS}; a bare number is MB"
+        raise bad_value("@resources", field, value, expected, meant=meant_by(value)) from None
+    if field == "gpu_memory" and size < LEAST_GPU_MEMORY:
         expected = f"{FORMS}; a bare number is MB, of which a GPU has more"
         raise bad_value("@resources", field, value, expected)
+    if size < LEAST_MEMORY:
+        raise SettingsError(
+            f"@resources: {field}={value!r} makes no sense",
+            where=user_location(),
+            fix=f'A bare number is MB: {field}=500, or "500MB".',
+        )
     return size
 
 

@@ -18,7 +18,7 @@ import attrs
 
 from upshift.config.catalogue import KINDS, Kind
 from upshift.config.kinds import kind_named, members
-from upshift.errors import SettingsError, nearest
+from upshift.errors import SettingsError, nearest, user_location
 
 FORMS = (
     'a kind and a count such as "H100:8", a MIG slice such as "A100-80GB/1g.10gb:2", a TPU slice such as '
@@ -36,6 +36,9 @@ _PARTS = re.compile(
 )
 _SIZED = re.compile(r"(.+)-([1-9]\d{0,5})")
 _PROFILE = re.compile(r"[1-9]g\.\d+gb([+-][a-z.]+)*")
+_SPACED = re.compile(r"\s*([:/])\s*")
+_ANY = re.compile(r"(gpus?|cuda|any)(?::(?P<count>\d+))?", re.IGNORECASE)
+_UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{4,}(-[0-9a-f]+)*(:\d+)?", re.IGNORECASE)
 _REVERSED = re.compile(r"(\d+)\s*[:xX*]\s*([A-Za-z].*)|([A-Za-z].*?)\s*[xX*]\s*(\d+)")
 
 
@@ -74,8 +77,10 @@ class Accelerator:
         ValueError
             It has another form; the message is what was expected.
         """
+        text = _SPACED.sub(r"\1", text.strip())
         other = text.startswith(_OTHER)
-        found = _PARTS.fullmatch(text.removeprefix(_OTHER).strip())
+        found = _PARTS.fullmatch(text.removeprefix(_OTHER))
+        _refuse_no_kind(text)
         if found is None:
             _refuse_reversed(text)
             raise ValueError(_expected(text))
@@ -204,7 +209,23 @@ def _expected(text: str) -> str:
         return f"a count after the colon, or no colon: {text + '8'!r}, {text[:-1]!r}"
     if re.fullmatch(r".+:0+", text):
         return "a count of at least 1; gpu_count=0 asks for none"
+    found = _PARTS.fullmatch(text.removeprefix(_OTHER).rpartition(":")[0])
+    if found and not found["count"]:
+        name = text.rpartition(":")[0]
+        return f"a count after the colon, or no colon: {f'{name}:8'!r}, {name!r}"
     return FORMS
+
+
+def _refuse_no_kind(text: str) -> None:
+    """Say how any GPU is asked for, and that one device is not."""
+    found = _ANY.fullmatch(text)
+    if found is not None:
+        fix = f"Any GPU: gpu_count={max(1, int(found['count'] or 1))}."
+    elif _UUID.fullmatch(text):
+        fix = "One device cannot be named; CUDA_VISIBLE_DEVICES in the shell limits the run."
+    else:
+        return
+    raise SettingsError(f"no accelerator is called {text!r}", where=user_location(), fix=fix)
 
 
 def _refuse_reversed(text: str) -> None:

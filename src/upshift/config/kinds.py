@@ -22,6 +22,8 @@ _BRANDS = frozenset(
 _SHARING = re.compile(r"-(SHARED|MIG-.*)$", re.IGNORECASE)
 """What a node's label has after the product's name: how the device is shared out."""
 _MARKS = re.compile(r"\((r|tm|c)\)")
+_COMMON = ("H100", "A100-80GB", "L4", "T4", "MI300X")
+"""A few that are shown where no name is near."""
 _ALIKE = 0.6
 """How alike a name must be to be shown for another; 1 is the same."""
 _LOOKALIKES = str.maketrans({"o": "0", "i": "1", "l": "1"})
@@ -38,11 +40,14 @@ def kind_named(text: str) -> Kind:
     kind = _known().get(_folded(text))
     if kind is None:
         close = _nearest(text)
-        listed = ", ".join(kind.name for kind in KINDS if not kind.families)
         raise SettingsError(
             f"no accelerator is called {text!r}",
             where=user_location(),
-            fix=f"Did you mean {' or '.join(map(repr, close))}?" if close else f"Known: {listed}.",
+            fix=f"Did you mean {' or '.join(map(repr, close))}?"
+            if close
+            else "The page reference/accelerators of the documentation has all of them, "
+            + ", ".join(_COMMON)
+            + " among them.",
         )
     return kind
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 import attrs
 
 from upshift.config.settings import bad_value, refuse_unknown_fields
-from upshift.config.sizes import FORMS, format_size, parse_size
+from upshift.config.sizes import FORMS, format_size, meant_by, parse_size
 from upshift.errors import SettingsError, nearest, user_location
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
 SIZES = ("memory", "gpu_memory", "disk", "shared_memory")
 """The fields that are amounts of bytes."""
 LEAST_GPU_MEMORY = 10**9
-_LEAST_MEMORY = 10**6
+LEAST_MEMORY = 10**6
 """Bytes. No step needs less, and a smaller number without a unit was meant in another unit."""
 
 
@@ -77,14 +77,14 @@ def _size(amount: Any, written: Any, field: str) -> int | None:
     except ValueError:
         size = 0
     gpu = field == "gpu_memory"
-    if 0 < size < (LEAST_GPU_MEMORY if gpu else _LEAST_MEMORY):
+    if 0 < size < (LEAST_GPU_MEMORY if gpu else LEAST_MEMORY):
         more = 'a GPU has more: "40GB"' if gpu else "a step needs more"
-        expected = f"at least {format_size(LEAST_GPU_MEMORY if gpu else _LEAST_MEMORY)}: {more}"
+        expected = f"at least {format_size(LEAST_GPU_MEMORY if gpu else LEAST_MEMORY)}: {more}"
         if str(amount).strip()[-1].isdigit():
             expected = f"{FORMS}; a number alone is bytes, of which {more}"
         raise bad_value("ResourceSettings", field, written, expected)
     if size <= 0:
-        raise bad_value("ResourceSettings", field, written, FORMS)
+        raise bad_value("ResourceSettings", field, written, FORMS, meant=meant_by(amount))
     return size
 
 

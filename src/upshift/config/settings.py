@@ -44,8 +44,12 @@ def refuse_unknown_fields(cls: T) -> T:
     return cls
 
 
-def bad_value(owner: str, field: str, value: object, expected: str) -> SettingsError:
-    """The error for a value that makes no sense: field, value, allowed forms, the user's line."""
+def bad_value(
+    owner: str, field: str, value: object, expected: str, *, meant: str | None = None
+) -> SettingsError:
+    """The error for a value that makes no sense: field, value, what was meant, what is allowed, the line."""
     return SettingsError(
-        f"{owner}: {field}={value!r} makes no sense", where=user_location(), fix=f"Expected {expected}."
+        f"{owner}: {field}={value!r} makes no sense",
+        where=user_location(),
+        fix=(f"Did you mean {meant!r}? " if meant else "") + f"Expected {expected}.",
     )

@@ -66,6 +66,12 @@ def parse_size(value: str | int | float, *, unit: str = "B") -> int:
     return int((amount * factor).to_integral_value(rounding="ROUND_CEILING"))
 
 
+def meant_by(value: object) -> str | None:
+    """What a lone letter was meant to say, ``"40GB"`` of ``"40G"``; None: it is something else."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtTpP])\s*", value) if isinstance(value, str) else None
+    return f"{found[1]}{found[2].upper()}B" if found else None
+
+
 def format_size(size: int | float) -> str:
     """An amount of bytes for people, with three figures: ``1.53 GB``."""
     amount = float(size)

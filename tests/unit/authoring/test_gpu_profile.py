@@ -39,7 +39,7 @@ def test_with_and_without_parentheses_above_and_below_step(
     [
         (lambda: gpu_profile(interval=0), ["@gpu_profile: interval=0 makes no sense", "from 0.1 to 60"]),
         (lambda: gpu_profile(interval=3600), ["interval=3600 makes no sense"]),
-        (lambda: gpu_profile(interval="1s"), ["interval='1s' makes no sense"]),
+        (lambda: gpu_profile(interval="1s"), ["interval='1s' makes no sense", "from 0.1 to 60"]),
         (lambda: gpu_profile(intervall=1), ["@gpu_profile has no option 'intervall'", "'interval'"]),
         (
             lambda: gpu_profile(include_artifacts=True),

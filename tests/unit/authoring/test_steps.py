@@ -237,6 +237,12 @@ def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
             lambda: resources(memory="16GBB"),
             ["@resources: memory='16GBB' makes no sense", "a bare number is MB"],
         ),
+        (
+            lambda: resources(memory=0.5),
+            ["@resources: memory=0.5 makes no sense", 'A bare number is MB: memory=500, or "500MB".'],
+        ),
+        (lambda: resources(disk=-4), ["@resources: disk=-4 makes no sense", "disk=500"]),
+        (lambda: resources(memory="16G"), ["memory='16G' makes no sense", "Did you mean '16GB'?"]),
         (lambda: resources(gpu=-1), ["gpu_count=-1 makes no sense"]),
         (lambda: resources(gpu=0.5), ["gpu_count=0.5 makes no sense", "MIG"]),
         (lambda: resources(accelerator="A100:"), ["accelerator='A100:' makes no sense"]),

@@ -34,6 +34,8 @@ def words(**request: Any) -> list[str]:
         ({"accelerator": "H100"}, ["1 × H100"]),
         ({"accelerator": "H100:8"}, ["8 × H100"]),
         ({"accelerator": "H100:8", "gpu_count": 8}, ["8 × H100"]),
+        ({"accelerator": "H-100 : 8"}, ["8 × H100"]),
+        ({"accelerator": " A100-80GB / 1g.10gb: 2"}, ["2 × A100-80GB/1g.10gb"]),
         ({"accelerator": "H100", "gpu_count": 8}, ["8 × H100"]),
         ({"accelerator": "H100", "gpu_count": 0}, ["0 × GPU"]),
         ({"accelerator": "nvidia h100 80gb hbm3:2"}, ["2 × H100-SXM"]),
@@ -127,6 +129,14 @@ def test_a_device_satisfies_a_request_or_not(
     ("request_", "said"),
     [
         ({"accelerator": "A100:"}, ["accelerator='A100:' makes no sense", "'A100:8', 'A100'"]),
+        ({"accelerator": "A100:-1"}, ["A100:-1' makes no sense", "or no colon: 'A100:8', 'A100'."]),
+        ({"accelerator": "A100:x"}, ["or no colon: 'A100:8', 'A100'."]),
+        ({"accelerator": "cuda"}, ["no accelerator is called 'cuda'", "Any GPU: gpu_count=1."]),
+        ({"accelerator": "gpu:2"}, ["Any GPU: gpu_count=2."]),
+        (
+            {"accelerator": "GPU-8a4d6c1e-1f0b-4c57-9e0a-2f3b4c5d6e7f"},
+            ["One device cannot be named; CUDA_VISIBLE_DEVICES in the shell limits the run."],
+        ),
         (
             {"accelerator": "H1OO:8"},
             ["no accelerator is called 'H1OO'", "Did you mean 'H100'?", "'other:H1OO:8'"],
@@ -175,6 +185,8 @@ def test_a_device_satisfies_a_request_or_not(
         ({"gpu_count": float("inf")}, ["at least 0"]),
         ({"gpu_count": True}, ["at least 0"]),
         ({"gpu_memory": "40"}, ["gpu_memory='40' makes no sense", "a number alone is bytes"]),
+        ({"gpu_memory": ">=40G"}, ["gpu_memory='>=40G' makes no sense", "Did you mean '40GB'?"]),
+        ({"memory": "1.5 t"}, ["Did you mean '1.5TB'?"]),
         ({"gpu_memory": 40}, ["a number alone is bytes, of which a GPU has more"]),
         ({"gpu_memory": "<=40GB"}, ['the least that will do: "40GB", or ">=40GB"']),
         ({"gpu_memory": ">40GB"}, ['"40GB", or ">=40GB"']),
