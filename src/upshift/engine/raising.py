@@ -38,10 +38,24 @@ def with_more_memory(
         more = ResourceSettings(**(request.explicit() | {"memory": offer.granted.memory}))
         offer = terms.place.backend.offer(more)
     granted = offer.granted
+    lacks = [shortfall for shortfall in offer.shortfalls if shortfall.field != "memory"]
+    if terms.strict and lacks:  # the attempt before had it: space on a disk, for one
+        return (
+            terms,
+            f"no more memory than it had: asked {lacks[0].asked}, gets {lacks[0].got}: {lacks[0].why}",
+        )
     if granted is None or granted.memory is None or granted.memory <= (had or 0):
         why = f": {short.why}" if short is not None else ""
         return terms, f"no more memory than it had{why}"
     said = f"{format_size(granted.memory)} of memory"
     if short is not None:
         said += f", not {format_size(wanted)}: {short.why}"
-    return attrs.evolve(terms, request=more, granted=granted, need=Need.of(granted)), said
+    raised = attrs.evolve(
+        terms,
+        request=more,
+        granted=granted,
+        need=Need.of(granted, offer.alternatives),
+        # No backend is asked for an image. What else is short may be another thing than it was.
+        shortfalls=(*lacks, *(shortfall for shortfall in terms.shortfalls if shortfall.field == "image")),
+    )
+    return raised, said

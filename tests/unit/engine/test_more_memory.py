@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
+
+import attrs
 import pytest
 from engine_kit import Bench
 
+from upshift.backends.base import Offer, Shortfall
 from upshift.backends.fake import Fail, FakeCluster
 from upshift.config.resources import ResourceSettings
 from upshift.config.retry import Retry
+from upshift.engine.places import Place, Terms
+from upshift.engine.raising import with_more_memory
+from upshift.engine.schedule import Need
 from upshift.errors import RunFailed
-from upshift.spec import Hardware
+from upshift.spec import Device, Hardware
 
 GB = 1_000_000_000
 
@@ -77,6 +84,50 @@ def test_it_takes_up_the_room_that_it_asks_for(bench: Bench) -> None:
     out_of_memory(bench, 1, reached=2 * GB)
     run = bench.run(graph(bench, memory=2 * GB))
     assert asked(run) == [2 * GB, 4 * GB]
+
+
+DISK = Shortfall(field="disk", asked="9 GB of disk", got="4 GB", why="4 GB are free in /scratch")
+L4 = Device(vendor="nvidia", model="NVIDIA L4")
+A10 = Device(vendor="nvidia", model="NVIDIA A10")
+
+
+def terms(bench: Bench, second: Offer, *, strict: bool = False) -> Terms:
+    """Of an attempt that was granted 2 GB and is short of an image; it is offered something else now."""
+    bench.cluster = FakeCluster(bench.script, offer=lambda request: second)
+    place = Place(
+        bench.configuration.target(None),
+        store=bench.store.address,
+        inbox=SimpleQueue(),
+        open_backend=bench.cluster.open,
+    )
+    image = Shortfall(field="image", asked="image a", got="this environment", why="it runs no images")
+    granted = Hardware(memory=2 * GB)
+    return Terms(place=place, granted=granted, need=Need.of(granted), strict=strict, shortfalls=(image, DISK))
+
+
+def test_what_would_do_instead_of_the_devices_granted_is_known_as_before(bench: Bench) -> None:
+    offer = Offer(granted=Hardware(memory=4 * GB, gpus=(L4,)), alternatives=((A10,),))
+    raised, _ = with_more_memory(terms(bench, offer), ResourceSettings(), reached=2 * GB, factor=2)
+    assert raised.need == Need.of(Hardware(memory=4 * GB, gpus=(L4,)), [[A10]])
+    assert len(raised.need.devices) == 2
+
+
+def test_what_it_lacks_is_what_it_is_offered_now(bench: Bench) -> None:
+    offer = Offer(granted=Hardware(memory=4 * GB))
+    raised, _ = with_more_memory(terms(bench, offer), ResourceSettings(), reached=2 * GB, factor=2)
+    assert [shortfall.field for shortfall in raised.shortfalls] == ["image"]  # there is room on the disk now
+    memory = Shortfall(field="memory", asked="8 GB", got="4 GB", why="there is no more")
+    offer = attrs.evolve(offer, shortfalls=(memory, DISK))
+    raised, _ = with_more_memory(terms(bench, offer), ResourceSettings(), reached=2 * GB, factor=4)
+    assert [shortfall.field for shortfall in raised.shortfalls] == ["disk", "image"]
+    assert raised.degraded
+
+
+def test_strictly_nothing_is_given_up_for_more_memory(bench: Bench) -> None:
+    before = terms(bench, Offer(granted=Hardware(memory=4 * GB), shortfalls=(DISK,)), strict=True)
+    after, said = with_more_memory(before, ResourceSettings(), reached=2 * GB, factor=2)
+    assert after is before
+    assert said == ("no more memory than it had: asked 9 GB of disk, gets 4 GB: 4 GB are free in /scratch")
 
 
 @pytest.mark.parametrize(
