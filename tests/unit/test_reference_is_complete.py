@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 import upshift
+from upshift.backends.local.backend import OPTIONS
 from upshift.cli import failures
 from upshift.config.configuration import Configuration, Target
 
@@ -20,6 +21,12 @@ INTERNAL = {"UPSHIFT_CLAIMS", "UPSHIFT_DEVICES_HELD", "UPSHIFT_SCRATCH", "UPSHIF
 
 def page(name: str) -> str:
     return (REFERENCE / name).read_text(encoding="utf-8")
+
+
+def named(column: str) -> set[str]:
+    """What the tables of the settings name in a first column of this title."""
+    tables = re.findall(rf"^\| {column} \|.*\n((?:\|.*\n)+)", page("settings.md"), re.MULTILINE)
+    return set(re.findall(r"^\| `([a-z_]+)` \|", "".join(tables), re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", upshift.__all__)
@@ -41,9 +48,11 @@ def test_every_exit_code_is_there() -> None:
 
 def test_every_key_of_the_configuration_is_there() -> None:
     fields = {f.name for cls in (Configuration, Target) for f in attrs.fields(cls)}
-    assert fields - {"source", "targets", "name"} == set(
-        re.findall(r"^\| `([a-z_]+)` \|", page("settings.md"), re.MULTILINE)
-    )
+    assert fields - {"source", "targets", "name"} == named("key")
+
+
+def test_every_option_of_the_local_backend_is_there() -> None:
+    assert set(OPTIONS) == named("option")
 
 
 def test_every_variable_is_there() -> None:

@@ -36,6 +36,9 @@ from upshift.worker.devices import WAIT
 if TYPE_CHECKING:
     from upshift.accelerators.base import Inventory
 
+OPTIONS = ("device_wait", "busy_devices")
+"""The options of its targets."""
+
 
 class LocalBackend:
     """Runs tasks on this machine, through a fork server that outlives the engine."""
@@ -205,7 +208,7 @@ class LocalBackend:
 
 def _manners(target: Target) -> tuple[float, bool]:
     """How tasks wait for accelerators: ``device_wait`` in seconds, and whether ``busy_devices`` are used."""
-    options = refuse_options(target, ("device_wait", "busy_devices"))
+    options = refuse_options(target, OPTIONS)
     wait, busy = options.get("device_wait"), options.get("busy_devices", "wait")
     try:
         seconds = WAIT if wait is None else parse_span(str(wait))
