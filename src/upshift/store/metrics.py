@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
@@ -34,6 +35,9 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 MOST = 1000
 """Metrics of an attempt that are summed up. Points are kept of all."""
 _NUMBERS = (int, float)
+_TEXTS = (str, bool)
+_LARGEST = sys.float_info.max
+"""Integers in JSON may be larger, which nobody can reckon with."""
 _Columns = list[list[Any]]
 _BLOCK = 1 << 13
 """Bytes that are parsed at once: of more, the garbage collector looks at each point several times."""
@@ -186,7 +190,7 @@ def _read(path: Path) -> tuple[list[list[str]], dict[int, _Columns]]:
         points: dict[int, list[list[Any]]] = {}
         for line in block:
             if isinstance(line, dict):
-                names.append(line.get("names") or [])
+                names.append(_names(line.get("names")))
             elif _is_point(line, names):
                 points.setdefault(line[0], []).append(line)
                 line[0] = place
@@ -199,8 +203,28 @@ def _read(path: Path) -> tuple[list[list[str]], dict[int, _Columns]]:
 
 
 def _is_point(line: Any, names: Sequence[Sequence[str]]) -> bool:
-    known = isinstance(line, list) and line and isinstance(line[0], int) and 0 <= line[0] < len(names)
-    return bool(known) and len(line) == 3 + len(names[line[0]])
+    if not isinstance(line, list) or len(line) < 4 or type(line[0]) is not int:
+        return False
+    number, time, step, *values = line
+    return (
+        0 <= number < len(names)
+        and len(values) == len(names[number])
+        and _is_number(time)
+        and (step is None or _is_number(step))
+        and all(type(value) in _TEXTS or type(value) is float or _is_number(value) for value in values)
+    )
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite number that can be reckoned with."""
+    return type(value) in _NUMBERS and -_LARGEST <= value <= _LARGEST  # type: ignore
+
+
+def _names(found: object) -> list[str]:
+    """The names in a header; none: it is strange, and so are the points that refer to it."""
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        return []
+    return found if len(set(found)) == len(found) else []
 
 
 def _blocks(path: Path) -> Iterable[list[Any]]:
@@ -214,11 +238,11 @@ def _blocks(path: Path) -> Iterable[list[Any]]:
 
 
 def _parsed(lines: list[bytes]) -> list[Any]:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         return json.loads(b"[" + b",".join(lines) + b"]")  # type: ignore[no-any-return]
     parsed = []
     for line in lines:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             parsed.append(json.loads(line))
     return parsed
 

@@ -5,8 +5,9 @@ the header above it. A new header may come at any time: when something is known 
 column of which nothing is ever known is in no header.
 
 An hour is kept sample by sample. After that the samples are merged two by two, whenever there are as many
-again: a series of ten hours has one for each sixteen seconds. A long one is compressed (gzip) once the
-attempt is over.
+again: a series of ten hours has one for each sixteen seconds. What they will be merged to is made as they
+come, so that a supervisor with many other things to do never stands still for it. A long series is
+compressed (gzip) once the attempt is over.
 
 ::
 
@@ -66,6 +67,10 @@ LARGE = 1 << 16
 """Bytes of a series that is worth compressing."""
 
 Number = float | int | None
+_NUMBERS = (int, float)
+_VALUES = frozenset({int, float, type(None)})
+_LARGE = 1e300
+"""More than any of these numbers is."""
 
 
 @attrs.frozen(kw_only=True)
@@ -112,6 +117,43 @@ def _short(value: Number) -> str:
     return min(f"{float(text):.0f}", text.replace("e+0", "e").replace("e+", "e"), key=len)
 
 
+class _Level:
+    """The lines of a series in which each sample stands for several, as they will be in the file.
+
+    Attributes
+    ----------
+    text
+        The lines that are not in the file yet.
+    samples
+        How many there are.
+    single
+        A sample that waits for the next one, to be merged with it.
+    """
+
+    def __init__(self) -> None:
+        self.text = bytearray()
+        self.samples = 0
+        self.single: Mapping[str, Number] | None = None
+        self._columns: list[str] = []
+
+    def add(self, values: Mapping[str, Number], started: float, gpus: Sequence[Mapping[str, Any]]) -> None:
+        """One more sample, with a header above it where one is needed."""
+        new = [name for name, value in values.items() if value is not None and name not in self._columns]
+        if new:
+            self._columns += new
+            self.text += header(started, self._columns, gpus).encode("ascii")
+        self.text += sample([values.get(name) for name in self._columns]).encode("ascii")
+        self.samples += 1
+
+    def paired(self, values: Mapping[str, Number]) -> Mapping[str, Number] | None:
+        """The sample before it and this one as one; None: there is none to be merged with."""
+        if self.single is None:
+            self.single = values
+            return None
+        merged, self.single = _merge([self.single, values]), None
+        return merged
+
+
 class SeriesWriter:
     """Writes a series, each sample as it comes.
 
@@ -152,7 +194,7 @@ class SeriesWriter:
         self._gpus = gpus
         self._temporaries = temporaries
         self._most = most
-        self._columns: list[str] = []
+        self._levels = [_Level()]  # the first of them is in the file
         self._merged = 1
         self._pending: list[Mapping[str, Number]] = []
         self._bytes = 0
@@ -167,11 +209,12 @@ class SeriesWriter:
             return
         values, self._pending = _merge(self._pending), []
         try:
-            self._put(values)
-            if self.samples >= self._most:
+            self._add(values)
+            if self.samples >= self._most and self._levels[0].single is None:
                 self._thin()
         except OSError:  # the disk is full
             self.broken = True
+            self._levels.clear()
 
     @property
     def name(self) -> str | None:
@@ -180,49 +223,48 @@ class SeriesWriter:
 
     def close(self) -> None:
         """Write nothing more, and compress what is large."""
-        if self._file is None:
-            return
-        os.close(self._file)
-        self._file = None
+        self._close()
         if self._bytes > LARGE and not self.broken:
             import gzip  # most series are small
 
+            self._bytes = 0
             with contextlib.suppress(OSError):
-                self._replace(gzip.compress(self._path.read_bytes(), mtime=0))
+                self._replace(gzip.compress(self._path.read_bytes(), compresslevel=1, mtime=0))
 
-    def _put(self, values: Mapping[str, Number]) -> None:
-        data = self._lines(values).encode("ascii")
+    def _add(self, values: Mapping[str, Number]) -> None:
+        self._levels[0].add(values, self._started, self._gpus)
+        self._put(self._levels[0])
+        level, merged = 0, self._levels[0].paired(values)
+        while merged is not None:
+            level += 1
+            if level == len(self._levels):
+                self._levels.append(_Level())
+            self._levels[level].add(merged, self._started, self._gpus)
+            merged = self._levels[level].paired(merged)
+
+    def _put(self, level: _Level) -> None:
         if self._file is None:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        while data:
-            data = data[os.write(self._file, data) :]
-
-    def _lines(self, values: Mapping[str, Number]) -> str:
-        """The line of a sample, with a header above it where one is needed."""
-        new = [name for name, value in values.items() if value is not None and name not in self._columns]
-        self._columns += new
-        lines = header(self._started, self._columns, self._gpus) if new else ""
-        lines += sample([values.get(name) for name in self._columns])
-        self.samples += 1
-        self._bytes += len(lines)
-        return lines
+        self.samples = level.samples
+        self._bytes += len(level.text)
+        while level.text:
+            del level.text[: os.write(self._file, level.text)]
 
     def _thin(self) -> None:
-        """Make half as many samples of those that there are."""
-        series = read_series(self._path)
-        if series is None or self._file is None:
-            return
-        rows = [
-            dict(zip(series.columns, row, strict=True)) for row in zip(*series.columns.values(), strict=True)
-        ]
-        merged = [_merge(rows[start : start + 2]) for start in range(0, len(rows), 2)]
-        os.close(self._file)
-        self._file = None
-        self._columns, self._bytes, self.samples = [], 0, 0
+        """Have half as many samples: those to which they were merged."""
+        del self._levels[0]
         self._merged *= 2
-        self._replace("".join(map(self._lines, merged)).encode("ascii"))
+        self.samples, self._bytes = self._levels[0].samples, len(self._levels[0].text)
+        self._close()
+        self._replace(self._levels[0].text)
+        self._levels[0].text.clear()
 
-    def _replace(self, data: bytes) -> None:
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _replace(self, data: bytes | bytearray) -> None:
         name = temporary(self._temporaries)
         with open(create(name, mode=0o644), "wb") as file:
             file.write(data)
@@ -275,13 +317,13 @@ def _read(lines: Iterator[Any]) -> Series | None:
     started, names, count = 0.0, (), 0  # type: float, tuple[str, ...], int
     for line in lines:
         if isinstance(line, dict):
-            names = tuple(line.get("columns", ()))
-            started = started or line.get("started", 0.0)
-            found = tuple(line.get("gpus", ()))
+            names = _names(line.get("columns"))
+            started = started or _started(line.get("started"))
+            found = _gpus(line.get("gpus"))
             gpus = found if len(found) >= len(gpus) else gpus
             for name in names:
                 columns.setdefault(name, [None] * count)
-        elif isinstance(line, list) and len(line) == len(names):
+        elif isinstance(line, list) and names and len(line) == len(names) and _is_sample(line):
             for name, value in zip(names, line, strict=True):
                 columns[name].append(value)
             count += 1
@@ -291,19 +333,43 @@ def _read(lines: Iterator[Any]) -> Series | None:
     return Series(started=started, columns=columns, gpus=gpus) if count else None
 
 
+def _names(columns: object) -> tuple[str, ...]:
+    """The names in a header; none: it is strange, and the samples below it mean nothing."""
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        return ()
+    return tuple(columns) if columns[:1] == ["time"] and len(set(columns)) == len(columns) else ()
+
+
+def _started(value: object) -> float:
+    return float(value) if type(value) in _NUMBERS and 0 < value < _LARGE else 0.0  # type: ignore
+
+
+def _gpus(value: object) -> tuple[Mapping[str, Any], ...]:
+    known = isinstance(value, list) and all(isinstance(gpu, dict) for gpu in value)
+    return tuple(value) if known else ()  # type: ignore[arg-type]
+
+
+def _is_sample(line: Sequence[Any]) -> bool:
+    """Whether all are numbers that can be reckoned with, or null; the time is a number."""
+    if line[0] is None or not _VALUES.issuperset(map(type, line)):
+        return False
+    return all(value is None or -_LARGE < value < _LARGE for value in line)
+
+
 def _lines(path: Path, tail: int | None = None) -> Iterator[Any]:
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         for line in _unpacked(raw) if packed else _ends(raw, tail):
-            with contextlib.suppress(ValueError):  # torn, or no JSON
+            with contextlib.suppress(ValueError, RecursionError):  # torn, or no JSON
                 yield json.loads(line)
 
 
 def _unpacked(file: BinaryIO) -> Iterator[bytes]:
     import gzip
+    import zlib
 
-    with contextlib.suppress(EOFError, gzip.BadGzipFile):  # as far as it is whole
+    with contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error):  # as far as it is whole
         yield from gzip.GzipFile(fileobj=file)
 
 

@@ -6,6 +6,8 @@ import json
 import math
 from pathlib import Path
 
+import pytest
+
 from upshift.spec import MetricSummary, TaskResult, from_json, to_json
 from upshift.spec.task import TaskId
 from upshift.store import metrics
@@ -74,6 +76,42 @@ def test_a_torn_end_and_strange_lines_are_left_out(tmp_path: Path) -> None:
         b"[0,0.1,4,0.2",
     )
     assert list(read_metrics(path)["loss"].values) == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"names":5}',
+        b'{"names":[5]}',
+        b'{"names":["a","a"]}',
+        b'{"names":{"a":1}}',
+        b"[1,0.0,1]",
+        b"[true,0.0,1,1.0]",
+        b'[0,"now",1,1.0]',
+        b"[0,null,1,1.0]",
+        b'[0,0.0,"first",1.0]',
+        b"[0,0.0,NaN,1.0]",
+        b"[0,0.0,1,[1.0]]",
+        b"[0,0.0,1,null]",
+        b"[0,0.0,1,%d]" % 10**400,
+        b"[0,0.0,%d,1.0]" % 10**400,
+        b"[" * 100_000,
+    ],
+)
+def test_strange_lines_do_no_harm_to_others(tmp_path: Path, line: bytes) -> None:
+    path = written(
+        tmp_path / "m",
+        header(["loss"]),
+        [0, 0.0, 1, 1.0],
+        line + b"\n",
+        [1, 0.5, 1, 1.0, 2.0],
+        [1, 0.5, 2, 1.5, 2.0],
+        [0, 1.0, 2, 3.0],
+    )
+    found = read_metrics(path)
+    assert list(found) == ["loss"]
+    assert (list(found["loss"].values), list(found["loss"].steps)) == ([1.0, 3.0], [1, 2])
+    assert found["loss"].summary.max == 3.0
 
 
 def test_lines_are_whole_wherever_blocks_end(tmp_path: Path) -> None:

@@ -42,6 +42,36 @@ def test_a_torn_end_and_strange_lines(tmp_path: Path) -> None:
     assert series is not None and series.columns == {"time": [1, 2], "cpu": [2, 3]}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"columns":5}',
+        '{"columns":[["time"]]}',
+        '{"columns":["time","cpu","cpu"]}',
+        '{"columns":["cpu","time"]}',
+        '{"columns":["time","cpu"],"gpus":3}',
+        '{"columns":["time","cpu"],"gpus":[3],"started":"now"}',
+        '{"columns":["time","cpu"],"started":1e400}',
+        '[2,"much"]',
+        "[2,true]",
+        "[null,5]",
+        "[2,NaN]",
+        "[2,1e999]",
+        f"[2,{10**400}]",
+        f"[2,1{'0' * 5000}]",
+        "[" * 100_000,
+        "5",
+    ],
+)
+def test_what_is_strange_is_left_out(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "series"
+    top = header(5.0, ["time", "cpu"], [{"uuid": "GPU-1"}])
+    file.write_text(f"{line}\n{top}[1,1]\n{line}\n{top}[3,3]\n")
+    series = read_series(file)
+    assert series is not None and series.columns == {"time": [1, 3], "cpu": [1, 3]}
+    assert series.started == 5.0 and series.gpus == ({"uuid": "GPU-1"},)
+
+
 def writer(folder: Path, **options: int) -> SeriesWriter:
     return SeriesWriter(
         folder / "series", 5.0, [{"uuid": "GPU-1"}], temporaries=str(folder / "tmp"), **options
@@ -108,6 +138,42 @@ def test_a_long_series_is_compressed_at_its_end_and_reads_the_same(tmp_path: Pat
     torn.write_bytes((tmp_path / "series").read_bytes()[:5000])
     some = read_series(torn)
     assert some is not None and 0 < len(some) < 3000
+
+
+def test_of_a_compressed_series_that_is_damaged_the_beginning_is_read(tmp_path: Path) -> None:
+    writing = writer(tmp_path)
+    for second in range(3000):
+        writing.write({"time": float(second)} | {f"gpu.{n}.busy": (second * n) % 100 for n in range(8)})
+    writing.close()
+    whole = (tmp_path / "series").read_bytes()
+    assert whole.startswith(b"\x1f\x8b")
+    for place in range(10, len(whole), len(whole) // 40):
+        (tmp_path / "series").write_bytes(whole[:place] + b"\xff" * 20 + whole[place + 20 :])
+        series = read_series(tmp_path / "series")
+        assert series is None or {len(values) for values in series.columns.values()} == {len(series)}
+
+
+def test_no_sample_of_a_long_series_makes_much_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = []
+    monkeypatch.setattr("upshift.store.series.sample", lambda values: lines.append(values) or sample(values))
+    writing = writer(tmp_path, most=512)
+    for second in range(2000):
+        writing.write({"time": float(second), "cpu": 1})
+        assert len(lines) <= 10, "what it is merged to, and nothing of what came before"
+        lines.clear()
+    series = read_series(tmp_path / "series")
+    assert series is not None and series.columns["time"] == [*range(3, 2000, 4)]
+
+
+def test_a_series_that_has_just_been_thinned_is_compressed_as_well(tmp_path: Path) -> None:
+    writing = writer(tmp_path, most=1000)
+    for second in range(1000):
+        writing.write({"time": float(second)} | {f"gpu.{n}.power": second * n for n in range(40)})
+    writing.close()
+    assert (tmp_path / "series").read_bytes().startswith(b"\x1f\x8b")
+    writing.close()
+    series = read_series(tmp_path / "series")
+    assert series is not None and len(series) == 500 == writing.samples
 
 
 def test_the_end_of_a_long_series_is_read_alone(tmp_path: Path) -> None:
