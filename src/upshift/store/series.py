@@ -57,7 +57,7 @@ GPU_COLUMNS: Mapping[str, str] = {
     "nvlink_sent": "bytes/s",
     "ecc_errors": "errors",  # uncorrected, since the attempt started
     "xid": "code",  # of the newest Xid event since the sample before
-    "processes": "processes",  # on the device that are not the step's
+    "processes": "processes",  # on the device that are not the step's, as far as they can be seen
 }
 """Columns of each device, ``gpu.NUMBER.NAME``, with their units. Null: the device does not tell."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -146,7 +147,7 @@ class GpuUsage:
             values["own_memory"] = own
             values["ecc_errors"] = totals.ecc_errors
             values["xid"] = totals.new_xid
-            values["processes"] = len(reading.processes.keys() - set(pids))
+            values["processes"] = sum(map(_exists, reading.processes.keys() - set(pids)))
             columns |= {f"gpu.{number}.{name}": values[name] for name in GPU_COLUMNS}
         idle = all_idle(busy)
         if idle is not None:
@@ -189,12 +190,19 @@ def all_idle(busy: Sequence[float | None]) -> bool | None:
 
 
 def own_memory(reading: Reading, pids: Collection[int]) -> int | None:
-    """Bytes on the device that these processes have; None: it does not tell."""
-    if not reading.processes:  # nobody is on it, or it does not tell who
-        return None
+    """Bytes on the device that these processes have; None: it does not tell.
+
+    In a container a driver may tell the ids that processes have outside, by which nobody knows them here.
+    """
     own = [size for pid, size in reading.processes.items() if pid in pids]
+    if not own and not (reading.processes and all(map(_exists, reading.processes))):
+        return None
     known = [size for size in own if size is not None]
     return None if own and not known else sum(known)
+
+
+def _exists(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,9 @@ from upshift.spec import Device
 from upshift.worker.gpu_usage import GpuUsage, all_idle, own_memory
 from upshift.worker.idleness import Idleness
 
+STRANGER = os.getpid()
+OUTSIDE = 1 << 30
+"""No process has this id here."""
 DEVICES = [Device(uuid=f"GPU-{n}", vendor="nvidia", model="H100", memory=80, index=n) for n in range(2)]
 
 
@@ -54,7 +58,7 @@ def gpu(number: int, **values: Any) -> Reading:
 def test_means_are_over_time_and_peaks_are_kept(usage: GpuUsage, accelerators: Scripted) -> None:
     accelerators.say(
         gpu(0, busy=100, memory=50, power=400.0, temperature=70, processes={7: 30}),
-        gpu(1, busy=0, memory=5, power=100.0, temperature=30, processes={8: 5}),
+        gpu(1, busy=0, memory=5, power=100.0, temperature=30, processes={STRANGER: 5}),
     )
     usage.sample(1.0, 1.0, 1.0, [7])
     accelerators.say(
@@ -71,7 +75,7 @@ def test_means_are_over_time_and_peaks_are_kept(usage: GpuUsage, accelerators: S
 
 
 def test_columns_of_each_device(usage: GpuUsage, accelerators: Scripted) -> None:
-    accelerators.say(gpu(1, busy=7, memory=5, processes={1: 2, 2: None, 9: 1}))
+    accelerators.say(gpu(1, busy=7, memory=5, processes={1: 2, 2: None, STRANGER: 1, OUTSIDE: 1}))
     columns = usage.sample(1.0, 1.0, 1.0, [1, 2])
     assert columns["gpu.1.busy"] == 7 and columns["gpu.1.own_memory"] == 2 and columns["gpu.1.processes"] == 1
     assert not [name for name in columns if name.startswith("gpu.0.")], "of it nothing is known"
@@ -128,7 +132,16 @@ def test_idle_is_only_what_is_known_to_be(busy: list[float | None], idle: bool |
 
 @pytest.mark.parametrize(
     ("processes", "own"),
-    [({}, None), ({5: 10}, 0), ({1: 4, 2: 6}, 10), ({1: 4, 2: None}, 4), ({1: None}, None)],
+    [
+        ({}, None),
+        ({STRANGER: 10}, 0),
+        ({1: 4, 2: 6}, 10),
+        ({1: 4, 2: None}, 4),
+        ({1: None}, None),
+        ({1: 4, OUTSIDE: 6}, 4),
+        pytest.param({OUTSIDE: 6}, None, id="ids of another namespace"),
+        pytest.param({STRANGER: 4, OUTSIDE: 6}, None, id="some of another namespace"),
+    ],
 )
 def test_own_memory(processes: Mapping[int, int | None], own: int | None) -> None:
     assert own_memory(gpu(0, processes=processes), [1, 2]) == own
