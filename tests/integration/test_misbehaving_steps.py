@@ -333,6 +333,53 @@ def test_a_value_that_contradicts_its_annotation_is_told_and_kept(project: Proje
     assert upshift.get_run("latest").output == "x"
 
 
+def test_what_goes_wrong_in_supervising_ends_one_attempt_and_none_beside_it(project: Project) -> None:
+    code = """
+import signal
+from upshift.worker.logs import Log
+
+take, close = Log._take, Log.close
+
+def taken(self, data):
+    if data == b"13\\n":
+        raise IndexError("thirteen")
+    take(self, data)
+
+def closed(self):
+    close(self)
+    if self.size == 4:
+        raise KeyError("four")
+
+Log._take, Log.close = taken, closed  # the fork server is forked from the process that imports this
+
+@step
+def thirteen() -> int:
+    print(13, flush=True)
+    signal.pause()
+
+@step
+def hundred() -> int:
+    print(100, flush=True)
+    return 100
+
+@step
+def seven() -> int:
+    print(7, flush=True)
+    return 7
+
+@pipeline(on_failure="continue")
+def example():
+    return thirteen(), hundred(), seven()
+"""
+    outcome = project.run(code, expect=1)
+    thirteen = project.attempt("thirteen")
+    assert thirteen["reason"] == "infrastructure"
+    said = "could not supervise the step any more: IndexError: thirteen (in taken, pipeline.py:"
+    assert said in thirteen["error"]["message"]
+    assert "hundred: failed" in outcome.err and "KeyError: 'four'" in outcome.err
+    assert "seven: completed" in outcome.err
+
+
 def test_a_pipeline_without_steps_says_that_nothing_ran(project: Project) -> None:
     outcome = project.run("@pipeline\ndef example():\n    return 3\n")
     assert "pipeline example has no steps: nothing ran" in outcome.err

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -22,13 +23,13 @@ from upshift.store.store import Store
 from upshift.worker import cells, proc, stacks
 from upshift.worker.confine import MARKER, Confinement
 from upshift.worker.cpus import CpuSet
-from upshift.worker.devices import ENFORCED
+from upshift.worker.devices import ENFORCED, QUIET
 from upshift.worker.ledger import Ledger
 from upshift.worker.limits import HostMemory, MemoryLimit
 from upshift.worker.logs import Log
 from upshift.worker.loop import Loop, Timer
 from upshift.worker.masking import Mask
-from upshift.worker.messages import understood
+from upshift.worker.messages import LONGEST, understood
 from upshift.worker.metrics import BEFORE
 from upshift.worker.proc import Consumed
 from upshift.worker.sampling import INTERVAL, Node, Sampler
@@ -105,6 +106,9 @@ class Attempt:
     A step that returned is completed as soon as its process says so; nothing waits while that
     process, and what it left running, is taken down. In any other case the end of the process is
     the end of the attempt, so that no further attempt meets anything of it.
+
+    Its trouble is its own: a step may write anything to its pipes, and what goes wrong when that is
+    taken, or when the attempt is supervised in any other way, ends this attempt and none beside it.
     """
 
     def __init__(
@@ -128,7 +132,7 @@ class Attempt:
         self.spec = spec
         self.pid = 0
         self._store = store
-        self._loop = loop
+        self._loop = loop.confined(self._troubled)
         self._watcher = watcher
         self._cpus = cpus
         self._host = host
@@ -139,7 +143,8 @@ class Attempt:
         self._sources = sources
         self._stopping: _Stop | None = None
         self._outcome: Outcome | None = None
-        self._heard = b""
+        self._heard = bytearray()
+        self._endless = False
         self._timers: list[Timer] = []
         self._exiting = Timer(self._kill)
         self._over = False
@@ -253,6 +258,9 @@ class Attempt:
     def _idle(self, failure: Failure) -> None:
         self._stop("failed", failure, self.spec.grace)
 
+    def _troubled(self, error: Exception) -> None:
+        self._stop("failed", _mistake(error), 0)
+
     def _stop(self, status: str, failure: Failure, grace: float) -> None:
         if self._stopping is None:
             self._stopping = _Stop(status, failure)
@@ -282,17 +290,47 @@ class Attempt:
         if not data:
             self._deafen()
             return False
-        *lines, self._heard = (self._heard + data).split(b"\n")
-        for logs, group in groupby(lines, key=lambda line: line.startswith(BEFORE)):
+        for logs, group in groupby(self._lines(data), key=lambda line: line.startswith(BEFORE)):
             if self._over:  # what comes after the outcome is of a thread or a process that goes on
                 break
             if logs:
-                self._ledger.logged(list(group))
+                self._logged(list(group))
                 continue
             for line in group:
-                for kind, content in understood(line):
-                    getattr(self, f"_told_{kind}")(content)
+                self._told(line)
+            if self._returned:
+                self._complete()
         return True
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        """The lines that end in this; an end of one that was too long is none."""
+        self._heard += data
+        if b"\n" not in data:
+            if len(self._heard) > LONGEST:
+                self._heard.clear()
+                self._endless = True
+            return []
+        *lines, rest = bytes(self._heard).split(b"\n")
+        self._heard = bytearray(rest)
+        if self._endless:
+            self._endless = False
+            del lines[0]
+        return lines
+
+    def _logged(self, lines: list[bytes]) -> None:
+        with contextlib.suppress(Exception):  # as below
+            self._ledger.logged(lines)
+
+    def _told(self, line: bytes) -> None:
+        """Take a line. The step may have written it itself: if it makes no sense, it is nothing."""
+        for kind, content in understood(line):
+            with contextlib.suppress(Exception):
+                getattr(self, f"_told_{kind}")(content)
+
+    @property
+    def _returned(self) -> bool:
+        """Whether the attempt is over, though its process may still run."""
+        return self._outcome is not None and self._outcome.failure is None and self._stopping is None
 
     def _told_card(self, content: Mapping[str, Any]) -> None:
         self._ledger.shown(content)
@@ -309,8 +347,6 @@ class Attempt:
 
     def _told_outcome(self, content: Mapping[str, Any]) -> None:
         self._outcome = decode(Outcome, content)
-        if self._outcome.failure is None and self._stopping is None:
-            self._complete()
 
     def _sighted(self) -> tuple[Hardware | None, str]:
         """What the process found, None if it was killed before it looked; and its last stack."""
@@ -319,7 +355,10 @@ class Attempt:
             text, _, stack = (pipe.read(1 << 16) or b"").partition(b"\n")
         if not text:
             return None, ""
-        seen = from_json(Seen, text)
+        try:
+            seen = from_json(Seen, text)
+        except (ValueError, RecursionError):  # the step has read it, and written something else
+            return None, ""
         details = {**self._host, "pid": self.pid}
         record = self._sights.record(cpu_count=seen.cpu_count, memory=seen.memory, details=details)
         return record, stack.decode(errors="replace")
@@ -348,22 +387,27 @@ class Attempt:
 
     def _finish(self, code: int, consumed: Consumed) -> None:
         self._over = True
-        self._log.close()
-        self._sampler.close()
         for timer in self._timers:
             timer.cancel()
         self._cpus.give_back(self._bound_cpus)
+        try:
+            problem = self._record(code, consumed)
+        except Exception as error:  # as in _troubled(), where there is no result to say it
+            problem = _mistake(error).message
+        self._watcher.ended(self, problem)
+
+    def _record(self, code: int, consumed: Consumed) -> str | None:
+        """Close all files and write the result; why there is none, if that is so."""
+        self._log.close()
+        self._sampler.close()
         peak = self._outcome.peak if self._outcome else None
         verdict = self._memory.verdict(peak) if self._memory else None
         peak = self._memory.reached(peak) if self._memory else peak
         result = self._result(code, verdict, consumed, peak)
-        problem = None
         try:
-            if not self._store.create_result(result):
-                problem = "this attempt has a result already"
+            return None if self._store.create_result(result) else "this attempt has a result already"
         except StoreError as error:
-            problem = f"the result could not be written: {error.in_short}"
-        self._watcher.ended(self, problem)
+            return f"the result could not be written: {error.in_short}"
 
     def _release(self) -> None:
         if os.path.isdir(self._scratch):
@@ -426,6 +470,8 @@ class Attempt:
             details["cpus"] = list(self._bound_cpus)
         if self._memory is not None:
             details["memory_limit"] = self._memory.kind
+        if self._grant is not None and self._grant.waited >= QUIET:
+            details["waited"] = round(self._grant.waited, 1)
         return attrs.evolve(granted, details=details)
 
     def _died(self, code: int, stack: str) -> Failure:
@@ -457,3 +503,14 @@ class Attempt:
             traceback=stacks.user_stack(stack, self.spec.code.project),
             fix="Native code crashed: a compiled library, or what it was given.",
         )
+
+
+def _mistake(error: Exception) -> Failure:
+    """What an attempt ends with that could not be supervised any more."""
+    *_, place = traceback.extract_tb(error.__traceback__)
+    return Failure(
+        reason="infrastructure",
+        message=f"Upshift could not supervise the step any more: {type(error).__name__}: {error} "
+        f"(in {place.name}, {os.path.basename(place.filename)}:{place.lineno})",
+        fix="This is a mistake in Upshift: please report it.",
+    )

@@ -18,7 +18,7 @@ from upshift.store.files import write_all
 from upshift.store.metrics import Summaries
 from upshift.worker.loop import Loop, Timer
 from upshift.worker.masking import Mask
-from upshift.worker.metrics import AFTER, BEFORE, BETWEEN
+from upshift.worker.metrics import AFTER, BEFORE, BETWEEN, FARTHEST, LARGE
 
 QUIET = 0.25
 """Seconds between two notices that metrics have new values."""
@@ -26,6 +26,9 @@ SHOWN = 6
 """Metrics that a notice tells of."""
 _KNOWN = 1000
 """Sets of names whose header is remembered."""
+_NUMBERS = (int, float)
+_NONSENSE = (ValueError, RecursionError)
+"""What parsing a text raises that is no JSON, or was not meant to be read."""
 
 
 class Ledger:
@@ -70,12 +73,12 @@ class Ledger:
         self._stale = False
 
     def logged(self, lines: list[bytes]) -> None:
-        """Calls of ``upshift.log``, as they were sent; what is no such line is left out."""
+        """Calls of ``upshift.log``, as they were sent; what is no such line is left out, and that alone."""
         points: list[bytes] = []
         for line in lines:
             names, _, point = line[len(BEFORE) : -len(AFTER)].partition(BETWEEN)
             at, _, rest = point[1:].partition(b",")
-            with contextlib.suppress(ValueError):  # somebody else has written to the pipe
+            with contextlib.suppress(*_NONSENSE):  # somebody else has written to the pipe
                 number = self._numbers.get(names)
                 if number is None:
                     self._keep(points)
@@ -103,7 +106,7 @@ class Ledger:
     def _head(self, text: bytes) -> int:
         """The number of a set of names that is new."""
         found = json.loads(text)
-        if not isinstance(found, list):
+        if not isinstance(found, list) or set(map(type, found)) != {str}:
             raise ValueError(text)
         names = [self._mask.text(name) if self._mask else name for name in found]
         if len(self._numbers) == _KNOWN:
@@ -116,18 +119,41 @@ class Ledger:
         return number
 
     def _keep(self, points: list[bytes]) -> None:
-        with contextlib.suppress(ValueError):
-            parsed = json.loads(b"[" + b",".join(points) + b"]")
-            if self._mask is not None:
-                for place, point in enumerate(parsed):
-                    if any(type(value) is str for value in point):
-                        parsed[place] = [self._masked(value) for value in point]
-                        points[place] = json.dumps(parsed[place], separators=(",", ":")).encode()
-            if parsed:
-                self._points.append(b"\n".join(points) + b"\n")
-                self._summaries.add(parsed, self._names)
-                self._step = parsed[-1][2]
-                self._stale = True
+        if not points:
+            return
+        parsed = self._parsed(points)
+        if parsed is None:  # one of them at least is none
+            for text in points if len(points) > 1 else ():
+                self._keep([text])
+            return
+        if self._mask is not None:
+            for place, point in enumerate(parsed):
+                if any(type(value) is str for value in point):
+                    parsed[place] = [self._masked(value) for value in point]
+                    points[place] = json.dumps(parsed[place], separators=(",", ":")).encode()
+        self._points.append(b"\n".join(points) + b"\n")
+        self._summaries.add(parsed, self._names)
+        self._step = parsed[-1][2]
+        self._stale = True
+
+    def _parsed(self, points: list[bytes]) -> list[list[Any]] | None:
+        """The points, if each text is one, with as many values as its header has names."""
+        try:
+            parsed: list[list[Any]] = json.loads(b"[" + b",".join(points) + b"]")
+        except _NONSENSE:
+            return None
+        whole = len(parsed) == len(points) and all(map(self._is_point, parsed))
+        return parsed if whole else None
+
+    def _is_point(self, found: Any) -> bool:
+        if type(found) is not list or len(found) < 4 or type(found[0]) is not int:
+            return False
+        step = found[2]
+        return (
+            len(found) == 3 + len(self._names.get(found[0], ()))
+            and (step is None or (type(step) in _NUMBERS and -FARTHEST <= step <= FARTHEST))
+            and all(map(_is_plain, found[3:]))
+        )
 
     def _masked(self, value: Any) -> Any:
         return self._mask.text(value) if self._mask and type(value) is str else value
@@ -142,6 +168,14 @@ class Ledger:
     def _rested(self) -> None:
         self._pause = None
         self._tell()
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether this is a value as ``upshift.log`` sends it."""
+    kind = type(value)
+    if kind is float:
+        return value - value == 0.0  # type: ignore[no-any-return]  # finite
+    return kind is str or kind is bool or (kind is int and -LARGE < value < LARGE)
 
 
 class _File:

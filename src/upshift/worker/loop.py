@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import heapq
 import itertools
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 
 Callback = Callable[[], None]
+Failed = Callable[[Exception], None]
 
 
 class Timer:
@@ -32,14 +34,21 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
+        self._failed: Failed | None = None
+
+    def confined(self, failed: Failed) -> Loop:
+        """This loop for one of many who use it: what its calls raise goes to ``failed``, and on it goes."""
+        part = copy.copy(self)  # what is watched, and when calls are due, is the same for all
+        part._failed = failed
+        return part
 
     def watch(self, descriptor: int, call: Callback) -> None:
         """Call whenever the descriptor is readable."""
-        self._selector.register(descriptor, selectors.EVENT_READ, call)
+        self._selector.register(descriptor, selectors.EVENT_READ, self._confined(call))
 
     def watch_writable(self, descriptor: int, call: Callback) -> None:
         """Call whenever the descriptor can be written."""
-        self._selector.register(descriptor, selectors.EVENT_WRITE, call)
+        self._selector.register(descriptor, selectors.EVENT_WRITE, self._confined(call))
 
     def forget(self, descriptor: int) -> None:
         """Watch the descriptor no more, and close it."""
@@ -52,7 +61,7 @@ class Loop:
 
     def after(self, seconds: float, call: Callback) -> Timer:
         """Call once, after this many seconds."""
-        timer = Timer(call)
+        timer = Timer(self._confined(call))
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), timer))
         return timer
 
@@ -71,8 +80,21 @@ class Loop:
             if call is not None:
                 call()
 
+    def _confined(self, call: Callback) -> Callback:
+        failed = self._failed
+        if failed is None:
+            return call
+
+        def confined() -> None:
+            try:
+                call()
+            except Exception as error:
+                failed(error)
+
+        return confined
+
     def abandon(self) -> None:
-        """In a forked child: close every descriptor that the parent watches."""
+        """Close every descriptor that is watched: in a forked child, or where nobody turns this any more."""
         for key in list(self._selector.get_map().values()):
             with contextlib.suppress(OSError):
                 os.close(key.fd)

@@ -21,6 +21,8 @@ KINDS = ("outcome", "diagnosis", *_KINDS.values())
 """What a line may be about, but for what is logged: that is taken as it is."""
 PIPE_BUF = 4096
 """Bytes that ``write(2)`` puts into a pipe as a whole, whoever else writes to it (``limits.h`` of Linux)."""
+LONGEST = 1 << 26
+"""Bytes of a line, at most; those of Upshift are far shorter. What is longer is left out."""
 
 
 class Channel:
@@ -97,6 +99,6 @@ os.register_at_fork(after_in_child=channel.forked)
 
 def understood(line: bytes) -> list[tuple[str, Any]]:
     """Kind and content of a line; nothing, if it is none of these: a step may write to any descriptor."""
-    with contextlib.suppress(ValueError, AttributeError):
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
         return [(kind, content) for kind, content in json.loads(line).items() if kind in KINDS]
     return []

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +32,10 @@ AFTER = b"]}"
 LONGEST_NAME = 200
 LONGEST_TEXT = 3000
 """Bytes of a text in JSON: it has to fit into one write, beside its name."""
-_LARGE = 1 << 63
+LARGE = 1 << 63
+"""Integers are smaller than this, in either direction; others are sent as floating-point numbers."""
+FARTHEST = sys.float_info.max
+"""A step is not beyond this, in either direction."""
 _KNOWN = 1000
 """Sets of names that are remembered in the form that they have on the way."""
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
@@ -79,11 +81,11 @@ def log(metrics: Mapping[str, object] | None = None, /, *, step: float | None = 
     texts = []
     for name, value in more.items():
         kind = type(value)
-        if (kind is float and value - value == 0.0) or (kind is int and -_LARGE < value < _LARGE):  # type: ignore
+        if (kind is float and value - value == 0.0) or (kind is int and -LARGE < value < LARGE):  # type: ignore
             texts.append(repr(value))
         else:
             texts.append(_quoted(_plain(name, value)))
-    if step is not None and type(step) is not int:
+    if step is not None and not (type(step) is int and -LARGE < step < LARGE):
         step = _step(step)
     if channel:
         with contextlib.suppress(OSError):  # the supervisor has died, and this process will in a moment
@@ -150,7 +152,7 @@ def _plain(name: str, value: object) -> MetricValue:
         found = _converted(value)
     if isinstance(found, bool):
         return found
-    if isinstance(found, int) and -_LARGE < found < _LARGE:
+    if isinstance(found, int) and -LARGE < found < LARGE:
         return int(found)
     if isinstance(found, (int, float)):
         try:
@@ -178,8 +180,9 @@ def _converted(value: object) -> object:
 
 
 def _step(step: object) -> float:
-    found = step if type(step) is float else _converted(step) if not isinstance(step, (bool, str)) else None
-    if isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found):
+    plain = type(step) in (int, float)
+    found = step if plain else _converted(step) if not isinstance(step, (bool, str)) else None
+    if isinstance(found, (int, float)) and not isinstance(found, bool) and -FARTHEST <= found <= FARTHEST:
         return found
     raise SettingsError(
         f"upshift.log(): step is {_described(step)}",

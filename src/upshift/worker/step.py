@@ -73,6 +73,11 @@ class Outcome:
     read: int = 0
     written: int = 0
 
+    def __attrs_post_init__(self) -> None:
+        for count in (self.peak or 0, self.cpu_seconds, self.read, self.written):
+            if not 0 <= count < sys.maxsize:
+                raise ValueError(count)
+
     @property
     def consumed(self) -> proc.Consumed:
         """What was consumed."""

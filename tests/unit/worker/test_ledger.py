@@ -112,8 +112,46 @@ def test_what_somebody_else_wrote_into_the_pipe_is_left_out(kept: Kept) -> None:
     assert kept.ledger.close()["loss"].count >= 1
 
 
+NEARLY = (
+    b'{"metric":[["a"],\t[1.0,3],[7,1,1,1]]}',
+    b'{"metric":[["a"],\t[1.0,3],[1]]}',
+    b'{"metric":[["a"],\t[1.0,null,[1]]]}',
+    b'{"metric":[["a"],\t[1.0,null,null]]}',
+    b'{"metric":[["a"],\t[1.0,null,NaN]]}',
+    b'{"metric":[["a"],\t[1.0,"3",1]]}',
+    b'{"metric":[["a"],\t[1.0,1e400,1]]}',
+    b'{"metric":[["a"],\t[1.0,3,"x]]}',
+    b'{"metric":[["a"],\t[1e400,3,1]]}',
+    b'{"metric":[["a",1],\t[1.0,null,1,1]]}',
+    b'{"metric":[[[]],\t[1.0,null,1]]}',
+    b'{"metric":[[],\t[1.0,null]]}',
+    b'{"metric":[["\\ud800"],\t[1.0,3,1]]}',
+    b'{"metric":[' + b"[" * 60_000 + b",\t[1.0,3,1]]}",
+    b'{"metric":[["a"],\t[1.0,3,' + b"[" * 60_000 + b"]]}",
+    b'{"metric":[["a"],\t[1.0,3,1' + b"0" * 400 + b"]]}",
+    b'{"metric":[["a"],\t[1.0,1' + b"0" * 400 + b",1]]}",
+)
+
+
+@pytest.mark.parametrize("bad", NEARLY)
+def test_a_line_that_is_nearly_one_takes_no_other_with_it(kept: Kept, bad: bytes) -> None:
+    kept.ledger = kept.open(Mask(["12345678"]))
+    for _ in range(2):
+        upshift.log(step=1, a=0.5)
+        upshift.log(step=2, b=0.5)
+    one, two, three, four = kept.sent()
+    kept.ledger.logged([one, bad, two, bad, three, four])
+    assert kept.values() == {"a": [0.5, 0.5], "b": [0.5, 0.5]}
+    assert {name: s.count for name, s in kept.ledger.close().items()} == {"a": 2, "b": 2}
+    assert kept.metrics.read_bytes().count(b"\n") == 6
+
+
 @pytest.mark.parametrize(
-    "line", [b"", b"5", b"[]", b"null", b"{", b"\xff", b'{"other": 1}', b'{"metric": 1}']
+    "line",
+    [
+        *(b"", b"5", b"[]", b"null", b"{", b"\xff", b'{"other": 1}', b'{"metric": 1}'),
+        *(b"[" * 60_000, b'{"card":' + b"[" * 60_000),
+    ],
 )
 def test_a_line_of_no_known_kind_is_nothing(line: bytes) -> None:
     assert understood(line) == []

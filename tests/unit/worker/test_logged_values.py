@@ -123,7 +123,7 @@ def test_anything_else_is_refused_by_name(heard: Heard, value: object, words: st
     assert refused.value.fix is not None
 
 
-@pytest.mark.parametrize("step", ["1", True, math.nan, math.inf, [1], object()])
+@pytest.mark.parametrize("step", ["1", True, math.nan, math.inf, -(10**400), [1], object()])
 def test_a_step_that_counts_nothing_is_refused(heard: Heard, step: object) -> None:
     with pytest.raises(SettingsError, match=r"^upshift\.log\(\): step is "):
         upshift.log(step=step, loss=1.0)  # type: ignore[arg-type]

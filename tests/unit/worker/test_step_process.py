@@ -411,6 +411,56 @@ def test_when_the_fork_server_is_killed_nothing_of_its_tasks_survives(project) -
     assert bench.output(bench.run("ok")) == "ok"
 
 
+SAYING = """
+import os
+from upshift.worker.messages import channel
+
+def say(text):
+    os.write(channel._descriptor, text.encode())
+    return "said"
+
+def go_on(text):
+    for _ in range(1 + (1 << 26) // len(text)):
+        say(text)
+    return say("end\\n")
+
+def wait(fifo):
+    with open(fifo) as file:
+        return file.read()
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"card": 1}',
+        '{"card": {"title": "x", "media": "y", "digest": "z", "bytes": 1, "at": "soon"}}',
+        '{"outcome": 1}',
+        '{"outcome": {"peak": "much"}}',
+        '{"outcome": {"cpu_seconds": NaN}}',
+        '{"diagnosis": {"failure": 7}}',
+        '{"framework": []}',
+        "[" * 60_000,
+        '{"metric":[["a"],\t[1.0,3,1' + "0" * 400 + "]]}",
+    ],
+)
+def test_what_a_step_writes_into_its_own_pipe_disturbs_nobody(project, text: str) -> None:  # type: ignore[no-untyped-def]
+    bench = project(SAYING)
+    fifo = bench.folder / "fifo"
+    os.mkfifo(fifo)
+    other = bench.spec("wait", inputs={"fifo": str(fifo)})
+    handle = bench.submit(other)
+    assert bench.output(bench.run("say", inputs={"text": text + "\n"})) == "said"
+    fifo.write_text("go")
+    bench.end(handle)
+    assert bench.output(bench.store.read_result(other.task, 1)) == "go"
+
+
+def test_a_line_without_an_end_is_not_kept(project) -> None:  # type: ignore[no-untyped-def]
+    bench = project(SAYING)
+    assert bench.output(bench.run("go_on", inputs={"text": "x" * 60_000})) == "said"
+
+
 def test_started_is_told_before_ended(project) -> None:  # type: ignore[no-untyped-def]
     bench = project("def f():\n    return sorted([2, 1])\n")
     handle = bench.submit(bench.spec("f"))
