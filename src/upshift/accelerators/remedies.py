@@ -101,6 +101,13 @@ def let_compute(evidence: Evidence, variable: str) -> str:
     )
 
 
+def or_without(framework: str, remedy: str) -> str:
+    """A remedy, and what to do where the step does not need its devices for this framework."""
+    if "UPSHIFT_MAY_MISS" in remedy:
+        return remedy
+    return f"{remedy}\nOr, if this step needs no GPU for it: gpu_count=0, or UPSHIFT_MAY_MISS={framework}."
+
+
 def pass_devices(evidence: Evidence) -> str:
     """How a container is started with its devices."""
     return _WAYS_IN.get((evidence.container or "", evidence.vendor), "Start the container with its devices.")

@@ -21,14 +21,14 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any
 
 import attrs
 
-from upshift.accelerators import compatibility, frameworks
+from upshift.accelerators import compatibility, frameworks, remedies
 from upshift.accelerators.evidence import (
     PLATFORMS,
     Driver,
@@ -39,7 +39,7 @@ from upshift.accelerators.evidence import (
     visibility,
 )
 from upshift.accelerators.explain import Finding, expected, explain, falls_short, judged
-from upshift.errors import is_user_file, location
+from upshift.errors import is_user_file, location, suggestion
 from upshift.spec import Device, Failure, Framework, TaskSpec
 from upshift.worker.messages import channel
 from upshift.worker.seen import MAY_MISS, Diagnosis, may_miss
@@ -79,6 +79,7 @@ class Sighting:
         Halted
             At the import, and at the end wherever that was caught.
         """
+        tell(_misnamed(may_miss(os.environ)))
         sys.meta_path.insert(0, self._finder)
         try:
             yield
@@ -206,7 +207,8 @@ class Sighting:
             channel.send("diagnosis", found)
             tell([f"{finding.sentence}. The step goes on, as {MAY_MISS} says."])
             return
-        failure = Failure(reason="hardware", message=finding.sentence, where=where, fix=finding.remedy)
+        remedy = remedies.or_without(name, finding.remedy)
+        failure = Failure(reason="hardware", message=finding.sentence, where=where, fix=remedy)
         self.refused = failure
         # First of all the supervisor hears of it: it ends the step, whatever that does with the exception.
         channel.send("diagnosis", attrs.evolve(found, failure=failure))
@@ -218,6 +220,12 @@ class Sighting:
         TensorFlow and JAX are imported by packages that compute with something else: torch.utils.tensorboard.
         """
         return bool(self._content) or (name != "torch" and not direct)
+
+
+def _misnamed(may: Iterable[str]) -> Iterator[str]:
+    """Words about each of these that is no framework that is looked at."""
+    for name in sorted(set(may).difference(frameworks.NAMES)):
+        yield f"{MAY_MISS}={name} means nothing. {suggestion(name, frameworks.NAMES)}"
 
 
 def _shown(driver: Driver, cuda: str) -> int | None:
