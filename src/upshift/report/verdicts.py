@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 from upshift.config.sizes import format_size
 from upshift.report.human import number, of_its_own
 from upshift.spec.hardware import Device, Hardware
+from upshift.worker.idleness import IDLE, ONE_CPU, one_cpu
 
 LEAST_SECONDS = 10.0
 """Seconds that a step has to run to be judged."""
-IDLE = 5.0
-"""Percent: a GPU that was never busier was not used."""
 GPU_SHARE = 0.7
 IDLE_SHARE = 0.2
 MEMORY_SHARE = 0.25
@@ -36,8 +35,6 @@ MEMORY_LEFT = 0.05
 MEMORY_WORTH = 1_000_000_000
 """Bytes that are worth a word."""
 CPU_SHARE = 0.5
-ONE_THREAD = (0.85, 1.25)
-"""CPUs in use, from and to, where one thread works alone."""
 
 Records = Mapping[str, "Hardware | None"]
 """The four records of an attempt, by name; those that are not known may be missing."""
@@ -120,11 +117,11 @@ def _of_gpus(asked: Hardware, used: Hardware) -> Iterator[Finding]:
 
 
 def _idle(used: Hardware, gpus: int) -> str:
-    idle, one_cpu = _detail(used, "gpu_idle") or 0.0, _detail(used, "gpu_idle_cpu_bound") or 0.0
+    idle, one_thread = _detail(used, "gpu_idle") or 0.0, _detail(used, "gpu_idle_cpu_bound") or 0.0
     if idle < IDLE_SHARE:
         return ""
     who = {1: "", 2: "both "}.get(gpus, "all ")
-    why = " while one CPU was at 100 %: the data loader" if one_cpu >= idle / 2 else ""
+    why = " while one CPU was at 100 %: the data loader" if one_thread >= idle / 2 else ""
     return f"; {100 * idle:.0f} % of the time {who}idle{why}"
 
 
@@ -156,8 +153,7 @@ def _of_cpus(asked: Hardware, used: Hardware) -> Iterator[Finding]:
     if not wanted or mean is None or mean >= CPU_SHARE * wanted or wanted - mean < 1:
         return
     peak = _detail(used, "cpu_peak") or mean
-    low, high = ONE_THREAD
-    why = ": one thread" if low <= mean <= high and peak <= high else " on average"
+    why = ": one thread" if one_cpu(mean) and peak <= ONE_CPU[1] else " on average"
     yield Finding("cpus", f"asked {number(wanted)} CPUs, used {mean:.1f}{why}")
 
 
