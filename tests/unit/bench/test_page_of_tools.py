@@ -142,5 +142,8 @@ def test_the_page_is_the_one_that_is_kept(tmp_path: Path) -> None:
 def test_every_measurement_of_the_kept_file_is_known() -> None:
     from benchmarks.__main__ import MEASUREMENTS
 
-    assert list(json.loads((kept.DOCS / kept.OURS).read_text())) == list(MEASUREMENTS)
+    measured = list(json.loads((kept.DOCS / kept.OURS).read_text()))
+    assert measured and measured == [name for name in MEASUREMENTS if name in measured], (
+        "python -m benchmarks --only NAME writes them in this order; one of them may not be measured yet"
+    )
     assert re.match(r"# Benchmarks\n", (kept.DOCS / "benchmarks.md").read_text())
