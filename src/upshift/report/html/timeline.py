@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 
 import attrs
 
@@ -191,8 +191,3 @@ def _profile(bars: Sequence[Bar], end: float) -> Html:
 
 def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.4g}%"
-
-
-def now_utc() -> datetime:
-    """This moment."""
-    return datetime.now(timezone.utc)
