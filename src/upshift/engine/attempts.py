@@ -31,6 +31,8 @@ class Attempt:
         The room it takes up.
     waits
         Whether the backend holds it back, for want of accelerators: it takes up no other room then.
+    why
+        What it waits for, in words, while it does.
     spec
         Its spec.
     log
@@ -57,6 +59,7 @@ class Attempt:
         "task",
         "task_id",
         "waits",
+        "why",
     )
 
     def __init__(
@@ -70,6 +73,7 @@ class Attempt:
         self.handle = handle
         self.need = need
         self.waits = False
+        self.why: str | None = None
         self.log = log
         self.started: float | None = None
         self.node: str | None = None

@@ -304,6 +304,8 @@ class Driver:
             self._journal.logged(attempt, event.values, event.step)
         elif isinstance(event, Waiting):
             self._wait_for_devices(attempt, waits=True)
+            attempt.why = event.why
+            self._journal.attempt(attempt)
             self._journal.notice(event.why, attempt.task_id)
 
     def _wait_for_devices(self, attempt: Attempt, *, waits: bool) -> None:

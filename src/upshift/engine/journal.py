@@ -84,6 +84,7 @@ class Journal:
                 ended=(result.ended if result else None) or ended,
                 result=result,
                 failure=None if result else failure,
+                waits=None if verdict or attempt.started is not None else attempt.why,
             )
         )
 

@@ -172,6 +172,7 @@ class Leftovers:
         if row.handle is None:
             return self._find(spec, path, [place])
         attempt = self._attempt(spec, place, row.handle, started=row.started)
+        attempt.why = row.waits
         if place.backend.attach(row.handle, Job(spec=spec, spec_path=path)):
             self._occupy(attempt)
         else:

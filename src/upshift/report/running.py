@@ -77,6 +77,8 @@ class Running:
         Since when, in seconds since the epoch, and for how long.
     granted
         What it has.
+    waits
+        What it waits for before it can start, in words; None: it runs.
     now
         The newest sample, by column; empty: there is none yet.
     gpus
@@ -93,6 +95,7 @@ class Running:
     seconds: float
     granted: Hardware | None
     now: Mapping[str, Number]
+    waits: str | None = None
     gpus: tuple[GpuNow, ...] = ()
     minute: Series = attrs.field(factory=Series)
 
@@ -125,6 +128,7 @@ class Running:
             "node": self.node,
             "started": utc(self.started).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "seconds": round(self.seconds, 3),
+            "waits": self.waits,
             "granted": self.granted.as_json() if self.granted is not None else None,
             "cpu": self.now.get("cpu"),
             **{name: _whole(self.now.get(name)) for name in names},
@@ -246,7 +250,10 @@ class Watch:
             path = store.series_path(row.task, row.number)
             if run.status == INTERRUPTED and not self._grows(path):
                 continue
-            self._granted[key] = granted[key] if key in granted else _granted(row, store)
+            if row.waits is not None:
+                self._granted[key] = None
+            else:
+                self._granted[key] = granted.get(key) or _granted(row, store)
             found.append(self._running(run, row, read_series(path, tail=TAIL)))
         return found
 
@@ -271,6 +278,7 @@ class Watch:
             started=started,
             seconds=max(0.0, self._clock() - started),
             granted=self._granted[row.task, row.number],
+            waits=row.waits,
             now=now,
             gpus=tuple(_gpus(minute, now)),
             minute=minute,

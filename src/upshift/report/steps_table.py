@@ -100,7 +100,8 @@ def _block(step: Step, name: str, status: str, tasks: Sequence[Task]) -> Block:
         for attempt in attempts
         if attempt.started is not None and attempt.ended is not None
     ]
-    remarks = (_shares(tasks), _tries(tasks), _why(tasks), _missing(attempts), _why_not(step, tasks))
+    of_attempts = (_missing(attempts), _waits(attempts))
+    remarks = (_shares(tasks), _tries(tasks), _why(tasks), *of_attempts, _why_not(step, tasks))
     return Block(
         name=name,
         status="reused" if reused and status == "completed" else status,
@@ -144,6 +145,15 @@ def _missing(attempts: Sequence[Attempt]) -> str:
     if not any(a.status == "completed" and a.seen and a.seen.details.get("missed_by") for a in attempts):
         return ""
     return "it was made without its GPU" if len(attempts) == 1 else "made without the GPUs granted"
+
+
+def _waits(attempts: Sequence[Attempt]) -> str:
+    """What they wait for, or have waited for."""
+    waiting = [attempt.waits for attempt in attempts if attempt.waits is not None]
+    if waiting:
+        return (f"{len(waiting):,} of {len(attempts):,}: " if len(attempts) > 1 else "") + waiting[0]
+    waited = [attempt.waited for attempt in attempts if attempt.waited is not None]
+    return f"waited {span(waited)}" if waited else ""
 
 
 def _why_not(step: Step, tasks: Sequence[Task]) -> str:

@@ -28,12 +28,15 @@ _STEP = 10
 
 
 def lines(now: Now, page: Page) -> list[str]:
-    """What runs, and the devices of this machine."""
-    running, devices = now.running, now.devices
+    """What runs, what waits, and the devices of this machine."""
+    running, devices = [one for one in now.running if one.waits is None], now.devices
+    waiting = [one for one in now.running if one.waits is not None]
     clock = datetime.fromtimestamp(now.at).strftime("%H:%M:%S")
-    found = [*wrap(f"{_summary(running)} · {clock}", page.width)]
+    found = [*wrap(f"{_summary(running, waiting)} · {clock}", page.width)]
     if running:
         found += ["", *(_if_it_fits(_table(running, page), page) or _stacked(running, page))]
+    if waiting:
+        found += ["", *_waiting(waiting, page)]
     if devices:
         found += ["", *(_if_it_fits(_devices(devices, page), page) or _stacked_devices(devices, page))]
     return found
@@ -43,11 +46,22 @@ def _if_it_fits(table: list[str], page: Page) -> list[str] | None:
     return table if all(cells(line) <= page.width for line in table) else None
 
 
-def _summary(running: Sequence[Running]) -> str:
+def _summary(running: Sequence[Running], waiting: Sequence[Running]) -> str:
+    wait = f", {len(waiting):,} {'wait' if len(waiting) > 1 else 'waits'}" if waiting else ""
     if not running:
-        return "nothing runs"
+        return f"nothing runs{wait}"
     runs = len({one.run.id for one in running})
-    return f"{count(len(running), 'step')} of {count(runs, 'run')}"
+    return f"{count(len(running), 'step')} of {count(runs, 'run')}{wait}"
+
+
+def _waiting(waiting: Sequence[Running], page: Page) -> list[str]:
+    found = []
+    for run, ones in groupby(waiting, key=lambda one: one.run):
+        found.append(page.paint(cut(_run(run), page.width), "dim"))
+        for one in ones:
+            first, *rest = wrap(f"{_name(one)}  waiting: {one.waits}", page.width)
+            found += [first, *(f"  {more}" for line in rest for more in wrap(line, page.width - 2))]
+    return found
 
 
 def _table(running: Sequence[Running], page: Page) -> list[str]:

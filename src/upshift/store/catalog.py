@@ -42,7 +42,7 @@ _RUN = ("id", "pipeline", "status", "target", "store", "user", "tags", "started"
 _TASK = ("run", "step", "item", "status", "cached", "cache_reason", "key", "origin")
 _ATTEMPT = (
     *("run", "step", "item", "number", "status", "reason", "backend", "handle", "node"),
-    *("started", "ended", "key", "result", "failure"),
+    *("started", "ended", "key", "result", "failure", "waits"),
 )
 _PUT_RUN = _upsert("runs", "id", _RUN, fixed=1)
 _PUT_TASK = _upsert("tasks", "run, step, ifnull(item, -1)", _TASK, fixed=3)
@@ -307,9 +307,10 @@ class Catalog:
         return [_attempt_row(row) for row in self._database.query(sql, values)]
 
     def running(self) -> list[AttemptRow]:
-        """The attempts that run, of all runs that are recorded as running."""
+        """The attempts that run, or wait for something, of all runs that are recorded as running."""
         sql = (
-            f"SELECT {', '.join(_ATTEMPT)} FROM attempts WHERE status = 'running' "
+            f"SELECT {', '.join(_ATTEMPT)} FROM attempts "
+            "WHERE (status = 'running' OR (status = 'pending' AND waits IS NOT NULL)) "
             "AND run IN (SELECT id FROM runs WHERE status = 'running') ORDER BY run, step, item, number"
         )
         return [_attempt_row(row) for row in self._database.query(sql)]
@@ -398,13 +399,13 @@ def _attempt_values(row: AttemptRow) -> tuple[Any, ...]:
         *(row.node, row.started, row.ended, result.key if reusable and result else None),
         None if result is None else _json(result),
         None if row.failure is None else _json(row.failure),
+        row.waits,
     )
 
 
 def _attempt_row(values: tuple[Any, ...]) -> AttemptRow:
-    run, step, index, number, status, reason, backend, handle, node, started, ended, _, result, failure = (
-        values
-    )
+    run, step, index, number, status, reason, backend, handle, node, started, ended, *rest = values
+    _, result, failure, waits = rest
     return AttemptRow(
         task=TaskId(run=run, step=step, index=index),
         number=number,
@@ -417,4 +418,5 @@ def _attempt_row(values: tuple[Any, ...]) -> AttemptRow:
         ended=ended,
         result=None if result is None else from_json(TaskResult, result),
         failure=None if failure is None else from_json(Failure, failure),
+        waits=waits,
     )

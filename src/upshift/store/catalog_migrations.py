@@ -60,4 +60,5 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE UNIQUE INDEX attempt ON attempts (run, step, ifnull(item, -1), number)",
         "CREATE INDEX attempts_by_key ON attempts (key, ended) WHERE key IS NOT NULL",
     ),
+    ("ALTER TABLE attempts ADD COLUMN waits TEXT",),
 )

@@ -204,8 +204,19 @@ class Attempt:
 
     @property
     def granted(self) -> Hardware | None:
-        """What the backend reserved."""
-        return self._early[1]
+        """What the backend reserved; None while it waits for that."""
+        return None if self.waits is not None else self._early[1]
+
+    @property
+    def waits(self) -> str | None:
+        """What it waits for before it can start, in words; None: for nothing."""
+        return self.row.waits if self.status == "pending" else None
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds that it waited for devices before it started; None: for none."""
+        seconds = self.granted.details.get("waited") if self.granted is not None else None
+        return seconds if isinstance(seconds, (int, float)) else None
 
     @property
     def seen(self) -> Hardware | None:

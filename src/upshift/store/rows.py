@@ -101,6 +101,8 @@ class AttemptRow:
         What the attempt recorded, once it is over.
     failure
         Why there is no result.
+    waits
+        What it waits for before it can start, in words; None: for nothing.
     """
 
     task: TaskId
@@ -114,3 +116,4 @@ class AttemptRow:
     ended: float | None = None
     result: TaskResult | None = None
     failure: Failure | None = None
+    waits: str | None = None

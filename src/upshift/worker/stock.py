@@ -47,6 +47,8 @@ class Grant:
         given_back: Callable[[], None] = lambda: None,
     ) -> None:
         self.devices = devices
+        self.waited = 0.0
+        """Seconds that the attempt has waited for it."""
         self.environment = environment or {}
         self.remarks = tuple(remarks)
         self._hold = hold

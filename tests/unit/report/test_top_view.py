@@ -99,6 +99,15 @@ def test_a_run_whose_engine_is_gone_says_so() -> None:
     assert "interrupted, and its tasks go on" in shown(Now(at=0.0, running=(gone,)), 100)
 
 
+@pytest.mark.parametrize("width", [20, 80, 120])
+def test_what_waits_says_for_what(width: int) -> None:
+    waiting = running("fit", waits="waits for 1 × GPU: GPU 0 is held by load", granted=None, now={})
+    text = shown(Now(at=0.0, running=(TRAIN, waiting)), width)
+    assert "1 step of 1 run, 1 waits" in " ".join(text.split())
+    assert "fit waiting: waits for 1 × GPU: GPU 0 is held by load" in " ".join(text.split())
+    assert "nothing runs, 1 waits" in " ".join(shown(Now(at=0.0, running=(waiting,)), width).split())
+
+
 def test_as_json() -> None:
     data = Now(at=0.0, running=(TRAIN,), devices=DEVICES).as_json()
     (one,) = data["running"]

@@ -33,6 +33,8 @@ class Bar:
     status: str
     start: float
     end: float
+    waited: float = 0.0
+    """Seconds before its start that it waited for devices."""
 
 
 def timeline(run: Run, groups: Sequence[Group], words: Mapping[str, str], now: datetime) -> Html:
@@ -78,13 +80,13 @@ def most_at_once(bars: Sequence[Bar]) -> int:
 
 
 def lanes(bars: Sequence[Bar]) -> list[int]:
-    """For each bar, in the order of their starts, the lowest lane that is free then."""
+    """For each bar, in the order in which they begin to wait or run, the lowest lane that is free then."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     used = 0
     placed = []
     for bar in bars:
-        while busy and busy[0][0] <= bar.start:
+        while busy and busy[0][0] <= bar.start - bar.waited:
             heapq.heappush(free, heapq.heappop(busy)[1])
         if free:
             lane = heapq.heappop(free)
@@ -124,8 +126,9 @@ def _bars(group: Group, run: Run, now: datetime) -> list[Bar]:
             several = f", attempt {attempt.number}" if len(task.attempts) > 1 else ""
             start = max(0.0, since(attempt.started, run))
             over = since(attempt.ended, run) if attempt.ended else _end(run, now)
-            bars.append(Bar(f"{task.row.task}{several}", attempt.status, start, max(start, over)))
-    return sorted(bars, key=lambda bar: (bar.start, bar.end))
+            label, waited = f"{task.row.task}{several}", min(start, attempt.waited or 0.0)
+            bars.append(Bar(label, attempt.status, start, max(start, over), waited))
+    return sorted(bars, key=lambda bar: (bar.start - bar.waited, bar.end))
 
 
 def _end(run: Run, now: datetime) -> float:
@@ -163,7 +166,16 @@ def _bar(bar: Bar, lane: int, thick: int, end: float) -> Html:
         "height": thick,
     }
     told = f"{bar.label}: {bar.status}, {duration(bar.end - bar.start)} from {clock(bar.start)}"
-    return tag("rect", box, tag("title", None, told))
+    drawn = tag("rect", box, tag("title", None, told))
+    if not bar.waited:
+        return drawn
+    box |= {
+        "class": "bar waiting",
+        "x": _share(bar.start - bar.waited, end),
+        "width": _share(bar.waited, end),
+    }
+    told = f"{bar.label}: waited {duration(bar.waited)} for devices"
+    return join(tag("rect", box, tag("title", None, told)), drawn)
 
 
 def _profile(bars: Sequence[Bar], end: float) -> Html:
