@@ -184,8 +184,9 @@ def _step(step: object) -> float:
     found = step if plain else _converted(step) if not isinstance(step, (bool, str)) else None
     if isinstance(found, (int, float)) and not isinstance(found, bool) and -FARTHEST <= found <= FARTHEST:
         return found
+    what = f"an integer of {step.bit_length()} bits" if type(step) is int else _described(step)
     raise SettingsError(
-        f"upshift.log(): step is {_described(step)}",
+        f"upshift.log(): step is {what}",
         where=user_location(),
         fix="Give the number of the batch, of the epoch, …, or leave it out.",
     )

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from upshift.report.html.charts import Chart, Line, chart
 from upshift.report.html.curves import Frame, Point, band, line, thin
 from upshift.report.html.graph_layout import layered
+from upshift.report.html.metrics_view import Logged, metrics_view
 from upshift.report.html.scales import amount, around, clock, ticks, time_ticks
 from upshift.report.html.timeline import Bar, at_once, lanes, most_at_once
 from upshift.report.html.usage import gpu_usage, usage
+from upshift.store.metrics import Curve
 from upshift.store.series import Series
 
 FINITE = st.floats(-1e12, 1e12)
@@ -51,6 +53,38 @@ def pieces(path: str) -> list[list[tuple[int, int]]]:
 )
 def test_values_have_units_and_few_figures(value: float, unit: str, words: str) -> None:
     assert amount(value, unit) == words
+
+
+def logged(values: Sequence[float], steps: Sequence[float | None]) -> str:
+    count = min(len(values), len(steps))
+    times = [float(number) for number in range(count)]
+    curve = Curve(name="loss", values=values[:count], steps=steps[:count], times=times)
+    return metrics_view({"loss": [Logged("", curve)]})
+
+
+NUMBERS = st.one_of(st.floats(), st.integers(), st.booleans())
+
+
+@given(st.lists(NUMBERS, min_size=1), st.lists(st.none() | NUMBERS, min_size=1))
+def test_whatever_numbers_are_logged_can_be_drawn(values: list[float], steps: list[float | None]) -> None:
+    assert "loss" in logged(values, steps)
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [
+        ([1e308, -1e308, 1.0, 2.0], [0, 1, 2, 3]),
+        ([0.0, 5e-324], [0, 1]),
+        ([1.0, 2.0], [2**62, 2**62]),
+        ([1.0, 2.0], [1e308, -1e308]),
+    ],
+)
+def test_numbers_at_the_ends_of_what_there_is_are_drawn(
+    values: list[float], steps: list[float | None]
+) -> None:
+    drawn = logged(values, steps)
+    assert 'class="plot"' in drawn and "nan" not in drawn
+    assert ("2 values not drawn" in drawn) == (max(values) > 1e300)
 
 
 @pytest.mark.parametrize(

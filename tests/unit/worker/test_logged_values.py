@@ -129,6 +129,11 @@ def test_a_step_that_counts_nothing_is_refused(heard: Heard, step: object) -> No
         upshift.log(step=step, loss=1.0)  # type: ignore[arg-type]
 
 
+def test_how_large_a_step_is_that_is_refused_is_said(heard: Heard) -> None:
+    with pytest.raises(SettingsError, match=r"step is an integer of 1329 bits"):
+        upshift.log(step=10**400, loss=1.0)
+
+
 @pytest.mark.parametrize("step", [7, 7.5, np.int64(7), np.float32(7.5), None, 10**30])
 def test_a_step_is_any_number(heard: Heard, step: float) -> None:
     upshift.log(step=step, loss=1.0)

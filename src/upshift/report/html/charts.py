@@ -139,7 +139,7 @@ def _frame(shown: Chart, points: Sequence[Point]) -> Frame:
     left, right = shown.span or (min(ends), max(ends))
     return Frame(
         left,
-        right if right > left else left + 1.0,
+        right if right > left else left + max(1.0, abs(left) / 1000),
         bottom if shown.low is None else shown.low,
         top if shown.high is None else shown.high,
         shown.grid,

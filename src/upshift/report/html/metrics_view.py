@@ -19,6 +19,8 @@ _MOST_LINES = 8
 _MOST_TASKS = 200
 """Tasks of a step whose metrics are read."""
 _MOST_CHARTS = 60
+_LARGEST = 1e150
+"""Numbers beyond this are not drawn: charts reckon with differences and products."""
 
 
 @attrs.frozen
@@ -69,7 +71,14 @@ def _is_curve(lines: Iterable[Logged]) -> bool:
 
 
 def _numbers(curve: Curve) -> list[float]:
-    return [float(v) for v in curve.values if isinstance(v, (int, float)) and math.isfinite(v)]
+    return [v for v in map(_drawn, curve.values) if math.isfinite(v)]
+
+
+def _drawn(value: object) -> float:
+    """A value as a chart draws it; NaN: it cannot, since it is none, or not even its square is a number."""
+    if not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
+        return math.nan
+    return float(value) if abs(value) > 1 / _LARGEST else 0.0
 
 
 def _table(found: Mapping[str, Sequence[Logged]]) -> Html:
@@ -109,12 +118,10 @@ def _last(lines: Sequence[Logged]) -> str:
 def _chart(metric: str, lines: Sequence[Logged]) -> Html:
     if not _is_curve(lines):
         return Html("")
-    counted = all(step is not None for line in lines for step in line.curve.steps)
+    counted = all(math.isfinite(_drawn(step)) for line in lines for step in line.curve.steps)
     drawn = [_line(line, counted) for line in lines]
-    strange = sum(
-        1 for line in lines for v in line.curve.values if isinstance(v, float) and not math.isfinite(v)
-    )
-    notes = [f"{count(strange, 'value')} not finite"] if strange else []
+    strange = sum(1 for line in drawn for y in line.ys if y is not None and not math.isfinite(y))
+    notes = [f"{count(strange, 'value')} not drawn: not finite, or too large"] if strange else []
     if len(drawn) > _MOST_LINES:
         notes.insert(0, f"mean of {len(drawn)} tasks")
         drawn = [_mean(drawn)]
@@ -139,7 +146,7 @@ def _line(logged: Logged, counted: bool) -> Line:
     along = curve.steps if counted else curve.times
     points = sorted(
         (
-            (float(x or 0.0), float(v))
+            (float(x or 0.0), _drawn(v))
             for x, v in zip(along, curve.values, strict=True)
             if isinstance(v, (int, float))
         ),
