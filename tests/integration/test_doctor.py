@@ -78,12 +78,22 @@ def test_a_machine_on_which_all_is_well(doctor: Callable[..., Doctor]) -> None:
     assert "✗" not in text
 
 
-def test_a_machine_without_devices_can_run_no_step_on_gpus(project: Project) -> None:
+def test_a_machine_without_devices_gives_a_step_none_and_nothing_is_wrong_with_that(project: Project) -> None:
     outcome = project.upshift("doctor", expect=1, env={"UPSHIFT_DEVICE_ROOT": str(project.folder)})
     text = said(outcome)
-    assert "✗ devices none that can be used: steps on GPUs cannot run here" in text
-    assert "with --strict it is refused" in text
-    assert "1 problem: a step on GPUs would not get what it asks for here." in text
+    assert (
+        "! devices none: a step that asks for GPUs runs on the CPU here, and says so; --strict refuses it"
+        in text
+    )
+    assert (
+        "Nothing is wrong here, but there is no GPU: a step on GPUs would not get what it asks for." in text
+    )
+    assert "✗" not in text
+    told = json.loads(
+        project.upshift("doctor", "--json", expect=1, env={"UPSHIFT_DEVICE_ROOT": str(project.folder)}).out
+    )
+    assert told["ok"] is False
+    assert [check["name"] for check in told["checks"] if check["status"] == "absent"] == ["devices"]
     assert not project.home.exists()  # nothing is changed
 
 
@@ -121,7 +131,7 @@ PROBLEMS: dict[str, tuple[Callable[[Doctor], object], str, str]] = {
     "a file that is missing": (
         lambda here: os.unlink(here.machine.root / "dev/nvidia-uvm"),
         "✗ device files there is no /dev/nvidia-uvm on this machine",
-        "",
+        "→ sudo modprobe nvidia-uvm, or sudo nvidia-modprobe -u -c=0, makes it.",
     ),
     "a driver that is not ready": (
         lambda here: here.environment.update(CUDA_STANDIN_INIT="802"),
@@ -155,11 +165,22 @@ def test_what_would_stop_a_step_on_gpus_is_named_with_its_remedy(
     assert remedy in text
 
 
+def test_what_follows_from_a_missing_file_is_no_problem_of_its_own(doctor: Callable[..., Doctor]) -> None:
+    here = doctor(1, driver="580.65.06", cuda="13.0")
+    here.torch(devices=0)
+    os.unlink(here.machine.root / "dev/nvidia-uvm")
+    here.environment.update(CUDA_STANDIN_INIT="999")
+    text = said(here(expect=1))
+    assert text.count("✗") == 1 and "1 problem:" in text
+    assert "! CUDA does not start, as of the above: CUDA_ERROR_UNKNOWN: unknown error" in text
+    assert "! PyTorch 2.13.0+cu130, built for cuda 13.0, sees no devices, as of the above" in text
+
+
 def test_halves_of_a_driver_that_differ(doctor: Callable[..., Doctor]) -> None:
     here = doctor(1, errors={"nvmlInitWithFlags": VERSION_MISMATCH})
     here.environment["CUDA_STANDIN_INIT"] = "803"
     text = said(here(expect=1))
-    assert "✗ devices none that can be used (NVIDIA): steps on GPUs cannot run here" in text
+    assert "✗ devices none that can be used (NVIDIA): a step that asks for GPUs runs on the CPU here" in text
     assert "kernel module and its library are of different versions" in text
     assert "restart the machine" in text
 
@@ -194,8 +215,12 @@ def test_what_a_shell_hides_is_told(doctor: Callable[..., Doctor]) -> None:
 
 
 def test_slices_are_shown(doctor: Callable[..., Doctor]) -> None:
-    text = said(doctor([Gpu(instances=[Instance(), Instance()])])(expect=1, env={"PYTHONPATH": ""}))
-    assert "2 × NVIDIA H100 80GB HBM3" in text and "slice 1g.10gb" in text
+    here = doctor([Gpu(instances=[Instance(), Instance()]), Gpu()])
+    here.torch(**CPU)
+    text = said(here(expect=1))
+    assert "✓ NVIDIA 2 × slice 1g.10gb of NVIDIA H100 80GB HBM3, 10.7 GB, compute capability 9.0 ✓" in text
+    assert "✓ NVIDIA NVIDIA H100 80GB HBM3, 85.9 GB, compute capability 9.0 ✓" in text
+    assert "it cannot use the GPU and 2 slices of this machine" in text
 
 
 def test_devices_of_other_vendors_are_shown(project: Project) -> None:
@@ -240,8 +265,13 @@ def test_a_targets_own_store_is_looked_at(project: Project) -> None:
 
 
 def test_a_narrow_terminal_without_unicode_is_still_readable(project: Project) -> None:
-    env = {"COLUMNS": "40", "PYTHONIOENCODING": "ascii", "UPSHIFT_DEVICE_ROOT": str(project.folder)}
+    trees.write(
+        project.folder / "root",
+        {f"sys/bus/pci/devices/0000:01:00.0/{name}": value
+         for name, value in (("vendor", "0x10de"), ("class", "0x030200"))},
+    )  # fmt: skip
+    env = {"COLUMNS": "40", "PYTHONIOENCODING": "ascii", "UPSHIFT_DEVICE_ROOT": "root"}
     out = project.upshift("doctor", expect=1, env=env).out
     assert max(map(len, out.splitlines())) <= 40
-    assert "  X devices\n" in out and "    -> A step that asks for GPUs runs" in out
+    assert "  X devices\n" in out and "    -> A device of NVIDIA is in this" in out
     assert "\\" not in out

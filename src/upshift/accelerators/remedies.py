@@ -116,7 +116,12 @@ def pass_devices(evidence: Evidence) -> str:
 def load_module(evidence: Evidence) -> str:
     """What to do on a machine without device files."""
     module = _MODULES[evidence.vendor]
-    if evidence.vendor == "nvidia" and evidence.kernel_driver:
+    problems = {file.path: file.problem for file in evidence.files}
+    missing = {path for path, problem in problems.items() if problem == "missing"}
+    loaded = evidence.kernel_driver or problems.get("/dev/nvidiactl", "missing") is None
+    if loaded and missing == {"/dev/nvidia-uvm"}:
+        return "sudo modprobe nvidia-uvm, or sudo nvidia-modprobe -u -c=0, makes it."
+    if loaded:
         return "sudo nvidia-modprobe -u -c=0 makes the files."
     return f"Install the driver, or load its kernel module: {module}. dmesg says why it does not load."
 

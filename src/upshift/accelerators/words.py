@@ -20,9 +20,11 @@ def framework(evidence: Evidence) -> str:
 
 
 def grant(evidence: Evidence) -> str:
-    """``the 2 GPUs granted``."""
-    number = len(evidence.granted)
-    return f"the GPU {evidence.whose}" if number == 1 else f"the {number} GPUs {evidence.whose}"
+    """``the 2 GPUs granted``, ``the GPU and 2 slices granted``."""
+    slices = sum(device.partition is not None for device in evidence.granted)
+    counts = ((len(evidence.granted) - slices, "GPU"), (slices, "slice"))
+    parts = [name if number == 1 else f"{number} {name}s" for number, name in counts if number]
+    return f"the {' and '.join(parts)} {evidence.whose}"
 
 
 def models(evidence: Evidence) -> str:

@@ -17,7 +17,7 @@ def doctor(target: str | None, as_json: bool) -> int:
     """Check this machine: what would stop a step on GPUs, and what to do.
 
     TARGET is where steps are to run; default: the default target. Nothing is changed. Exit code 1: something
-    would stop a step on GPUs.
+    would stop a step on GPUs, or there are none.
     """
     import json
     import sys
@@ -44,4 +44,4 @@ def doctor(target: str | None, as_json: bool) -> int:
         click.echo(json.dumps(checks_as_json(place.name, checks), indent=2))
     else:
         click.echo("\n" + verdict(checks, page))
-    return int(any(check.status == "problem" for check in checks))
+    return int(any(check.stops for check in checks))

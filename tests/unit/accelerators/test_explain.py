@@ -131,7 +131,25 @@ CASES = {
         given(files=without("/dev/nvidia-uvm")),
         "devices",
         "there is no /dev/nvidia-uvm on this machine",
-        "nvidia-modprobe -u",
+        "sudo modprobe nvidia-uvm, or sudo nvidia-modprobe -u",
+    ),
+    "the same, where only the file of the module says that it is loaded": (
+        given(files=without("/dev/nvidia-uvm"), kernel_driver=None),
+        "devices",
+        "there is no /dev/nvidia-uvm on this machine",
+        "sudo modprobe nvidia-uvm",
+    ),
+    "a device file of the module, and none of a device": (
+        given(files=without("/dev/nvidia0", "/dev/nvidia-uvm")),
+        "devices",
+        "there is no /dev/nvidia-uvm, /dev/nvidia0 on this machine",
+        "sudo nvidia-modprobe -u -c=0 makes the files",
+    ),
+    "a wheel for CPUs, and slices": (
+        given(framework=CPU_TORCH, granted=(H100, SLICE, SLICE)),
+        "cpu-only",
+        "it cannot use the GPU and 2 slices granted",
+        "pip install",
     ),
     "a device file of another group": (
         given(

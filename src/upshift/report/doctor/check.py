@@ -6,7 +6,7 @@ from typing import Literal
 
 import attrs
 
-Status = Literal["ok", "warning", "problem"]
+Status = Literal["ok", "warning", "absent", "problem"]
 
 
 @attrs.frozen(kw_only=True)
@@ -18,7 +18,8 @@ class Check:
     group, name
         What it is.
     status
-        ``"problem"``: it would stop a step, or a step on GPUs. ``"warning"``: it is worth knowing.
+        ``"problem"``: it would stop a step, or a step on GPUs. ``"absent"``: there is no device, and
+        nothing wrong with that. ``"warning"``: it is worth knowing.
     text
         What was found.
     remedy
@@ -30,3 +31,8 @@ class Check:
     status: Status = "ok"
     text: str
     remedy: str | None = None
+
+    @property
+    def stops(self) -> bool:
+        """Whether a step on GPUs would not get what it asks for."""
+        return self.status in ("problem", "absent")

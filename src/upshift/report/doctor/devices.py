@@ -22,7 +22,7 @@ from upshift.accelerators.evidence import (
     kernel_driver,
     visibility,
 )
-from upshift.accelerators.explain import explain, falls_short, judged
+from upshift.accelerators.explain import Finding, explain, falls_short, judged
 from upshift.accelerators.root import device_root
 from upshift.config.sizes import format_size
 from upshift.report.doctor.check import Check, Status
@@ -49,15 +49,16 @@ def devices() -> Iterator[Check]:
     for inventory in inventories:
         yield from _inventory(inventory)
     driver = None
+    told: set[str] = set()  # the causes that are told, of which what comes after would be told again
     for vendor in _vendors(inventories):
-        yield from _files(vendor)
+        yield from _files(vendor, told)
         if vendor == "nvidia":
             driver = _ask_driver()
-            yield from _driver(driver)
+            yield from _driver(driver, told)
         yield from _variables(vendor)
     for snapshot in snapshots:
         yield from _users(snapshot)
-    yield from _frameworks([inventory for inventory in found if judged(inventory.vendor)], driver)
+    yield from _frameworks([inventory for inventory in found if judged(inventory.vendor)], driver, told)
 
 
 def _check(name: str, text: str, *, status: Status = "ok", remedy: str | None = None) -> Check:
@@ -95,18 +96,13 @@ def _snapshots() -> list[Snapshot]:
 
 
 def _none(inventories: list[Inventory]) -> Check:
-    seen = (
-        ""
-        if not inventories
-        else f" ({', '.join(words.MAKERS.get(i.vendor, i.vendor) for i in inventories)})"
-    )
-    return _check(
-        "devices",
-        f"none that can be used{seen}: steps on GPUs cannot run here",
-        status="problem",
-        remedy=_on_the_bus()
-        or "A step that asks for GPUs runs here without, which is said; with --strict it is refused.",
-    )
+    remedy = _on_the_bus()
+    instead = "a step that asks for GPUs runs on the CPU here, and says so; --strict refuses it"
+    if not inventories and remedy is None:
+        return _check("devices", f"none: {instead}", status="absent")
+    makers = ", ".join(words.MAKERS.get(i.vendor, i.vendor) for i in inventories)
+    seen = f" ({makers})" if makers else ""
+    return _check("devices", f"none that can be used{seen}: {instead}", status="problem", remedy=remedy)
 
 
 def _on_the_bus() -> str | None:
@@ -135,9 +131,8 @@ def _inventory(inventory: Inventory) -> Iterator[Check]:
     kinds: dict[str, int] = {}
     for device in inventory.devices:
         kinds[_described(device)] = kinds.get(_described(device), 0) + 1
-    if kinds:
-        listed = ", ".join(kind if number == 1 else f"{number} × {kind}" for kind, number in kinds.items())
-        yield _check(maker, listed)
+    for kind, number in kinds.items():
+        yield _check(maker, kind if number == 1 else f"{number} × {kind}")
     for problem in inventory.problems:
         yield _check(maker, problem, status="warning" if kinds else "problem")
     if inventory.driver or inventory.runtime:
@@ -147,9 +142,8 @@ def _inventory(inventory: Inventory) -> Iterator[Check]:
 
 
 def _described(device: Device) -> str:
-    parts = [device.model or device.kind or "device"]
-    if device.partition:
-        parts.append(f"slice {device.partition}")
+    model = device.model or device.kind or "device"
+    parts = [f"slice {device.partition} of {model}" if device.partition else model]
     if device.memory:
         parts.append(format_size(device.memory))
     if device.compute_capability:
@@ -161,10 +155,11 @@ def _vendors(inventories: list[Inventory]) -> list[str]:
     return [inventory.vendor for inventory in inventories if judged(inventory.vendor)]
 
 
-def _files(vendor: str) -> Iterator[Check]:
+def _files(vendor: str, told: set[str]) -> Iterator[Check]:
     evidence = _evidence((Device(vendor=vendor),), _ANY[vendor], None)
     finding = explain(evidence)
     if finding.cause in ("devices", "permissions"):
+        told.add(finding.cause)
         yield _check("device files", finding.sentence, status="problem", remedy=finding.remedy)
     elif evidence.files:
         usable = [file.path for file in evidence.files if file.problem is None]
@@ -185,7 +180,7 @@ def _ask_driver() -> Driver | None:
         return None
 
 
-def _driver(driver: Driver | None) -> Iterator[Check]:
+def _driver(driver: Driver | None, told: set[str]) -> Iterator[Check]:
     if driver is None:
         return
     if driver.capabilities:
@@ -194,9 +189,18 @@ def _driver(driver: Driver | None) -> Iterator[Check]:
         yield _check("CUDA", f"starts, runs CUDA up to {driver.cuda}, and shows {shown}")
         return
     finding = explain(_evidence((Device(vendor="nvidia"),), _ANY["nvidia"], driver, files=False))
+    if _follows(finding, told):
+        yield _check("CUDA", f"does not start, as of the above: {driver.problem}", status="warning")
+        return
+    told.add(finding.cause)
     text = f"does not start: {driver.problem}" if finding.cause == "unknown" else finding.sentence
     remedy = "nvidia-smi and dmesg may tell more." if finding.cause == "unknown" else finding.remedy
     yield _check("CUDA", text, status="problem", remedy=remedy)
+
+
+def _follows(finding: Finding, told: set[str]) -> bool:
+    """Whether it is what was told already, or is most likely due to it."""
+    return finding.cause in told or (finding.cause == "unknown" and bool(told))
 
 
 def _variables(vendor: str) -> Iterator[Check]:
@@ -224,7 +228,7 @@ def _users(snapshot: Snapshot) -> Iterator[Check]:
 # -- frameworks -----------------------------------------------------------------------------------
 
 
-def _frameworks(found: list[Inventory], driver: Driver | None) -> Iterator[Check]:
+def _frameworks(found: list[Inventory], driver: Driver | None, told: set[str]) -> Iterator[Check]:
     installed = frameworks.installed()
     if not installed:
         text = "none of " + ", ".join(words.FRAMEWORKS.values())
@@ -237,7 +241,7 @@ def _frameworks(found: list[Inventory], driver: Driver | None) -> Iterator[Check
     with ThreadPoolExecutor(len(installed)) as pool:
         asked = list(pool.map(lambda framework: frameworks.ask(framework.name), installed))
     known = {framework.name: framework.version for framework in installed}
-    findings = [_judged(_named(framework, known[framework.name]), found, driver) for framework in asked]
+    findings = [_judged(_named(one, known[one.name]), found, driver, told) for one in asked]
     some_see = any(finding.status == "ok" for finding in findings)
     for finding in findings:
         # Beside one that sees everything, another may be for CPUs.
@@ -256,7 +260,7 @@ def _build(framework: Framework) -> str:
     return f"{framework.version}, built for {framework.built_for or 'CPUs only'}"
 
 
-def _judged(framework: Framework, found: list[Inventory], driver: Driver | None) -> Check:
+def _judged(framework: Framework, found: list[Inventory], driver: Driver | None, told: set[str]) -> Check:
     name = words.FRAMEWORKS[framework.name]
     if framework.devices is None:
         return Check(
@@ -271,6 +275,9 @@ def _judged(framework: Framework, found: list[Inventory], driver: Driver | None)
             return Check(group=_FRAMEWORKS, name=name, text=f"{_build(framework)}, sees {sees}")
         shortages.append(explain(evidence))
     finding = shortages[0]
+    if _follows(finding, told):
+        text = f"{_build(framework)}, sees {framework.devices or 'no'} devices, as of the above"
+        return Check(group=_FRAMEWORKS, name=name, status="warning", text=text)
     return Check(
         group=_FRAMEWORKS,
         name=name,

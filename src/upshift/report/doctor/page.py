@@ -7,8 +7,13 @@ import attrs
 from upshift.report.doctor.check import Check
 from upshift.report.layout import Page, cells, pad, wrap
 
-_MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "red")}
-_PLAIN = {"ok": "ok", "warning": "!", "problem": "X"}
+_MARKS = {
+    "ok": ("✓", "green"),
+    "warning": ("!", "yellow"),
+    "absent": ("!", "yellow"),
+    "problem": ("✗", "red"),
+}
+_PLAIN = {"ok": "ok", "warning": "!", "absent": "!", "problem": "X"}
 GLYPHS = "✓✗→"
 """What the stream has to be able to show."""
 _NAME = 15
@@ -56,6 +61,9 @@ def verdict(checks: list[Check], page: Page) -> str:
             "\n".join(wrap(f"{words}: a step on GPUs would not get what it asks for here.", page.width)),
             "red",
         )
+    if any(check.stops for check in checks):
+        text = "Nothing is wrong here, but there is no GPU: a step on GPUs would not get what it asks for."
+        return page.paint("\n".join(wrap(text, page.width)), "yellow")
     noted = "" if not warnings else f" {warnings} to know of." if warnings > 1 else " 1 thing to know of."
     return page.paint("\n".join(wrap(f"Nothing here would stop a step on GPUs.{noted}", page.width)), "green")
 
@@ -64,6 +72,6 @@ def as_json(target: str, checks: list[Check]) -> dict[str, object]:
     """The form of ``--json``."""
     return {
         "target": target,
-        "ok": all(check.status != "problem" for check in checks),
+        "ok": not any(check.stops for check in checks),
         "checks": [attrs.asdict(check) for check in checks],
     }
