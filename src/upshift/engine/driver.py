@@ -28,6 +28,7 @@ from upshift.engine.keys import debugged_key
 from upshift.engine.places import Place, Terms
 from upshift.engine.raising import with_more_memory
 from upshift.engine.reuse import Hit, intact
+from upshift.engine.shortfalls import Shortfalls
 from upshift.engine.skipping import why_skipped
 from upshift.engine.stopping import Command, stopping_line
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
@@ -58,6 +59,7 @@ class Driver:
         self._retries = 0
         self._submits = 0
         self._told_submitted = False
+        self._shortfalls = Shortfalls(work.terms)
         self._stopping: str | None = None
         self.first_failure: tuple[TaskId, Failure, int] | None = None
         """The task that failed first, why, and in which attempt."""
@@ -121,6 +123,8 @@ class Driver:
             if task.status == RUNNING:  # submitted; nobody has said yet that it started
                 self._journal.task(task, status=PENDING)
         self._unexplained.clear()
+        for line in self._shortfalls.lines():
+            self._journal.notice(line)
         if self._submits and not self._told_submitted:
             self._told_submitted = True
             self._work.submitted()
@@ -246,6 +250,9 @@ class Driver:
             return
         place.jobs[attempt.handle] = attempt
         self._submits += 1
+        if terms.shortfalls and not self._work.is_debugged(task):
+            still = {state.node.step for state in self._walk.nodes.values() if state.ended is None}
+            self._shortfalls.began(task.node.node.step, still)
         self._journal.attempt(attempt)
         self._journal.task(task, status=PENDING)
 

@@ -240,22 +240,6 @@ def settle_terms(
     }
 
 
-def notices(graph: Graph, terms: Mapping[str, Terms]) -> list[str]:
-    """One line for each step that gets less than it asks for, and one for each image that is not used."""
-    lines: list[str] = []
-    images: dict[str, tuple[list[str], Shortfall]] = {}
-    for name, own in terms.items():
-        short = [s for s in own.shortfalls if s.field != "image"]
-        if short:
-            lines.append(f"{name}: " + "; ".join(f"asked {s.asked}, gets {s.got}: {s.why}" for s in short))
-        for shortfall in own.shortfalls:
-            if shortfall.field == "image":
-                images.setdefault(shortfall.asked, ([], shortfall))[0].append(name)
-    for names, shortfall in images.values():
-        lines.append(f"{', '.join(names)}: {shortfall.asked} is not used: {shortfall.why}")
-    return lines
-
-
 def _listing(texts: Iterable[str]) -> str:
     return " and ".join(dict.fromkeys(texts))
 

@@ -26,7 +26,7 @@ from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.leftovers import Leftovers
 from upshift.engine.options import RunOptions
 from upshift.engine.outcome import raise_unless_completed
-from upshift.engine.places import OpenBackend, Place, Terms, close_places, notices, open_places, settle_terms
+from upshift.engine.places import OpenBackend, Place, Terms, close_places, open_places, settle_terms
 from upshift.engine.reuse import Reuse
 from upshift.engine.secrets import missing_secrets, needed_secrets
 from upshift.engine.shipping import Keeper, ship
@@ -191,7 +191,7 @@ class _Run:
         return run
 
     def _notices(self) -> list[str]:
-        lines = notices(self.graph, self.terms)
+        lines = []
         if not self.graph.nodes:
             lines.append(
                 f"pipeline {self.graph.pipeline} has no steps: nothing ran; a function is a step when it is "

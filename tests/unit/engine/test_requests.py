@@ -48,6 +48,9 @@ def test_best_effort_says_in_one_line_what_a_step_does_not_get(bench: Bench) -> 
     assert bench.watcher.notices == ["one: asked 8 GPUs, gets none: this machine has no GPU"]
     results = [bench.store.read_result(job.spec.task, 1) for job in bench.cluster.submitted]
     assert [r.degraded for r in results if r] == [True, True], "what is made from it is degraded as well"
+    bench.watcher.notices.clear()
+    assert all(task.cached for step in bench.run(graph).steps for task in step.tasks)
+    assert bench.watcher.notices == [], "what is reused asks for nothing"
 
 
 def test_strict_refuses_before_anything_runs_and_names_every_step(bench: Bench) -> None:

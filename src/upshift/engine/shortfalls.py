@@ -1,0 +1,60 @@
+"""What is said of steps that get less than they ask for: once, and only of those that run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from upshift.backends.base import Shortfall
+from upshift.engine.places import Terms
+
+_IMAGE = "image"
+
+
+class Shortfalls:
+    """Collects what is to be said, as steps begin.
+
+    Parameters
+    ----------
+    terms
+        What each step gets, by the name of its definition.
+    """
+
+    def __init__(self, terms: Mapping[str, Terms]) -> None:
+        self._terms = terms
+        self._known: set[tuple[str, str]] = set()
+        self._news: dict[str, list[Shortfall]] = {}
+
+    def began(self, step: str, others: Collection[str]) -> None:
+        """A task of a step has been submitted.
+
+        Parameters
+        ----------
+        step
+            The step.
+        others
+            Steps that may run yet: those with the same image are named with it.
+        """
+        for shortfall in self._terms[step].shortfalls:
+            image = shortfall.field == _IMAGE
+            for name in self._terms if image else (step,):
+                runs = name == step or name in others
+                new = (name, shortfall.field) not in self._known
+                if runs and new and shortfall in self._terms[name].shortfalls:
+                    self._known.add((name, shortfall.field))
+                    self._news.setdefault(name, []).append(shortfall)
+
+    def lines(self) -> list[str]:
+        """What is new: a line for each step that gets less than it asks for, and for each image not used."""
+        lines: list[str] = []
+        images: dict[str, tuple[list[str], Shortfall]] = {}
+        for name, shortfalls in self._news.items():
+            less = [f"asked {s.asked}, gets {s.got}: {s.why}" for s in shortfalls if s.field != _IMAGE]
+            if less:
+                lines.append(f"{name}: {'; '.join(less)}")
+            for shortfall in shortfalls:
+                if shortfall.field == _IMAGE:
+                    images.setdefault(shortfall.asked, ([], shortfall))[0].append(name)
+        for names, shortfall in images.values():
+            lines.append(f"{', '.join(names)}: {shortfall.asked} is not used: {shortfall.why}")
+        self._news.clear()
+        return lines
