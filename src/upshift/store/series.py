@@ -345,8 +345,16 @@ def _started(value: object) -> float:
 
 
 def _gpus(value: object) -> tuple[Mapping[str, Any], ...]:
-    known = isinstance(value, list) and all(isinstance(gpu, dict) for gpu in value)
-    return tuple(value) if known else ()  # type: ignore[arg-type]
+    """The devices in a header, each with what makes sense of it: texts, and numbers of some fields."""
+    if not isinstance(value, list) or not all(isinstance(gpu, dict) for gpu in value):
+        return ()
+    return tuple({name: said for name, said in gpu.items() if _is_field(name, said)} for gpu in value)
+
+
+def _is_field(name: str, said: object) -> bool:
+    if name in ("index", "memory"):
+        return type(said) is int and 0 <= said < _LARGE
+    return isinstance(said, str)
 
 
 def _is_sample(line: Sequence[Any]) -> bool:

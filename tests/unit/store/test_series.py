@@ -72,6 +72,14 @@ def test_what_is_strange_is_left_out(tmp_path: Path, line: str) -> None:
     assert series.started == 5.0 and series.gpus == ({"uuid": "GPU-1"},)
 
 
+def test_of_a_device_what_is_strange_is_left_out(tmp_path: Path) -> None:
+    strange = {"uuid": "GPU-1", "model": [1], "memory": "much", "index": 10**400}
+    whole = {"uuid": "GPU-2", "vendor": "nvidia", "index": 1, "model": "H100", "memory": 80 << 30}
+    (tmp_path / "series").write_text(header(5.0, ["time"], [strange, whole]) + sample([1]))
+    series = read_series(tmp_path / "series")
+    assert series is not None and series.gpus == ({"uuid": "GPU-1"}, whole)
+
+
 def writer(folder: Path, **options: int) -> SeriesWriter:
     return SeriesWriter(
         folder / "series", 5.0, [{"uuid": "GPU-1"}], temporaries=str(folder / "tmp"), **options
