@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
+import nvml
 import trees
 import upshift
 from nvml import FakeNvml, Gpu, Instance
@@ -405,6 +406,106 @@ def test_what_waits_when_its_engine_is_killed_is_asked_for_again_by_resume(
     held.give_back()
     project.upshift("resume", "latest")
     assert upshift.get_run("latest").status == "completed"
+
+
+# -- lost devices ---------------------------------------------------------------------------------
+
+LOSING = """
+@step(cache=False)
+def before() -> int:
+    open("told", "w").close()
+    return len(open("go").read())
+
+@step(settings={"resources": ResourceSettings(gpu_count=2)})
+def both(x: int) -> str:
+    import os
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+@step
+def after(seen: str) -> str:
+    return seen
+
+@pipeline
+def example():
+    return after(both(before()))
+"""
+
+
+class Losing:
+    """A run whose machine loses one of its two GPUs before the step that was promised both asks for them."""
+
+    def __init__(self, project: Project, machine: FakeNvml, *arguments: str, wait: str | None = None) -> None:
+        self.machine = machine
+        if wait is not None:
+            (project.folder / "upshift.toml").write_text(
+                f'[targets.local]\nbackend = "local"\noptions = {{ device_wait = "{wait}" }}\n'
+            )
+        project.write(LOSING)
+        told, go = (
+            project.folder / name if (project.folder / name).exists() else project.fifo(name)
+            for name in ("told", "go")
+        )
+        self.engine = project.start("run", "pipeline.py", *arguments)
+        told.read_text()
+        machine.gpus[0].error = nvml.GPU_IS_LOST
+        machine.write()
+        go.write_text("")
+
+    def restore(self) -> None:
+        self.machine.gpus[0].error = None
+        self.machine.write()
+
+    def end(self, code: int) -> str:
+        """What it still says until it ends."""
+        _, err = self.engine.communicate(timeout=60)
+        assert self.engine.returncode == code, err
+        return err
+
+
+def _degraded(step: str) -> bool:
+    """Whether the result of the latest run's step was made with less than was asked for."""
+    run = upshift.get_run("latest")
+    result = open_store(run.row.store).read_result(TaskId(run=run.id, step=step), 1)
+    assert result is not None
+    return result.degraded
+
+
+def test_a_gpu_that_was_lost_and_comes_back_is_granted(project: Project, machine: Machine) -> None:
+    made = machine(2)
+    losing = Losing(project, made)
+    line = _until(losing.engine.stderr, "waits for")
+    assert line.startswith(
+        "both: waits for 2 × GPU: this machine has 1 × NVIDIA L4, 25.8 GB; GPU 0 is left out"
+    )
+    losing.restore()
+    losing.end(0)
+    assert upshift.get_run("latest").output == ",".join(made.uuids)
+    assert not _degraded("both")
+
+
+def test_what_is_left_of_lost_gpus_is_gone_on_with_and_strictly_not_used_again(
+    project: Project, machine: Machine
+) -> None:
+    made = machine(2)
+    losing = Losing(project, made, wait="0.5s")
+    err = losing.end(0)
+    assert "both: asked 2 × GPU, gets 1 × NVIDIA L4: this machine has 1 × NVIDIA L4" in err
+    assert upshift.get_run("latest").output == made.uuids[1]
+    assert [_degraded(step) for step in ("before", "both", "after")] == [False, True, True]
+    assert "upshift: asked 2 × GPU, gets 1 × NVIDIA L4" in project.upshift("logs", "latest", "both").out
+    losing.restore()
+    again = Losing(project, made, "--strict", wait="1h")
+    _until(again.engine.stderr, "waits for")
+    again.restore()
+    again.end(0)
+    assert upshift.get_run("latest").output == ",".join(made.uuids)
+
+
+def test_a_strict_step_fails_where_a_gpu_is_lost(project: Project, machine: Machine) -> None:
+    err = Losing(project, machine(2), "--strict", wait="0.5s").end(1)
+    assert "(hardware): asked 2 × GPU, and what is left is 1 × NVIDIA L4: this machine has" in err
+    assert "--best-effort" in err
+    assert project.attempt("both")["reason"] == "hardware"
 
 
 # -- programs of others ---------------------------------------------------------------------------

@@ -37,6 +37,10 @@ class AgentFailed(Exception):
     """An agent has crashed, or talks nonsense; the text says which."""
 
 
+class AgentSilent(AgentFailed):
+    """It has closed its pipe. It is gone a moment later, as a rule: :meth:`Agent.end` says how it ended."""
+
+
 @attrs.frozen(kw_only=True)
 class Snapshot:
     """The devices of one vendor at one instant.
@@ -78,6 +82,7 @@ class Agent:
     def __init__(self, vendor: str, *, interval: float) -> None:
         self.vendor = vendor
         self.latest: Snapshot | None = None
+        self.status: int | None = None
         self._text = b""
         self.descriptor, answers = os.pipe()
         asked, self._asking = os.pipe()
@@ -113,13 +118,15 @@ class Agent:
         ------
         AgentFailed
             There will be no more.
+        AgentSilent
+            That, and why is known when the process has ended.
         """
         try:
             data = os.read(self.descriptor, 1 << 20)
         except BlockingIOError:
             return None
         if not data:
-            raise AgentFailed(self._end())
+            raise AgentSilent("it stopped talking")
         *lines, self._text = (self._text + data).split(b"\n")
         if len(self._text) > _LONGEST:
             raise AgentFailed("what it says does not end")
@@ -145,8 +152,9 @@ class Agent:
             self.latest = attrs.evolve(self.latest, readings=readings, read=True, at=float(message["at"]))
         return self.latest
 
-    def _end(self) -> str:
-        status = self.reap(5)  # its end of the pipe closes a moment before it is gone
+    def end(self, seconds: float = 0) -> str:
+        """How it has ended, in words; waits so long for that."""
+        status = self.reap(seconds)
         if status is None:
             return "it stopped talking"
         if os.WIFSIGNALED(status):
@@ -157,11 +165,14 @@ class Agent:
         """Kill it. It may be stuck in the driver, and ends when that lets it: :meth:`reap` it then."""
         os.close(self.descriptor)
         os.close(self._asking)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def reap(self, seconds: float = 0) -> int | None:
-        """Its wait status; None: it has not ended within this time, or was reaped already."""
+        """Its wait status; None: it has not ended within this time."""
+        if self.status is not None:
+            return self.status
         try:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -171,8 +182,8 @@ class Agent:
         with contextlib.suppress(ChildProcessError):
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                return status
-        return None
+                self.status = status
+        return self.status
 
 
 def _signal_name(number: int) -> str:
@@ -196,7 +207,7 @@ def main(vendor: str, interval: float, answers: int) -> NoReturn:
         readings = asked.read(root, tuple(watched.values()))
         _say(answers, {"at": time.monotonic(), "readings": [encode(reading) for reading in readings]})
         now_ill = {reading.uuid for reading in readings if reading.problem is not None}
-        if now_ill - ill:  # lost, or cut into other slices
+        if now_ill != ill:  # lost, or cut into other slices, or well again
             inventory = _known(asked.discover(root))
             watched |= {device.uuid: device for device in inventory.devices}
             _say(answers, {"inventory": encode(inventory)})

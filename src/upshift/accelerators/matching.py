@@ -37,6 +37,9 @@ class Lack:
     got: str
     why: str
 
+    def __str__(self) -> str:
+        return f"asked {self.asked}, gets {self.got}: {self.why}"
+
 
 @attrs.frozen(kw_only=True)
 class Match:

@@ -96,5 +96,6 @@ class Specs:
             cwd=None if remote else self._cwd,
             location=definition.location,
             key=task.key,
+            strict=terms.strict,
             degraded=degraded,
         )

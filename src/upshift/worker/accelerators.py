@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping
 
 import attrs
 
-from upshift.accelerators.agent import Agent, AgentFailed, Snapshot
+from upshift.accelerators.agent import Agent, AgentFailed, AgentSilent, Snapshot
 from upshift.accelerators.base import Inventory, Reading
-from upshift.accelerators.discovery import DEADLINE, unknown
+from upshift.accelerators.discovery import DEADLINE, ENDING, unknown
 from upshift.accelerators.vendors import present
 from upshift.worker.loop import Loop, Timer
 
@@ -33,7 +34,10 @@ Listener = Callable[[], None]
 
 @attrs.define
 class _Watched:
-    """One vendor: its agent, if one runs, and what is known of it."""
+    """One vendor: its agent, if one runs, and what is known of it.
+
+    ``ending`` is readable when the agent has ended, of one that has stopped talking.
+    """
 
     vendor: str
     agent: Agent | None = None
@@ -41,6 +45,7 @@ class _Watched:
     snapshot: Snapshot | None = None
     failures: int = 0
     timer: Timer | None = None
+    ending: int | None = None
 
 
 class Accelerators:
@@ -106,6 +111,18 @@ class Accelerators:
             self._waiting.append(call)
             self._tell_waiting()
 
+    def renew(self) -> None:
+        """Ask again, in new processes: a library that has lost a device may not see that it came back.
+
+        Until they have answered, the snapshots of before count as not read.
+        """
+        for watched in self._watched or ():
+            if watched.agent is not None and watched.snapshot is not None:
+                before = attrs.evolve(watched.snapshot, read=False)
+                self._stop(watched)
+                watched.snapshot = before
+                self._start(watched)
+
     def listen(self, call: Listener) -> Callable[[], None]:
         """Call at each new snapshot, until what is returned here is called."""
         self._listeners.append(call)
@@ -116,6 +133,17 @@ class Accelerators:
         for watched in self._watched or ():
             self._stop(watched)
         self._watched = None
+
+    def bury(self, seconds: float) -> None:
+        """Wait until the agents that were stopped are gone, for so long at most. The loop is this method's alone.
+
+        One that the driver does not let go is left behind.
+        """
+        late = self._loop.after(seconds, lambda: None)
+        until = time.monotonic() + seconds
+        while self._dying and time.monotonic() < until:
+            self._loop.turn()
+        late.cancel()
 
     # -- agents -----------------------------------------------------------------------------------
 
@@ -132,6 +160,9 @@ class Accelerators:
     def _receive(self, watched: _Watched, agent: Agent) -> None:
         try:
             news = agent.receive()
+        except AgentSilent as error:
+            self._await_end(watched, agent, str(error))
+            return
         except AgentFailed as error:
             self._failed(watched, str(error))
             return
@@ -148,12 +179,18 @@ class Accelerators:
         for call in list(self._listeners):
             call()
 
-    def _expect(self, watched: _Watched, seconds: float) -> None:
+    def _await_end(self, watched: _Watched, agent: Agent, why: str) -> None:
+        """Its pipe closes a moment before it is gone, and how it ended says more than that."""
+        self._loop.unwatch(agent.descriptor)
+        watched.ending = os.pidfd_open(agent.pid)
+        self._loop.watch(watched.ending, lambda: self._failed(watched, agent.end()))
+        self._expect(watched, ENDING, why)
+
+    def _expect(self, watched: _Watched, seconds: float, otherwise: str | None = None) -> None:
         if watched.timer is not None:
             watched.timer.cancel()
-        watched.timer = self._loop.after(
-            seconds, lambda: self._failed(watched, f"it has said nothing for {seconds:g} s")
-        )
+        why = otherwise or f"it has said nothing for {seconds:g} s"
+        watched.timer = self._loop.after(seconds, lambda: self._failed(watched, why))
 
     def _failed(self, watched: _Watched, why: str) -> None:
         self._stop(watched)
@@ -175,9 +212,14 @@ class Accelerators:
         watched.snapshot = None
         agent, watched.agent = watched.agent, None
         if agent is not None:
-            self._loop.unwatch(agent.descriptor)
+            if watched.ending is None:
+                self._loop.unwatch(agent.descriptor)
+            else:
+                self._loop.forget(watched.ending)
+                watched.ending = None
             agent.close()
-            self._bury(agent)
+            if agent.status is None:
+                self._bury(agent)
 
     def _bury(self, agent: Agent) -> None:
         """Reap it when it has ended, which takes as long as the driver holds it."""

@@ -8,11 +8,17 @@
 
 Nobody tells when a lock has come free or another program has left a device, so what waits is tried
 again a few times a second, with each reading of the devices, and when a task of this supervisor ends.
+
+A device that was promised and that the driver does not list any more is lost. It is asked for again, by
+processes that load the driver's library anew, and waited for for :data:`LOST` seconds. After that a task
+goes on with what is left, which counts as less than it asked for; or fails, if it is strict.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,6 +28,8 @@ from upshift.spec.task import Failure, TaskSpec
 from upshift.worker.loop import Loop, Timer
 
 if TYPE_CHECKING:  # what no task needs is not imported
+    from upshift.accelerators.matching import Lack
+    from upshift.config.resources import ResourceSettings
     from upshift.worker.accelerators import Accelerators
     from upshift.worker.stock import Grant, Stock
 
@@ -39,6 +47,14 @@ QUIET = 1.0
 """Seconds that a task waits without a word: the task before it may be about to let go."""
 REPEAT = 10.0
 """Seconds after which the reason for waiting is looked at again."""
+SAID_AGAIN = (60.0, 300.0, 600.0, 1800.0, 3600.0)
+"""Seconds that a task has waited when the same reason is said once more; then each hour."""
+LOST = 30.0
+"""Seconds that a task waits for a device that is lost: somebody may be about to reset it."""
+ASK_AGAIN = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds between two questions for lost devices, the first of which is put at once."""
+BELIEVED = 60.0
+"""Seconds for which the last answer counts: the next task that lacks a device asks again after that."""
 
 
 class _Asking:
@@ -47,6 +63,7 @@ class _Asking:
     explain: Timer
     give_up: Timer
     said: str | None = None
+    repeated: int = 0
 
     def __init__(self, spec: TaskSpec, ready: Ready, tell: Tell, refuse: Refuse, *, share: bool) -> None:
         self.spec = spec
@@ -54,6 +71,7 @@ class _Asking:
         self.tell = tell
         self.refuse = refuse
         self.share = share
+        self.since = time.monotonic()
 
 
 class Devices:
@@ -66,6 +84,9 @@ class Devices:
         self._stock: Stock | None = None
         self._asking: list[_Asking] = []
         self._retry: Timer | None = None
+        self._lost: dict[ResourceSettings, float] = {}
+        self._renewals = 0
+        self._renewed = 0.0
         self._stop_listening: Callable[[], None] | None = None
 
     @property
@@ -154,38 +175,73 @@ class Devices:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        if self._stock is not None and self._stock.known:
-            for asking in list(self._asking):
-                if asking in self._asking:  # a task before it may have had it withdrawn
-                    self._try(asking, self._stock)
+        for asking in list(self._asking):
+            if self._stock is None or not self._stock.known:  # or the driver has just been asked again
+                break
+            if asking in self._asking:  # a task before it may have had it withdrawn
+                self._try(asking, self._stock)
         if self._asking:
             self._retry = self._loop.after(RETRY, self._look)
         elif self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None
 
-    def _try(self, asking: _Asking, stock: Stock) -> None:
+    def _try(self, asking: _Asking, stock: Stock, *, last: bool = False) -> None:
+        """Give a task what is free. At the ``last`` try it is done with what is lost."""
         spec = asking.spec
+        lack = None
         try:
             if spec.granted is None or spec.granted.gpus is None:
                 grant: Grant | None = stock.rest(spec.environment)
             else:
                 grant = stock.take(spec, share=asking.share)
+                lack = stock.lack(spec) if grant is None else None
+                if lack is None:
+                    self._lost.pop(spec.request, None)
+                    self._renewals = self._renewals if self._lost else 0
+                elif self._is_final(spec, last=last) and not spec.strict:
+                    grant = stock.take(spec, share=asking.share, less=True)
         except UpshiftError as error:
             self._forget(asking)
             asking.refuse(Failure(reason="infrastructure", message=error.in_short, fix=error.fix))
             return
         if grant is not None:
             self._forget(asking)
+            if grant.less:
+                asking.tell(str(lack))
+            grant.waited = time.monotonic() - asking.since
             asking.ready(grant)
+        elif lack is not None and spec.strict and self._is_final(spec, last=last):
+            self._forget(asking)
+            asking.refuse(_no_more(spec, lack))
+
+    def _is_final(self, spec: TaskSpec, *, last: bool) -> bool:
+        """Whether what is lost stays lost; if not, the driver is asked again when it is time to."""
+        now = time.monotonic()
+        since = self._lost.setdefault(spec.request, now)
+        asked = now - self._renewed if self._renewals else math.inf
+        if now - since >= LOST and asked <= BELIEVED:
+            return True
+        if asked >= ASK_AGAIN[min(max(self._renewals, 1), len(ASK_AGAIN)) - 1]:
+            self._renewals += 1
+            self._renewed = now
+            self._accelerators().renew()
+        return last
 
     def _explain(self, asking: _Asking) -> None:
-        """Say why a task still waits, where that is not what was said before."""
+        """Say why a task still waits, where that is not what was said before, and now and then again."""
         asking.explain = self._loop.after(REPEAT, lambda: self._explain(asking))
         why = self._why(asking)
+        waited = time.monotonic() - asking.since
+        due = 0
+        while waited >= _said_again(due):
+            due += 1
         if why != asking.said:
             asking.said = why
             asking.tell(why)
+        elif due > asking.repeated:
+            asking.tell(f"after {_span(_said_again(due - 1))} it still {why}")
+        asking.repeated = due
 
     def _why(self, asking: _Asking) -> str:
         assert self._stock is not None  # since the first one asked
@@ -195,6 +251,10 @@ class Devices:
             return f"waits for devices: {error.in_short}"
 
     def _give_up(self, asking: _Asking, wait: float) -> None:
+        if self._stock is not None and self._stock.known:
+            self._try(asking, self._stock, last=True)
+            if asking not in self._asking:
+                return
         why = self._why(asking)
         self._forget(asking)
         asking.refuse(
@@ -218,6 +278,20 @@ def _nothing(spec: TaskSpec) -> Grant:
     from upshift.worker.stock import Grant
 
     return Grant(devices=(), environment=environment((), spec.environment))
+
+
+def _no_more(spec: TaskSpec, lack: Lack) -> Failure:
+    return Failure(
+        reason="hardware",
+        where=spec.location,
+        message=f"asked {lack.asked}, and what is left is {lack.got}: {lack.why}",
+        fix="Have the device reset, or restart the machine; or go on with what is left, with --best-effort.",
+    )
+
+
+def _said_again(number: int) -> float:
+    """After how many seconds a reason is said for this time, counted from 0."""
+    return SAID_AGAIN[number] if number < len(SAID_AGAIN) else (number - len(SAID_AGAIN) + 2) * SAID_AGAIN[-1]
 
 
 def _span(seconds: float) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import attrs
 
 from upshift.accelerators import holders, locks
 from upshift.accelerators.base import Inventory
 from upshift.accelerators.locks import Hold, key
-from upshift.accelerators.matching import choose, match
+from upshift.accelerators.matching import Lack, Match, choose, match
 from upshift.accelerators.vendors import environment
 from upshift.spec.hardware import Device
 from upshift.spec.task import TaskSpec
@@ -33,6 +36,8 @@ class Grant:
         What to say in its log.
     hold
         What keeps others away.
+    less
+        Whether it is less than was promised.
     given_back
         Called when nobody is kept away any more.
     """
@@ -44,6 +49,7 @@ class Grant:
         environment: Mapping[str, str] | None = None,
         remarks: Sequence[str] = (),
         hold: Hold | None = None,
+        less: bool = False,
         given_back: Callable[[], None] = lambda: None,
     ) -> None:
         self.devices = devices
@@ -51,6 +57,7 @@ class Grant:
         """Seconds that the attempt has waited for it."""
         self.environment = environment or {}
         self.remarks = tuple(remarks)
+        self.less = less
         self._hold = hold
         self._given_back = given_back
 
@@ -115,7 +122,12 @@ class Stock:
         free = [device for device in devices if locks.free(device) or locks.free(device)]
         return Grant(environment=environment(free, own)) if len(free) < len(devices) else Grant()
 
-    def take(self, spec: TaskSpec, *, share: bool) -> Grant | None:
+    def lack(self, spec: TaskSpec) -> Lack | None:
+        """How far all devices, held or free, fall short of what a task was promised; None: they do not."""
+        found = match(spec.request, self._inventories())
+        return found.lack if _is_less(found, spec) else None
+
+    def take(self, spec: TaskSpec, *, share: bool, less: bool = False) -> Grant | None:
         """What a task was promised; None: there is not enough at the moment.
 
         Parameters
@@ -124,6 +136,8 @@ class Stock:
             The task.
         share
             Whether it takes devices that programs outside Upshift work with.
+        less
+            Whether what is left will do, where devices that it was promised are lost.
 
         Raises
         ------
@@ -132,8 +146,14 @@ class Stock:
         """
         inventories = self._inventories()
         found = match(spec.request, inventories)
-        if len(found.sets[0]) < _promised(spec):
-            return None
+        lack = found.lack if _is_less(found, spec) else None
+        if lack is not None:
+            if not less:
+                return None
+            if not found.sets[0]:
+                return Grant(
+                    devices=(), environment=environment((), spec.environment), remarks=(str(lack),), less=True
+                )
         links = [link for inventory in inventories for link in inventory.links]
         free = [device for i in inventories for device in i.devices if locks.free(device)]
         trouble = [(device, words) for device in free if (words := self._trouble(device))]
@@ -145,23 +165,26 @@ class Stock:
                 chosen = choose(like, among, links)
                 hold = locks.hold(chosen) if chosen else None
                 if hold is not None and not self._is_littered(hold):
-                    return self._grant(spec, hold, trouble)
+                    return self._grant(spec, hold, trouble, lack)
         return None
 
-    def _grant(self, spec: TaskSpec, hold: Hold, trouble: Sequence[tuple[Device, str]]) -> Grant:
+    def _grant(
+        self, spec: TaskSpec, hold: Hold, trouble: Sequence[tuple[Device, str]], lack: Lack | None
+    ) -> Grant:
         names = set(map(key, hold.devices))
         self._mine |= dict.fromkeys(names, str(spec.task))
         return Grant(
             devices=hold.devices,
             environment={**environment(hold.devices), locks.HELD: hold.names},
-            remarks=occupants.sentences(
-                (
-                    device,
-                    f"{words}{'; this step works beside it' if key(device) in names else ', and avoided'}",
-                )
-                for device, words in trouble
-            ),
+            remarks=[
+                *([] if lack is None else [str(lack)]),
+                *occupants.sentences(
+                    (d, words + ("; this step works beside it" if key(d) in names else ", and avoided"))
+                    for d, words in trouble
+                ),
+            ],
             hold=hold,
+            less=lack is not None,
             given_back=lambda: self._came_back(names),
         )
 
@@ -199,10 +222,10 @@ class Stock:
         wanted = " or ".join(map(str, spec.request.alternatives)) or "the devices to be known"
         inventories = self._inventories()
         found = match(spec.request, inventories)
-        if not self.known:
-            reason = "the driver has not answered yet"
-        elif found.lack is not None and len(found.sets[0]) < _promised(spec):
+        if self._accelerators.known and found.lack is not None and _is_less(found, spec):
             reason = found.lack.why
+        elif not self.known:
+            reason = "the driver has not answered yet"
         else:
             devices = [device for inventory in inventories for device in inventory.devices]
             reasons = occupants.sentences((d, words) for d in devices if (words := self._taken(d)))
@@ -240,13 +263,30 @@ class Stock:
         return set(proc.tree(self._engine if alive else os.getpid()))
 
     def _inventories(self) -> list[Inventory]:
-        """What each vendor said last, though its library may have crashed since."""
+        """What each vendor said last, though its library may have crashed since. What is lost is left out."""
         for snapshot in self._accelerators.latest:
             self._found[snapshot.inventory.vendor] = snapshot.inventory
         failed = {inventory.vendor: inventory for inventory in self._accelerators.inventories}
-        return list((failed | self._found).values())
+        return [self._without_lost(inventory) for inventory in (failed | self._found).values()]
+
+    def _without_lost(self, inventory: Inventory) -> Inventory:
+        readings = self._accelerators.readings
+        lost = [
+            (device, f"is out of order: {reading.problem}")
+            for device in inventory.devices
+            if (reading := readings.get(device.uuid or "")) is not None and reading.problem is not None
+        ]
+        if not lost:
+            return inventory
+        return attrs.evolve(
+            inventory,
+            devices=tuple(device for device in inventory.devices if device not in [d for d, _ in lost]),
+            problems=(*inventory.problems, *occupants.sentences(lost)),
+        )
 
 
-def _promised(spec: TaskSpec) -> int:
-    """How many devices a task was promised."""
-    return len(spec.granted.gpus or ()) if spec.granted is not None else 0
+def _is_less(found: Match, spec: TaskSpec) -> bool:
+    """Whether what was found is less than a task was promised, which may be less than it asked for."""
+    promised = spec.granted.gpus or () if spec.granted is not None else ()
+    missing = Counter(device.sort for device in promised) - Counter(device.sort for device in found.sets[0])
+    return found.lack is not None and bool(missing)

@@ -107,7 +107,8 @@ class Supervisor:
             store.claim_run(spec.task.run)
             self._claimed.add(run)
         if grant is not None and grant.devices is not None and spec.granted is not None:
-            spec = attrs.evolve(spec, granted=attrs.evolve(spec.granted, gpus=grant.devices))
+            granted = attrs.evolve(spec.granted, gpus=grant.devices)
+            spec = attrs.evolve(spec, granted=granted, degraded=spec.degraded or grant.less)
         attempt = Attempt(
             spec,
             store=store,

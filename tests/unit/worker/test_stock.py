@@ -127,7 +127,8 @@ def test_memory_without_a_program_is_trouble_unless_it_was_a_steps(stock: Callab
 
 def test_a_device_that_is_lost_is_not_handed_out(stock: Callable[..., Stock]) -> None:
     some = stock(Reading(uuid="GPU-0", problem="it has fallen off the bus"))
-    assert taken(some) == [1]
+    assert taken(some) == taken(some, share=True) == [1]
+    assert taken(some, 3, share=True) is None
     assert "GPU 0 (NVIDIA L4) is out of order: it has fallen off the bus" in some.why(spec(3))
 
 
@@ -166,3 +167,46 @@ def test_fewer_devices_than_were_promised_are_waited_for(stock: Callable[..., St
     four = attrs.evolve(spec(3), request=ResourceSettings(gpu_count=4), granted=Hardware(gpus=(GPUS[0],) * 4))
     assert some.take(four, share=False) is None
     assert "this machine has 3 × NVIDIA L4" in some.why(four)
+
+
+def test_what_is_left_will_do_where_that_is_said(stock: Callable[..., Stock]) -> None:
+    some = stock(Reading(uuid="GPU-0", problem="GPU is lost"))
+    assert (some.lack(spec(2)), some.take(spec(2), share=False, less=True).less) == (None, False)  # type: ignore[union-attr]
+    lack = some.lack(spec(3))
+    assert lack is not None
+    assert str(lack) == (
+        "asked 3 × GPU, gets 2 × NVIDIA L4: this machine has 2 × NVIDIA L4, 25.8 GB each; "
+        "GPU 0 (NVIDIA L4) is out of order: GPU is lost"
+    )
+
+
+def test_what_is_left_is_waited_for_as_well(stock: Callable[..., Stock]) -> None:
+    some = stock(Reading(uuid="GPU-0", problem="GPU is lost"))
+    held = grant_of(some)
+    assert some.take(spec(3), share=False, less=True) is None
+    held.give_back()
+    grant = some.take(spec(3), share=False, less=True)
+    assert grant is not None and grant.less
+    assert [device.index for device in grant.devices or ()] == [1, 2]
+    assert grant.remarks == (str(some.lack(spec(3))),)
+    grant.give_back()
+
+
+def test_nothing_is_left(stock: Callable[..., Stock]) -> None:
+    some = stock(*(Reading(uuid=gpu.uuid or "", problem="GPU is lost") for gpu in GPUS))
+    assert some.take(spec(), share=True) is None
+    grant = some.take(spec(), share=False, less=True)
+    assert grant is not None and grant.less
+    assert (grant.devices, grant.environment["CUDA_VISIBLE_DEVICES"]) == ((), "")
+
+
+def test_another_model_than_was_promised_is_less(stock: Callable[..., Stock]) -> None:
+    some = stock()
+    promised = Device(vendor="nvidia", model="NVIDIA H100 80GB HBM3", memory=80 << 30)
+    large = attrs.evolve(
+        spec(), request=ResourceSettings(accelerator="H100"), granted=Hardware(gpus=(promised,))
+    )
+    assert some.take(large, share=False) is None
+    grant = some.take(large, share=False, less=True)
+    assert grant is not None and grant.less
+    grant.give_back()

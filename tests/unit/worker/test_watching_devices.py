@@ -17,7 +17,7 @@ import nvml
 import trees
 from nvml import FakeNvml, Gpu
 from upshift.accelerators import agent
-from upshift.accelerators.agent import Agent
+from upshift.accelerators.agent import Agent, AgentFailed
 from upshift.worker import accelerators, proc
 from upshift.worker.accelerators import Accelerators
 from upshift.worker.loop import Loop
@@ -185,6 +185,39 @@ def test_an_agent_that_talks_nonsense_is_not_believed(
     assert "what it says makes no sense" in watching.inventories[0].problems[0]
 
 
+SILENT = [sys.executable, "-c", "import os, sys; os.close(int(sys.argv[1])); sys.stdin.read()"]
+
+
+def test_nobody_waits_for_an_agent_that_has_closed_its_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "command", lambda *words: [*SILENT, words[3]])
+    one = Agent("nvidia", interval=1)
+    assert select.select([one.descriptor], [], [], 60)[0]
+    waits: list[float] = []
+    with monkeypatch.context() as patch:
+        wait = select.select
+        patch.setattr(select, "select", lambda r, w, x, seconds: waits.append(seconds) or wait(r, w, x, 0))
+        with pytest.raises(AgentFailed, match="it stopped talking"):
+            one.receive()
+    assert not any(waits)
+    one.close()
+    assert "SIGKILL" in one.end(60)
+
+
+def test_an_agent_that_stops_talking_and_does_not_end_is_given_up(
+    watching: Accelerators,
+    loop: Loop,
+    fake_nvml: Make,
+    on: Callable[[FakeNvml], FakeNvml],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on(fake_nvml(1))
+    monkeypatch.setattr(accelerators, "ENDING", 0.01)
+    monkeypatch.setattr(agent, "command", lambda *words: [*SILENT, words[3]])
+    watching.want()
+    turn_until(loop, lambda: watching.inventories)
+    assert "it stopped talking" in watching.inventories[0].problems[0]
+
+
 def test_an_agent_that_cannot_be_started_is_unknown(
     watching: Accelerators,
     loop: Loop,
@@ -235,6 +268,38 @@ def test_a_lost_gpu_is_none_of_the_inventory_and_still_read(
     machine.write()
     turn_until(loop, lambda: len(watching.inventories[0].devices) == 1)
     assert "has fallen off the bus" in str(watching.readings[machine.uuids[1]].problem)
+
+
+def test_a_gpu_that_comes_back_is_in_the_inventory_again(
+    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+) -> None:
+    machine = on(fake_nvml(2))
+    watching.want(interval=0.01)
+    turn_until(loop, lambda: watching.readings)
+    machine.gpus[1].error = nvml.GPU_IS_LOST
+    machine.write()
+    turn_until(loop, lambda: len(watching.inventories[0].devices) == 1)
+    machine.gpus[1].error = None
+    machine.write()
+    turn_until(loop, lambda: len(watching.inventories[0].devices) == 2)
+
+
+def test_whoever_was_not_there_at_first_is_found_by_asking_anew(
+    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+) -> None:
+    machine = on(fake_nvml([Gpu(), Gpu(error=nvml.GPU_IS_LOST)]))
+    watching.want()
+    turn_until(loop, lambda: watching.readings)
+    assert len(watching.inventories[0].devices) == 1
+    machine.gpus[1].error = None
+    machine.write()
+    before = watching.pids()
+    watching.renew()
+    assert [snapshot.read for snapshot in watching.latest] == [False]
+    assert set(watching.readings) == {machine.uuids[0]}  # of before
+    turn_until(loop, lambda: watching.latest[0].read)
+    assert len(watching.inventories[0].devices) == 2
+    turn_until(loop, lambda: watching.pids().isdisjoint(before))
 
 
 def test_the_agent_dies_with_who_started_it(fake_nvml: Make) -> None:
