@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable
 
 from upshift.config.sizes import format_size
@@ -13,6 +14,8 @@ from upshift.worker.loop import Loop, Timer
 
 WATCH = 0.05
 """Seconds between two looks of the watchdog."""
+REST = 20
+"""After a look it rests for so many times as long: of large processes that share memory one takes seconds."""
 
 DISABLE = "UPSHIFT_NO_CGROUPS"
 """Environment variable: set, memory is limited by the watchdog everywhere."""
@@ -73,6 +76,7 @@ class MemoryLimit:
             return
 
         def look() -> None:
+            began = time.monotonic()
             pids = proc.tree(pid)
             memory = sum(map(proc.unreclaimable, pids)) - baseline
             if memory > self.limit and len(pids) > 1:  # shared pages were counted more than once
@@ -81,7 +85,7 @@ class MemoryLimit:
                 self.exceeded = memory
                 stop()
             else:
-                self._timer = loop.after(WATCH, look)
+                self._timer = loop.after(max(WATCH, REST * (time.monotonic() - began)), look)
 
         look()
 

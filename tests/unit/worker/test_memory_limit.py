@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import pytest
 
 from upshift.worker import limits
@@ -54,3 +56,24 @@ def test_mapped_inputs_do_not_count(limited) -> None:  # type: ignore[no-untyped
         "mapped", request={"memory": "100MB"}, inputs={"data": np.ones(40_000_000, dtype=np.float64)}
     )
     assert limited.output(result) == 40_000_000.0
+
+
+def test_looks_that_take_long_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(limits.DISABLE, "1")
+    now, delays = [100.0], []
+
+    def walk(pids: Iterable[int]) -> int:
+        now[0] += 3.0
+        return 10
+
+    class Patient:
+        def after(self, seconds: float, call: Callable[[], None]) -> None:
+            delays.append(seconds)
+
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(limits.proc, "tree", lambda pid: [1, 2])
+    monkeypatch.setattr(limits.proc, "proportional", walk)
+    for each in (10, 60):
+        monkeypatch.setattr(limits.proc, "unreclaimable", lambda pid, each=each: each)
+        limits.MemoryLimit(100).watch(Patient(), 1, 0, pytest.fail)  # type: ignore[arg-type]
+    assert delays == [limits.WATCH, 3.0 * limits.REST]
