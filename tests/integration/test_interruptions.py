@@ -152,6 +152,40 @@ def test_a_killed_engine_leaves_a_run_that_resumes_where_it_was(project: Project
     assert times(project, "first.log") == 1
 
 
+def test_a_step_that_outlives_its_engine_is_shown_to_run_and_waited_for(project: Project) -> None:
+    project.write(
+        """
+        @step(cache=False)
+        def train() -> int:
+            open("go").close()
+            return 42
+
+        @pipeline
+        def example():
+            return train()
+        """
+    )
+    go = project.fifo("go")
+    engine = project.start("run", "pipeline.py")
+    assert engine.stderr is not None
+    assert any("train: started" in line for line in engine.stderr)
+    engine.kill()
+    engine.communicate(timeout=30)
+    run = project.show()["id"]
+    shown = project.upshift("show", "latest", env={"COLUMNS": "200"}).out
+    assert f"upshift resume {run} goes on from what is done; train still runs, which it waits for" in shown
+    (line,) = (line for line in shown.splitlines() if line.startswith("train "))
+    assert line.split()[1] == "running"
+    resumed = project.start("resume", "latest")
+    assert resumed.stderr is not None
+    assert any(line.startswith("train: still running since ") for line in resumed.stderr)
+    go.write_text("")
+    assert resumed.wait(60) == 0
+    resumed.communicate()
+    assert len(project.tasks("train")[0]["attempts"]) == 1
+    assert "still runs" not in project.upshift("show", "latest").out
+
+
 def test_resuming_a_completed_run_changes_nothing_and_says_so(project: Project) -> None:
     Path(project.folder, "go").touch()
     project.run(CODE)

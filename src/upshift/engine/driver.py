@@ -212,7 +212,7 @@ class Driver:
         self._journal.attempt(attempt)
         self._journal.task(task)
         if same:
-            self._tell_running(attempt)
+            self._tell_running(attempt, since=attempt.started)
         else:
             task.cache_reason = "the attempt that was running is of other code or inputs"
             self._cancel(attempt, None)
@@ -250,7 +250,8 @@ class Driver:
             return
         place.jobs[attempt.handle] = attempt
         self._submits += 1
-        if terms.shortfalls and not self._work.is_debugged(task):
+        short = self._shortfalls.new_of(task.node.node.step)
+        if short and not self._work.is_debugged(task):
             still = {state.node.step for state in self._walk.nodes.values() if state.ended is None}
             self._shortfalls.began(task.node.node.step, still)
         self._journal.attempt(attempt)
@@ -329,10 +330,14 @@ class Driver:
         else:
             room.take(attempt.need.host)
 
-    def _tell_running(self, attempt: Attempt) -> None:
+    def _tell_running(self, attempt: Attempt, *, since: float | None = None) -> None:
         self._journal.tell(
             TaskChange(
-                task=attempt.task_id, status=RUNNING, attempt=attempt.number, granted=attempt.spec.granted
+                task=attempt.task_id,
+                status=RUNNING,
+                attempt=attempt.number,
+                since=since,
+                granted=attempt.spec.granted,
             )
         )
 

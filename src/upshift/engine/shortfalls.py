@@ -24,6 +24,10 @@ class Shortfalls:
         self._known: set[tuple[str, str]] = set()
         self._news: dict[str, list[Shortfall]] = {}
 
+    def new_of(self, step: str) -> bool:
+        """Whether there is something to be said of a step that has not been said."""
+        return any((step, s.field) not in self._known for s in self._terms[step].shortfalls)
+
     def began(self, step: str, others: Collection[str]) -> None:
         """A task of a step has been submitted.
 

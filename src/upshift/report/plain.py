@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TextIO
 
 from upshift.report.announcements import Announcer
@@ -53,7 +54,11 @@ class PlainProgress:
 
     def task_changed(self, change: TaskChange) -> None:
         step = self._tally.change(change)
-        if change.status == "running" and step.name not in self._started:
+        if change.status == "running" and change.since is not None:
+            self._started.add(step.name)
+            began = datetime.fromtimestamp(change.since).strftime("%H:%M:%S")
+            self._say(f"{change.task}: still running since {began}")
+        elif change.status == "running" and step.name not in self._started:
             self._started.add(step.name)
             self._spoke[step.name] = self._tally.clock()
             tasks = f", {self._announcer.shares(step)}" if step.mapped else ""

@@ -26,6 +26,8 @@ class TaskChange:
         Number of the attempt, from 1; 0 where there is none.
     cached
         Whether the result is that of an earlier run.
+    since
+        When the attempt started, in seconds since the epoch, where that was under an earlier engine.
     seconds
         How long the attempt took, once it is over.
     asked, granted, used
@@ -49,6 +51,7 @@ class TaskChange:
     status: str
     attempt: int = 0
     cached: bool = False
+    since: float | None = None
     seconds: float | None = None
     asked: Hardware | None = None
     granted: Hardware | None = None

@@ -69,6 +69,14 @@ def steps_table(run: Run, page: Page, *, tasks: bool = False) -> str:
     blocks = [block for step in run.steps for block in _blocks(step, tasks)]
     if not blocks:
         return "No steps: the pipeline called none."
+    if run.going_on:
+        names = {str(task) for task in run.going_on} | {task.step for task in run.going_on}
+        blocks = [
+            attrs.evolve(b, status="running")
+            if b.status == "cancelled" and b.name.partition(f" {TIMES}")[0] in names
+            else b
+            for b in blocks
+        ]
     if run.interrupted:
         blocks = [attrs.evolve(b, status=run.row.status) if b.status == "cancelled" else b for b in blocks]
     left, right = _widths(blocks, page.width)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("run", "pipeline", "status", "started", "", "took", "tags")
 _AGO = 4
+_NAMED = 3
+"""Tasks that are named where they still run."""
 _ROOMY = 100
 """Columns that it takes to say both when a run started and how long ago."""
 
@@ -109,6 +111,11 @@ def _header(run: Run, page: Page) -> str:
     status = run.row.status
     if run.status == "cancelled":
         facts["next"] = f"upshift resume {run.id} goes on from what is done"
+    if run.going_on:
+        names = list(map(str, run.going_on[:_NAMED]))
+        more = f" and {len(run.going_on) - _NAMED:,} more" if len(run.going_on) > _NAMED else ""
+        still = f"still run{'' if len(run.going_on) > 1 else 's'}"
+        facts["next"] += f"; {', '.join(names)}{more} {still}, which it waits for"
     title = f"run {run.id} · {run.pipeline} · {page.paint(status, STATUS_STYLES.get(status))}"
     if cells(title) > page.width:
         title = title.replace(" · ", "\n  ", 1)

@@ -15,6 +15,7 @@ from upshift.errors import NotFound, suggestion
 from upshift.graph.model import Collection, Constant, FromStep, Graph, Source
 from upshift.spec.artifact import Artifact
 from upshift.spec.codec import decode
+from upshift.spec.task import TaskId
 from upshift.store.catalog import Catalog, RunRow, open_catalog
 from upshift.store.history_json import row_as_json, run_as_json
 from upshift.store.history_records import RunRecords, utc
@@ -115,6 +116,11 @@ class Run(Generic[T]):
     def interrupted(self) -> bool:
         """Whether its engine was killed; its ``status`` is ``cancelled`` then, and :func:`resume` goes on."""
         return self.row.status == INTERRUPTED
+
+    @functools.cached_property
+    def going_on(self) -> list[TaskId]:
+        """Tasks that still run though the engine was killed: their supervisor lives, and ends with them."""
+        return self._records.going_on() if self.interrupted else []
 
     @property
     def started(self) -> datetime:

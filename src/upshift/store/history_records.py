@@ -161,6 +161,19 @@ class RunRecords:
         spec = self._spec(row)
         return (None, None) if spec is None else (Hardware.asked(spec.request), spec.granted)
 
+    def going_on(self) -> list[TaskId]:
+        """Tasks recorded as running that have no result, where somebody is still at work for the run."""
+        from upshift.store.claimed import Claimed  # what few runs need is not imported
+
+        claimed = Claimed(self.store.address)
+        claimed.look()
+        if self.row.id not in claimed.runs:
+            return []
+        rows = self.catalog.attempts(self.row.id, without_result=True)
+        return [
+            r.task for r in rows if r.status == "running" and not self.store.read_result(r.task, r.number)
+        ]
+
     def load(self, artifact: Artifact) -> object:
         """The value of an artifact."""
         from upshift.store.artifacts import load
