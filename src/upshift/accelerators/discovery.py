@@ -11,7 +11,7 @@ import select
 import time
 from collections.abc import Sequence
 
-from upshift.accelerators.agent import Agent, AgentFailed
+from upshift.accelerators.agent import Agent, AgentFailed, AgentSilent
 from upshift.accelerators.base import ROOT, Inventory, Vendor
 from upshift.accelerators.vendors import present
 
@@ -20,6 +20,8 @@ __all__ = ["DEADLINE", "discover", "present", "unknown"]
 DEADLINE = 20.0
 """Seconds that a vendor's library is given by default. A driver without persistence mode takes some
 seconds for each GPU that nothing has open."""
+ENDING = 5.0
+"""Seconds that an agent may take to end when it has stopped talking."""
 KEPT = 60.0
 """Seconds for which what was found is believed."""
 
@@ -81,6 +83,8 @@ def _inventory(agent: Agent, until: float, timeout: float) -> Inventory:
             if not poller.poll(max(0.0, until - time.monotonic()) * 1000):
                 return unknown(agent.vendor, f"it did not answer within {timeout:g} s")
             agent.receive()
+    except AgentSilent:
+        return unknown(agent.vendor, agent.end(max(0.0, min(ENDING, until - time.monotonic()))))
     except AgentFailed as error:
         return unknown(agent.vendor, str(error))
     return agent.latest.inventory

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from upshift.worker.accelerators import Accelerators
     from upshift.worker.stock import Grant
 
+GONE = 1.0
+"""Seconds that are waited, at most, for the processes that have found the devices to be gone."""
+
 
 def run_inline(
     spec: TaskSpec, store: Store, *, secrets: Mapping[str, str], into: Store | None = None, stop: bool
@@ -142,6 +145,8 @@ def _devices(spec: TaskSpec) -> tuple[Grant | None, Failure | None]:
     finally:
         for watched in watching[:1]:
             watched.close()
+            watched.bury(GONE)
+        loop.abandon()
     ((grant, failure),) = answers
     tell(grant.remarks if grant is not None else ())
     return grant, failure
