@@ -49,6 +49,8 @@ plugin'. Read on 2026-11-21.
 _WSL = "dev/dxg"
 DEADLINE = 30.0
 """Seconds for the driver to start. Without persistence mode it takes some for each idle GPU."""
+GONE = 1.0
+"""Seconds that are waited for a process that was killed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -293,9 +295,13 @@ class DriverQuestion:
             )
 
     def close(self) -> None:
-        """The answer is not wanted any more."""
+        """The answer is not wanted any more. A process that the driver does not let go is left to itself."""
         self._process.kill()
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=GONE)
+        except subprocess.TimeoutExpired:  # it is stuck in the driver
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
 
 @functools.cache
