@@ -66,6 +66,8 @@ class Nursery:
         self._taken: set[int] = set()
         self._opened: list[Mapping[str, Any]] = []
         self._preload: Mapping[str, Any] | None = None
+        self._devices: Mapping[str, Any] | None = None
+        self._inherited = frozenset(_open_descriptors())
         self.pid = 0
         self._connection: socket.socket
         self._start()
@@ -95,16 +97,30 @@ class Nursery:
 
     def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Born:
         """Give the task to a spare; there must be one."""
+        if spec.granted is not None and spec.granted.gpus:
+            self._expect_devices()
         born, orders = self._spares.popleft()
         self._taken.add(born.pid)
         order = json.dumps({"spec": encode(spec), "bounds": encode(bounds)}).encode()
-        with (
-            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as connection,
-            contextlib.suppress(BrokenPipeError, ConnectionResetError),
-        ):  # a spare that was killed meanwhile: its exit is told by itself
-            sent = socket.send_fds(connection, [order], held) if held else 0
-            connection.sendall(order[sent:])
+        try:
+            with (
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=orders) as connection,
+                contextlib.suppress(BrokenPipeError, ConnectionResetError),
+            ):  # a spare that was killed meanwhile: its exit is told by itself
+                sent = socket.send_fds(connection, [order], held) if held else 0
+                connection.sendall(order[sent:])
+        except OSError:  # the spare gets no order, and ends
+            _close(born)
+            raise
         return born
+
+    def _expect_devices(self) -> None:
+        """Let the zygote have what only steps with devices need; one that gets some has it at hand then."""
+        if self._devices is None:
+            message = {"do": "devices"}
+            with contextlib.suppress(BlockingIOError):  # it has enough to do; the next one says it
+                self._say(message)
+                self._devices = message
 
     def close(self) -> None:
         """Let the zygote and its spares go."""
@@ -115,6 +131,10 @@ class Nursery:
             os.waitpid(self.pid, 0)
 
     def _start(self) -> None:
+        """Start a zygote, which has open what was so from the first: the lock, files of the user's modules.
+
+        Of what was opened for the attempts since, a further zygote and its steps must keep nothing alive.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sockets.private(ours)
         parent = os.getpid()
@@ -122,6 +142,8 @@ class Nursery:
         if self.pid == 0:
             try:
                 self._loop.abandon()
+                for descriptor in _open_descriptors() - self._inherited - {theirs.fileno()}:
+                    os.close(descriptor)
                 detach(parent)
             except BaseException:
                 os._exit(1)
@@ -139,11 +161,9 @@ class Nursery:
 
     def _receive(self) -> None:
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self._connection, PACKET, 4, socket.MSG_CMSG_CLOEXEC)
+            packet, descriptors = self._packet()
         except BlockingIOError:
             return
-        except ConnectionError:
-            packet, descriptors = b"", []
         if not packet:
             self._lost()
             return
@@ -161,6 +181,22 @@ class Nursery:
             self._asked -= 1
             self.unsafe = message["why"]
             self._changed()
+
+    def _packet(self) -> tuple[bytes, list[int]]:
+        """What the zygote says next, with its descriptors; empty: it is gone, and all that it has said is taken.
+
+        Raises
+        ------
+        BlockingIOError
+            Nothing, at the moment.
+        """
+        for _ in range(2):  # that it has left something unread is told once, before what it has said itself
+            with contextlib.suppress(ConnectionError):
+                packet, descriptors, _, _ = socket.recv_fds(
+                    self._connection, PACKET, 4, socket.MSG_CMSG_CLOEXEC
+                )
+                return packet, descriptors
+        return b"", []
 
     def _ended(self, pid: int, status: int, consumed: Consumed) -> None:
         if pid in self._taken:
@@ -196,8 +232,9 @@ class Nursery:
             self._start()
             for message in self._opened:
                 self._say(message)
-            if self._preload is not None:
-                self._say(self._preload)
+            for wanted in (self._preload, self._devices):
+                if wanted is not None:
+                    self._say(wanted)
         self._changed()
 
     def _drop_spares(self) -> None:
@@ -205,5 +242,20 @@ class Nursery:
             self._discard(self._spares.popleft())
 
     def _discard(self, spare: Spare) -> None:
-        for descriptor in (spare.born.log, spare.born.seen, spare.born.messages, spare.orders):
-            os.close(descriptor)
+        _close(spare.born)
+        os.close(spare.orders)
+
+
+def _close(born: Born) -> None:
+    for descriptor in (born.log, born.seen, born.messages):
+        os.close(descriptor)
+
+
+def _open_descriptors() -> set[int]:
+    """Those of this process."""
+    found = set()
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the listing
+            os.fstat(descriptor)
+            found.add(descriptor)
+    return found

@@ -6,14 +6,16 @@ which forks a *spare* ahead of time. A spare is a step process without a task: i
 can be done before one is known, and waits at the end of a socket for its spec, and for the locks of the
 devices that it was granted.
 
-The socket to the fork server takes ``open`` (a store), ``preload`` and ``fork``; it gives ``spare``
-(with the other ends of its pipes and its socket), ``exit`` and ``unsafe``.
+The socket to the fork server takes ``open`` (a store), ``preload``, ``devices`` (there are steps that get
+some) and ``fork``; it gives ``spare`` (with the other ends of its pipes and its socket), ``exit`` and
+``unsafe``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -103,6 +105,8 @@ class Zygote:
                 elif message["do"] == "open":
                     store = open_store(message["store"], durability=message["durability"])
                     self._stores[store.address] = store
+                elif message["do"] == "devices":
+                    _prepare_for_devices()
                 else:
                     self._preload(message)
 
@@ -211,6 +215,12 @@ def _order(orders: int) -> bytes:
         while parts[-1]:
             parts.append(connection.recv(PACKET))
     return b"".join(parts)
+
+
+def _prepare_for_devices() -> None:
+    """Have what each step with devices imports."""
+    with contextlib.suppress(Exception):  # the step says it
+        importlib.import_module("upshift.worker.sighting")
 
 
 def _rehearse() -> None:
