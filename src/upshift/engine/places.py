@@ -26,12 +26,25 @@ OpenBackend = Callable[..., Backend]
 
 
 class Place:
-    """One target with its open backend, what waits for it and what runs on it."""
+    """One target with its open backend, what waits for it and what runs on it.
+
+    Parameters
+    ----------
+    others
+        Whether there are other targets to choose.
+    """
 
     def __init__(
-        self, target: Target, *, store: str, inbox: SimpleQueue[Any], open_backend: OpenBackend
+        self,
+        target: Target,
+        *,
+        store: str,
+        inbox: SimpleQueue[Any],
+        open_backend: OpenBackend,
+        others: bool = False,
     ) -> None:
         self.target = target
+        self.others = others
         self.backend: Backend = open_backend(target, store=store, sink=self._receive)
         self.jobs: dict[str, Attempt] = {}
         self._inbox = inbox
@@ -95,10 +108,11 @@ def open_places(
         A target or its backend is not there, or cannot be used.
     """
     own = configuration.target(target)
+    others = bool(configuration.targets.keys() - {"local"})
     store = configuration.store_address(own)
     places: dict[str | None, Place] = {}
     try:
-        places[None] = Place(own, store=store, inbox=inbox, open_backend=open_backend)
+        places[None] = Place(own, store=store, inbox=inbox, open_backend=open_backend, others=others)
         by_target = {own.name: places[None]}
         used = {node.step for node in graph.nodes}
         for name, definition in graph.steps.items():
@@ -113,7 +127,9 @@ def open_places(
                         why="The steps of a run hand each other their results through one store.",
                         fix="Give both targets the same store.",
                     )
-                by_target[other.name] = Place(other, store=store, inbox=inbox, open_backend=open_backend)
+                by_target[other.name] = Place(
+                    other, store=store, inbox=inbox, open_backend=open_backend, others=others
+                )
             places[definition.on] = by_target[other.name]
     except BaseException:
         close_places(places.values())
@@ -269,12 +285,14 @@ def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
             lines.append(
                 f"{proposal.step}{at}: asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}"
             )
-            fixes.append(shortfall.fix or "Ask for less, or choose another target with --on.")
+            fixes.append(shortfall.fix or "Ask for what there is.")
     places = _listing(repr(proposal.place.target.name) for proposal in refused)
     steps = _listing(proposal.step for proposal in refused)
     definition, shortfalls = refused[0].definition, refused[0].offer.shortfalls
     field = shortfalls[0].field if shortfalls else ""
     advice = " ".join(dict.fromkeys(fixes))
+    if any(proposal.place.others for proposal in refused):
+        advice += " Or choose another target with --on."
     if strict and all(proposal.offer.granted is not None for proposal in refused):
         advice += " Without --strict it runs with what there is."
     return RequestRefused(

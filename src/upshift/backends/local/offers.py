@@ -95,7 +95,6 @@ def _too_few(request: ResourceSettings, found: Match) -> Shortfall:
         asked=found.lack.asked,
         got=found.lack.got,
         why=found.lack.why,
-        fix="Ask for what there is, or choose another target with --on.",
     )
 
 
