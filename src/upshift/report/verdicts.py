@@ -1,10 +1,13 @@
 """What a step needs, judged by what it asked for and what it used: at most one line.
 
-Nothing is said of a step that ran for less than :data:`LEAST_SECONDS`, nor where all is well:
+A GPU that broke while the step had it is told of first, however short the step was. Else nothing is
+said of a step that ran for less than :data:`LEAST_SECONDS`, nor where all is well:
 
 =====================  ==================================================================================
 is said                where
 =====================  ==================================================================================
+GPU lost               its driver could not reach it any more
+GPU memory errors      it has counted errors that it could not correct
 GPUs not used          no GPU, or not all of them, was ever busier than :data:`IDLE` percent
 GPUs used in part      together they were busy for less than :data:`GPU_SHARE` of what was asked for
 all idle               for more than :data:`IDLE_SHARE` of the time
@@ -25,6 +28,11 @@ from upshift.report.human import number, of_its_own
 from upshift.spec.hardware import Device, Hardware
 from upshift.worker.idleness import IDLE, ONE_CPU, one_cpu
 
+BROKEN = "broken"
+"""Kind of what is said of a GPU whose results are not to be trusted."""
+OFF_THE_BUS, MEMORY_ERRORS = 79, (48, 94, 95)
+"""Xid events: 'GPU has fallen off the bus'; 'double bit ECC error', 'contained' and 'uncontained memory
+error' (NVIDIA, 'Xid errors')."""
 LEAST_SECONDS = 10.0
 """Seconds that a step has to run to be judged."""
 GPU_SHARE = 0.7
@@ -63,9 +71,12 @@ def verdict(records: Records) -> str | None:
 def findings(records: Records) -> Sequence[Finding]:
     """Everything that there is to say, what costs most first."""
     asked, used = records.get("asked"), records.get("used")
-    if asked is None or used is None or (_detail(used, "seconds") or 0.0) < LEAST_SECONDS:
+    if used is None:
         return ()
-    return [finding for judge in _JUDGES for finding in judge(asked, used)]
+    broken = [Finding(BROKEN, text) for gpu in used.gpus or () if (text := _broken(gpu))]
+    if asked is None or (_detail(used, "seconds") or 0.0) < LEAST_SECONDS:
+        return broken
+    return [*broken, *(finding for judge in _JUDGES for finding in judge(asked, used))]
 
 
 class Verdicts:
@@ -90,14 +101,36 @@ class Verdicts:
             self._example[kinds] = seconds, task, "; ".join(finding.text for finding in found)
 
     def line(self) -> str | None:
-        """What holds for most of them, with the figures of the longest; None: nothing."""
+        """What holds for most of them, with the figures of the longest; None: nothing.
+
+        What broke is said though it was only one of them that met it.
+        """
         if not self._alike:
             return None
-        kinds = max(self._alike, key=lambda kinds: self._alike[kinds])
+        kinds = max(self._alike, key=lambda kinds: (BROKEN in kinds, self._alike[kinds]))
         _, task, text = self._example[kinds]
         if self._judged == 1:
             return text
         return f"{text} ({task}; so did {self._alike[kinds]:,} of {self._judged:,} tasks)"
+
+
+def _broken(gpu: Device) -> str | None:
+    """That a GPU's results are not to be trusted."""
+    xids = [event for event in gpu.details.get("xids") or () if isinstance(event, Mapping)]
+    fallen = [event for event in xids if event.get("code") == OFF_THE_BUS]
+    if fallen or gpu.details.get("problem"):
+        event = fallen[0] if fallen else xids[-1] if xids else None
+        at = gpu.details.get("lost_at") or (event or {}).get("at")
+        when = f" at {at:.1f} s" if isinstance(at, (int, float)) else ""
+        why = f" (Xid {event['code']})" if event else f" ({gpu.details['problem']})"
+        return f"{_numbers([gpu])} was lost{when}{why}: do not trust what it computed after that"
+    corrupt = [event for event in xids if event.get("code") in MEMORY_ERRORS]
+    errors = gpu.details.get("ecc_errors") or 0
+    if not errors and not corrupt:
+        return None
+    what = "an uncorrected memory error" if errors < 2 else f"{errors:,} uncorrected memory errors"
+    why = f" (Xid {corrupt[0]['code']}, at {corrupt[0]['at']:.1f} s)" if corrupt else ""
+    return f"{_numbers([gpu])} had {what}{why}: do not trust what it computed"
 
 
 def _of_gpus(asked: Hardware, used: Hardware) -> Iterator[Finding]:

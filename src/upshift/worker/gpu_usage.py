@@ -34,9 +34,11 @@ class GpuTotals:
         self._xid_events = 0 if last is None else last.xid_events
         self.busy = Mean()
         self._power, self._memory, self._own, self._temperature = Mean(), Mean(), Mean(), Mean()
-        self._ecc: tuple[int, int] | None = None
+        before = None if last is None else last.ecc_errors
+        self._ecc: tuple[int, int] | None = None if before is None else (before, before)
         self._xids: list[dict[str, float]] = []
         self._problem: str | None = None
+        self._lost_at: float | None = None
 
     def add(self, at: float, seconds: float, reading: Reading, own: int | None) -> None:
         """It was like this for so many seconds, until ``at``; ``own`` bytes on it are the step's."""
@@ -45,7 +47,9 @@ class GpuTotals:
         self._memory.add(reading.memory, seconds)
         self._own.add(own, seconds)
         self._temperature.add(reading.temperature, seconds)
-        self._problem = reading.problem or self._problem
+        if reading.problem is not None:
+            self._problem = reading.problem
+            self._lost_at = at if self._lost_at is None else self._lost_at
         if reading.ecc_errors is not None:
             self._ecc = (self._ecc[0] if self._ecc else reading.ecc_errors, reading.ecc_errors)
         self.new_xid = reading.xid if reading.xid_events > self._xid_events else None
@@ -71,6 +75,7 @@ class GpuTotals:
             "ecc_errors": self.ecc_errors,
             "xids": self._xids,
             "problem": self._problem,
+            "lost_at": _rounded(self._lost_at, 2),
         }
         return attrs.evolve(self.device, details=details)
 

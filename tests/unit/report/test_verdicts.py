@@ -19,6 +19,12 @@ def gpus(*busy_peaks: float | None, own: int | None = 40 * GB) -> tuple[Device, 
     )
 
 
+def broken(**details: Any) -> tuple[Device, ...]:
+    """Two GPUs; of the first one the driver says all that."""
+    one, other = gpus(99, 0)
+    return Device(index=0, memory=80 * GB, details={**one.details, **details}), other
+
+
 def records(asked: Hardware, devices: tuple[Device, ...] = (), **details: Any) -> dict[str, Hardware | None]:
     used = Hardware(gpus=devices or None, details={"seconds": 60.0} | details)
     return {"asked": asked, "granted": asked, "seen": None, "used": used}
@@ -108,6 +114,42 @@ TWO, FOUR = Hardware(gpus=(Device(),) * 2), Hardware(gpus=(Device(),) * 4)
         ),
         pytest.param({"asked": Hardware(cpu_count=8), "used": None}, None, id="no record"),
         pytest.param(
+            records(
+                TWO,
+                broken(problem="GPU is lost", lost_at=2.03, xids=[{"at": 2.0, "code": 79}]),
+                seconds=3.0,
+                gpu_mean=0.1,
+            ),
+            "GPU 0 was lost at 2.0 s (Xid 79): do not trust what it computed after that",
+            id="lost in a short step",
+        ),
+        pytest.param(
+            records(TWO, broken(problem="NVML: GPU is lost", lost_at=12.0), gpu_mean=0.1),
+            "GPU 0 was lost at 12.0 s (NVML: GPU is lost): do not trust what it computed after that; "
+            "asked 2 GPUs, used 1: nothing ran on GPU 1",
+            id="lost, before all others",
+        ),
+        pytest.param(
+            records(TWO, broken(xids=[{"at": 1.0, "code": 79}]), seconds=3.0),
+            "GPU 0 was lost at 1.0 s (Xid 79): do not trust what it computed after that",
+            id="off the bus",
+        ),
+        pytest.param(
+            records(TWO, broken(ecc_errors=2), seconds=3.0),
+            "GPU 0 had 2 uncorrected memory errors: do not trust what it computed",
+            id="memory errors",
+        ),
+        pytest.param(
+            records(TWO, broken(ecc_errors=1, xids=[{"at": 1.25, "code": 48}]), seconds=3.0),
+            "GPU 0 had an uncorrected memory error (Xid 48, at 1.2 s): do not trust what it computed",
+            id="a memory error with its event",
+        ),
+        pytest.param(
+            records(TWO, broken(ecc_errors=0, xids=[{"at": 1.0, "code": 31}]), seconds=3.0),
+            None,
+            id="a mistake of the program's",
+        ),
+        pytest.param(
             {"asked": Hardware(cpu_count=8), "used": Hardware()}, None, id="a record of another kind"
         ),
     ],
@@ -123,6 +165,16 @@ def test_many_tasks_are_told_of_by_the_longest_that_is_like_most() -> None:
         verdicts.add(f"f[{index}]", records(lazy, cpu_mean=mean, cpu_peak=mean, seconds=seconds))
     verdicts.add("f[3]", records(Hardware(memory=64 * GB), memory_peak=GB))
     assert verdicts.line() == "asked 8 CPUs, used 1.1: one thread (f[1]; so did 2 of 4 tasks)"
+
+
+def test_what_broke_in_one_of_many_tasks_is_said() -> None:
+    verdicts = Verdicts()
+    for index in range(3):
+        verdicts.add(f"f[{index}]", records(Hardware(cpu_count=8), cpu_mean=1.0, cpu_peak=1.0))
+    verdicts.add("f[3]", records(TWO, broken(ecc_errors=2), seconds=1.0))
+    assert verdicts.line() == (
+        "GPU 0 had 2 uncorrected memory errors: do not trust what it computed (f[3]; so did 1 of 4 tasks)"
+    )
 
 
 def test_of_one_task_its_own_is_said() -> None:

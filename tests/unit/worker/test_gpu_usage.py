@@ -96,7 +96,10 @@ def test_old_readings_and_lost_devices_say_nothing(usage: GpuUsage, accelerators
     accelerators.say(gpu(0, busy=90), gpu(1, problem="GPU is lost"))
     usage.sample(2.0, 1.0, 1.0, [])
     lost = usage.record()[1].details
-    assert (lost["busy_mean"], lost["problem"]) == (None, "GPU is lost")
+    assert (lost["busy_mean"], lost["problem"], lost["lost_at"]) == (None, "GPU is lost", 2.0)
+    usage.sample(3.0, 1.0, 1.0, [])
+    assert usage.record()[1].details["lost_at"] == 2.0
+    assert usage.record()[0].details["lost_at"] is None
     assert usage.known
 
 
