@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -99,14 +99,25 @@ def choose(like: Sequence[Device], among: Iterable[Device], links: Links) -> tup
     return tuple(sorted(chosen, key=_place))
 
 
-def listing(devices: Sequence[Device], *, memory: bool = False) -> str:
-    """``2 × NVIDIA L4``, or ``none``; with ``memory`` also how much each has."""
+def listing(
+    devices: Sequence[Device],
+    *,
+    memory: bool = False,
+    numbered: Callable[[Sequence[int]], str] | None = None,
+) -> str:
+    """``2 × NVIDIA L4``, or ``none``; with ``memory`` also how much each has.
+
+    With ``numbered``, which puts numbers into words, also which they are: ``2 × NVIDIA L4 (0-1)``.
+    """
     parts = []
     for found in _by_model(devices).values():
         sizes = {device.memory for device in found}
         each = f", {format_size(found[0].memory)}" if memory and len(sizes) == 1 and found[0].memory else ""
         each += " each" if each and len(found) > 1 else ""
-        parts.append(f"{len(found)} × {called(found[0])}{each}")
+        numbers = list(dict.fromkeys(device.index for device in found if device.index is not None))
+        told = bool(numbers) and (len(numbers) == len(found) or bool(found[0].partition))
+        which = f" ({numbered(numbers)})" if numbered is not None and told else ""
+        parts.append(f"{len(found)} × {called(found[0])}{which}{each}")
     return " and ".join(parts) or "none"
 
 

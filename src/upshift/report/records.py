@@ -21,6 +21,8 @@ RECORDS = ("asked", "granted", "seen", "used")
 SHORT = " !"
 """Ends a grant that is less than was asked for."""
 NO_GPU = "no GPU"
+SAME = "same"
+"""What is seen of devices where that is what was granted."""
 _ROWS = ("cpu", "memory", "gpu", "disk", "shared memory", "nodes")
 
 
@@ -50,6 +52,8 @@ def side_by_side(attempts: Sequence[Mapping[str, Hardware | None]]) -> list[tupl
         row = [_together(kind, name, [a.get(name) for a in attempts]) for name in RECORDS]
         if set(row) <= {"", NO_GPU} and not row[0]:
             continue  # nobody asked for one, and there is none
+        if kind == "gpu" and row[2] == row[1] not in ("", NO_GPU):
+            row[2] = SAME
         if any(_falls_short(kind, attempt) for attempt in attempts):
             row[1] = (row[1] or DASH) + SHORT
         rows.append(tuple(cell or DASH for cell in row))
@@ -84,7 +88,10 @@ def _meets(gpus: Sequence[Device], wanted: Wanted) -> bool:
 
 
 def _range(kind: str, known: Sequence[Hardware]) -> str:
-    """The least and the most, for amounts; empty where that would say nothing."""
+    """The least and the most, for amounts; for devices what they are; empty where that would say nothing."""
+    if kind == "gpu":
+        texts = {_gpus_of_any_number(h) for h in known if h.gpus is not None}
+        return texts.pop() if len(texts) == 1 else ""
     if kind == "cpu":
         cpus = [h.cpu_count for h in known if h.cpu_count is not None]
         return f"{_between(cpus, number)} CPU"
@@ -126,7 +133,11 @@ def _memory(hardware: Hardware) -> str:
 def _gpus(hardware: Hardware) -> str:
     if hardware.gpus is None:
         return ""
-    return listing(hardware.gpus, memory=True) if hardware.gpus else NO_GPU
+    return listing(hardware.gpus, memory=True, numbered=_numbers) if hardware.gpus else NO_GPU
+
+
+def _gpus_of_any_number(hardware: Hardware) -> str:
+    return listing(hardware.gpus, memory=True) if hardware.gpus else _gpus(hardware)
 
 
 def _asked_gpus(hardware: Hardware) -> str:

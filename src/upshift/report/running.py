@@ -16,7 +16,7 @@ from upshift.spec.task import TaskId
 from upshift.store.catalog import AttemptRow, Catalog
 from upshift.store.history_records import utc
 from upshift.store.rows import RunRow
-from upshift.store.series import Number, Series, read_series
+from upshift.store.series import Number, Series, given, read_series
 from upshift.store.standing import INTERRUPTED, standing
 from upshift.store.store import Store, open_store
 
@@ -277,7 +277,7 @@ class Watch:
             node=row.node,
             started=started,
             seconds=max(0.0, self._clock() - started),
-            granted=self._granted[row.task, row.number],
+            granted=given(self._granted[row.task, row.number], series),
             waits=row.waits,
             now=now,
             gpus=tuple(_gpus(minute, now)),

@@ -18,6 +18,10 @@ from upshift.store.catalog import AttemptRow, TaskRow
 from upshift.store.history_records import UNFINISHED, RunRecords, utc
 from upshift.store.log_text import last_frames
 from upshift.store.metrics import Curve, read_metrics
+from upshift.store.series import given, read_series
+
+_TAIL = 1 << 14
+"""Bytes of a series that are read to know its devices."""
 
 
 class _Maker:
@@ -205,6 +209,8 @@ class Attempt:
     @property
     def granted(self) -> Hardware | None:
         """What the backend reserved; None while it waits for that."""
+        if self.status == "running" and self._early[1] is not None and self._early[1].gpus:
+            return given(self._early[1], read_series(self.series_path, tail=_TAIL))
         return None if self.waits is not None else self._early[1]
 
     @property

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 
 import attrs
 
+from upshift.spec.hardware import Device, Hardware
 from upshift.store.files import create, temporary
 
 VERSION = 1
@@ -309,6 +310,15 @@ def read_series(path: Path, *, tail: int | None = None) -> Series | None:
         if last is not None:
             return last
     return _read(_lines(path))
+
+
+def given(granted: Hardware | None, series: Series | None) -> Hardware | None:
+    """A grant of models and numbers of devices, with those that the attempt really has, by its samples."""
+    if granted is None or series is None or not series.gpus:
+        return granted
+    names = ("uuid", "vendor", "index", "model", "memory", "partition")
+    fields: list[dict[str, Any]] = [{name: gpu.get(name) for name in names} for gpu in series.gpus]
+    return attrs.evolve(granted, gpus=tuple(Device(**known) for known in fields))
 
 
 def _read(lines: Iterator[Any]) -> Series | None:

@@ -156,6 +156,19 @@ def test_a_request_for_accelerators_is_read_as_it_was_meant() -> None:
     assert _gpu_row(ResourceSettings(accelerator="other:B900:8"))[0] == "8 × B900"
 
 
+def test_which_devices_they_are_is_told_once_and_only_where_all_tasks_had_the_same() -> None:
+    gpus = [
+        Device(model="NVIDIA L4", memory=24 * 10**9, index=index, uuid=f"GPU-{index}") for index in range(4)
+    ]
+    one = {"granted": Hardware(gpus=(gpus[0],)), "seen": Hardware(gpus=(gpus[0],))}
+    three = Hardware(gpus=(gpus[0], gpus[1], gpus[3]))
+    assert side_by_side([one])[-1] == ("–", "1 × NVIDIA L4 (0), 24 GB", "same", "–")
+    several = side_by_side([{"granted": three, "seen": Hardware(gpus=())}])[-1]
+    assert several == ("–", "3 × NVIDIA L4 (0-1,3), 24 GB each", "no GPU", "–")
+    other = {"granted": Hardware(gpus=(gpus[1],)), "seen": Hardware(gpus=(gpus[1],))}
+    assert side_by_side([one, other])[-1] == ("–", "1 × NVIDIA L4, 24 GB", "same", "–")
+
+
 def test_that_there_is_no_gpu_is_no_news_where_none_was_asked_for() -> None:
     nothing = Hardware(cpu_count=1, gpus=())
     assert side_by_side([{"asked": Hardware(), "granted": nothing, "seen": nothing}]) == [
