@@ -266,3 +266,23 @@ def test_a_fork_of_the_step_shows_too(project: Project) -> None:
     """)
     assert sorted(titles("draw")) == ["of 0", "of 1", "of 2", "of 3"]
     assert all(shown.content.startswith(b"xxx") for shown in cards("draw"))
+
+
+def test_the_cards_of_a_mapped_step_say_whose_they_are(project: Project) -> None:
+    project.run(
+        """
+        import upshift
+
+        @step
+        def train(i: int) -> int:
+            upshift.current.card.append("# Done", title="Confusion")
+            return i
+
+        @pipeline
+        def p():
+            return train.map(i=[1, 2])
+        """
+    )
+    shown = project.upshift("show", "latest").out
+    for task in ("train[0]", "train[1]"):
+        assert re.search(rf"^{re.escape(task)} +Confusion +text/markdown", shown, re.M), shown

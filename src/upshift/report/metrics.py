@@ -33,11 +33,11 @@ def metrics_table(run: Run, page: Page, *, tasks: bool = False) -> str:
     return _table(names, rows, run, page, "metric")
 
 
-def cards_table(run: Run, page: Page, *, tasks: bool = False) -> str:
-    """Title, kind and size of what there is to look at; empty: nothing."""
+def cards_table(run: Run, page: Page) -> str:
+    """Title, kind and size of what there is to look at, by task; empty: nothing."""
     rows = [
         (name, shown.title, shown.media, format_size(shown.bytes))
-        for name, attempts in _attempts(run, tasks)
+        for name, attempts in _attempts(run, True)
         for attempt in attempts
         for shown in attempt.cards
     ]

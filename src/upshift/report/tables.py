@@ -86,7 +86,7 @@ def show_run(run: Run, *, page: Page | None = None, tasks: bool = False) -> str:
         earlier_attempts(run, page),
         failures(run, page),
         metrics_table(run, page, tasks=tasks),
-        cards_table(run, page, tasks=tasks),
+        cards_table(run, page),
         outputs(run, page),
     )
     return "\n\n".join(filter(None, parts))
