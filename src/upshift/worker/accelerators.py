@@ -135,12 +135,12 @@ class Accelerators:
         self._watched = None
 
     def bury(self, seconds: float) -> None:
-        """Wait until the agents that were stopped are gone, for so long at most. The loop is this method's alone.
+        """Wait, for so many seconds at most, until the agents that were stopped are gone; turn the loop for it.
 
         One that the driver does not let go is left behind.
         """
-        late = self._loop.after(seconds, lambda: None)
         until = time.monotonic() + seconds
+        late = self._loop.after(seconds, lambda: None)  # so that no turn takes longer
         while self._dying and time.monotonic() < until:
             self._loop.turn()
         late.cancel()

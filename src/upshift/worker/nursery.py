@@ -183,7 +183,7 @@ class Nursery:
             self._changed()
 
     def _packet(self) -> tuple[bytes, list[int]]:
-        """What the zygote says next, with its descriptors; empty: it is gone, and all that it has said is taken.
+        """What the zygote says next, with its descriptors; empty: it is gone, and has said no more.
 
         Raises
         ------
