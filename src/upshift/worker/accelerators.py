@@ -135,7 +135,7 @@ class Accelerators:
         self._watched = None
 
     def bury(self, seconds: float) -> None:
-        """Wait, for so many seconds at most, until the agents that were stopped are gone; turn the loop for it.
+        """Wait until the agents that were stopped are gone, this many seconds at most; it turns the loop.
 
         One that the driver does not let go is left behind.
         """
