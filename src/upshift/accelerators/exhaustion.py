@@ -109,7 +109,12 @@ class Exhaustion:
             return "Let the step need less at once, or ask for more (memory=…)."
         needed = (self.used or self.size or 0) - self.others + (self.asked or 0)
         larger = f'gpu_memory=">={math.ceil(needed / 1e9)}GB"' if needed else "gpu_memory=…"
-        ways = [f"Use a smaller batch, accumulate gradients, or ask for a GPU with more memory: {larger}."]
+        if self.size and needed <= self.size:  # this GPU would do, if it were the step's alone
+            ways = ["Use a smaller batch, or accumulate gradients."]
+        else:
+            ways = [
+                f"Use a smaller batch, accumulate gradients, or ask for a GPU with more memory: {larger}."
+            ]
         if self.idle >= max(self.asked or 0, 1) and self.asked:
             setting = f": set {self.setting}" if self.setting else ""
             ways.insert(0, f"PyTorch holds {format_size(self.idle)} in pieces that are too small{setting}.")

@@ -60,6 +60,8 @@ def test_memory_of_other_processes_and_in_pieces_has_remedies_of_its_own() -> No
     assert found.sentence.startswith("GPU 1 is out of memory (NVIDIA H100): 2.15 GB could not be allocated")
     assert found.sentence.endswith("84.4 GB of that by other processes")
     assert found.remedy.startswith("Other processes are on this GPU")
+    assert "gpu_memory" not in found.remedy  # it has more than the step needs
+    assert found.remedy.endswith("Use a smaller batch, or accumulate gradients.")
     assert (
         "PyTorch holds 8.59 GB in pieces that are too small: set PYTORCH_ALLOC_CONF=expandable_segments:True."
         in found.remedy
