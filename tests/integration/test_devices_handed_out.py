@@ -385,8 +385,10 @@ def test_a_run_that_waits_can_be_stopped(project: Project, machine: Machine) -> 
     assert waiting.stderr is not None
     _until(waiting.stderr, "waits for")
     waiting.send_signal(signal.SIGINT)
-    waiting.communicate(timeout=60)
+    _, err = waiting.communicate(timeout=60)
     assert waiting.returncode == 130
+    assert "stopping: nothing runs; 1 task that waited for devices is not started" in err
+    assert "press Ctrl-C again" not in err
     assert project.tasks("one")[0]["status"] == "cancelled"
     held.give_back()
 

@@ -22,9 +22,17 @@ def stopping_line(jobs: list[Attempt], command: Command, *, again: bool) -> str:
     if again:
         return f"killing {count(len(jobs), 'task')}"
     asked = "stopping" if command is Command.INTERRUPT else "stopping, as upshift cancel asks"
-    if not jobs:
-        return f"{asked}: nothing runs"
-    grace = max(attempt.spec.grace for attempt in jobs)
-    are, them = ("is", "it") if len(jobs) == 1 else ("are", "them")
-    line = f"{asked}: {count(len(jobs), 'task')} {are} being ended (up to {delay(grace)})"
+    running = [attempt for attempt in jobs if not attempt.waits]
+    if not running:
+        waiting = (
+            f"; {count(len(jobs), 'task')} that waited for devices {_are(jobs)} not started" if jobs else ""
+        )
+        return f"{asked}: nothing runs{waiting}"
+    grace = max(attempt.spec.grace for attempt in running)
+    them = "it" if len(running) == 1 else "them"
+    line = f"{asked}: {count(len(running), 'task')} {_are(running)} being ended (up to {delay(grace)})"
     return line + (f"; press Ctrl-C again to kill {them}" if command is Command.INTERRUPT else "")
+
+
+def _are(jobs: list[Attempt]) -> str:
+    return "is" if len(jobs) == 1 else "are"
