@@ -99,7 +99,9 @@ class Keeper:
             digest = make_package(Path(self._code.project), self._store, exclude=self._exclude).digest
         except Exception as error:
             # Whatever it is, the run does not need the package; its user is told.
-            reason = error.what if isinstance(error, UpshiftError) else repr(error)
+            reason = repr(error)
+            if isinstance(error, UpshiftError):
+                reason = error.what + (f". {' '.join(error.fix.split())}" if error.fix else "")
             self._inbox.put(lambda: self._give_up(reason))
         else:
             code = attrs.evolve(self._code, package=digest)

@@ -137,8 +137,8 @@ def _refuse_too_large(root: str, files: Sequence[ProjectFile]) -> None:
         f"{format_size(total)}, and {format_size(LIMIT)} is the limit",
         why="The largest files are:\n"
         + "\n".join(f"{format_size(entry.size):>8}  {entry.name}" for entry in largest),
-        fix="Name what steps do not import in .upshiftignore, in the form of .gitignore, for example:\n"
-        f"/{largest[0].name}",
+        fix="Name what steps do not import in .upshiftignore, in the form of .gitignore, for example the "
+        f"largest file, of {format_size(largest[0].size)}:\n/{largest[0].name}",
     )
 
 
