@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -132,9 +133,10 @@ def import_file(file: Path) -> ModuleType:
     global _began
     if _began is None:
         _began = time.time()
+    file = Path(os.path.abspath(file))  # without .., which would be shown wherever the file is named
     name, folder = module_name(file)
     add_paths([folder])
-    return import_module(name, file.absolute())
+    return import_module(name, file)
 
 
 def importing_began() -> float | None:

@@ -193,3 +193,12 @@ def test_a_pipeline_at_module_level_does_not_run(write: Write) -> None:
 
 def test_what_fails_after_a_pipeline_at_module_level_is_not_held_against_it(write: Write) -> None:
     assert load_pipeline(str(write(one=ONE + "\nassert sums().output == 2\n"))).name == "sums"
+
+
+def test_a_file_above_the_working_folder_is_named_without_dots(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(above="from upshift import step\n\n\n@step(retires=3)\ndef f(): ...\n")
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    assert f"where: {tmp_path / 'above.py'}:4" in message("../above.py", SettingsError)
