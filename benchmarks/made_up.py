@@ -124,6 +124,8 @@ class MadeUp:
         """An attempt, and how the task stands after it; ``seconds`` None: it still runs."""
         task = self.id(step, index)
         status = "running" if seconds is None else "failed" if failure else "completed"
+        if failure is not None and failure.reason == "cancelled":
+            status = "cancelled"
         result = None
         if seconds is not None:
             result = TaskResult(

@@ -135,6 +135,20 @@ def test_what_failed_in_the_same_place_is_told_once(tmp_path: Path) -> None:
     assert "In the same place: " in failures and "f[2], f[3]" in failures and "and 16 more" in failures
 
 
+def test_what_was_cancelled_while_it_waited_is_no_failure(tmp_path: Path) -> None:
+    cancelled = Failure(reason="cancelled", message="cancelled while it waited for devices")
+    made = MadeUp(tmp_path, ONE, status="cancelled")
+    made.task("f", start=0, seconds=0, failure=cancelled)
+    assert "Failures" not in words(report_page(made.record()))
+
+
+def test_what_was_cancelled_while_it_ran_is_told_with_what_it_used(tmp_path: Path) -> None:
+    cancelled = Failure(reason="cancelled", message="cancelled while it ran")
+    made = MadeUp(tmp_path, ONE, status="cancelled")
+    made.task("f", start=0, seconds=3, failure=cancelled, used=used(3, 0.5, 10**8))
+    assert "cancelled while it ran" in words(report_page(made.record())).partition("Failures")[2]
+
+
 def test_a_retry_that_helped_is_told(tmp_path: Path) -> None:
     made = MadeUp(tmp_path, ONE)
     lost = Failure(reason="out-of-memory", message="it grew to 2 GB")

@@ -39,7 +39,7 @@ def failures(groups: Sequence[Group]) -> Html:
         (task, task.attempts[-1])
         for group in groups
         for task in group.tasks
-        if task.status in ("failed", "cancelled") and task.attempts and task.attempts[-1].error
+        if task.status in ("failed", "cancelled") and task.attempts and _has_failed(task.attempts[-1])
     ]
     if not failed:
         return Html("")
@@ -54,6 +54,11 @@ def failures(groups: Sequence[Group]) -> Html:
         [_failure(*same[0], [task for task, _ in same[1:]]) for same in list(alike.values())[:_FAILURES]],
         tag("p", {"class": "quiet"}, f"… and {count(more, 'more kind')} of failure.") if more > 0 else None,
     )
+
+
+def _has_failed(attempt: Attempt) -> bool:
+    """Whether there is something to tell: nothing went wrong in one that was cancelled while it waited."""
+    return attempt.error is not None and not (attempt.error.reason == "cancelled" and attempt.used is None)
 
 
 def outputs(groups: Sequence[Group]) -> Html:
