@@ -55,7 +55,12 @@ def test_it_holds_upshift_and_what_that_needs_and_nothing_compiled(store: Store)
     assert {"__main__.py", "upshift/__init__.py", "upshift/worker/__main__.py"} <= set(held)
     assert {"_vendor/attr/__init__.py", "_vendor/attrs/__init__.py", "_vendor/threadpoolctl.py"} <= set(held)
     assert {"_vendor/cloudpickle/cloudpickle.py", "_vendor/pynvml.py"} <= set(held)
-    assert {name.rpartition(".")[2] for name in held if "/licenses/" not in name} <= {"py", "typed", "css", "js"}
+    assert {name.rpartition(".")[2] for name in held if "/licenses/" not in name} <= {
+        "py",
+        "typed",
+        "css",
+        "js",
+    }
     assert sum("/licenses/" in name for name in held) >= 2
 
 
