@@ -54,9 +54,11 @@ def test_what_waits_is_told_from_what_runs(
     told, go = project.fifo("told"), project.fifo("go")
     first = start()
     told.read_text()
+    has_it = project.show()["id"]
     second = start()
     assert second.stderr is not None
-    assert any("waits for" in line for line in second.stderr)
+    line = next(line for line in second.stderr if "waits for" in line)
+    assert f"GPU 0 (NVIDIA H100 80GB HBM3) is held by train of run {has_it}" in line
 
     shown = project.upshift("show", "latest", env={"COLUMNS": "40"}).out
     assert "waits for 1 × GPU: GPU 0" in " ".join(shown.split())

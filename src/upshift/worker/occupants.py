@@ -43,7 +43,7 @@ def foreign(device: Device, reading: Reading, *, ours: Callable[[], set[int]], o
     return None
 
 
-def held(taker: int | None, left: Sequence[int]) -> str:
+def held(taker: int | None, left: Sequence[int], task: str | None = None) -> str:
     """That a device is locked.
 
     Parameters
@@ -52,9 +52,13 @@ def held(taker: int | None, left: Sequence[int]) -> str:
         The process that took it, where that is known.
     left
         Processes that a step has left there whose supervisor was killed.
+    task
+        For which task of which run, where that is known.
     """
     if left:
         return f"is being freed from {process(left[0])}, which a step has left there"
+    if task is not None:
+        return f"is held by {task}"
     by = "another run" if taker is None else f"another run ({process(taker)})"
     return f"is held by {by}"
 

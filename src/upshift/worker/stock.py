@@ -17,7 +17,7 @@ from upshift.accelerators.matching import Lack, Match, choose, match
 from upshift.accelerators.vendors import environment
 from upshift.spec.hardware import Device
 from upshift.spec.task import TaskSpec
-from upshift.worker import occupants, proc
+from upshift.worker import occupants, proc, takers
 
 if TYPE_CHECKING:
     from upshift.worker.accelerators import Accelerators
@@ -173,6 +173,7 @@ class Stock:
     ) -> Grant:
         names = set(map(key, hold.devices))
         self._mine |= dict.fromkeys(names, str(spec.task))
+        takers.note(names, spec.task)
         return Grant(
             devices=hold.devices,
             environment={**environment(hold.devices), locks.HELD: hold.names},
@@ -239,7 +240,8 @@ class Stock:
         if not locks.free(device):
             left = holders.orphans(device)
             proc.kill(left)
-            return occupants.held(holders.holder(device), left)
+            taker = holders.holder(device)
+            return occupants.held(taker, left, takers.noted(key(device), taker))
         littered = self._littered.get(key(device))
         return occupants.held(None, littered) if littered else self._trouble(device)
 
