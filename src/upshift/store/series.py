@@ -318,7 +318,9 @@ def given(granted: Hardware | None, series: Series | None) -> Hardware | None:
         return granted
     names = ("uuid", "vendor", "index", "model", "memory", "partition")
     fields: list[dict[str, Any]] = [{name: gpu.get(name) for name in names} for gpu in series.gpus]
-    return attrs.evolve(granted, gpus=tuple(Device(**known) for known in fields))
+    like = {device.model: device for device in granted.gpus or ()}
+    devices = (attrs.evolve(like.get(known["model"], Device()), **known) for known in fields)
+    return attrs.evolve(granted, gpus=tuple(devices))
 
 
 def _read(lines: Iterator[Any]) -> Series | None:

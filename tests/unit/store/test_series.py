@@ -212,12 +212,12 @@ def test_a_full_disk_ends_the_series_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_grant_of_models_is_one_of_devices_once_there_are_samples(tmp_path: Path) -> None:
-    granted = Hardware(cpu_count=2, gpus=(Device(vendor="nvidia", model="NVIDIA L4"),))
+    granted = Hardware(cpu_count=2, gpus=(Device(vendor="nvidia", model="NVIDIA L4", kind="L4"),))
     assert given(granted, read_series(tmp_path / "none")) is granted
     assert given(None, None) is None
     known = {"uuid": "GPU-1", "vendor": "nvidia", "index": 1, "model": "NVIDIA L4", "driver": "580"}
     path = tmp_path / "series"
     path.write_text(header(0.0, ["time", "cpu"], [known]) + sample([1.0, 0.5]))
     found = given(granted, read_series(path))
-    device = Device(vendor="nvidia", model="NVIDIA L4", uuid="GPU-1", index=1)
+    device = Device(vendor="nvidia", model="NVIDIA L4", kind="L4", uuid="GPU-1", index=1)
     assert found == Hardware(cpu_count=2, gpus=(device,))
