@@ -124,7 +124,8 @@ def example():
 
 def test_what_cannot_be_applied_without_a_gpu_is_said(project: Project) -> None:
     project.write(WITHOUT, header=HEADER)
-    project.upshift("run", "pipeline.py")
+    shown = project.call(["sh", "-c", f"{UPSHIFT} run pipeline.py 2>&1"]).out
+    assert shown.index("train: started") < shown.index("[train] upshift: gpu_idle_timeout has nothing")
     told = project.upshift("logs", "latest", "train").out
     assert "gpu_idle_timeout has nothing to watch: the step was granted no GPU" in told
     assert "@gpu_profile: the step was granted no GPU; the profile has its CPUs and memory" in told

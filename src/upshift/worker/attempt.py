@@ -206,8 +206,6 @@ class Attempt:
             lambda size: self._watcher.log_grew(self, size),
             mask=self._mask,
         )
-        for remark in self._grant.remarks if self._grant is not None else ():
-            self._log.remark(remark)
         self._ledger = Ledger(
             self._loop,
             self._store.metrics_path(task, number),
@@ -232,6 +230,8 @@ class Attempt:
         if self.spec.timeout is not None:
             self._timers.append(self._loop.after(self.spec.timeout, self._timed_out))
         self._watcher.started(self)
+        for remark in (*(self._grant.remarks if self._grant is not None else ()), *self._sampler.remarks):
+            self._log.remark(remark)
 
     def _gpu_usage(self) -> GpuUsage | None:
         devices = self.spec.granted.gpus if self.spec.granted is not None else None

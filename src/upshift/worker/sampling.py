@@ -93,13 +93,21 @@ class Sampler:
         self._network = self._network_before = node.network.counts(age=FRESH)
         self._started = self._last = time.monotonic()
         self._timer: Timer = loop.after(self._interval, self._tick)
-        if gpus is None:
-            self._remark_on_none()
 
     @property
     def memory_peak(self) -> int:
         """Bytes at most, as far as was seen."""
         return self._totals.memory_peak
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the step asks for that there is no GPU for, a line each."""
+        found = []
+        if self._gpus is None and self._spec.gpu_idle_timeout is not None:
+            found.append("gpu_idle_timeout has nothing to watch: the step was granted no GPU")
+        if self._gpus is None and self._spec.profile is not None:
+            found.append("@gpu_profile: the step was granted no GPU; the profile has its CPUs and memory")
+        return found
 
     def close(self) -> None:
         """Take a last sample, if there are others and the process still lives, and no further one.
@@ -154,12 +162,6 @@ class Sampler:
                 temporaries=self._store.temporaries,
             )
         return self._series
-
-    def _remark_on_none(self) -> None:
-        if self._spec.gpu_idle_timeout is not None:
-            self._tell("gpu_idle_timeout has nothing to watch: the step was granted no GPU")
-        if self._spec.profile is not None:
-            self._tell("@gpu_profile: the step was granted no GPU; the profile has its CPUs and memory")
 
     def _apply_policy(self) -> None:
         timeout, gpus = self._idle_timeout, self._gpus
