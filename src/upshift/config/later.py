@@ -36,5 +36,5 @@ def module_of_another_tool(name: str) -> str | None:
         return None
     return (
         "In Upshift: from upshift import step, pipeline. The page coming-from of the documentation has "
-        f"what else {name} calls otherwise."
+        "the other names."
     )
