@@ -36,6 +36,10 @@ class Inventory:
         Pairs of devices, by uuid, that a link of their own joins: NVLink, xGMI.
     problems
         What could not be found out, and why, for people.
+    hidden, hidden_by
+        Devices that a variable of this process hides, and which: ``"CUDA_VISIBLE_DEVICES='1'"``.
+    unknown
+        Whether it could not be asked at all: there may be any devices.
     """
 
     vendor: str
@@ -44,6 +48,9 @@ class Inventory:
     runtime: str | None = None
     links: tuple[tuple[str, ...], ...] = ()
     problems: tuple[str, ...] = ()
+    hidden: tuple[Device, ...] = ()
+    hidden_by: str | None = None
+    unknown: bool = False
 
 
 def _by_pid(processes: Mapping[int, int | None] | Mapping[str, int | None]) -> dict[int, int | None]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from upshift.accelerators.agent import Agent, AgentFailed, AgentSilent
 from upshift.accelerators.base import ROOT, Inventory, Vendor
 from upshift.accelerators.vendors import present
+from upshift.accelerators.words import MAKERS
 
 __all__ = ["DEADLINE", "discover", "present", "unknown"]
 
@@ -22,6 +23,8 @@ DEADLINE = 20.0
 seconds for each GPU that nothing has open."""
 ENDING = 5.0
 """Seconds that an agent may take to end when it has stopped talking."""
+SLOW = 2.0
+"""Seconds after which who waits is told for whom."""
 KEPT = 60.0
 """Seconds for which what was found is believed."""
 
@@ -35,7 +38,11 @@ _cache: dict[tuple[object, ...], tuple[float, tuple[Inventory, ...]]] = {}
 
 
 def discover(
-    timeout: float = DEADLINE, *, vendors: Sequence[Vendor] | None = None, fresh: bool = False
+    timeout: float = DEADLINE,
+    *,
+    vendors: Sequence[Vendor] | None = None,
+    fresh: bool = False,
+    slow: Callable[[str], None] = lambda words: None,
 ) -> tuple[Inventory, ...]:
     """The devices that this process may use, by vendor. Problems are told in an inventory, never raised.
 
@@ -47,6 +54,8 @@ def discover(
         Whom to ask; None: those that are :func:`present`.
     fresh
         Ask again, though the answer of less than a minute ago is known.
+    slow
+        Is told in words whom it waits for, where that takes more than :data:`SLOW` seconds.
     """
     asked = present() if vendors is None else tuple(vendors)
     if not asked:
@@ -54,12 +63,14 @@ def discover(
     key = (*(vendor.name for vendor in asked), *map(os.environ.get, _MATTERS))
     known = _cache.get(key)
     if known is None or fresh or time.monotonic() - known[0] > KEPT:
-        found = _discover(asked, timeout)
+        found = _discover(asked, timeout, slow)
         known = _cache[key] = (time.monotonic(), found)
     return known[1]
 
 
-def _discover(vendors: Sequence[Vendor], timeout: float) -> tuple[Inventory, ...]:
+def _discover(
+    vendors: Sequence[Vendor], timeout: float, slow: Callable[[str], None]
+) -> tuple[Inventory, ...]:
     until = time.monotonic() + timeout
     found: dict[str, Inventory] = {}
     agents: list[Agent] = []
@@ -69,16 +80,24 @@ def _discover(vendors: Sequence[Vendor], timeout: float) -> tuple[Inventory, ...
         except OSError as error:
             found[vendor.name] = unknown(vendor.name, f"no process could be started: {error.strerror}")
     for agent in agents:
-        found[agent.vendor] = _inventory(agent, until, timeout)
+        found[agent.vendor] = _inventory(agent, until, timeout, slow)
         agent.close()
         agent.reap(1)  # unless it is stuck in the driver
     return tuple(found[vendor.name] for vendor in vendors)
 
 
-def _inventory(agent: Agent, until: float, timeout: float) -> Inventory:
+def asking(vendor: str) -> str:
+    """What is said to who waits for the answer of a vendor's driver."""
+    return f"asking the {MAKERS.get(vendor, vendor)} driver …"
+
+
+def _inventory(agent: Agent, until: float, timeout: float, slow: Callable[[str], None]) -> Inventory:
     poller = select.poll()
     poller.register(agent.descriptor, select.POLLIN)
     try:
+        first = min(SLOW, until - time.monotonic())
+        if first > 0 and not poller.poll(first * 1000):
+            slow(asking(agent.vendor))
         while agent.latest is None:
             if not poller.poll(max(0.0, until - time.monotonic()) * 1000):
                 return unknown(agent.vendor, f"it did not answer within {timeout:g} s")
@@ -92,4 +111,6 @@ def _inventory(agent: Agent, until: float, timeout: float) -> Inventory:
 
 def unknown(vendor: str, why: str) -> Inventory:
     """The inventory of a vendor whose devices could not be asked."""
-    return Inventory(vendor=vendor, problems=(f"{vendor}: its library could not be asked: {why}",))
+    return Inventory(
+        vendor=vendor, problems=(f"{vendor}: its library could not be asked: {why}",), unknown=True
+    )

@@ -79,9 +79,20 @@ def match(request: ResourceSettings, inventories: Sequence[Inventory]) -> Match:
         lack=Lack(
             asked=" or ".join(map(str, wanted)),
             got=listing(instead),
-            why=f"this machine has {listing(devices, memory=True)}" + "".join(f"; {p}" for p in problems),
+            why="; ".join([_there_is(inventories), *problems]),
         ),
     )
+
+
+def _there_is(inventories: Sequence[Inventory]) -> str:
+    """What this machine has, and what of that a variable hides."""
+    devices = [device for inventory in inventories for device in inventory.devices]
+    hidden = [device for inventory in inventories for device in inventory.hidden]
+    if not devices and not hidden and any(inventory.unknown for inventory in inventories):
+        return "what this machine has is unknown"
+    text = f"this machine has {listing([*devices, *hidden], memory=True)}"
+    by = " and ".join(i.hidden_by for i in inventories if i.hidden_by is not None)
+    return f"{text}, of which {by} of this shell shows {listing(devices)}" if by else text
 
 
 def choose(like: Sequence[Device], among: Iterable[Device], links: Links) -> tuple[Device, ...] | None:
@@ -168,7 +179,8 @@ def _instead(wanted: Sequence[Wanted], devices: Sequence[Device], links: Links) 
         others = [device for device in devices if vendor in (None, device.vendor)]
         groups = sorted(_by_model(others).values(), key=lambda of: (bool(of[0].partition), *_rank(of)))
         if groups:
-            return tuple(_neighbours(groups[0], min(wanted[0].count, len(groups[0])), links))
+            count = 1 if wanted[0].partition else wanted[0].count  # no slice is more than a device
+            return tuple(_neighbours(groups[0], min(count, len(groups[0])), links))
     return tuple(best)
 
 

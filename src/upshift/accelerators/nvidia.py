@@ -47,7 +47,9 @@ class Nvidia:
         except Unusable as error:
             return Inventory(vendor=self.name, problems=(str(error),))
         found = [gpu for gpu in found if _may_open(root, gpu, problems)]
-        devices = visible(found, os.environ.get(VISIBLE), problems)
+        selection = os.environ.get(VISIBLE)
+        devices = visible(found, selection, problems)
+        hidden = tuple(device for gpu in found for device in gpu.devices if device not in devices)
         return Inventory(
             vendor=self.name,
             devices=devices,
@@ -55,6 +57,8 @@ class Nvidia:
             runtime=nvml.cuda,
             links=nvml.links(devices),
             problems=tuple(problems),
+            hidden=hidden,
+            hidden_by=f"{VISIBLE}={selection!r}" if hidden else None,
         )
 
     def read(self, root: Path, devices: Sequence[Device]) -> Sequence[Reading]:

@@ -135,6 +135,30 @@ def test_a_device_of_another_vendor_is_no_substitute() -> None:
     assert lacking(gpus(L4), gpu_count=1, gpu_vendor="amd")[1] == "none"
 
 
+def test_instead_of_slices_one_whole_device_is_enough() -> None:
+    assert lacking(gpus(L4, L4), accelerator="A100-40GB/1g.5gb:2")[1] == "1 × NVIDIA L4"
+
+
+def test_what_a_variable_hides_is_named() -> None:
+    one, other = gpus(L4, L4)
+    by = "CUDA_VISIBLE_DEVICES='1'"
+    some = Inventory(vendor="nvidia", devices=(other,), hidden=(one,), hidden_by=by)
+    none = Inventory(vendor="nvidia", hidden=(one, other), hidden_by="CUDA_VISIBLE_DEVICES=''")
+    request = ResourceSettings(gpu_count=2)
+    lack, nothing = match(request, [some]).lack, match(request, [none]).lack
+    assert lack is not None and nothing is not None
+    has = "this machine has 2 × NVIDIA L4, 24 GB each, of which"
+    assert lack.why == f"{has} {by} of this shell shows 1 × NVIDIA L4"
+    assert nothing.why == f"{has} CUDA_VISIBLE_DEVICES='' of this shell shows none"
+
+
+def test_what_could_not_be_asked_is_unknown() -> None:
+    unknown = Inventory(vendor="nvidia", problems=("it hangs",), unknown=True)
+    lack = match(ResourceSettings(gpu_count=1), [unknown]).lack
+    assert lack is not None
+    assert (lack.got, lack.why) == ("none", "what this machine has is unknown; it hangs")
+
+
 def test_none_at_all() -> None:
     assert lacking((), gpu_count=2)[1:] == ("none", "this machine has none")
 

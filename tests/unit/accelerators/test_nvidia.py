@@ -10,6 +10,7 @@ import pytest
 
 import nvml
 from nvml import GIB, FakeNvml, Gpu, Instance
+from upshift.accelerators import discovery
 from upshift.accelerators.agent import Agent, Snapshot
 from upshift.accelerators.base import Inventory, Reading
 from upshift.accelerators.discovery import discover, present
@@ -212,7 +213,18 @@ def test_a_library_that_hangs_is_unknown_after_the_deadline(fake_nvml: Make, fou
     assert inventory == Inventory(
         vendor="nvidia",
         problems=("nvidia: its library could not be asked: it did not answer within 0.5 s",),
+        unknown=True,
     )
+
+
+def test_who_waits_for_a_slow_driver_is_told(
+    fake_nvml: Make, found: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(discovery, "SLOW", 0.2)
+    found(fake_nvml(1, hang="nvmlDeviceGetCount_v2"), timeout=0.5)
+    discover(0.5, fresh=True, slow=said.append)
+    assert said == ["asking the NVIDIA driver …"]
 
 
 def test_a_library_that_crashes_is_unknown(fake_nvml: Make, found: Find) -> None:
@@ -256,6 +268,8 @@ def test_gpus_are_what_cuda_would_see_of_them(
 ) -> None:
     inventory = found(fake_nvml(MACHINE), CUDA_VISIBLE_DEVICES=selection)
     assert [str(device.uuid).split("-0000-")[0] for device in inventory.devices] == left
+    assert len(inventory.hidden) == 4 - len(left)
+    assert inventory.hidden_by == (f"CUDA_VISIBLE_DEVICES={selection!r}" if len(left) < 4 else None)
 
 
 def test_a_selection_that_names_no_device_is_a_problem(fake_nvml: Make, found: Find) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -91,7 +92,7 @@ class LocalBackend:
         if request.gpu_count and self._found is None:
             from upshift.accelerators.discovery import discover
 
-            self._found = discover()
+            self._found = discover(slow=_say)
         return offer(request, self.capacity(), self._found or ())
 
     def submit(self, job: Job) -> Handle:
@@ -204,6 +205,11 @@ class LocalBackend:
             self._changed.notify_all()
         for handle in gone:
             self._sink(Ended(handle=handle, reason="infrastructure", message=message))
+
+
+def _say(words: str) -> None:
+    """Before the run, and what shows it, has started."""
+    sys.stderr.write(f"{words}\n")
 
 
 def _manners(target: Target) -> tuple[float, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import attrs
 from upshift.accelerators import frameworks, words
 from upshift.accelerators.agent import Snapshot
 from upshift.accelerators.base import Inventory
-from upshift.accelerators.discovery import DEADLINE, present
+from upshift.accelerators.discovery import DEADLINE, SLOW, asking, present
 from upshift.accelerators.evidence import (
     Driver,
     DriverQuestion,
@@ -23,6 +24,7 @@ from upshift.accelerators.evidence import (
     visibility,
 )
 from upshift.accelerators.explain import Finding, explain, falls_short, judged
+from upshift.accelerators.matching import listing
 from upshift.accelerators.root import device_root
 from upshift.config.sizes import format_size
 from upshift.report.doctor.check import Check, Status
@@ -35,6 +37,10 @@ _DEVICES, _FRAMEWORKS = "devices", "frameworks"
 # PCI vendor ids, and the classes of what computes: display, 3D, processing accelerator. Source: pci.ids.
 _BUS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel", "0x1da3": "habana", "0x1d0f": "neuron"}
 _COMPUTES = ("0x0300", "0x0302", "0x0380", "0x1200")
+_HANGS = (
+    "If the vendor's own tool (nvidia-smi, rocm-smi, …) hangs or fails as well, the driver does: "
+    "look at `dmesg`, and restart the machine."
+)
 _INTEGRATED = "intel"
 """Its graphics are in most processors, and no reason to miss a driver."""
 
@@ -55,7 +61,7 @@ def devices() -> Iterator[Check]:
         if vendor == "nvidia":
             driver = _ask_driver()
             yield from _driver(driver, told)
-        yield from _variables(vendor)
+        yield from _variables(vendor, [i for i in inventories if i.vendor == vendor])
     for snapshot in snapshots:
         yield from _users(snapshot)
     yield from _frameworks([inventory for inventory in found if judged(inventory.vendor)], driver, told)
@@ -63,6 +69,10 @@ def devices() -> Iterator[Check]:
 
 def _check(name: str, text: str, *, status: Status = "ok", remedy: str | None = None) -> Check:
     return Check(group=_DEVICES, name=name, status=status, text=text, remedy=remedy)
+
+
+def _say_slow() -> None:
+    sys.stderr.write("\n".join(asking(vendor.name) for vendor in present()) + "\n")
 
 
 def _snapshots() -> list[Snapshot]:
@@ -78,6 +88,7 @@ def _snapshots() -> list[Snapshot]:
         over = True
 
     loop.after(DEADLINE + 5, give_up)
+    loop.after(SLOW, lambda: None if accelerators.known else _say_slow())
     accelerators.want()
 
     def complete() -> bool:
@@ -134,7 +145,12 @@ def _inventory(inventory: Inventory) -> Iterator[Check]:
     for kind, number in kinds.items():
         yield _check(maker, kind if number == 1 else f"{number} × {kind}")
     for problem in inventory.problems:
-        yield _check(maker, problem, status="warning" if kinds else "problem")
+        yield _check(
+            maker,
+            problem.removeprefix(f"{inventory.vendor}: "),
+            status="warning" if kinds else "problem",
+            remedy=_HANGS if inventory.unknown else None,
+        )
     if inventory.driver or inventory.runtime:
         platform = words.PLATFORMS.get(inventory.vendor, "runtime")
         runs = f", which runs {platform} up to {inventory.runtime}" if inventory.runtime else ""
@@ -203,10 +219,12 @@ def _follows(finding: Finding, told: set[str]) -> bool:
     return finding.cause in told or (finding.cause == "unknown" and bool(told))
 
 
-def _variables(vendor: str) -> Iterator[Check]:
+def _variables(vendor: str, inventories: list[Inventory]) -> Iterator[Check]:
+    hidden = {i.hidden_by.partition("=")[0]: listing(i.hidden) for i in inventories if i.hidden_by}
     for name, value in visibility(vendor).items():
+        left_out = f", without {hidden[name]}" if name in hidden else ""
         yield _check(
-            name, f"is set to {value!r}: steps get devices from among those", status="warning",
+            name, f"is set to {value!r}: steps get devices from among those{left_out}", status="warning",
             remedy=f"unset {name}, if that was not meant.",
         )  # fmt: skip
 
