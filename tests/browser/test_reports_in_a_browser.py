@@ -258,6 +258,15 @@ def test_a_narrow_window_needs_no_scrolling_sideways(browser: Browser, trained: 
     assert browser.one("#step-3 .records").size["width"] <= width
 
 
+def test_the_heads_of_the_table_of_gpus_stay_on_a_line(browser: Browser, trained: Run) -> None:
+    browser.size(400)
+    browser.show(trained)
+    browser.open_all()
+    heads = browser.all(".devices thead th")
+    assert heads
+    assert all(head.size["height"] < 40 for head in heads), [head.size for head in heads]
+
+
 def test_cards_show_pictures_text_and_pages(browser: Browser, trained: Run) -> None:
     browser.show(trained)
     browser.open_all()
