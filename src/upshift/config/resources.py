@@ -310,12 +310,16 @@ class ResourceSettings:
         Kind and count are two values: ``"H100"`` over ``"A100:8"`` are eight H100. A step that names
         a device where ``outer`` says that there shall be none gets one.
         """
+        if self == _NOTHING or outer == _NOTHING:  # most steps: the catalogue is not read for them
+            return outer if self == _NOTHING else self
         from upshift.config.merging import over
 
         return over(self, outer)
 
     def beside(self, other: ResourceSettings) -> ResourceSettings:
         """The larger of each value that either of the two sets, in whichever order."""
+        if self == _NOTHING or other == _NOTHING:
+            return other if self == _NOTHING else self
         from upshift.config.merging import beside
 
         return beside(self, other)
@@ -324,3 +328,6 @@ class ResourceSettings:
     def from_value(cls, value: ResourceSettings | Mapping[str, Any]) -> ResourceSettings:
         """Settings, or a mapping of their fields."""
         return value if isinstance(value, ResourceSettings) else cls(**value)
+
+
+_NOTHING = ResourceSettings()
