@@ -25,11 +25,11 @@ from upshift.engine.attempts import Attempt, Verdict, judge
 from upshift.engine.follow import LogReader
 from upshift.engine.journal import over
 from upshift.engine.keys import debugged_key
+from upshift.engine.notes import Notes
 from upshift.engine.places import Place, Terms
 from upshift.engine.raising import with_more_memory
 from upshift.engine.reuse import Hit, intact
 from upshift.engine.shortfalls import Shortfalls
-from upshift.engine.skipping import why_skipped
 from upshift.engine.stopping import Command, stopping_line
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
 from upshift.engine.values import producers, task_inputs
@@ -40,7 +40,7 @@ from upshift.report.progress import TaskChange
 from upshift.spec.artifact import Artifact, Value
 from upshift.spec.task import Failure, TaskId
 from upshift.store import artifacts
-from upshift.store.catalog import AttemptRow, TaskRow
+from upshift.store.catalog import AttemptRow
 
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
@@ -53,7 +53,7 @@ class Driver:
         self._work = work
         self._walk = work.walk
         self._journal = work.journal
-        self._changes: dict[Task, TaskChange] = {}
+        self._notes = Notes(work)
         self._unexplained: list[tuple[Task, Mapping[str, Value]]] = []
         self._timers: list[tuple[float, int, Task]] = []
         self._retries = 0
@@ -112,7 +112,7 @@ class Driver:
         return not left
 
     def _advance(self) -> None:
-        self._note_changes()
+        self._note_decisions()
         while self._walk.ready:
             while self._walk.ready:
                 self._admit(self._walk.ready.popleft())
@@ -128,7 +128,7 @@ class Driver:
         if self._submits and not self._told_submitted:
             self._told_submitted = True
             self._work.submitted()
-        self._note_changes()
+        self._note_decisions()
         self._journal.write()
 
     # From ready to submitted
@@ -168,7 +168,7 @@ class Driver:
         task.cached = True
         task.cache_reason = hit.reason
         task.origin = (result.task.run, result.task.step, result.task.index, result.attempt)
-        self._changes[task] = TaskChange(
+        self._notes.changes[task] = TaskChange(
             task=self._journal.id(task),
             status=COMPLETED,
             cached=True,
@@ -195,7 +195,7 @@ class Driver:
             return False
         if row is not None:
             task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
-        self._changes[task] = TaskChange(
+        self._notes.changes[task] = TaskChange(
             task=task_id,
             status=COMPLETED,
             cached=True,
@@ -347,7 +347,7 @@ class Driver:
         replaced = attempt.cancelled and self._stopping is None
         failure = verdict.failure
         if failure is None and verdict.result is not None and not replaced:
-            self._changes[task] = over(attempt, verdict, now=now)
+            self._notes.changes[task] = over(attempt, verdict, now=now)
             self._walk.completed(task, verdict.result.outputs, degraded=verdict.result.degraded)
         elif replaced:
             self._walk.again(task)
@@ -360,7 +360,7 @@ class Driver:
     def _fail(self, attempt: Attempt, task: Task, verdict: Verdict, failure: Failure) -> None:
         now = self._work.clock.now()
         if self._stopping is not None and failure.reason == "cancelled":
-            self._changes[task] = over(attempt, verdict, now=now)
+            self._notes.changes[task] = over(attempt, verdict, now=now)
             self._walk.cancelled(task)
             return
         if failure.lost and self._make_again(task, failure):
@@ -378,7 +378,7 @@ class Driver:
                     reached=failure.memory,
                     factor=retry.memory_factor,
                 )
-            self._changes[task] = attrs.evolve(
+            self._notes.changes[task] = attrs.evolve(
                 over(attempt, verdict, now=now),
                 status=PENDING,
                 retry_in=pause,
@@ -390,7 +390,7 @@ class Driver:
             self._retries += 1
             heappush(self._timers, (self._work.clock.monotonic() + pause, self._retries, task))
             return
-        self._changes[task] = over(attempt, verdict, now=now)
+        self._notes.changes[task] = over(attempt, verdict, now=now)
         self._give_up(task, failure, attempt.number)
 
     def _give_up(self, task: Task, failure: Failure, attempt: int) -> None:
@@ -449,46 +449,10 @@ class Driver:
         except BackendError as error:
             self._journal.notice(f"{attempt.task_id} cannot be cancelled: {error.what}", attempt.task_id)
 
-    # Notes
-
-    def _note_changes(self) -> None:
-        """Record and show what the walk has decided since the last time."""
-        walk, journal = self._walk, self._journal
-        for state in walk.sized:
-            journal.sized(state)
-            if state.node.mapped:
-                journal.forget(self._work.leftovers.surplus(state.node.name, len(state.tasks)))
-            for task in state.tasks:
-                if task.status == PENDING:
-                    journal.task(task)
-        walk.sized.clear()
-        for task in walk.changed:
-            change = self._changes.pop(task, None)
-            if task.status == RUNNING:
-                continue
-            if task.status == SKIPPED:
-                task.cache_reason = why_skipped(task, walk.nodes)
-            journal.task(task)
-            if change is None and task.status != PENDING:
-                change = TaskChange(
-                    task=journal.id(task),
-                    status=task.status,
-                    failure=task.failure,
-                    skipped=task.cache_reason if task.status == SKIPPED else None,
-                )
-                if task.status == FAILED and task.failure is not None:
-                    self._note_refusal(task, task.failure)
-            if change is not None:
-                journal.tell(change)
-        walk.changed.clear()
-        for state in walk.closed:
-            lone, status = Task(state, None), state.ended or CANCELLED
-            skipped = why_skipped(lone, walk.nodes) if status == SKIPPED else None
-            row = TaskRow(task=journal.id(lone), status=status, cache_reason=skipped)
-            if skipped is not None:
-                journal.row(row)
-            journal.tell(TaskChange(task=row.task, status=status, skipped=skipped))
-        walk.closed.clear()
+    def _note_decisions(self) -> None:
+        while refused := self._notes.write():  # the first of them may stop the walk, which decides more
+            for task, failure in refused:
+                self._note_refusal(task, failure)
 
     def _note_refusal(self, task: Task, failure: Failure) -> None:
         """A step that failed before it could be submitted."""

@@ -6,21 +6,19 @@ import contextlib
 import os
 import signal
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import attrs
 
-from upshift.config.sizes import format_size
 from upshift.errors import StoreError, UpshiftError
 from upshift.spec import Failure, Hardware, MetricValue, TaskResult, TaskSpec, decode, from_json
 from upshift.store import claims
 from upshift.store.edits import Sources
 from upshift.store.serializers import scratch
 from upshift.store.store import Store
-from upshift.worker import cells, proc, stacks
+from upshift.worker import causes, cells, proc, stacks
 from upshift.worker.confine import MARKER, Confinement
 from upshift.worker.cpus import CpuSet
 from upshift.worker.devices import ENFORCED, QUIET
@@ -29,7 +27,7 @@ from upshift.worker.limits import HostMemory, MemoryLimit
 from upshift.worker.logs import Log
 from upshift.worker.loop import Loop, Timer
 from upshift.worker.masking import Mask
-from upshift.worker.messages import LONGEST, understood
+from upshift.worker.messages import Lines, understood
 from upshift.worker.metrics import BEFORE
 from upshift.worker.proc import Consumed
 from upshift.worker.sampling import INTERVAL, Node, Sampler
@@ -143,8 +141,7 @@ class Attempt:
         self._sources = sources
         self._stopping: _Stop | None = None
         self._outcome: Outcome | None = None
-        self._heard = bytearray()
-        self._endless = False
+        self._lines = Lines()
         self._timers: list[Timer] = []
         self._exiting = Timer(self._kill)
         self._over = False
@@ -259,7 +256,7 @@ class Attempt:
         self._stop("failed", failure, self.spec.grace)
 
     def _troubled(self, error: Exception) -> None:
-        self._stop("failed", _mistake(error), 0)
+        self._stop("failed", causes.mistake(error), 0)
 
     def _stop(self, status: str, failure: Failure, grace: float) -> None:
         if self._stopping is None:
@@ -290,7 +287,7 @@ class Attempt:
         if not data:
             self._deafen()
             return False
-        for logs, group in groupby(self._lines(data), key=lambda line: line.startswith(BEFORE)):
+        for logs, group in groupby(self._lines.take(data), key=lambda line: line.startswith(BEFORE)):
             if self._over:  # what comes after the outcome is of a thread or a process that goes on
                 break
             if logs:
@@ -301,21 +298,6 @@ class Attempt:
             if self._returned:
                 self._complete()
         return True
-
-    def _lines(self, data: bytes) -> list[bytes]:
-        """The lines that end in this; an end of one that was too long is none."""
-        self._heard += data
-        if b"\n" not in data:
-            if len(self._heard) > LONGEST:
-                self._heard.clear()
-                self._endless = True
-            return []
-        *lines, rest = bytes(self._heard).split(b"\n")
-        self._heard = bytearray(rest)
-        if self._endless:
-            self._endless = False
-            del lines[0]
-        return lines
 
     def _logged(self, lines: list[bytes]) -> None:
         with contextlib.suppress(Exception):  # as below
@@ -393,7 +375,7 @@ class Attempt:
         try:
             problem = self._record(code, consumed)
         except Exception as error:  # as in _troubled(), where there is no result to say it
-            problem = _mistake(error).message
+            problem = causes.mistake(error).message
         self._watcher.ended(self, problem)
 
     def _record(self, code: int, consumed: Consumed) -> str | None:
@@ -477,40 +459,7 @@ class Attempt:
     def _died(self, code: int, stack: str) -> Failure:
         """Why the process ended without an outcome; its last stack may tell."""
         if code >= 0:
-            return Failure(
-                reason="user-error",
-                message=f"the step's process ended with exit code {code} before the step returned",
-                fix="Something called os._exit(), or a library did; the end of the log may tell.",
-            )
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            return causes.exited(code)
         if -code == signal.SIGKILL and self._memory is None and self._host_memory.killed():
-            return Failure(
-                reason="out-of-memory",
-                message=f"this machine, which has {format_size(proc.host_memory())}, ran out of memory, and "
-                f"the kernel killed the step, which had {format_size(self._sampler.memory_peak)} or more",
-                fix="Ask for what the step needs (memory=…), so that fewer steps run at once.",
-                memory=self._sampler.memory_peak or None,
-            )
-        if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            return Failure(
-                reason="infrastructure",
-                message=f"the step's process was killed by {name}, which Upshift did not send",
-                fix="The step itself, another process or an administrator did.",
-            )
-        return Failure(
-            reason="user-error",
-            message=f"the step's process was killed by {name}",
-            traceback=stacks.user_stack(stack, self.spec.code.project),
-            fix="Native code crashed: a compiled library, or what it was given.",
-        )
-
-
-def _mistake(error: Exception) -> Failure:
-    """What an attempt ends with that could not be supervised any more."""
-    *_, place = traceback.extract_tb(error.__traceback__)
-    return Failure(
-        reason="infrastructure",
-        message=f"Upshift could not supervise the step any more: {type(error).__name__}: {error} "
-        f"(in {place.name}, {os.path.basename(place.filename)}:{place.lineno})",
-        fix="This is a mistake in Upshift: please report it.",
-    )
+            return causes.host_ran_out(self._sampler.memory_peak)
+        return causes.killed(-code, stacks.user_stack(stack, self.spec.code.project))

@@ -97,6 +97,29 @@ channel = Channel()
 os.register_at_fork(after_in_child=channel.forked)
 
 
+class Lines:
+    """The supervisor's end: what was read so far, line by line."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._endless = False
+
+    def take(self, data: bytes) -> list[bytes]:
+        """The lines that end in this; the end of one that was too long is none."""
+        self._rest += data
+        if b"\n" not in data:
+            if len(self._rest) > LONGEST:
+                self._rest.clear()
+                self._endless = True
+            return []
+        *lines, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        if self._endless:
+            self._endless = False
+            del lines[0]
+        return lines
+
+
 def understood(line: bytes) -> list[tuple[str, Any]]:
     """Kind and content of a line; nothing, if it is none of these: a step may write to any descriptor."""
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
