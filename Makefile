@@ -19,26 +19,31 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo engines test test-gpu check docs bench bench-peers clean
+.PHONY: help demo engines engines-stop test test-gpu check docs bench bench-peers clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  ARGS=…           is passed on: make test ARGS='-k digits', make bench ARGS='--only chain'"
 
 demo: $(VENV)/.demo ## run a real pipeline on real data, and show what happened
 	$(BIN)/upshift run examples/digits/pipeline.py
 	$(BIN)/upshift show latest
 
-test: $(VENV)/.dev ## run the tests; TORCH=torch==2.13.0 installs that first, for the tests of tensors
-	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH))
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.dev ## run the tests; TORCH=torch==2.13.0 first installs that, Accelerate and others for the tests with it
+	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH) --group training)
+	$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tests/side_by_side.py)
 
 test-gpu: $(VENV)/.dev ## run the tests that need an NVIDIA GPU; TORCH=torch installs that first
-	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH))
+	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH) --group training)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
-engines: ## install the programs that some tests drive and pip does not have: a browser
+engines: ## install and start what some tests drive and pip does not have: a browser, Docker, Podman, a registry
 	tests/browser/install
+	tests/engines/install
+	tests/engines/start
+
+engines-stop: ## stop what make engines started
+	tests/engines/stop
 
 check: $(VENV)/.dev ## formatting, lint, types, layers, nothing above Python 3.10, and the documentation builds
 	$(BIN)/ruff format --check .
@@ -46,7 +51,7 @@ check: $(VENV)/.dev ## formatting, lint, types, layers, nothing above Python 3.1
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/vermin --quiet --no-tips -t=3.10- --eval-annotations $(GUARDED:%=--exclude %) src examples
-	$(MKDOCS) --quiet --site-dir build/site
+	$(MKDOCS) --site-dir build/site  # with --quiet warnings would not count
 
 docs: $(VENV)/.dev ## build the documentation into site/, for a browser: site/index.html
 	$(MKDOCS)

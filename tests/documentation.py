@@ -8,7 +8,8 @@ The blocks of a page are done in order, in one project folder:
 * of a ``console`` block each ``$ command`` is run by a shell, and what is shown below it must be what
   it prints. A line ``…`` stands for any lines, ``…`` at the end of a line for the rest of it.
 
-``<!-- fragment -->`` on the line before a Python block says that it is no complete file.
+``<!-- fragment -->`` on the line before a Python block says that it is no complete file, and
+``<!-- needs torch, accelerate -->`` what must be installed to do what the page says.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -32,6 +34,7 @@ FRAGMENT = "<!-- fragment -->"
 ELISION = "…"
 SHOWN_PROJECT = "/home/me/project"
 SHOWN_HOME = "/home/me/.upshift"
+_NEEDS = re.compile(r"^<!-- needs (.+) -->$", re.MULTILINE)
 _CELL = re.compile(r"In \[\d+\]")
 _MARK = "\x1e"
 _REFUSALS = ("Failed:", "Error:", "Cancelled:", "Usage:")
@@ -111,6 +114,12 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
+def missing(page: Path) -> list[str]:
+    """What a page needs and is not installed."""
+    named = _NEEDS.search(page.read_text(encoding="utf-8"))
+    return [name for name in named[1].split(", ") if importlib.util.find_spec(name) is None] if named else []
+
+
 def check_python(block: Block) -> None:
     """It compiles, and what it takes from ``upshift`` is there."""
     tree = ast.parse(block.text, filename=block.where)
@@ -188,7 +197,13 @@ def _run_console(block: Block, project: Project) -> list[list[str]]:
     for command in block.commands:  # the mark carries the exit code, and leaves it in $?
         script += [command.text, f"__code=$?; printf '\\n{_MARK}%s{_MARK}' $__code; (exit $__code)"]
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    done = project.call(["bash", "-c", "\n".join(script)], env={"PATH": path, "LOGNAME": "me"})
+    user = project.folder.parent / "me"  # what a page does to `~` is done to no real one
+    if not user.exists():
+        user.mkdir()
+        (user / ".upshift").symlink_to(project.home)
+    caches = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    environment = {"PATH": path, "LOGNAME": "me", "HOME": str(user), "XDG_CACHE_HOME": caches}
+    done = project.call(["bash", "-c", "\n".join(script)], env=environment)
     pieces = done.text.split(_MARK)
     printed = []
     following = [*block.commands[1:], None]

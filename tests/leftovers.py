@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +39,16 @@ class Watch:
         found = [f"process {_describe(p)}" for p in processes if _alive(p)]
         found += [f"socket {s}" for s in self._sockets() if s not in self.before["socket"]]
         found += [f"mount {m}" for m in self._mounts() if m not in self.before["mount"]]
-        found += [f"cgroup {c}" for c in _cgroups() if c not in self.before["cgroup"] and _deserted(c)]
+        found += [f"cgroup {c}" for c in self._deserted_cgroups()]
+        return found
+
+    def _deserted_cgroups(self) -> set[str]:
+        """New ones that nobody is in. Another session may have made one, and be about to enter it."""
+        end = time.monotonic() + GRACE
+        found = {c for c in _cgroups() if c not in self.before["cgroup"] and _deserted(c)}
+        while found and time.monotonic() < end:
+            time.sleep(0.1)
+            found = {c for c in found if _deserted(c)}
         return found
 
     def _processes(self) -> Iterator[psutil.Process]:

@@ -94,10 +94,10 @@ class Project:
         self.write(code)
         return self.upshift("run", "pipeline.py", *args, expect=expect, **options)
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
+    def start(self, *args: str, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Start ``upshift ARGS`` in a process group of its own, as a shell does."""
         return subprocess.Popen(
-            [UPSHIFT, *args],
+            [*prefix, UPSHIFT, *args],
             cwd=self.folder,
             env=self.environment(),
             stdin=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
+    from upshift.authoring.launching import run_with_accelerate, run_with_torchrun
     from upshift.authoring.pipelines import Pipeline, pipeline
     from upshift.authoring.placeholders import unmapped
     from upshift.authoring.resume import resume
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
         BlobMissing,
         ConfigError,
         GraphError,
+        ImageError,
         LoadError,
         MissingExtra,
+        MisuseError,
         NotFound,
         NotSerializable,
+        RecipeError,
         RequestRefused,
         RunCancelled,
         RunFailed,
@@ -41,10 +45,10 @@ if TYPE_CHECKING:
     )
     from upshift.store.external import External
     from upshift.store.history import Run, get_run, list_runs
-    from upshift.worker.cards import HTML
-    from upshift.worker.cleanup import cleanup_memory
-    from upshift.worker.context import current
-    from upshift.worker.metrics import log
+    from upshift.worker.inside.cards import HTML
+    from upshift.worker.inside.cleanup import cleanup_memory
+    from upshift.worker.inside.context import current
+    from upshift.worker.inside.metrics import log
 
 __all__ = [
     "HTML",
@@ -55,11 +59,14 @@ __all__ = [
     "DockerSettings",
     "External",
     "GraphError",
+    "ImageError",
     "LoadError",
     "MissingExtra",
+    "MisuseError",
     "NotFound",
     "NotSerializable",
     "Pipeline",
+    "RecipeError",
     "RequestRefused",
     "ResourceSettings",
     "Retry",
@@ -84,6 +91,8 @@ __all__ = [
     "resources",
     "resume",
     "retry",
+    "run_with_accelerate",
+    "run_with_torchrun",
     "step",
     "timeout",
     "unmapped",
@@ -92,22 +101,24 @@ __all__ = [
 _HOMES = {
     "DockerSettings": "upshift.config.docker",
     "External": "upshift.store.external",
-    "HTML": "upshift.worker.cards",
+    "HTML": "upshift.worker.inside.cards",
     "Pipeline": "upshift.authoring.pipelines",
     "ResourceSettings": "upshift.config.resources",
     "Retry": "upshift.config.retry",
     "Run": "upshift.store.history",
     "Step": "upshift.authoring.steps",
-    "cleanup_memory": "upshift.worker.cleanup",
-    "current": "upshift.worker.context",
+    "cleanup_memory": "upshift.worker.inside.cleanup",
+    "current": "upshift.worker.inside.context",
     "get_run": "upshift.store.history",
     "gpu_profile": "upshift.authoring.decorators",
     "list_runs": "upshift.store.history",
-    "log": "upshift.worker.metrics",
+    "log": "upshift.worker.inside.metrics",
     "pipeline": "upshift.authoring.pipelines",
     "resources": "upshift.authoring.decorators",
     "resume": "upshift.authoring.resume",
     "retry": "upshift.authoring.decorators",
+    "run_with_accelerate": "upshift.authoring.launching",
+    "run_with_torchrun": "upshift.authoring.launching",
     "step": "upshift.authoring.steps",
     "timeout": "upshift.authoring.decorators",
     "unmapped": "upshift.authoring.placeholders",
@@ -123,7 +134,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(_HOMES.get(name, "upshift.errors")), name)
     except (ImportError, AttributeError) as error:
-        known = importlib.import_module("upshift.worker.shadowing").load_error(error)
+        known = importlib.import_module("upshift.worker.usercode.shadowing").load_error(error)
         if known is None:
             raise
         raise known from None

@@ -6,10 +6,13 @@
     ├── UsageError            what the user wrote is wrong; nothing has run         exit 2
     │   ├── SettingsError     a setting: unknown field, wrong value                 (also ValueError)
     │   ├── GraphError        a pipeline that cannot be composed                    (also TypeError)
+    │   ├── MisuseError       a decorator where it means nothing                    (also RuntimeError)
     │   ├── ConfigError       the configuration file or an UPSHIFT_* variable
     │   ├── LoadError         the user's file or module cannot be used
     │   └── NotFound          no such run, step, task, output, target or backend    (also LookupError)
     ├── RequestRefused        a request that cannot be honoured here                exit 2
+    ├── ImageError            an image that cannot be read, built or pushed         exit 2
+    │   └── RecipeError       … for what it is to be made from
     ├── RunOwned              another engine owns the run                           exit 2
     ├── MissingExtra          an optional package is needed                         exit 2
     ├── RunFailed             a run ended without completing; has ``.run``          exit 1
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 _UPSHIFTS = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     os.path.join(os.path.dirname(sys.executable or os.__file__), "upshift"),  # the command
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py"),  # the runtime
     "<attrs generated",
 )
 _PYTHONS = (os.path.dirname(os.path.abspath(os.__file__)) + os.sep, "<frozen ")
@@ -82,7 +86,7 @@ class UpshiftError(Exception):
         return self.what if self.why is None else f"{self.what}: {self.why}"
 
     def __str__(self) -> str:
-        lines = [self.what]
+        lines = [self.what.replace("\n", "\n    ")]
         for label, text in (("where", self.where), ("why", self.why), ("fix", self.fix)):
             if text:
                 lines.append(f"  {label + ':':<7}" + text.replace("\n", "\n         "))
@@ -140,6 +144,10 @@ class GraphError(UsageError, TypeError):
     """A pipeline that cannot be composed as written."""
 
 
+class MisuseError(UsageError, RuntimeError):
+    """A decorator is used where it means nothing; the message shows the right way."""
+
+
 class ConfigError(UsageError):
     """The configuration file, or an ``UPSHIFT_*`` variable, is wrong."""
 
@@ -152,10 +160,32 @@ class NotFound(UsageError, LookupError):
     """No such run, step, task, output, target or backend."""
 
 
+def together(errors: Iterable[UpshiftError]) -> UpshiftError | None:
+    """One error that says all of them: the first one, the others below its reasons; None: there is none."""
+    found = list(errors)
+    if len(found) < 2:
+        return found[0] if found else None
+    first, *others = found
+    told = [f"{e.what}{f' ({e.where})' if e.where else ''}{f': {e.why}' if e.why else ''}" for e in others]
+    first.why = "\n".join(filter(None, (first.why, *told)))
+    first.fix = "\n".join(dict.fromkeys(e.fix for e in (first, *others) if e.fix)) or None
+    return first
+
+
 class RequestRefused(UpshiftError):
     """A step asks for what its backend cannot give."""
 
     exit_code = 2
+
+
+class ImageError(UpshiftError):
+    """An image cannot be read, built, pushed or pulled; nothing has run in it."""
+
+    exit_code = 2
+
+
+class RecipeError(ImageError):
+    """An image cannot be built for what it is to be made from: nothing but another recipe helps."""
 
 
 class RunOwned(UpshiftError):
@@ -314,7 +344,7 @@ def cell_title(file: str) -> str | None:
     if len(known) != 4 or known[1] is not None:  # that of a file has a time of modification
         return None
     if known[3] != file:
-        return str(known[3])  # as upshift.worker.cells restores it
+        return str(known[3])  # as upshift.worker.usercode.cells restores it
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     called: Any = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
     return called[1] if called else None
@@ -333,9 +363,18 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return prefixed[0] if len(prefixed) == 1 else None
 
 
+_MANY, _SIMILAR = 20, 6
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """``Did you mean …? Known: …``, for an unknown name."""
+    """``Did you mean …? Known: …``, for an unknown name; of many that are known, the most similar ones."""
     known = sorted(known)
     close = nearest(name, known)
-    listing = "Known: " + (", ".join(known) if known else "none") + "."
+    shown = known
+    if len(known) > _MANY:
+        from difflib import get_close_matches
+
+        shown = get_close_matches(name, known, n=_SIMILAR, cutoff=0)
+    listing = "Known: " + (", ".join(shown) if known else "none")
+    listing += f" and {len(known) - len(shown)} more." if len(known) > len(shown) else "."
     return f"Did you mean {close!r}? {listing}" if close else listing

@@ -16,6 +16,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from benchmarks.made_up import STARTED, MadeUp, definition, devices, large, metrics, series, used
+from made_up_gang import HANG, RAISED, finetuning
 from upshift.graph import Graph, Node
 from upshift.report.html.document import report_page
 from upshift.report.html.elements import visible
@@ -102,6 +103,55 @@ def test_everything_opens(browser: Browser, trained: Run) -> None:
     assert browser.one("#step-3 .devices tbody tr").text.startswith(
         "0 NVIDIA H100 80GB HBM3 85.5 GB 64 % 100 %"
     )
+
+
+def test_a_step_of_several_processes_shows_each_rank(browser: Browser, tmp_path: Path) -> None:
+    browser.show(finetuning(tmp_path, failure=HANG))
+    places = browser.all("#failures details.place")
+    assert [place.text for place in places] == [
+        "ranks 0, 1 and 3 wait in all_reduce (train.py:31)",
+        "rank 2 is at data.py:9",
+    ]
+    places[1].find_element("css selector", "summary").click()
+    assert 'File "data.py", line 9 in next_batch' in places[1].text
+    browser.open_all()
+    rows = [
+        [cell.text for cell in row.find_elements("css selector", "td")]
+        for row in browser.all(".ranks tbody tr")
+    ]
+    assert rows[0] == [
+        "0",
+        "stopped",
+        "0 (gpu-a)",
+        "4000",
+        "GPU 0",
+        "64 %",
+        "41.2 GB",
+        "in all_reduce (train.py:31)",
+    ]
+    assert rows[2] == ["2", "stopped", "1 (gpu-b)", "4002", "GPU 0", "64 %", "41.2 GB", "data.py:9"]
+    ranks = browser.all("details.rank")
+    summary = ranks[3].find_element("css selector", "summary").text
+    assert summary.split() == ["rank", "3", "stopped", "in", "all_reduce", "(train.py:31)"]
+    assert 'File "data.py", line 9' in ranks[2].find_element("css selector", "pre.stack").text
+    assert ranks[1].find_element("css selector", "pre.log").text.endswith("rank 1: epoch 2")
+    assert [key.text for key in browser.all("#metrics .key")] == [f"rank {rank}" for rank in range(4)]
+    assert browser.one("#cards figure:last-child figcaption").text == "Samples (rank 1)"
+
+
+def test_a_rank_that_failed_is_marked_and_named(browser: Browser, tmp_path: Path) -> None:
+    browser.show(finetuning(tmp_path, failure=RAISED))
+    assert "Rank 2 on node gpu-b" in browser.one("#failures").text
+    browser.open_all()
+    states = [cell.text for cell in browser.all(".ranks td:nth-child(2)")]
+    assert states == ["stopped", "stopped", "failed", "stopped"]
+
+
+def test_the_ranks_of_a_step_that_runs_are_there(browser: Browser, tmp_path: Path) -> None:
+    browser.show(finetuning(tmp_path, running=True))
+    browser.open_all()
+    assert [cell.text for cell in browser.all(".ranks td:nth-child(2)")] == ["running"] * 4
+    assert browser.all("details.rank pre.log")[3].text.startswith("rank 3: epoch 0")
 
 
 def test_charts_have_the_values_that_were_measured(browser: Browser, trained: Run) -> None:

@@ -8,16 +8,44 @@ from pathlib import Path
 import pytest
 from contract_kit import Ground, Watched
 
-BACKENDS = ["fake", "local"]
+from containers import CONF, EngineWithImage, engine_with_image
+
+BACKENDS = ["fake", "local", "docker", "podman"]
+IN_CONTAINERS = ("docker", "podman")
 
 
 @pytest.fixture(params=BACKENDS)
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
-    made = Ground(request.param, tmp_path)
+    if request.param not in IN_CONTAINERS:
+        made = Ground(request.param, tmp_path)
+        yield made
+        made.close()
+        return
+    engine: EngineWithImage = request.getfixturevalue(f"{request.param}_with_image")
+    made = Ground(request.param, tmp_path, image=engine.image)
     yield made
     made.close()
+    assert engine.left() == []
 
 
 @pytest.fixture
 def watched(ground: Ground) -> Watched:
     return ground.open()
+
+
+@pytest.fixture(scope="session")
+def docker_with_image() -> Iterator[EngineWithImage]:
+    yield from engine_with_image("docker")
+
+
+@pytest.fixture(scope="session")
+def podman_in_session() -> Iterator[EngineWithImage]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_CONF", str(CONF))
+        yield from engine_with_image("podman")
+
+
+@pytest.fixture
+def podman_with_image(podman_in_session: EngineWithImage, monkeypatch: pytest.MonkeyPatch) -> EngineWithImage:
+    monkeypatch.setenv("CONTAINERS_CONF", str(CONF))
+    return podman_in_session

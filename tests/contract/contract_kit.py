@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -17,6 +17,8 @@ from upshift.config.configuration import Target
 from upshift.config.resources import ResourceSettings
 from upshift.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, TaskResult, TaskSpec
 from upshift.store import artifacts
+from upshift.store.packages import make_package
+from upshift.store.runtime import runtime_blob
 from upshift.store.store import Store, open_store
 
 PATIENCE = 60.0
@@ -29,12 +31,20 @@ def play(job: Job) -> Outcome:
 
 
 class Ground:
-    """A store, and backends of one kind that all see the same jobs."""
+    """A store, and backends of one kind that all see the same jobs, which run in ``image`` if at all."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        image: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.name = name
+        self._image = image
         self.store: Store = open_store(str(folder / "store"))
-        self.target = Target(name=name, backend=name)
+        self.target = Target(name=name, backend=name, options=options or {})
         self._cluster = FakeCluster(
             play,
             capacity=Hardware(cpu_count=4, memory=2**30),
@@ -66,7 +76,12 @@ class Ground:
             outputs=tuple(OutputSpec(name=name) for name in outputs),
             cwd=os.getcwd(),
             key="test:1",
+            image=self._image,
         )
+        if self.name != "fake" and registry.capabilities_of(self.target).remote:  # as the engine does
+            package = make_package(Path(spec.code.project), self.store).digest
+            code = attrs.evolve(spec.code, package=package)
+            spec = attrs.evolve(spec, code=code, runtime=runtime_blob(self.store), cwd=None)
         spec = attrs.evolve(spec, **fields)
         return Job(spec=spec, spec_path=self.store.write_spec(spec))
 

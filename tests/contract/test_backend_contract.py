@@ -162,6 +162,15 @@ def test_a_cancelled_job_ends_and_does_not_complete(watched: Watched) -> None:
     assert not watched.backend.attach(handle, job)
 
 
+def test_a_job_may_be_cancelled_before_it_has_started(watched: Watched) -> None:
+    job = watched.ground.job("wait")
+    handle = watched.backend.submit(job)
+    watched.backend.cancel(handle, grace=600)
+    watched.until(Ended, handle)
+    result = watched.ground.store.read_result(job.spec.task, 1)
+    assert result is None or result.status == "cancelled"
+
+
 def test_without_grace_a_job_ends_at_once(watched: Watched) -> None:
     handle = watched.started(watched.ground.job("wait"))
     watched.backend.cancel(handle, grace=600)

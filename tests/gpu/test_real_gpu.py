@@ -242,3 +242,56 @@ def example():
     seconds = output(project, code, timeout=120)
     assert seconds >= 0
     measured("CPU of everything beside the step, one sample a second", f"{seconds / 30:.2%} of one core")
+
+
+def test_ranks_have_a_gpu_each_and_reduce_over_nccl(project: Project, measured: Measured) -> None:
+    gpus = len(uuids())
+    code = f"""
+from accelerate import Accelerator
+from upshift import run_with_accelerate
+
+@run_with_accelerate(num_processes={gpus}, multi_gpu={gpus > 1}, mixed_precision="bf16")
+@step(settings={{"resources": ResourceSettings(gpu_count={gpus})}})
+def train() -> dict:
+    accelerator = Accelerator()
+    began = time.monotonic()
+    total = accelerator.reduce(torch.ones(1, device=accelerator.device), reduction="sum")
+    backend = torch.distributed.get_backend() if torch.distributed.is_initialized() else None
+    return {{"total": float(total), "backend": backend, "seconds": time.monotonic() - began}}
+
+@pipeline
+def example():
+    return train()
+"""
+    told = output(project, code)
+    assert told["total"] == gpus
+    attempt = project.attempt("train")
+    granted = [gpu["uuid"] for gpu in attempt["granted"]["gpus"]]
+    assert [rank["device"] for rank in attempt["seen"]["ranks"]] == granted
+    measured(f"{gpus} ranks, a first sum over {told['backend'] or 'one process'}", f"{told['seconds']:.2f} s")
+
+
+def test_a_batch_that_is_too_large_for_a_rank_is_made_smaller(project: Project) -> None:
+    code = """
+from accelerate.utils import find_executable_batch_size
+from upshift import run_with_accelerate
+
+@run_with_accelerate(num_processes=1)
+@step(settings={"resources": ResourceSettings(gpu_count=1)})
+def train() -> int:
+    tried = []
+
+    @find_executable_batch_size(starting_batch_size=1 << 20)
+    def fit(batch_size: int) -> int:
+        tried.append(batch_size)
+        torch.empty(batch_size, 1 << 20, dtype=torch.uint8, device="cuda")
+        return batch_size
+
+    return fit()
+
+@pipeline
+def example():
+    return train()
+"""
+    fitted = output(project, code)
+    assert 0 < fitted < torch.cuda.get_device_properties(0).total_memory >> 20

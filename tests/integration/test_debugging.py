@@ -275,6 +275,22 @@ def test_the_debugger_stops_at_the_first_line(project: Project) -> None:
     assert code == 0
 
 
+def test_what_was_done_before_is_told_before_the_debugger_stops(project: Project) -> None:
+    project.write(CODE.replace("    double = x", "    breakpoint()\n    double = x"))
+    _, screen = typed(project, "c\n", "run", "pipeline.py", "-p", "n=7", "--debug", "'work[1]'")
+    before, _, after = screen.partition("(Pdb)")
+    assert "load: completed" in before
+    assert "work: started" in before
+    assert "started" not in after
+
+
+def test_a_debugger_without_a_terminal_says_so(project: Project) -> None:
+    project.write(CODE.replace("    double = x", "    if x == 2:\n        breakpoint()\n    double = x"))
+    outcome = project.upshift("run", "pipeline.py", "-p", "n=7", "--debug", "work[1]", expect=1)
+    assert "the debugger has no terminal, and found nothing more to read" in outcome.err
+    assert "fix:   Run the command in a terminal" in outcome.err
+
+
 def test_leaving_the_debugger_is_no_failure(project: Project) -> None:
     project.run(CODE, "-p", "n=7")
     code, screen = typed(project, "q\n", "replay", "latest", "'work[1]'")
@@ -286,7 +302,7 @@ def test_leaving_the_debugger_is_no_failure(project: Project) -> None:
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("work", "Name one of them: work[0]"),
+        ("work", "Name one of them: work[1], which failed"),
         ("work[9]", "work[0] to work[2]"),
         ("wokr", "Did you mean 'work'?"),
         ("last", "has not run"),

@@ -217,3 +217,35 @@ def example(data: Path):
     assert reasons[0] == "first run"
     assert reasons[1].startswith("same code, inputs and environment")
     assert reasons[2] == "input changed: data"
+
+
+def test_a_path_that_is_a_default_is_like_one_that_is_given(project: Project) -> None:
+    project.write("""
+from pathlib import Path
+from upshift import External
+
+@step
+def read(data: Path = Path("data.txt"), more: tuple = (Path("more.txt"),)) -> str:
+    return data.read_text() + more[0].read_text()
+
+@step
+def look(data: External = External("large.bin")) -> str:
+    return Path(data.uri).read_text()
+
+@pipeline
+def example():
+    return read(), look()
+""")
+    for name in ("data.txt", "more.txt", "large.bin"):
+        (project.folder / name).write_text("one")
+    project.upshift("run", "pipeline.py")
+    (project.folder / "more.txt").write_text("other")
+    (project.folder / "large.bin").write_text("another")
+    project.upshift("run", "pipeline.py")
+    run = upshift.get_run("latest")
+    assert run.output == ("oneother", "another")
+    assert run["read"].tasks[0].cache_reason == "input changed: more"
+    assert run["look"].tasks[0].cache_reason == "input changed: data"
+    (project.folder / "data.txt").unlink()
+    said = project.upshift("run", "pipeline.py", expect=2).err
+    assert "Error: data, by default: there is no file or folder 'data.txt'" in said

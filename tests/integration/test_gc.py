@@ -361,6 +361,19 @@ def test_the_catalog_is_rebuilt_and_says_the_same(project: Project) -> None:
     assert project.tasks("numbers")[0]["cached"]
 
 
+def test_a_catalog_that_is_gone_is_no_first_day(project: Project) -> None:
+    project.run(SUMS)
+    before = snapshot(project)
+    for command in (("runs",), ("show", "latest"), ("plan", "pipeline.py"), ("gc", "--dry-run")):
+        for path in project.home.glob("catalog.db*"):
+            path.unlink()
+        assert "it is made anew from the store" in project.upshift(*command).err
+        assert snapshot(project) == before
+    (project.home / "catalog.db").unlink()
+    project.upshift("run", "pipeline.py")
+    assert all(task["cached"] for task in project.tasks("square"))
+
+
 def test_what_cannot_come_back_is_said(project: Project) -> None:
     project.write(WAITING)
     ready, _ = project.fifo("ready"), project.fifo("go")

@@ -40,7 +40,8 @@ def test_metrics_are_shown_and_read(project: Project) -> None:
     done = project.run(TRAIN)
     assert re.search(r"^train: completed in \S+ \S+: loss 0\.002127, lr 0\.1 \(step 19\)$", done.err, re.M)
     attempt = project.attempt("train")
-    assert attempt["metrics"]["lr"] == {"last": 0.1, "step": 19, "min": 0.1, "max": 0.1, "count": 20}
+    whole = {"last": 0.1, "step": 19, "min": 0.1, "max": 0.1, "count": 20, "rank": 0, "ranks": 1}
+    assert attempt["metrics"]["lr"] == whole
     shown = project.upshift("show", "latest").out
     assert re.search(r"^train +loss +0\.002127 +0\.002127 +10\.24 +20$", shown, re.M)
     metrics = upshift.get_run("latest")["train"].tasks[0].attempts[-1].metrics
@@ -69,7 +70,8 @@ def test_what_is_no_finite_number_is_kept_and_json_stays_json(project: Project) 
     text = project.upshift("show", "latest", "--json").out
     shown = json.loads(text, parse_constant=pytest.fail)
     summary = shown["steps"][0]["tasks"][0]["attempts"][0]["metrics"]["loss"]
-    assert summary == {"last": "-Infinity", "step": None, "min": 1.5, "max": 1.5, "count": 4}
+    numbers = {"last": "-Infinity", "step": None, "min": 1.5, "max": 1.5, "count": 4}
+    assert summary == {**numbers, "rank": 0, "ranks": 1}
     assert re.search(r"^train +loss +-inf +1\.5 +1\.5 +4$", project.upshift("show", "latest").out, re.M)
 
 

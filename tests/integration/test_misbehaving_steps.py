@@ -299,6 +299,9 @@ def act() -> None:
 """
     project.run(code + RUN_IT, expect=1, timeout=60)
     assert project.attempt("act")["reason"] == "timeout"
+    assert (
+        project.upshift("logs", "latest", "act").out == "upshift: it still runs 10 s after SIGTERM: SIGKILL\n"
+    )
 
 
 def test_a_step_without_input_reads_end_of_file(project: Project) -> None:
@@ -336,9 +339,9 @@ def test_a_value_that_contradicts_its_annotation_is_told_and_kept(project: Proje
 def test_what_goes_wrong_in_supervising_ends_one_attempt_and_none_beside_it(project: Project) -> None:
     code = """
 import signal
-from upshift.worker.logs import Log
+from upshift.worker.output.logs import Log, LogFile
 
-take, close = Log._take, Log.close
+take, close = Log._take, LogFile.close
 
 def taken(self, data):
     if data == b"13\\n":
@@ -350,7 +353,7 @@ def closed(self):
     if self.size == 4:
         raise KeyError("four")
 
-Log._take, Log.close = taken, closed  # the fork server is forked from the process that imports this
+Log._take, LogFile.close = taken, closed  # the fork server is forked from the process that imports this
 
 @step
 def thirteen() -> int:

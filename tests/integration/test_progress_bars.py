@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 import upshift
 from project import UPSHIFT, Project
 from screen import Screen, on_terminal
@@ -25,6 +27,7 @@ def train(n: int) -> int:
 def example():
     return train.map(n=[1, 2])
 """
+LAUNCHED = "@run_with_torchrun(nproc_per_node=2)"
 LINES = r"{0}begin\n{0}epoch 0\n{0}epoch 1\n{0}epoch 2\n{0}epochs: 100%\|█+\| 3/3 \[.*it/s\]\n{0}end\n"
 
 
@@ -62,14 +65,21 @@ def example():
     assert project.upshift("logs", "latest").out.startswith("[train] 299,999 of 300,000 batches")
 
 
-def test_the_newest_frame_is_seen_on_a_terminal_while_the_step_goes_on(project: Project) -> None:
+@pytest.mark.parametrize(("launched", "prefix"), [("", ""), (LAUNCHED, "[rank 0] ")])
+def test_the_newest_frame_is_seen_on_a_terminal_while_the_step_goes_on(
+    project: Project, launched: str, prefix: str
+) -> None:
     shown, ended = project.fifo("shown"), project.fifo("ended")
     project.write(
         f"""
 import sys
+from upshift import current, run_with_torchrun
 
+{launched}
 @step
 def train() -> None:
+    if current.rank > 0:
+        return
     sys.stderr.write("\\r 41%|####      |")
     sys.stderr.flush()
     open({str(shown)!r}).read()
@@ -96,5 +106,5 @@ def example():
     screen = Screen()
     screen.feed(written)
     assert code == 0, screen.text
-    assert screen.text.splitlines()[0] == "train │ 100%|##########|"
+    assert screen.text.splitlines()[0] == f"train │ {prefix}100%|##########|"
     assert "41%" not in screen.text

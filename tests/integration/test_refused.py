@@ -176,7 +176,7 @@ def test_a_strict_run_refuses_what_this_machine_cannot_give(project: Project) ->
 def test_each_advice_is_given_once_and_other_targets_only_where_there_are_some(project: Project) -> None:
     code = in_a_step('ResourceSettings(memory="900TB", accelerator="H100:64")')
     (fix,) = re.findall(r"fix: +(.*)", refused(project, project.run(code, "--strict", expect=None)))
-    assert fix == "Ask for what there is. Without --strict it runs with what there is."
+    assert fix == "Ask for what there is. Without --strict it goes on with what there is."
     (project.folder / "upshift.toml").write_text('[targets.big]\nbackend = "local"\n')
     (fix,) = re.findall(r"fix: +(.*)", refused(project, project.run(code, "--strict", expect=None)))
     assert fix.startswith("Ask for what there is. Or choose another target with --on. Without --strict")
@@ -200,3 +200,17 @@ def test_mistakes_in_python_are_exceptions_with_the_users_line() -> None:
         upshift.ResourceSettings(memory="16GBB")
     assert "test_refused.py" in str(caught.value)
     assert isinstance(caught.value, ValueError)
+
+
+def test_what_a_step_says_of_its_place_is_named_where_the_command_line_cannot_help(project: Project) -> None:
+    code = """
+@step(on="local", settings={"resources": ResourceSettings(memory="900TB")})
+def train() -> int:
+    return 1
+
+@pipeline
+def example():
+    return train()
+"""
+    message = refused(project, project.run(code, "--strict", expect=None))
+    assert "train has on='local' (pipeline.py:3 (@step)), which --on does not change." in message

@@ -270,6 +270,37 @@ def example():
     assert holding_secrets(project) == []
 
 
+def test_where_ranks_wait_is_told_without_any_though_names_of_their_code_hold_them(project: Project) -> None:
+    password = PASSWORD.replace("/", "")
+    (project.folder / "private").mkdir()
+    (project.folder / "private" / "db").write_text(password)
+    project.run(
+        """
+import os, threading
+from upshift import run_with_torchrun
+
+@run_with_torchrun(nproc_per_node=2, hang=0.5)
+@step(secrets={"DB": "file:private/db"})
+def use() -> None:
+    file = os.path.abspath(os.environ["DB"] + ".py")
+    exec(compile("wait()", file, "exec"), {"wait": threading.Event().wait})
+
+@pipeline
+def example():
+    use()
+""",
+        expect=1,
+    )
+    failed = project.attempt("use")
+    assert failed["error"]["message"].startswith("no progress for 0.5 s: ranks 0 and 1 ")
+    assert [stack["where"] for stack in failed["stacks"]] == ["***.py:1"] * 2
+    assert all('***.py", line 1' in stack["text"] for stack in failed["stacks"])
+    log = project.upshift("logs", "latest", "use").out
+    assert "(***.py:1)" in log
+    files = [path for path in project.home.rglob("*") if path.is_file()]
+    assert [path for path in files if password.encode() in path.read_bytes()] == []
+
+
 def test_a_step_that_returns_one_is_told_so(project: Project) -> None:
     ran = project.run(
         """

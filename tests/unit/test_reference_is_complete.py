@@ -9,14 +9,34 @@ import attrs
 import pytest
 
 import upshift
+from upshift.backends.docker import options as containers
 from upshift.backends.local.backend import OPTIONS
+from upshift.backends.manners import MANNERS
 from upshift.cli import failures
 from upshift.config.configuration import Configuration, Target
+from upshift.launch import seats
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-INTERNAL = {"UPSHIFT_CLAIMS", "UPSHIFT_DEVICES_HELD", "UPSHIFT_SCRATCH", "UPSHIFT_SUPERVISOR"}
-"""Variables by which processes of Upshift tell each other something; not for users."""
+INTERNAL = {
+    "UPSHIFT_CLAIMS",
+    "UPSHIFT_DEVICES_HELD",
+    "UPSHIFT_DEVICES_TAKER",
+    "UPSHIFT_ENVIRONMENT",
+    "UPSHIFT_MAIN_NODE",
+    "UPSHIFT_NODE",
+    "UPSHIFT_NODES",
+    "UPSHIFT_NODES_TOKEN",
+    "UPSHIFT_NODES_WAIT",
+    "UPSHIFT_NODE_ADDRESS",
+    "UPSHIFT_NODE_NAME",
+    "UPSHIFT_PARENT",
+    "UPSHIFT_SCRATCH",
+    "UPSHIFT_SUPERVISOR",
+    *seats.VARIABLES,
+}
+"""Variables by which processes of Upshift, and backends, tell each other something, or a build its steps; not
+for users."""
 
 
 def page(name: str) -> str:
@@ -53,6 +73,10 @@ def test_every_key_of_the_configuration_is_there() -> None:
 
 def test_every_option_of_the_local_backend_is_there() -> None:
     assert set(OPTIONS) == named("option")
+
+
+def test_every_option_of_containers_is_there() -> None:
+    assert set(containers.OPTIONS) - set(MANNERS) == named("option of containers")
 
 
 def test_every_variable_is_there() -> None:

@@ -163,11 +163,11 @@ class Agent:
 
     def close(self) -> None:
         """Kill it. It may be stuck in the driver, and ends when that lets it: :meth:`reap` it then."""
-        os.close(self.descriptor)
-        os.close(self._asking)
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+        os.close(self.descriptor)
+        os.close(self._asking)
 
     def reap(self, seconds: float = 0) -> int | None:
         """Its wait status; None: it has not ended within this time."""

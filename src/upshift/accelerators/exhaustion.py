@@ -35,6 +35,8 @@ _OF_DEVICE = re.compile(
     r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDNN_STATUS_ALLOC_FAILED"
 )
+_EVEN_OF_ONE = "No executable batch size found, reached zero."
+"""``find_executable_batch_size`` of Accelerate 0.34 to 1.15, which drops the errors of single tries."""
 _OF_HOST = re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory")
 _TYPE_BYTES = {
     "half": 2,
@@ -72,6 +74,8 @@ class Exhaustion:
         What the framework had of it and did not use.
     setting
         What PyTorch advises against fragments.
+    even_of_one
+        Whether smaller and smaller batches were tried, down to one of a single item.
     """
 
     host: bool = False
@@ -83,6 +87,7 @@ class Exhaustion:
     others: int = 0
     idle: int = 0
     setting: str | None = None
+    even_of_one: bool = False
 
     @property
     def sentence(self) -> str:
@@ -92,6 +97,8 @@ class Exhaustion:
         if self.model and not self.host:
             what += f" ({self.model})"
         facts = []
+        if self.even_of_one:
+            facts.append("find_executable_batch_size found no batch that is small enough")
         if self.asked is not None:
             facts.append(f"{format_size(self.asked)} could not be allocated")
         if self.size is not None and self.used is not None:
@@ -105,6 +112,9 @@ class Exhaustion:
     @property
     def remedy(self) -> str:
         """What to do."""
+        if self.even_of_one:
+            larger = "memory" if self.host else "a GPU with more memory (gpu_memory=…)"
+            return f"Ask for {larger}, or let the model need less."
         if self.host:
             return "Let the step need less at once, or ask for more (memory=…)."
         needed = (self.used or self.size or 0) - self.others + (self.asked or 0)
@@ -160,6 +170,8 @@ def _where(error: BaseException, text: str, devices: bool) -> str | None:
         return "device"
     if _OF_HOST.search(text):
         return "host"
+    if text == _EVEN_OF_ONE:
+        return "device" if devices else "host"
     if "tensorflow.ResourceExhaustedError" in names:
         return "device" if re.search(r"device:GPU:|GPU_\d+_bfc", text) else "host"
     if "RESOURCE_EXHAUSTED" in text and {n.partition(".")[2] for n in names} & {
@@ -173,7 +185,7 @@ def _where(error: BaseException, text: str, devices: bool) -> str | None:
 def _parsed(text: str, granted: Sequence[Device], *, host: bool) -> Exhaustion:
     asked = _size(_ALLOCATION, text) or _tensor(text)
     if host:
-        return Exhaustion(host=True, asked=asked)
+        return Exhaustion(host=True, asked=asked, even_of_one=text == _EVEN_OF_ONE)
     named = _DEVICE.search(text)
     device = int(named[1]) if named else 0 if len(granted) == 1 else None
     known = granted[device] if device is not None and device < len(granted) else None
@@ -191,6 +203,7 @@ def _parsed(text: str, granted: Sequence[Device], *, host: bool) -> Exhaustion:
         others=others,
         idle=_size(_IDLE, text) or 0,
         setting=found[0] if (found := _SETTING.search(text)) else None,
+        even_of_one=text == _EVEN_OF_ONE,
     )
 
 

@@ -44,20 +44,63 @@ def orphans(device: Device) -> list[int]:
 
 
 def left_behind(devices: Iterable[Device]) -> list[int]:
-    """Processes that a step has started which had one of these devices.
+    """Processes that a step has started which had one of these devices, and whose taker has died.
 
-    Nobody else has them now: whoever asks holds them. A child that was started with exec has no
-    descriptor of its step's, but its environment.
+    Whoever asks holds the devices now. A child that was started with exec has no descriptor of its
+    step's, but its environment. Where the taker lives, somebody has removed a lock that is in use: the
+    step is left alone.
     """
-    names = {locks.name_of(device).encode() for device in devices}
-    mark = f"{locks.HELD}=".encode()
+    names = {locks.name_of(device) for device in devices}
     found = []
     for pid in _processes():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            for variable in file.read().split(b"\0"):
-                if variable.startswith(mark) and names & set(variable[len(mark) :].split(b",")):
-                    found.append(pid)
+        with contextlib.suppress(OSError):
+            marks = _marks(pid)
+            if names & set(marks.get(locks.HELD, "").split(",")) and not _lives(marks.get(locks.TAKER)):
+                found.append(pid)
     return found
+
+
+def self_as_taker() -> str:
+    """What :data:`~upshift.accelerators.locks.TAKER` says of locks that this process has taken.
+
+    The namespace, pid and start time of the process: a number by itself is given to another one later, and
+    means another one in a container.
+    """
+    return _name(os.getpid())
+
+
+def _marks(pid: int) -> dict[str, str]:
+    environment = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+    return {
+        name: value
+        for name, _, value in (variable.partition("=") for variable in environment.split("\0"))
+        if name in (locks.HELD, locks.TAKER)
+    }
+
+
+def _lives(taker: str | None) -> bool:
+    """Whether a process that is not this one is that taker, or may be: those of containers cannot be told."""
+    if taker is None or taker == self_as_taker():
+        return False
+    space, _, rest = taker.partition("/")
+    if space != _space():
+        return True
+    try:
+        return taker == _name(int(rest.partition("/")[0]))
+    except (OSError, ValueError):
+        return False
+
+
+def _name(pid: int) -> str:
+    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    started = stat.rpartition(")")[2].split()[
+        19
+    ]  # field 22 of proc(5): after the name, which may hold anything
+    return f"{_space()}/{pid}/{started}"
+
+
+def _space() -> str:
+    return os.readlink("/proc/self/ns/pid")
 
 
 def _processes() -> Iterator[int]:

@@ -36,6 +36,9 @@ from upshift.spec.hardware import Device
 HELD = "UPSHIFT_DEVICES_HELD"
 """Environment variable of what a step starts: the names of the locks that it holds. What a run that is
 started there hands out of these devices has locks of its own, below them."""
+TAKER = "UPSHIFT_DEVICES_TAKER"
+"""Environment variable beside it: who took the locks, from
+:func:`upshift.accelerators.holders.self_as_taker`."""
 _BELOW = ".1"
 _SLICE = "+"
 """Between the names of a device and of its slice; in no name of either."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from upshift.accelerators import compatibility, words
 from upshift.accelerators.evidence import DeviceFile, Evidence
+
+MAY_MISS = "UPSHIFT_MAY_MISS"
+"""Environment variable: frameworks, with commas between, that may see fewer devices than were granted."""
 
 # By container and vendor. Sources: NVIDIA Container Toolkit, 'Running a Sample Workload' and 'Support for
 # Container Device Interface'; ROCm, 'Running ROCm Docker containers'; Apptainer, 'GPU Support'; Kubernetes,
@@ -97,15 +102,20 @@ def let_compute(evidence: Evidence, variable: str) -> str:
     return (
         f"Leave {variable} alone in the step, in what it imports and in the shell; "
         f"where {words.FRAMEWORKS.get(name, name)} is to leave the devices to another framework, "
-        f"set UPSHIFT_MAY_MISS={name}."
+        f"set {MAY_MISS}={name}."
     )
+
+
+def may_miss(environment: Mapping[str, str]) -> set[str]:
+    """The frameworks that may see fewer devices, by the variables of an environment."""
+    return {part.strip() for part in environment.get(MAY_MISS, "").split(",")} - {""}
 
 
 def or_without(framework: str, remedy: str) -> str:
     """A remedy, and what to do where the step does not need its devices for this framework."""
-    if "UPSHIFT_MAY_MISS" in remedy:
+    if MAY_MISS in remedy:
         return remedy
-    return f"{remedy}\nOr, if this step needs no GPU for it: gpu_count=0, or UPSHIFT_MAY_MISS={framework}."
+    return f"{remedy}\nOr, if this step needs no GPU for it: gpu_count=0, or {MAY_MISS}={framework}."
 
 
 def pass_devices(evidence: Evidence) -> str:

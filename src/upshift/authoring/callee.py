@@ -11,9 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import GraphError, location, user_location
+from upshift.worker.inside.context import current
+from upshift.worker.output.streams import tell
 
 if TYPE_CHECKING:
     from upshift.authoring.signatures import CallSignature
+    from upshift.launch.merging import LaunchRequest
 
 _KINDS = (
     (inspect.isasyncgenfunction, "an async generator", "Collect the items in a list and return it."),
@@ -21,6 +24,8 @@ _KINDS = (
     (inspect.isgeneratorfunction, "a generator", "Collect the items in a list and return it."),
     (inspect.isclass, "a class", "Write a function that makes one and returns it."),
 )
+
+_told: set[tuple[object, Callable[..., Any]]] = set()
 
 
 class Callee:
@@ -100,11 +105,25 @@ def checked_function(function: Any, kind: str, name: str | None) -> Callable[...
             f"{function!r} is no plain function, and cannot be a {kind}",
             f"Write a function that calls it: def …, with @{kind} above.",
         )
+    if kind == "pipeline" and hasattr(function, "__upshift_options__"):
+        raise _refused(
+            f"{function.__name__!r} has decorators of a step, and cannot be a pipeline",
+            "Put them above the steps that it calls; @pipeline(…) has options for all of them.",
+        )
     if function.__name__ == "<lambda>" and name is None:
         raise _refused(
             f"a lambda has no name, and a {kind} needs one", f'Give it one: {kind}(name="…")(lambda …).'
         )
     return function
+
+
+def tell_of_one_process(function: Callable[..., Any], launch: LaunchRequest | None) -> None:
+    """Write into the log, once, that a step with a launcher that a running step calls is one process."""
+    if launch is None or not current or (current.step, function) in _told:
+        return
+    _told.add((current.step, function))
+    decorator = launch.meant.decorator
+    tell([f"{function.__name__} is called in a step, and runs in its process: {decorator} starts none there"])
 
 
 def look_like(wrapper: Any, function: Callable[..., Any]) -> None:

@@ -10,7 +10,7 @@ import attrs
 from upshift.authoring.composition import RETURNED, Composition
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.placeholders import Placeholder
-from upshift.authoring.project import project_of
+from upshift.authoring.project import begun_with, project_of
 from upshift.authoring.scope import Scope
 from upshift.authoring.words import in_words
 from upshift.config.sizes import format_size
@@ -29,7 +29,7 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
     """The graph of a pipeline for these arguments; see :meth:`Pipeline.build`."""
     callee = pipeline.callee
     callee.signature.check(arguments)
-    composition = Composition(store, project_of(callee.function))
+    composition = Composition(store, project_of(callee.function), begun_with(callee.function))
     # The outermost pipeline's place to run is the run's own, not that of each of its steps.
     options = attrs.evolve(pipeline.options, on=None)
     try:

@@ -45,13 +45,14 @@ class Composition:
     ----------
     store
         Where plain values go.
-    project
-        The project that the pipeline belongs to.
+    project, begun
+        The project that the pipeline belongs to, and the modules that this process began with, as for
+        :class:`~upshift.authoring.fingerprint.Analysis`.
     """
 
-    def __init__(self, store: Store, project: Path) -> None:
+    def __init__(self, store: Store, project: Path, begun: Iterable[dict[str, Any]]) -> None:
         self._store = store
-        self._definitions = Definitions(store, project)
+        self._definitions = Definitions(store, project, begun)
         self._nodes: list[Node] = []
         self._uses: dict[str, int] = {}
         self._taken: set[str] = set()
@@ -263,7 +264,7 @@ class Composition:
         key = (id(callee), name)
         known = self._defaults.get(key)
         if known is None:
-            known = self._defaults[key] = self.source(value, name, where)
+            known = self._defaults[key] = self.source(value, f"{name}, by default", where)
         return known
 
     def _refuse_uncalled(self, value: Any, name: str, where: str | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,9 +13,10 @@ from upshift.authoring.fingerprint import Analysis
 from upshift.config.retry import Retry
 from upshift.graph.model import StepDefinition
 from upshift.spec.codec import to_json
+from upshift.spec.task import GRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from upshift.authoring.callee import Callee
@@ -30,13 +33,14 @@ class Definitions:
     ----------
     store
         Where functions go that travel by value.
-    project
-        The project, for the fingerprint of the code.
+    project, begun
+        As for :class:`~upshift.authoring.fingerprint.Analysis`.
     """
 
-    def __init__(self, store: Store, project: Path) -> None:
+    def __init__(self, store: Store, project: Path, begun: Iterable[dict[str, Any]]) -> None:
         self._store = store
-        self._analysis = Analysis(project)
+        self._project = project
+        self._analysis = Analysis(project, begun)
         self._names: dict[tuple[Callee, StepOptions, PipelineOptions], str] = {}
         self._equal: dict[tuple[str, bytes], str] = {}
         self._code: dict[Callable[..., Any], tuple[EntryPoint, Mapping[str, str]]] = {}
@@ -70,23 +74,28 @@ class Definitions:
 
     def _define(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> StepDefinition:
         merged = options.over(outer)
+        request, origins, launch = merged.resources, merged.origins, None
+        if options.launch is not None:
+            launch, request, origins = options.launch.beside(request, origins)
         entry, code = self._code_of(callee.function)
         variables = (merged.docker.runtime_environment if merged.docker else None) or {}
         return StepDefinition(
             entry=entry,
             outputs=callee.outputs,
-            request=merged.resources,
-            origins=merged.origins,
+            request=request,
+            origins=origins,
             docker=merged.docker,
             retry=merged.retry or Retry(),
             secrets=merged.secrets or {},
             timeout=merged.timeout,
+            grace=GRACE if merged.grace is None else merged.grace,
             cache=merged.cache is not False,
             cache_expires=merged.cache_expires,
             on=merged.on,
             clear_cache=bool(merged.clear_cache),
             profile=merged.profile,
             gpu_idle_timeout=merged.gpu_idle_timeout,
+            launch=launch,
             environment={name: value for name, value in variables.items() if value is not None},
             code=code,
             location=callee.location,
@@ -95,6 +104,14 @@ class Definitions:
     def _code_of(self, function: Callable[..., Any]) -> tuple[EntryPoint, Mapping[str, str]]:
         known = self._code.get(function)
         if known is None:
-            known = (entry_point(function, self._store), self._analysis.function(function))
-            self._code[function] = known
+            code = self._analysis.function(function)
+            entry = attrs.evolve(entry_point(function, self._store), after=self._after)
+            known = self._code[function] = (entry, code)
         return known
+
+    @functools.cached_property
+    def _after(self) -> dict[str, str]:
+        """What is imported before a step's module, with files relative to the project."""
+        root = os.path.join(self._project, "")
+        needed = self._analysis.needed()
+        return {name: file[len(root) :] for name, file in needed.items() if file.startswith(root)}

@@ -12,7 +12,8 @@ from typing import Any
 from upshift.spec.task import EntryPoint
 from upshift.store import artifacts
 from upshift.store.store import Store
-from upshift.worker import cells, usercode
+from upshift.worker.usercode import cells
+from upshift.worker.usercode import modules as usercode
 
 _NOTEBOOK = "notebook"
 """What ``__main__`` counts as where it has no file."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +12,7 @@ from upshift.authoring.pipelines import Pipeline
 from upshift.config.home import project_root
 from upshift.config.later import NOT_YET, module_of_another_tool
 from upshift.errors import LoadError, NotFound, UpshiftError, location, suggestion
-from upshift.worker.tracebacks import user_line, user_text
+from upshift.worker.usercode.tracebacks import user_line, user_text
 
 
 def load_pipeline(text: str) -> Pipeline[Any, Any]:
@@ -40,8 +42,9 @@ def load_module(path: Path) -> ModuleType:
     LoadError
         There is no such file, or its code fails; then the user's own traceback is shown.
     """
-    from upshift.worker import usercode
-    from upshift.worker.shadowing import advice
+    from upshift.worker.usercode import modules as usercode
+    from upshift.worker.usercode import unimported
+    from upshift.worker.usercode.shadowing import advice
 
     _check_file(path)
     try:
@@ -69,7 +72,7 @@ def load_module(path: Path) -> ModuleType:
             f"{path} cannot be imported: {type(error).__name__}{': ' if said else ''}{said}",
             where=user_line(error, project) or str(path),
             why=user_text(error, project),
-            fix=advice(error, project) or _fix(error),
+            fix=advice(error, project) or unimported.advice(error) or _fix(error, path, project),
         ) from None
 
 
@@ -146,9 +149,16 @@ def _shown_syntax(error: SyntaxError) -> str | None:
     return f"{line.strip()}\n{caret}"
 
 
-def _fix(error: BaseException) -> str | None:
+def _fix(error: BaseException, path: Path, project: str) -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name:
         name = error.name.partition(".")[0]
+        if name == error.name and any(
+            os.path.exists(os.path.join(project, found)) for found in (name, f"{name}.py")
+        ):
+            return (
+                f"{name!r} is in {project}, and modules are looked for beside the file: "
+                f"PYTHONPATH={shlex.quote(project)} upshift run {shlex.quote(str(path))}"
+            )
         return (
             module_of_another_tool(name)
             or f"Install {name!r} in this environment, or put the module beside the file."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import attrs
 
@@ -20,6 +20,9 @@ from upshift.config.retry import Retry
 from upshift.config.secrets import checked_secrets
 from upshift.config.settings import bad_value
 from upshift.errors import SettingsError, suggestion, user_location
+
+if TYPE_CHECKING:
+    from upshift.launch.merging import LaunchRequest
 
 Settings = Mapping[str, Union[ResourceSettings, DockerSettings, Mapping[str, Any]]]
 """What ``settings=`` takes: ``"resources"`` and ``"docker"``."""
@@ -39,8 +42,8 @@ class Options:
     resources, docker, retry
         The settings.
     origins
-        Where each value of ``resources`` comes from: field to ``file:line (@decorator)``; and each
-        secret, as ``secrets.NAME``.
+        Where each value of ``resources`` comes from: field to ``file:line (@decorator)``; each of
+        ``docker``, as ``docker.FIELD``; each secret, as ``secrets.NAME``; and ``on``.
     secrets
         Sources of environment variables, by variable.
     cache
@@ -85,7 +88,7 @@ class StepOptions(Options):
     ----------
     name
         Its name; None: the function's.
-    timeout
+    timeout, grace
         Seconds.
     cache_expires
         Seconds after which a result is not reused any more.
@@ -95,14 +98,18 @@ class StepOptions(Options):
         Seconds between two samples of its GPU card.
     gpu_idle_timeout
         Seconds after which it is stopped if its GPUs have been idle so long.
+    launch
+        How many processes it has, and how they are started.
     """
 
     name: str | None = None
     timeout: float | None = None
+    grace: float | None = None
     cache_expires: float | None = None
     clear_cache: bool | None = None
     profile: float | None = None
     gpu_idle_timeout: float | None = None
+    launch: LaunchRequest | None = None
 
     def beside(self, other: StepOptions) -> StepOptions:
         """These options and those of another decorator on the same step.
@@ -118,6 +125,10 @@ class StepOptions(Options):
                 continue
             own, others = getattr(self, name), getattr(other, name)
             if own is not None and others is not None and own != others:
+                if name == "launch":
+                    from upshift.launch.merging import wrapped_twice
+
+                    raise wrapped_twice(others, own.launcher, own.said)
                 raise SettingsError(
                     f"{name} is set twice on one step: {own!r} and {others!r}",
                     where=user_location(),
@@ -127,6 +138,8 @@ class StepOptions(Options):
         resources, origins = _larger(self, other)
         said = {**other.origins, **self.origins}
         origins |= {key: said[key] for key in _secret_keys(changes["secrets"])}
+        origins |= {key: said[key] for key in _docker_keys(changes["docker"])}
+        origins |= {"on": said["on"]} if "on" in said else {}
         return attrs.evolve(self, resources=resources, origins=origins, **changes)
 
 
@@ -187,12 +200,15 @@ def common(
                 fix=suggestion(str(key), ("resources", "docker")),
             )
     resources = _settings(owner, settings, "resources", ResourceSettings) or ResourceSettings()
+    docker = _settings(owner, settings, "docker", DockerSettings)
     sources = checked_secrets(owner, secrets)
     where = f"{user_location()} ({owner})"
+    said = [*resources.explicit(), *_docker_keys(docker), *_secret_keys(sources)]
+    said += [] if on is None else ["on"]
     return {
         "resources": resources,
-        "origins": dict.fromkeys((*resources.explicit(), *_secret_keys(sources)), where),
-        "docker": _settings(owner, settings, "docker", DockerSettings),
+        "origins": dict.fromkeys(said, where) | _docker_origins(docker, owner),
+        "docker": docker,
         "retry": None if retries is None else _retry(owner, retries),
         "secrets": sources,
         "cache": flag(owner, "cache", cache),
@@ -253,6 +269,18 @@ def _secret_keys(secrets: Mapping[str, str] | None) -> list[str]:
     return [f"secrets.{name}" for name in secrets or ()]
 
 
+def _docker_keys(docker: DockerSettings | None) -> list[str]:
+    """What the origins of the fields of an image's settings are found under."""
+    return [f"docker.{name}" for name in docker.explicit()] if docker else []
+
+
+def _docker_origins(docker: DockerSettings | None, owner: str) -> dict[str, str]:
+    """Where the fields of an image's settings come from: the line of the settings, not of their decorator."""
+    if docker is None or docker.written is None:
+        return {}
+    return dict.fromkeys(_docker_keys(docker), f"{docker.written} ({owner})")
+
+
 def _merged(inner: Options, outer: Options, secrets: Mapping[str, str] | None) -> dict[str, Any]:
     """What merges field by field, and where it all comes from, with these secrets."""
     try:
@@ -261,12 +289,19 @@ def _merged(inner: Options, outer: Options, secrets: Mapping[str, str] | None) -
         raise _of_both(error, inner, outer) from None
     said = {**outer.origins, **inner.origins}
     docker = inner.docker or outer.docker
+    joined: dict[str, str] = {}
     if inner.docker and outer.docker:
         docker = inner.docker.over(outer.docker)
+        both = inner.docker.explicit().keys() & inner.docker.left_of(outer.docker).keys()
+        places = {
+            key: (inner.origins.get(key), outer.origins.get(key)) for key in map("docker.{}".format, both)
+        }
+        joined = {key: " and ".join(dict.fromkeys(filter(None, found))) for key, found in places.items()}
     return {
         "resources": resources,
         "origins": _origins(resources, inner, outer)
-        | {key: said[key] for key in _secret_keys(secrets) if key in said},
+        | {key: said[key] for key in (*_secret_keys(secrets), *_docker_keys(docker), "on") if key in said}
+        | joined,
         "docker": docker,
     }
 

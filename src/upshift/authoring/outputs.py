@@ -8,7 +8,9 @@ output.
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
+import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +20,7 @@ from upshift.spec.annotations import Unresolved, annotation_of
 
 _NAME = re.compile(r"\w[\w.-]*")
 _NO_LISTS = (dict, str, bytes, bool, int, float, complex, type(None))
+_ANYTHING = (Any, types.UnionType)
 
 
 def output_names(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -58,7 +61,11 @@ def plainly_no_list(function: Callable[..., Any], number: int) -> type | None:
     kind = type(None) if part is None else typing.get_origin(part) or part
     if typing.is_typeddict(kind):
         kind = dict
-    return next((known for known in _NO_LISTS if kind is known), None)
+    if not isinstance(kind, type) or kind in _ANYTHING:
+        return None
+    with contextlib.suppress(TypeError):  # of a protocol
+        return kind if kind in _NO_LISTS or not (hasattr(kind, "__len__") or issubclass(list, kind)) else None
+    return None
 
 
 def _from_type(hint: Any) -> Sequence[str | None]:

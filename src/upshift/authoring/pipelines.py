@@ -65,7 +65,7 @@ class Pipeline(Generic[P, R]):
             from upshift.authoring.composing import inline
 
             return cast("Run[R]", inline(self, scope, args, kwargs))
-        from upshift.worker import usercode
+        from upshift.worker.usercode import modules as usercode
 
         if usercode.loading():
             usercode.ignore_call()
@@ -89,7 +89,7 @@ class Pipeline(Generic[P, R]):
             return start(self, self.callee.signature.bind(args, kwargs))
         except (ImportError, AttributeError) as error:
             from upshift.authoring.tracebacks import raised_by
-            from upshift.worker.shadowing import load_error
+            from upshift.worker.usercode.shadowing import load_error
 
             known = None if raised_by(error, self.callee.function.__code__) else load_error(error)
             if known is None:

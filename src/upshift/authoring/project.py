@@ -7,6 +7,7 @@ import site
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from upshift.config.home import project_root
@@ -28,7 +29,7 @@ def project_of(function: Callable[..., Any]) -> Path:
 
 def code_of(function: Callable[..., Any]) -> Code:
     """The code that a pipeline's function belongs to."""
-    from upshift.worker.usercode import module_name
+    from upshift.worker.usercode.modules import module_name
 
     file = file_of(function)
     project = project_of(function)
@@ -39,6 +40,39 @@ def code_of(function: Callable[..., Any]) -> Code:
         paths=tuple(dict.fromkeys(os.path.relpath(entry, project) for entry in entries)),
         file=None if file is None else os.path.relpath(file, project),
     )
+
+
+def begun_with(function: Callable[..., Any]) -> list[dict[str, Any]]:
+    """Globals of the modules that this process began with, as far as a pipeline's steps are concerned.
+
+    They are the script or the file that was run, the pipeline's own, and those whose functions are on the
+    way to its call, as in a test. At a prompt, in a notebook, and for an installed command, they are those
+    that it has imported. Some of them may be Python's, or a package's.
+    """
+    from upshift.worker.usercode.modules import begun
+
+    main = vars(sys.modules["__main__"])
+    modules = [begun(), sys.modules.get(function.__module__)]
+    if not _is_source(main):
+        modules[:0] = [_module_of(main[name]) for name in list(main)]
+    found = [main, *(vars(module) for module in modules if module is not None)]
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        found.append(frame.f_globals)
+        frame = frame.f_back
+    return list({id(namespace): namespace for namespace in found if _is_source(namespace)}.values())
+
+
+def _is_source(namespace: dict[str, Any]) -> bool:
+    """Whether these are the globals of a module that has a source file; the script of a command is none."""
+    return str(namespace.get("__file__")).endswith(".py")
+
+
+def _module_of(value: Any) -> ModuleType | None:
+    """A module, or the one of a function or class."""
+    if isinstance(value, ModuleType):
+        return value
+    return sys.modules.get(value.__module__) if isinstance(value, (FunctionType, type)) else None
 
 
 def _own_entries(project: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,17 @@ from upshift.errors import GraphError, UpshiftError
 from upshift.report.terminal import make_progress
 from upshift.spec.codec import encode
 from upshift.store.store import open_store
-from upshift.worker import usercode
-from upshift.worker.shadowing import advice
-from upshift.worker.tracebacks import user_line, user_text
+from upshift.worker.usercode import modules as usercode
+from upshift.worker.usercode import unimported
+from upshift.worker.usercode.shadowing import advice
+from upshift.worker.usercode.tracebacks import user_line, user_text
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
     from upshift.config.configuration import Configuration
+    from upshift.engine.named_images import NamedImage
     from upshift.engine.plan import Plan
+    from upshift.images.base import Announce, Destination
     from upshift.report.progress import Progress
     from upshift.store.history import Run
     from upshift.store.store import Store
@@ -62,7 +65,13 @@ def start(
             )
 
 
-def plan(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], *, options: RunOptions) -> Plan:
+def plan(
+    pipeline: Pipeline[Any, Any],
+    arguments: Mapping[str, object],
+    *,
+    options: RunOptions,
+    announce: Announce | None = None,
+) -> Plan:
     """What :func:`start` would do with the same arguments; nothing runs, and no run is recorded.
 
     Composing saves plain values that are too large to travel in a record, as it does for a run. They
@@ -85,14 +94,54 @@ def plan(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], *, optio
             code=code_of(pipeline.callee.function),
             configuration=configuration,
             options=options,
+            announce=announce,
             code_named=look_up(project_of(pipeline.callee.function)),
         )
 
 
+@contextmanager
+def images_of(
+    pipeline: Pipeline[Any, Any],
+    arguments: Mapping[str, object],
+    *,
+    options: RunOptions,
+    steps: Sequence[str] = (),
+    destination: Destination | None = None,
+    announce: Announce | None = None,
+) -> Iterator[tuple[NamedImage, ...]]:
+    """The images that the steps of a pipeline would run in, as long as this is open.
+
+    Parameters
+    ----------
+    steps, destination
+        As for :func:`upshift.engine.named_images.named_images`.
+
+    Raises
+    ------
+    UpshiftError
+        As for :func:`plan`, and what is wrong with the settings of a step.
+    """
+    from upshift.engine.named_images import named_images
+
+    options, configuration, store = prepared(pipeline, options)
+    with store.claims.held():
+        with as_graph_errors(pipeline):
+            graph = pipeline.build(arguments, store)
+        with named_images(
+            graph,
+            project=code_of(pipeline.callee.function).project,
+            configuration=configuration,
+            options=options,
+            steps=steps,
+            destination=destination,
+            announce=announce,
+        ) as images:
+            yield images
+
+
 def prepared(pipeline: Pipeline[Any, Any], options: RunOptions) -> tuple[RunOptions, Configuration, Store]:
     """How and where a pipeline is to be run, before its graph is built."""
-    if pipeline.callee.function.__module__ == "__main__":
-        usercode.adopt_main()  # before values are saved: their classes must be those that a worker knows
+    usercode.adopt_main()  # before values are saved: their classes must be those that a worker knows
     options = merged(pipeline, options)
     configuration = load_configuration()
     address = configuration.store_address(configuration.target(options.target))
@@ -129,7 +178,7 @@ def as_graph_errors(pipeline: Pipeline[Any, Any]) -> Iterator[None]:
             f"pipeline {pipeline.name!r} raised {type(error).__name__}{': ' if said else ''}{said}",
             where=user_line(error) or pipeline.callee.location,
             why=user_text(error),
-            fix=advice(error),
+            fix=advice(error) or unimported.advice(error),
         ) from None
 
 

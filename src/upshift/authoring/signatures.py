@@ -6,7 +6,9 @@ errors name neither the nearest parameter nor the user's line.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from upshift.errors import GraphError, location, nearest, user_location
@@ -32,9 +34,9 @@ class CallSignature:
     required
         Those of them without a default.
     recorded
-        Defaults that are plain data, by parameter. Only these are inputs of a call that does not
-        pass them: any other default (a sentinel object, say) means something by being that very
-        object, and is left to the function itself.
+        Defaults that are plain data, or name data (``Path``, ``External``), by parameter. Only these are
+        inputs of a call that does not pass them: any other default (a sentinel object, say) means
+        something by being that very object, and is left to the function itself.
     """
 
     def __init__(self, function: Callable[..., Any], kind: str) -> None:
@@ -46,7 +48,7 @@ class CallSignature:
         self.names = tuple(p.name for p in single)
         self.required = tuple(p.name for p in single if p.default is p.empty)
         self.defaults = {p.name: p.default for p in single if p.default is not p.empty}
-        self.recorded = {name: value for name, value in self.defaults.items() if is_plain(value)}
+        self.recorded = {name: value for name, value in self.defaults.items() if _is_data(value)}
         self.takes_extra_keywords = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._positional = tuple(p.name for p in single if p.kind is not p.KEYWORD_ONLY)
         self._takes_extra = any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -157,13 +159,14 @@ class CallSignature:
         )
 
 
-def is_plain(value: object) -> bool:
-    """Whether a value is data all through: numbers, text, and lists, tuples and dictionaries of them."""
+def _is_data(value: object) -> bool:
+    """Whether a value is data all through: numbers, text, what names data, and containers of them."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _PLAIN or kind is type(Path()):
         return True
     if isinstance(value, (list, tuple)) and kind in (list, tuple):
-        return all(is_plain(item) for item in value)
+        return all(_is_data(item) for item in value)
     if isinstance(value, dict) and kind is dict:
-        return all(is_plain(key) and is_plain(item) for key, item in value.items())
-    return False
+        return all(_is_data(key) and _is_data(item) for key, item in value.items())
+    external = sys.modules.get("upshift.store.external")  # who has an object of it has imported it
+    return external is not None and kind is external.External

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from upshift.authoring.callee import Callee, checked_function, look_like, reduced
+from upshift.authoring.callee import Callee, checked_function, look_like, reduced, tell_of_one_process
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.mapping import call_each, split
 from upshift.authoring.options import Seconds, Settings, StepOptions, common, flag, identifier, seconds
+from upshift.authoring.pending import options_to_come, with_options_to_come, without_guard
 from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.scope import current_scope
 from upshift.config.retry import Retry
 from upshift.errors import GraphError, user_location
+from upshift.worker.inside.context import plain_calls
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,9 +28,6 @@ B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
 F = TypeVar("F", bound=Callable[..., Any])
-
-_PENDING = "__upshift_options__"
-"""Where a decorator below ``@step`` leaves its options, on the plain function."""
 
 
 class Step(Generic[P, R]):
@@ -67,7 +66,9 @@ class Step(Generic[P, R]):
         scope = current_scope()
         if scope is None:
             self._refuse_placeholders(args, kwargs)
-            return self.callee.function(*args, **kwargs)  # type: ignore[no-any-return]
+            tell_of_one_process(self.callee.function, self.options.launch)
+            with plain_calls:
+                return self.callee.function(*args, **kwargs)  # type: ignore[no-any-return]
         bound = self.callee.signature.bind(args, kwargs)
         return scope.composition.add(self, bound, scope)  # type: ignore[no-any-return]
 
@@ -96,6 +97,7 @@ class Step(Generic[P, R]):
         scope = current_scope()
         if scope is None:
             self._refuse_placeholders(args, kwargs)
+            tell_of_one_process(self.callee.function, self.options.launch)
             return call_each(self.callee.function, len(self.callee.outputs), mapped, whole)
         return scope.composition.add_mapped(self, mapped, whole, scope)
 
@@ -152,6 +154,7 @@ class Step(Generic[P, R]):
         settings: Settings | None = None,
         retries: int | Retry | None = None,
         timeout: Seconds | None = None,
+        grace: Seconds | None = None,
         cache: bool | None = None,
         cache_expires: Seconds | None = None,
         secrets: Mapping[str, str] | None = None,
@@ -172,6 +175,7 @@ class Step(Generic[P, R]):
             settings=settings,
             retries=retries,
             timeout=timeout,
+            grace=grace,
             cache=cache,
             cache_expires=cache_expires,
             secrets=secrets,
@@ -227,6 +231,7 @@ def step(
     settings: Settings | None = None,
     retries: int | Retry | None = None,
     timeout: Seconds | None = None,
+    grace: Seconds | None = None,
     cache: bool | None = None,
     cache_expires: Seconds | None = None,
     secrets: Mapping[str, str] | None = None,
@@ -243,6 +248,7 @@ def step(
     settings: Settings | None = None,
     retries: int | Retry | None = None,
     timeout: Seconds | None = None,
+    grace: Seconds | None = None,
     cache: bool | None = None,
     cache_expires: Seconds | None = None,
     secrets: Mapping[str, str] | None = None,
@@ -263,6 +269,8 @@ def step(
         How often it is tried again, or a :class:`~upshift.config.Retry`.
     timeout
         Seconds, or a ``datetime.timedelta``, after which it is stopped.
+    grace
+        Seconds, or a ``datetime.timedelta``, between SIGTERM and SIGKILL when it is stopped; default: 10.
     cache
         Whether a result may be reused; default: yes.
     cache_expires
@@ -292,6 +300,7 @@ def step(
         settings=settings,
         retries=retries,
         timeout=timeout,
+        grace=grace,
         cache=cache,
         cache_expires=cache_expires,
         secrets=secrets,
@@ -301,9 +310,9 @@ def step(
     )
 
     def decorate(function: Callable[..., Any]) -> Step[Any, Any]:
-        plain = checked_function(function, "step", options.name)
+        plain = checked_function(without_guard(function), "step", options.name)
         merged = options
-        for other in getattr(plain, _PENDING, ()):
+        for other in options_to_come(function):
             merged = merged.beside(other)
         return Step(Callee(plain, "step"), merged)
 
@@ -311,7 +320,7 @@ def step(
 
 
 def add_options(target: F, options: StepOptions) -> F:
-    """Leave options on a plain function, for the ``@step`` above; or give a step that has them.
+    """A step that has these options too; of a plain function, one that has them for the ``@step`` above.
 
     Raises
     ------
@@ -320,9 +329,7 @@ def add_options(target: F, options: StepOptions) -> F:
     """
     if isinstance(target, Step):
         return target._replace(options=target.options.beside(options))  # type: ignore[return-value]
-    plain = checked_function(target, "step", "any")
-    setattr(plain, _PENDING, (*getattr(plain, _PENDING, ()), options))
-    return target
+    return with_options_to_come(target, options)  # type: ignore[return-value]
 
 
 def _options(
@@ -330,6 +337,7 @@ def _options(
     *,
     name: str | None,
     timeout: Seconds | None,
+    grace: Seconds | None,
     cache_expires: Seconds | None,
     clear_cache: bool | None,
     gpu_idle_timeout: Seconds | None,
@@ -338,6 +346,7 @@ def _options(
     return StepOptions(
         name=identifier(owner, name),
         timeout=seconds(owner, "timeout", timeout),
+        grace=seconds(owner, "grace", grace),
         cache_expires=seconds(owner, "cache_expires", cache_expires),
         clear_cache=flag(owner, "clear_cache", clear_cache),
         gpu_idle_timeout=seconds(owner, "gpu_idle_timeout", gpu_idle_timeout),

@@ -11,7 +11,7 @@ A backend passes ``tests/contract``; :mod:`upshift.backends.fake` is the smalles
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Protocol, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Union
 
 import attrs
 
@@ -20,6 +20,9 @@ from upshift.config.resources import ResourceSettings
 from upshift.spec.hardware import Device, Hardware
 from upshift.spec.task import TaskSpec
 from upshift.spec.telemetry import MetricValue
+
+if TYPE_CHECKING:
+    from upshift.images.base import Destination
 
 Handle = str
 """A backend's own name for a job. It is recorded, and given back to :meth:`Backend.attach`."""
@@ -137,11 +140,22 @@ class LogGrew:
 
 @attrs.frozen(kw_only=True)
 class Logged:
-    """Metrics of the attempt have these values now, at a step of its own count; told now and then."""
+    """Metrics of the attempt have these values now, at a step of its own count; told now and then.
+
+    A name says which of several processes has logged the value, where that is not rank 0: ``loss (rank 2)``.
+    """
 
     handle: Handle
     values: Mapping[str, MetricValue]
     step: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Noticed:
+    """A person should know this of the attempt now, and its log cannot say it: it cannot be written."""
+
+    handle: Handle
+    text: str
 
 
 @attrs.frozen(kw_only=True)
@@ -164,7 +178,7 @@ class Ended:
     message: str | None = None
 
 
-Event = Union[Waiting, Started, LogGrew, Logged, Ended]
+Event = Union[Waiting, Started, LogGrew, Logged, Noticed, Ended]
 Sink = Callable[[Event], None]
 """Takes an event from any thread, at once."""
 
@@ -183,6 +197,15 @@ class Backend(Protocol):
 
     def offer(self, request: ResourceSettings) -> Offer:
         """What this request gets here."""
+
+    def destination(self) -> Destination | None:
+        """Where it takes images from; None: it runs none.
+
+        Raises
+        ------
+        BackendError
+            The infrastructure cannot be reached.
+        """
 
     def submit(self, job: Job) -> Handle:
         """Start a job.

@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Union, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 
 import attrs
 
@@ -52,6 +52,9 @@ from upshift.spec.hardware import Device, Hardware
 from upshift.spec.task import Failure, TaskResult
 from upshift.store import artifacts
 from upshift.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from upshift.images.base import Destination
 
 
 @attrs.frozen
@@ -133,6 +136,8 @@ class FakeCluster:
         Whether a job ends before ``submit`` returns.
     capabilities
         What the backend says it can do.
+    destination
+        Where it takes images from; None: it runs none.
     """
 
     def __init__(
@@ -143,12 +148,14 @@ class FakeCluster:
         offer: Callable[[ResourceSettings], Offer] | None = None,
         instant: bool = True,
         capabilities: Capabilities | None = None,
+        destination: Destination | None = None,
     ) -> None:
         self.script = script
         self.capacity = capacity
         self.offer = offer
         self.instant = instant
         self.capabilities = capabilities
+        self.destination = destination
         self.submitted: list[Job] = []
         """Every job, in the order of submission."""
         self.running: dict[Handle, Job] = {}
@@ -284,6 +291,10 @@ class FakeBackend:
             granted = attrs.evolve(granted, gpus=most.gpus)
         return Offer(granted=granted, shortfalls=tuple(short))
 
+    def destination(self) -> Destination | None:
+        """What the cluster was made with."""
+        return self._cluster.destination
+
     def submit(self, job: Job) -> Handle:
         """Do with the job what the script says."""
         return self._cluster.submit(job, self._sink)
@@ -348,6 +359,7 @@ def _result(job: Job, outcome: Outcome, store: Store, now: float) -> TaskResult:
         ended=now,
         node="fake-0",
         backend=spec.backend,
+        image=spec.image,
         asked=Hardware.asked(spec.request),
         granted=spec.granted,
         seen=Hardware(),

@@ -29,6 +29,7 @@ from upshift.store.store import open_store
 
 if TYPE_CHECKING:
     from upshift.accelerators.base import Inventory
+    from upshift.images.base import Destination
 
 
 class InlineBackend:
@@ -73,9 +74,13 @@ class InlineBackend:
         )
         return attrs.evolve(offered, shortfalls=(*offered.shortfalls, *short))
 
+    def destination(self) -> Destination | None:
+        """Steps run in this very process."""
+        return None
+
     def submit(self, job: Job) -> Handle:
         """Run it, and return when it is over."""
-        from upshift.worker.inline import run_inline
+        from upshift.worker.inside.inline import run_inline
 
         handle = f"{job.spec.task}/{job.spec.attempt}"
         if self._left:  # the engine has not heard of it yet

@@ -15,8 +15,10 @@ GROUP = "upshift.backends"
 """The entry point group of third parties' backends."""
 
 BUILT_IN = {
+    "docker": "upshift.backends.docker.backend:DockerBackend",
     "fake": "upshift.backends.fake:FakeBackend",
     "local": "upshift.backends.local:LocalBackend",
+    "podman": "upshift.backends.docker.backend:PodmanBackend",
 }
 """Where each built-in backend is. None is imported before it is used."""
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def doctor(target: str | None, as_json: bool) -> int:
     """Check this machine: what would stop a step on GPUs, and what to do.
 
-    TARGET is where steps are to run; default: the default target. Nothing is changed. Exit code 1: something
-    would stop a step on GPUs, or there are none.
+    TARGET is where steps are to run; default: the default target. For docker and podman the engine is looked
+    at, and the target's registry. Nothing is changed. Exit code 1: something would stop a step on GPUs, or
+    there are none; for docker and podman, something would stop a step in a container.
     """
     import json
     import sys

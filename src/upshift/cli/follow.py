@@ -21,11 +21,18 @@ from upshift.store.store import open_store
 PATIENCE = 2.0
 """Seconds without any event after which everything is looked at anyway: files that another machine
 writes to a shared folder raise no events here, nor does an engine that is killed."""
-_LOG = re.compile(r"(\d+)\.(\d+)\.log")
+_LOG = re.compile(r"(\d+)\.(\d+)\.(?:rank(\d+)\.)?log")
 _UNFINISHED = ("pending", "running")
 
 
-def follow(run: Run, steps: Sequence[str], index: int | None, attempt: int | None, merged: Merged) -> None:
+def follow(
+    run: Run,
+    steps: Sequence[str],
+    index: int | None,
+    attempt: int | None,
+    merged: Merged,
+    rank: int | None = None,
+) -> None:
     """Print lines as they are printed, until the steps, or the run, are over.
 
     Parameters
@@ -38,8 +45,10 @@ def follow(run: Run, steps: Sequence[str], index: int | None, attempt: int | Non
         Only this task of a mapped step, only this attempt; None: all of them.
     merged
         Where to print.
+    rank
+        Only this one of several processes; None: all of them, line by line.
     """
-    follower = _Follower(run, steps, index, attempt, merged)
+    follower = _Follower(run, steps, index, attempt, merged, rank)
     try:
         follower.follow()
     finally:
@@ -48,12 +57,19 @@ def follow(run: Run, steps: Sequence[str], index: int | None, attempt: int | Non
 
 class _Follower:
     def __init__(
-        self, run: Run, steps: Sequence[str], index: int | None, attempt: int | None, merged: Merged
+        self,
+        run: Run,
+        steps: Sequence[str],
+        index: int | None,
+        attempt: int | None,
+        merged: Merged,
+        rank: int | None,
     ) -> None:
         self.watch = Watch()
         self._run = run
         self._index = index
         self._attempt = attempt
+        self._rank = rank
         self._merged = merged
         store = open_store(run.row.store)
         self._steps = {store.log_path(TaskId(run=run.id, step=name), 1).parent: name for name in steps}
@@ -95,7 +111,7 @@ class _Follower:
 
     def _show_reused(self) -> None:
         steps = [self._run[name] for name in self._steps.values()]
-        for name, path in log_files(self._run, steps, self._index, self._attempt):
+        for name, path in log_files(self._run, steps, self._index, self._attempt, self._rank):
             if path.parent not in self._steps and path not in self._reused:
                 self._reused.add(path)
                 self._merged.copy(name, path)
@@ -128,7 +144,15 @@ class _Follower:
         index, attempt = int(match[1]), int(match[2])
         if self._index not in (None, index) or self._attempt not in (None, attempt):
             return False
+        if match[3] != self._rank_of(step):
+            return False
         mapped = self._run[step].mapped
         name = str(TaskId(run=self._run.id, step=step, index=index if mapped else None))
         self._names[path] = name
         return self._merged.grow(name, path)
+
+    def _rank_of(self, step: str) -> str | None:
+        """Which rank's logs of a step are shown; None: those with what all of them print."""
+        if self._rank is None or (self._rank == 0 and self._run[step].launch is None):
+            return None
+        return str(self._rank)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from upshift.cli import options as shared
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -15,19 +17,10 @@ if TYPE_CHECKING:
     from upshift.report.cleaned import Ticker
 
 
-def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    from upshift.config.spans import parse_span
-
-    try:
-        return None if value is None else parse_span(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-
-
 @click.command()
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would be removed; change nothing.")
 @click.option(
-    "--older-than", metavar="AGE", callback=_seconds,
+    "--older-than", metavar="AGE", callback=shared.seconds,
     help="Remove runs that ended longer ago than this: 30d, 12h, 2w.",
 )  # fmt: skip
 @click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from upshift.store.history import Run, Task
+    from upshift.store.history import Run, Step, Task
 
 
 @click.command()
@@ -17,29 +17,51 @@ if TYPE_CHECKING:
 @click.argument("step", metavar="[STEP[INDEX]]", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run, or the step, is over.")
 @click.option("--attempt", metavar="N", type=click.IntRange(min=1), help="Default: the last one.")
-def logs(run: str, step: str | None, follow: bool, attempt: int | None) -> None:
+@click.option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this one of several processes.")
+def logs(run: str, step: str | None, follow: bool, attempt: int | None, rank: int | None) -> None:
     """Print what the steps of a run printed.
 
     STEP is a step, or one task of a mapped step, as in 'train[3]'. Of a task whose result was reused this is
-    what the original printed. Lines of several tasks begin with the task's name.
+    what the original printed. Lines of several tasks begin with the task's name, those of several processes
+    of one task with their rank: with --rank they are as that process printed them.
     """
     from upshift.cli.merged import Merged
-    from upshift.cli.selection import log_files, selected
+    from upshift.cli.selection import log_files, refuse_rank, selected
     from upshift.store.history import get_run
 
     found = get_run(run)
     steps, index = selected(found, step)
+    if rank is not None:
+        refuse_rank(found, steps, index, rank)
     single = step is not None and (index is not None or not steps[0].mapped)
     merged = Merged(sys.stdout, named=not single)
     if follow and (found.interrupted or found.status in ("pending", "running")):
         from upshift.cli.follow import follow as follow_run
 
-        follow_run(found, [s.name for s in steps], index, attempt, merged)
+        follow_run(found, [s.name for s in steps], index, attempt, merged, rank)
+        _tell_of_gaps(get_run(found.id), steps, index, attempt, rank)
         return
-    for name, path in log_files(found, steps, index, attempt):
+    for name, path in log_files(found, steps, index, attempt, rank):
         merged.copy(name, path)
+    _tell_of_gaps(found, steps, index, attempt, rank)
     if attempt is None:
         _tell_of_others(found, [task for s in steps for task in s.tasks if index in (None, task.index)])
+
+
+def _tell_of_gaps(
+    run: Run, steps: list[Step], index: int | None, attempt: int | None, rank: int | None
+) -> None:
+    """Say which of the logs are not whole, and why."""
+    from upshift.cli.selection import chosen
+    from upshift.report.gaps import in_words
+
+    for task, one in chosen(run, [step.name for step in steps], index, attempt):
+        gaps = [gap for gap in one.gaps if gap.what == "log" and gap.rank == rank]
+        lines = list(in_words(gaps))
+        if one.status == "failed" and one.row.result is None and one.error is not None:
+            lines.append(f"the log may end early: it has left no result: {one.error.in_a_line}")
+        for line in lines:
+            click.echo(f"{task.row.task}: {line}", err=True)
 
 
 def _tell_of_others(run: Run, tasks: list[Task]) -> None:

@@ -29,7 +29,7 @@ def plan(
     from upshift.engine import RunOptions
 
     options = RunOptions(target=target, strict=strict, reuse=not no_cache)
-    found = plan_run(pipeline, arguments, options=options)
+    found = plan_run(pipeline, arguments, options=options, announce=shared.announce)
     if as_json:
         import json
 

@@ -33,7 +33,7 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     from upshift.errors import NotFound
     from upshift.store.history import get_run
     from upshift.store.store import open_store
-    from upshift.worker.debugging import at_a_terminal
+    from upshift.worker.inside.debugging import at_a_terminal
 
     chosen = _chosen(run, task, attempt)
     own = get_run(chosen.row.task.run).row  # a reused task has the attempt of an earlier run
@@ -49,13 +49,18 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
         f"{'the project as it is now' if current_code else 'the code as it was'}; nothing is recorded",
         err=True,
     )
+    if spec.image:
+        click.echo(f"it ran in image {spec.image}; here it runs in this environment", err=True)
     if spec.secrets:
         click.echo(
             f"{', '.join(spec.secrets)}: masked in what the step prints, not in what other programs print",
             err=True,
         )
     for short in offered_here(spec).shortfalls:
-        if short.field in InlineBackend.capabilities.fields:  # of the rest nobody expects anything
+        if short.field in (
+            "launch",
+            *InlineBackend.capabilities.fields,
+        ):  # who expects the rest?
             click.echo(f"asked {short.asked}, gets {short.got}: {short.why}", err=True)
     if at_a_terminal():
         click.echo("pdb: n next line, s into a call, c go on, p NAME, w where, q leave", err=True)
@@ -73,8 +78,10 @@ def _chosen(run: str, text: str, number: int | None) -> Attempt:
     (step,), index = selected(found, text)
     tasks = [task for task in step.tasks if index in (None, task.index)]
     if step.mapped and index is None:
+        failed = next((task.index for task in tasks if task.status == "failed"), None)
         raise NotFound(
-            f"{step.name!r} is a mapped step of {len(step)} tasks", fix=f"Name one of them: {step.name}[0]"
+            f"{step.name!r} is a mapped step of {len(step)} tasks",
+            fix=f"Name one of them: {step.name}[{failed or 0}]{'' if failed is None else ', which failed'}",
         )
     attempts = tasks[0].attempts if tasks else []
     if not attempts:
@@ -90,26 +97,30 @@ def _chosen(run: str, text: str, number: int | None) -> Attempt:
 
 def _told(replayed: Replayed) -> str:
     from upshift.report.human import duration
+    from upshift.report.ranks import on_rank
 
     result, recorded = replayed.result, replayed.recorded
+    there = on_rank(recorded.failure) if recorded is not None and recorded.failure is not None else ""
+    here = f"{there}, and this is rank 0 of 1" if there else ""
     took = duration(result.ended - result.started)
     if result.failure is not None:
         if result.status == "cancelled":
             return "left before it ended"
-        text = f"failed after {took} ({result.failure.reason}): {result.failure.message}"
+        failure = result.failure
+        text = f"failed{on_rank(failure)} after {took} ({failure.reason}): {failure.message}"
         if result.failure.where:
             text += f"\n  where: {result.failure.where}"
         if result.failure.fix:
             text += f"\n  fix:   {result.failure.fix}"
         if recorded is not None and recorded.failure is not None:
             again = recorded.failure.message == result.failure.message
-            text += "\nas recorded" if again else f"\nrecorded was: {recorded.failure.message}"
+            text += f"\nas recorded{here}" if again else f"\nrecorded was{there}: {recorded.failure.message}"
         elif recorded is not None:
             text += "\nrecorded was a success"
         return text
     other = replayed.other_outputs
     if other is None:
-        return f"completed in {took}; recorded was a failure" if recorded else f"completed in {took}"
+        return f"completed in {took}; recorded was a failure{here}" if recorded else f"completed in {took}"
     if not other:
         return f"completed in {took}, with the output that was recorded"
     return (

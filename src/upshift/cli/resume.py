@@ -31,9 +31,7 @@ def resume(
 
     It goes on with the options that it was started with, or last resumed with, where none is given here.
     """
-    from upshift.worker.pools import quiet_pools
-
-    quiet_pools()  # before the user's module can start native threads, which would make forking unsafe
+    shared.before_users_code()
     from upshift.authoring.resume import resume_run
     from upshift.cli.watch import shown
 

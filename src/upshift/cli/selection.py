@@ -44,10 +44,47 @@ def selected(run: Run, step: str | None) -> tuple[list[Step], int | None]:
     return [chosen], index
 
 
+def refuse_rank(run: Run, steps: list[Step], index: int | None, rank: int) -> None:
+    """See that one of the steps has, or may still get, a process of this rank.
+
+    Raises
+    ------
+    NotFound
+        None has.
+    """
+    from upshift.errors import NotFound
+
+    sizes = [size for step in steps for size in _world_sizes(step, index)]
+    if any(size is None or rank < size for size in sizes):
+        return
+    most = max(filter(None, sizes), default=1)
+    what = steps[0].name if len(steps) == 1 else f"run {run.id}"
+    fix = f"Its ranks: 0 to {most - 1}." if most > 1 else "Its steps are one process each, of rank 0."
+    raise NotFound(f"{what} has no rank {rank}", fix=fix)
+
+
+def _world_sizes(step: Step, index: int | None) -> Iterator[int | None]:
+    """How many processes the attempts of a step had; None: it is not known yet."""
+    if step.launch is None:
+        yield 1
+        return
+    attempts = [a for task in step.tasks if index in (None, task.index) for a in task.attempts]
+    yield from ((len(attempt.ranks) or None for attempt in attempts) if attempts else (None,))
+
+
 def log_files(
-    run: Run, steps: list[Step], index: int | None, attempt: int | None
+    run: Run, steps: list[Step], index: int | None, attempt: int | None, rank: int | None = None
 ) -> Iterator[tuple[str, Path]]:
     """The names of the tasks that printed something, each with the file that has it.
+
+    Parameters
+    ----------
+    run, steps
+        Whose.
+    index, attempt
+        Only this task of a mapped step, only this attempt; None: all tasks, the last attempts.
+    rank
+        Only this one of several processes; None: what all of them printed, line by line.
 
     Raises
     ------
@@ -65,11 +102,24 @@ def log_files(
             chosen = _attempt(task, attempt)
             if chosen is not None:
                 path = store.log_path(chosen.row.task, chosen.number)
-                if path.exists():
+                if rank is not None and step.launch is not None:
+                    path = store.rank_log_path(chosen.row.task, chosen.number, rank)
+                if path.exists() and (not rank or step.launch is not None):
                     yield str(task.row.task), path
             elif attempt is not None and (index is not None or not step.mapped) and len(steps) == 1:
                 there = ", ".join(str(a.number) for a in task.attempts) or "none"
                 raise NotFound(f"{task.row.task} has no attempt {attempt}", fix=f"Its attempts: {there}.")
+
+
+def chosen(
+    run: Run, steps: list[str], index: int | None, attempt: int | None
+) -> Iterator[tuple[Task, Attempt]]:
+    """The attempts that are meant, as for :func:`log_files`, by the names of the steps."""
+    for step in steps:
+        for task in run[step].tasks:
+            one = _attempt(task, attempt)
+            if one is not None and index in (None, task.index):
+                yield task, one
 
 
 def _attempt(task: Task, number: int | None) -> Attempt | None:

@@ -7,9 +7,10 @@ import click
 
 @click.command()
 @click.argument("run", metavar="RUN")
-@click.option("--tasks", is_flag=True, help="A row for each task of a mapped step.")
+@click.option("--tasks", is_flag=True, help="A row for each task of a mapped step, and for each rank.")
+@click.option("--stacks", is_flag=True, help="Where each process was of a step that hung or was stopped.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def show(run: str, tasks: bool, as_json: bool) -> None:
+def show(run: str, tasks: bool, stacks: bool, as_json: bool) -> None:
     """Show a run: steps, times, hardware asked to used, failures."""
     from upshift.store.history import get_run
 
@@ -24,4 +25,4 @@ def show(run: str, tasks: bool, as_json: bool) -> None:
     from upshift.report.layout import Page
     from upshift.report.tables import show_run
 
-    click.echo(show_run(found, page=Page.of_stdout(), tasks=tasks))
+    click.echo(show_run(found, page=Page.of_stdout(), tasks=tasks, stacks=stacks))

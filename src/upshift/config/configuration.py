@@ -15,6 +15,8 @@ from upshift.config.later import BACKENDS
 from upshift.errors import ConfigError, NotFound, suggestion
 
 DURABILITIES = ("process", "power")
+UNCONFIGURED = ("docker", "local", "podman")
+"""Backends on this machine: each is a target without being configured as one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,8 +64,10 @@ class Configuration:
     durability
         ``"process"``: what is recorded survives the death of any process. ``"power"``: it is also
         flushed to disk before it counts.
+    insecure_registries
+        Image registries (``HOST:PORT``) that may be spoken to without TLS, beside those on this machine.
     targets
-        By name. ``local`` is always there.
+        By name. Those of :data:`UNCONFIGURED` are always there.
     """
 
     source: Path | None = None
@@ -71,6 +75,7 @@ class Configuration:
     catalog: str | None = None
     store: str | None = None
     durability: str = "process"
+    insecure_registries: tuple[str, ...] = ()
     targets: Mapping[str, Target] = attrs.field(factory=dict)
 
     def target(self, name: str | None = None) -> Target:
@@ -79,16 +84,14 @@ class Configuration:
         Raises
         ------
         NotFound
-            No target has this name. Whether a backend has is for the backends to say: a name that
-            is no target is returned as a bare target of the backend of that name when it is
-            ``local`` only.
+            No target has this name, nor one of the backends that need no configuration.
         """
         name = name or self.default_target
         if name in self.targets:
             return self.targets[name]
-        if name == "local":
-            return Target(name="local", backend="local")
-        known = sorted({*self.targets, "local"})
+        if name in UNCONFIGURED:
+            return Target(name=name, backend=name)
+        known = sorted({*self.targets, *UNCONFIGURED})
         where = str(self.source) if self.source else None
         if name in BACKENDS:
             raise NotFound(
@@ -119,6 +122,7 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
         if environ.get(f"UPSHIFT_{name.upper()}")
     }
     targets = table.pop("targets", {})
+    insecure = _registries(table.pop("insecure_registries", []), where, environ)
     fields = _checked(table, Configuration, where, exclude=("source", "targets")) | overrides
     if fields.get("durability", "process") not in DURABILITIES:
         raise ConfigError(
@@ -129,8 +133,26 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
     if not isinstance(targets, dict):
         raise ConfigError("targets is not a table", where=where, fix="Write [targets.NAME].")
     return Configuration(
-        source=source, targets={name: _target(name, t, where) for name, t in targets.items()}, **fields
+        source=source,
+        insecure_registries=insecure,
+        targets={name: _target(name, t, where) for name, t in targets.items()},
+        **fields,
     )
+
+
+def _registries(value: Any, where: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    override = environ.get("UPSHIFT_INSECURE_REGISTRIES")
+    if override:
+        value, where = [name.strip() for name in override.split(",")], "UPSHIFT_INSECURE_REGISTRIES"
+    if not isinstance(value, list) or not all(
+        isinstance(name, str) and name and "/" not in name for name in value
+    ):
+        raise ConfigError(
+            f"insecure_registries = {value!r} makes no sense",
+            where=where,
+            fix='Expected a list of HOST or HOST:PORT, such as ["registry.example.org:5000"].',
+        )
+    return tuple(name.lower() for name in value)
 
 
 def _target(name: str, table: Any, where: str | None) -> Target:
@@ -165,10 +187,17 @@ def _find(start: Path) -> tuple[Path | None, dict[str, Any]]:
             return own, _parse(own)
         shared = folder / "pyproject.toml"
         if shared.is_file():
-            table = _parse(shared).get("tool", {}).get("upshift")
-            if table is not None:
-                return shared, dict(table)
+            tools = _table(_parse(shared), "tool", shared)
+            if "upshift" in tools:
+                return shared, _table(tools, "upshift", shared)
     return None, {}
+
+
+def _table(inside: dict[str, Any], key: str, file: Path) -> dict[str, Any]:
+    table = inside.get(key, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{key} is not a table", where=str(file), fix="Write [tool.upshift].")
+    return dict(table)
 
 
 def _parse(file: Path) -> dict[str, Any]:

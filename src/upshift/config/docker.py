@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from upshift.config.settings import bad_value, refuse_unknown_fields
+from upshift.config import docker_fields as fields
+from upshift.config.settings import refuse_unknown_fields
+from upshift.errors import SettingsError, user_location
 
-
-def _text(value: Any, field: Any) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise bad_value("DockerSettings", field.name, value, "a non-empty string")
-    return value
-
-
-def _flag(value: Any, field: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise bad_value("DockerSettings", field.name, value, "True or False")
-    return value
-
-
-def _texts(value: Any, field: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    items = (value,) if isinstance(value, str) else value
-    if not isinstance(items, (list, tuple)) or not all(isinstance(i, str) and i.strip() for i in items):
-        raise bad_value("DockerSettings", field.name, value, "a list of strings, or the path of a file")
-    return tuple(items)
-
-
-def _mapping(value: Any, field: Any) -> dict[str, str | None] | None:
-    if value is None:
-        return None
-    if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-        raise bad_value("DockerSettings", field.name, value, "a dict with strings as keys")
-    return {k: None if v is None else str(v) for k, v in value.items()}
-
-
-def _installer(value: Any, field: Any) -> str | None:
-    if value not in (None, "uv", "pip"):
-        raise bad_value("DockerSettings", field.name, value, '"uv" or "pip"')
-    return value  # type: ignore[no-any-return]
+_BY_KEY = ("build_args", "environment", "python_package_installer_args", "runtime_environment")
+_OF_THE_DOCKERFILE = ("dockerfile", "build_context_root", "build_args")
+_WITHOUT_BUILDING = frozenset({"parent_image", "platform", "runtime_environment", "skip_build", "user"})
 
 
 def _by_field(convert: Any) -> Any:
@@ -54,77 +25,147 @@ def _by_field(convert: Any) -> Any:
 class DockerSettings:
     """The container image of a step: dependencies only; user code travels by itself.
 
+    Relative paths start from the project. Where a pipeline and a step both say something, each field
+    of the step replaces the pipeline's; mappings are joined key by key. What contradicts the step is
+    left out: its ``parent_image`` the pipeline's ``dockerfile`` and the reverse, its ``skip_build``
+    whatever the pipeline adds.
+
     Parameters
     ----------
     parent_image
         The image to build on. Default: the official slim Python of the running minor version.
     requirements
-        Requirements, or the path of a requirements file.
+        A list of requirements (PEP 508, wheels by path, options such as ``--extra-index-url``), or the
+        path of a requirements file. ``upshift`` in any version stands for the running one.
     python_package_installer
-        ``"uv"`` or ``"pip"``.
+        ``"uv"`` (the default) or ``"pip"``.
     python_package_installer_args
-        Further arguments of the installer; a value of ``None`` gives a bare flag.
+        Further options of the installer: ``{"index-url": "https://…"}``. ``None`` gives a bare flag,
+        ``{"system": None}``; a list repeats the option.
     apt_packages
-        Debian packages.
+        Debian packages: ``["git", "libgl1=1.6.0-1"]``.
     environment
-        Environment variables while building.
+        Environment variables while the image is built, and in it. No secrets.
     runtime_environment
-        Environment variables of the step.
+        Environment variables of the step, wherever it runs. No secrets. A change builds nothing.
     pyproject_path
-        A ``pyproject.toml`` or lock file to install from.
+        A ``pyproject.toml``, ``uv.lock``, ``pylock.toml`` or ``poetry.lock`` to install from, beside
+        ``requirements``.
     replicate_local_python_environment
-        Install what is installed here.
+        Install the versions that are installed here. ``requirements`` go before them.
     dockerfile
-        Build from this Dockerfile.
+        Path of a Dockerfile that makes the parent; excludes ``parent_image``.
     build_context_root
-        The folder that this Dockerfile copies from.
+        The folder that this Dockerfile copies from; ``.dockerignore`` counts.
     build_args
-        Arguments of this Dockerfile.
+        Arguments of this Dockerfile. No secrets.
     target_repository
-        The name of the image.
+        The name of the image, below the registry of the target or with a registry of its own.
     image_tag
-        Its tag.
+        A tag for it, beside the one that Upshift finds it by.
     skip_build
         Use ``parent_image`` as it is.
     prevent_build_reuse
         Build even where an equal image exists.
     user
-        The user that the container runs as.
+        The user that the container runs as: a name or a number, with ``:group`` or without.
     platform
-        Platform, for example ``linux/amd64``.
+        ``linux/amd64``, ``linux/arm64``, …. Default: that of the machines of the target.
 
     Raises
     ------
     SettingsError
-        A field is unknown, or its value makes no sense.
+        A field is unknown, its value makes no sense, is a secret, or contradicts another one.
     """
 
-    parent_image: str | None = _by_field(_text)
-    requirements: tuple[str, ...] | None = _by_field(_texts)
-    python_package_installer: str | None = _by_field(_installer)
-    python_package_installer_args: dict[str, str | None] | None = _by_field(_mapping)
-    apt_packages: tuple[str, ...] | None = _by_field(_texts)
-    environment: dict[str, str | None] | None = _by_field(_mapping)
-    runtime_environment: dict[str, str | None] | None = _by_field(_mapping)
-    pyproject_path: str | None = _by_field(_text)
-    replicate_local_python_environment: bool | None = _by_field(_flag)
-    dockerfile: str | None = _by_field(_text)
-    build_context_root: str | None = _by_field(_text)
-    build_args: dict[str, str | None] | None = _by_field(_mapping)
-    target_repository: str | None = _by_field(_text)
-    image_tag: str | None = _by_field(_text)
-    skip_build: bool | None = _by_field(_flag)
-    prevent_build_reuse: bool | None = _by_field(_flag)
-    user: str | None = _by_field(_text)
-    platform: str | None = _by_field(_text)
+    _elsewhere = {
+        "base_image": "parent_image",
+        "image": "parent_image",
+        "packages": "requirements",
+        "pip_packages": "requirements",
+        "apt": "apt_packages",
+        "env": "runtime_environment",
+        "build_options": "build_args",
+        "required_integrations": "requirements=[…] with the packages of these integrations",
+        "required_hub_plugins": "requirements",
+        "install_stack_requirements": "requirements=[…]; nothing of a stack is in an image",
+        "copy_files": "nothing of them: the project's files travel as a code package",
+        "source_files": "nothing of them: the project's files travel as a code package",
+        "copy_global_config": "nothing of it: no configuration is in an image",
+    }
+
+    parent_image: str | None = _by_field(fields.image)
+    requirements: str | Sequence[str] | None = _by_field(fields.requirements)
+    python_package_installer: str | None = _by_field(fields.installer)
+    python_package_installer_args: dict[str, str | tuple[str, ...] | None] | None = _by_field(
+        fields.installer_args
+    )
+    apt_packages: Sequence[str] | None = _by_field(fields.apt_packages)
+    environment: dict[str, str] | None = _by_field(fields.variables)
+    runtime_environment: dict[str, str] | None = _by_field(fields.variables)
+    pyproject_path: str | None = _by_field(fields.text)
+    replicate_local_python_environment: bool | None = _by_field(fields.flag)
+    dockerfile: str | None = _by_field(fields.text)
+    build_context_root: str | None = _by_field(fields.text)
+    build_args: dict[str, str] | None = _by_field(fields.variables)
+    target_repository: str | None = _by_field(fields.repository)
+    image_tag: str | None = _by_field(fields.tag)
+    skip_build: bool | None = _by_field(fields.flag)
+    prevent_build_reuse: bool | None = _by_field(fields.flag)
+    user: str | None = _by_field(fields.user)
+    platform: str | None = _by_field(fields.platform)
+    _written: str | None = attrs.field(factory=user_location, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.parent_image and self.dockerfile:
+            raise SettingsError(
+                "DockerSettings: parent_image and dockerfile exclude each other",
+                where=user_location(),
+                why="A Dockerfile says in its FROM what it builds on.",
+                fix="Leave one of them out. An ARG before FROM takes the parent from build_args.",
+            )
+        ignored = [name for name, value in self.explicit().items() if value and name not in _WITHOUT_BUILDING]
+        if self.skip_build and ignored:
+            raise SettingsError(
+                f"DockerSettings: skip_build=True leaves no use for {', '.join(ignored)}",
+                where=user_location(),
+                why="It uses parent_image as it is.",
+                fix="Leave them out, or skip_build.",
+            )
+
+    @property
+    def written(self) -> str | None:
+        """The user's line that made these settings, as ``file:line``."""
+        return self._written
 
     def explicit(self) -> dict[str, Any]:
         """The fields that were set, by name."""
-        return {k: v for k, v in attrs.asdict(self).items() if v is not None}
+        said = {field.name: getattr(self, field.name) for field in attrs.fields(type(self)) if field.init}
+        return {name: value for name, value in said.items() if value is not None}
 
     def over(self, outer: DockerSettings) -> DockerSettings:
-        """These settings where they are set, ``outer``'s elsewhere."""
-        return DockerSettings(**(outer.explicit() | self.explicit()))
+        """These settings where they are set, ``outer``'s elsewhere; mappings key by key."""
+        left, said = self.left_of(outer), self.explicit()
+        joined = {name: left[name] | said[name] for name in left.keys() & said.keys()}
+        return DockerSettings(**left | said | joined)
+
+    def left_of(self, outer: DockerSettings) -> dict[str, Any]:
+        """What counts of ``outer``, by field, where these settings are set over it."""
+        said, left = self.explicit(), outer.explicit()
+        displaced: set[str] = set()
+        if "parent_image" in said:
+            displaced.update(_OF_THE_DOCKERFILE)
+        if "dockerfile" in said:
+            displaced.add("parent_image")
+        if self.skip_build:
+            displaced.update(left.keys() - _WITHOUT_BUILDING)
+        elif any(value and name not in _WITHOUT_BUILDING for name, value in said.items()):
+            displaced.add("skip_build")
+        return {
+            name: value
+            for name, value in left.items()
+            if name not in displaced and (name not in said or (name in _BY_KEY and value.keys() - said[name]))
+        }
 
     @classmethod
     def from_value(cls, value: DockerSettings | Mapping[str, Any]) -> DockerSettings:

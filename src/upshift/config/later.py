@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 _HERE = "Steps run on this machine: leave it out, and ask with @resources or ResourceSettings."
-_LAUNCHER = (
-    "A step is one process: start the launcher in it, subprocess.run([{command}, …], check=True), and return"
-    " what it wrote as a pathlib.Path."
-)
 _NAMES = {
     "FlowSpec": "Write the steps as functions with @step, and a function with @pipeline that calls them.",
     "batch": _HERE,
     "kubernetes": _HERE,
     "parallel": "STEP.map(items) runs one task for each item.",
-    "run_with_accelerate": _LAUNCHER.format(command='"accelerate", "launch"'),
-    "run_with_torchrun": _LAUNCHER.format(command='"torchrun"'),
     "slurm": _HERE,
 }
 
 NOT_YET = "is not in this version of Upshift."
 _OTHERS = ("metaflow", "zenml")
 
-BACKENDS = ("aws-batch", "docker", "kubernetes", "ray", "slurm")
+BACKENDS = ("aws-batch", "kubernetes", "ray", "slurm")
 """Backends that are not there yet."""
 
 

@@ -44,9 +44,7 @@ def refuse_unknown_fields(cls: T) -> T:
     return cls
 
 
-def bad_value(
-    owner: str, field: str, value: object, expected: str, *, meant: str | None = None
-) -> SettingsError:
+def bad_value(owner: str, field: str, value: object, expected: str, *, meant: object = None) -> SettingsError:
     """The error for a value that makes no sense: field, value, what was meant, what is allowed, the line."""
     return SettingsError(
         f"{owner}: {field}={value!r} makes no sense",

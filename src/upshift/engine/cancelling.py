@@ -11,7 +11,7 @@ import attrs
 
 from upshift.backends.base import Job
 from upshift.backends.registry import open_backend
-from upshift.config.configuration import Configuration
+from upshift.config.configuration import UNCONFIGURED, Configuration
 from upshift.engine.control import ask
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import RunOwned, StoreError
@@ -101,7 +101,8 @@ def _stop_jobs(row: RunRow, attempts: list[AttemptRow], configuration: Configura
     store = open_store(row.store, durability=configuration.durability)
     inbox: SimpleQueue[Event] = SimpleQueue()
     target = configuration.target(row.target)
-    names = {target.name: target, **configuration.targets}
+    unconfigured = {name: configuration.target(name) for name in UNCONFIGURED}
+    names = {target.name: target, **configuration.targets, **unconfigured}
     backends: dict[str, Backend] = {}
     running: set[str] = set()
     try:

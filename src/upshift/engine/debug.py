@@ -10,6 +10,7 @@ import attrs
 
 from upshift.backends.inline import InlineBackend
 from upshift.config.configuration import Target
+from upshift.engine.offers import short_of_processes
 from upshift.engine.places import Place, Terms
 from upshift.engine.schedule import Need
 from upshift.engine.tasks import Task
@@ -68,8 +69,10 @@ def debugged(text: str, graph: Graph, *, store: str, inbox: SimpleQueue[Any]) ->
     place = Place(
         target, store=store, inbox=inbox, open_backend=lambda target, *, store, sink: InlineBackend(sink=sink)
     )
-    offer = place.backend.offer(graph.definition(node).request)
+    definition = graph.definition(node)
+    offer = place.backend.offer(definition.request)
     assert offer.granted is not None
+    launch = definition.launch
     return Debugged(
         node=node.name,
         index=None if match["index"] is None else int(match["index"]),
@@ -78,6 +81,7 @@ def debugged(text: str, graph: Graph, *, store: str, inbox: SimpleQueue[Any]) ->
             granted=offer.granted,
             need=Need.of(offer.granted),
             strict=False,
-            shortfalls=offer.shortfalls,
+            shortfalls=(*offer.shortfalls, *short_of_processes(launch)),
+            launch=None if launch is None else attrs.evolve(launch, per_node=1),
         ),
     )

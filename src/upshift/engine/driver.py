@@ -20,9 +20,9 @@ from typing import Any
 
 import attrs
 
-from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Started, Waiting
+from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
 from upshift.engine.attempts import Attempt, Verdict, judge
-from upshift.engine.follow import LogReader
+from upshift.engine.follow import reader_of
 from upshift.engine.journal import over
 from upshift.engine.keys import debugged_key
 from upshift.engine.notes import Notes
@@ -36,11 +36,13 @@ from upshift.engine.values import producers, task_inputs
 from upshift.engine.walk import ROUNDS
 from upshift.engine.work import Work
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
+from upshift.report.gaps import in_words
 from upshift.report.progress import TaskChange
 from upshift.spec.artifact import Artifact, Value
-from upshift.spec.task import Failure, TaskId
+from upshift.spec.task import Failure, TaskId, TaskResult
 from upshift.store import artifacts
 from upshift.store.catalog import AttemptRow
+from upshift.store.checkpoints import discard
 
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
@@ -58,7 +60,6 @@ class Driver:
         self._timers: list[tuple[float, int, Task]] = []
         self._retries = 0
         self._submits = 0
-        self._told_submitted = False
         self._shortfalls = Shortfalls(work.terms)
         self._stopping: str | None = None
         self.first_failure: tuple[TaskId, Failure, int] | None = None
@@ -125,8 +126,7 @@ class Driver:
         self._unexplained.clear()
         for line in self._shortfalls.lines():
             self._journal.notice(line)
-        if self._submits and not self._told_submitted:
-            self._told_submitted = True
+        if self._work.building.start() or self._submits:
             self._work.submitted()
         self._note_decisions()
         self._journal.write()
@@ -160,22 +160,24 @@ class Driver:
                 self._queue(task)
 
     def _queue(self, task: Task) -> None:
-        terms = self._work.terms_of(task)
-        terms.place.queue.add(task, terms.need)
+        if self._work.is_debugged(task) or not self._work.building.hold(task, self._image_made):
+            terms = self._work.terms_of(task)
+            terms.place.queue.add(task, terms.need)
+
+    def _image_made(self, task: Task, failure: Failure | None) -> None:
+        if task.status != PENDING:  # the run was stopped meanwhile
+            return
+        if failure is None:
+            self._queue(task)
+        else:
+            self._walk.failed(task, failure)
 
     def _reuse(self, task: Task, hit: Hit) -> None:
         result = hit.result
         task.cached = True
         task.cache_reason = hit.reason
         task.origin = (result.task.run, result.task.step, result.task.index, result.attempt)
-        self._notes.changes[task] = TaskChange(
-            task=self._journal.id(task),
-            status=COMPLETED,
-            cached=True,
-            granted=result.granted,
-            used=result.used,
-        )
-        self._walk.completed(task, result.outputs, degraded=result.degraded)
+        self._has(task, result)
 
     def _resumed(self, task: Task, task_id: TaskId, terms: Terms) -> bool:
         """Go on with what an earlier engine of this run left of the task."""
@@ -195,15 +197,21 @@ class Driver:
             return False
         if row is not None:
             task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
+        if not others:  # nothing may have been forked yet, and a thread would be in the way of that
+            discard(self._work.store.address, found.result, wait=True)
+        self._has(task, found.result)
+        return True
+
+    def _has(self, task: Task, result: TaskResult) -> None:
+        """The task has a result that was there already."""
         self._notes.changes[task] = TaskChange(
-            task=task_id,
+            task=self._journal.id(task),
             status=COMPLETED,
             cached=True,
-            granted=found.result.granted,
-            used=found.result.used,
+            granted=result.granted,
+            used=result.used,
         )
-        self._walk.completed(task, found.result.outputs, degraded=found.result.degraded)
-        return True
+        self._walk.completed(task, result.outputs, degraded=result.degraded)
 
     def _take_over(self, task: Task, attempt: Attempt, *, same: bool) -> None:
         """Wait for a job that an earlier engine submitted; it is stopped if it is not the same work."""
@@ -234,13 +242,23 @@ class Driver:
             self._make_again(task, Failure(reason="infrastructure", message=str(error)))
             return
         task.attempts += 1
+        debugged = self._work.is_debugged(task)
         spec = self._work.specs.make(
-            task, task_id, task.attempts, inputs, terms, degraded=tainted or terms.degraded
+            task,
+            task_id,
+            task.attempts,
+            inputs,
+            terms,
+            degraded=tainted or terms.degraded,
+            image=None if debugged else self._work.building.image_of(task.node.node.step),
         )
         path = self._work.store.write_spec(spec)
-        log = LogReader(self._work.store.log_path(task_id, task.attempts))
-        attempt = Attempt(task, spec, place, "", need, log)
+        attempt = Attempt(task, spec, place, "", need, reader_of(self._work.store, spec))
         self._walk.began(task)
+        if debugged:  # it is over when it has been submitted
+            self._note_decisions()
+            self._tell_running(attempt)
+            self._journal.write()
         try:
             attempt.handle = place.backend.submit(Job(spec=spec, spec_path=path))
         except BackendError as error:
@@ -251,7 +269,7 @@ class Driver:
         place.jobs[attempt.handle] = attempt
         self._submits += 1
         short = self._shortfalls.new_of(task.node.node.step)
-        if short and not self._work.is_debugged(task):
+        if short and not debugged:
             still = {state.node.step for state in self._walk.nodes.values() if state.ended is None}
             self._shortfalls.began(task.node.node.step, still)
         self._journal.attempt(attempt)
@@ -305,11 +323,14 @@ class Driver:
             self._journal.attempt(attempt)
             if attempt.task is not None:
                 self._journal.task(attempt.task)
-                self._tell_running(attempt)
+                if not self._work.is_debugged(attempt.task):
+                    self._tell_running(attempt)
         elif isinstance(event, LogGrew):
             self._journal.printed(attempt, size=event.size)
         elif isinstance(event, Logged):
             self._journal.logged(attempt, event.values, event.step)
+        elif isinstance(event, Noticed):
+            self._journal.notice(event.text, attempt.task_id)
         elif isinstance(event, Waiting):
             self._wait_for_devices(attempt, waits=True)
             attempt.why = event.why
@@ -348,6 +369,7 @@ class Driver:
         failure = verdict.failure
         if failure is None and verdict.result is not None and not replaced:
             self._notes.changes[task] = over(attempt, verdict, now=now)
+            discard(self._work.store.address, verdict.result, wait=False)
             self._walk.completed(task, verdict.result.outputs, degraded=verdict.result.degraded)
         elif replaced:
             self._walk.again(task)
@@ -355,6 +377,8 @@ class Driver:
         elif failure is not None:
             self._fail(attempt, task, verdict, failure)
         self._journal.printed(attempt, end=True)
+        for line in in_words(verdict.result.gaps if verdict.result is not None else ()):
+            self._journal.notice(line, attempt.task_id)
         self._journal.attempt(attempt, verdict, ended=now)
 
     def _fail(self, attempt: Attempt, task: Task, verdict: Verdict, failure: Failure) -> None:
@@ -371,12 +395,12 @@ class Driver:
         if self._stopping is None and again:
             pause, change = retry.pause(task.failures), None
             if failure.memory is not None and retry.memory_factor > 1:
-                terms = self._work.terms_of(task)
                 task.terms, change = with_more_memory(
-                    terms,
-                    terms.request or task.node.definition.request,
+                    self._work.terms_of(task),
+                    task.node.definition,
                     reached=failure.memory,
                     factor=retry.memory_factor,
+                    project=self._work.project,
                 )
             self._notes.changes[task] = attrs.evolve(
                 over(attempt, verdict, now=now),
@@ -431,7 +455,8 @@ class Driver:
 
     def _cancel_run(self, command: Command) -> None:
         jobs = [attempt for place in self._work.places for attempt in place.jobs.values()]
-        self._journal.notice(stopping_line(jobs, command, again=self._stopping is not None))
+        images = self._work.building.unfinished
+        self._journal.notice(stopping_line(jobs, command, again=self._stopping is not None, images=images))
         if self._stopping is None:
             self._stop(CANCELLED)
         else:

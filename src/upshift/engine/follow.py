@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+from upshift.spec.task import TaskSpec
 from upshift.store.log_text import ROW, last_frames
+from upshift.store.store import Store
 
 _BLOCK = 1 << 16
 _LONGEST = 1 << 20
@@ -13,6 +16,21 @@ _LONGEST = 1 << 20
 
 _SHOWN = 1 << 12
 """Bytes of a line without an end that are shown."""
+
+
+def reader_of(store: Store, spec: TaskSpec, *, skip: bool = False) -> LogReader:
+    """What reads the log of an attempt.
+
+    Parameters
+    ----------
+    store, spec
+        Where it is, and whose.
+    skip
+        Whether what is there already has been shown.
+    """
+    path = store.log_path(spec.task, spec.attempt)
+    main = None if spec.launch is None else store.rank_log_path(spec.task, spec.attempt, 0)
+    return LogReader(path, skip=skip, main=main)
 
 
 class LogReader:
@@ -24,14 +42,18 @@ class LogReader:
         The log. It may not be there yet.
     skip
         Whether what is there already has been shown.
+    main
+        The log of the first of several processes: ``path`` has whole lines only, so what it draws is there.
     """
 
-    __slots__ = ("_offset", "_path", "_rest")
+    __slots__ = ("_drawn", "_main", "_offset", "_path", "_rest")
 
-    def __init__(self, path: Path, *, skip: bool = False) -> None:
+    def __init__(self, path: Path, *, skip: bool = False, main: Path | None = None) -> None:
         self._path = path
         self._offset = path.stat().st_size if skip and path.exists() else 0
         self._rest = b""
+        self._main = main
+        self._drawn = b""
 
     def read(self, show: Callable[[str], None], *, size: int | None = None, end: bool = False) -> None:
         """Show the whole lines that are new, a block at a time.
@@ -51,11 +73,16 @@ class LogReader:
             if self._rest.strip():  # a bar that was wiped out leaves blanks
                 show(_text(self._rest) + "\n")
             self._rest = b""
+        if self._main is not None:
+            self._drawn = b"" if end else _last_line(self._main)
 
     @property
     def unfinished(self) -> str:
         """The line that has no end yet, as it stands; several, where several are drawn at once."""
-        return _text(self._rest[-_SHOWN:].strip().replace(ROW, b"\n"))
+        text = _text((self._drawn or self._rest)[-_SHOWN:].strip().replace(ROW, b"\n"))
+        if not self._drawn or not text:
+            return text
+        return "\n".join(f"[rank 0] {line}" for line in text.split("\n"))
 
     def _read_blocks(self, show: Callable[[str], None]) -> None:
         try:
@@ -74,6 +101,16 @@ class LogReader:
                 if len(self._rest) > _LONGEST:
                     show(_text(self._rest) + "\n")
                     self._rest = b""
+
+
+def _last_line(path: Path) -> bytes:
+    """The line that a log ends with, if it has no end yet; of one that is drawn again its last frame."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN))
+            return last_frames(file.read().rpartition(b"\n")[2])
+    except FileNotFoundError:  # it has printed nothing
+        return b""
 
 
 def _text(data: bytes) -> str:

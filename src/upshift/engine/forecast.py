@@ -6,20 +6,22 @@ task stays unfinished, and what needs it stays open. So a plan and a run decide 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import attrs
 
 from upshift.engine.keys import Keys
+from upshift.engine.places import Proposal
 from upshift.engine.reuse import Hit, Reuse
 from upshift.engine.skipping import why_skipped
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
-from upshift.engine.values import task_inputs
+from upshift.engine.values import plain_value, task_inputs
 from upshift.engine.walk import Walk
-from upshift.errors import BlobDamaged, BlobMissing
+from upshift.errors import BlobDamaged, BlobMissing, MissingExtra
 from upshift.graph import Graph, needs, references
 from upshift.spec.artifact import Artifact
 from upshift.store import artifacts
+from upshift.store.catalog import Catalog
 from upshift.store.store import Store
 
 REUSED = "reused"
@@ -27,7 +29,6 @@ RUNS = "runs"
 DEPENDS = "depends"
 SKIPS = "skipped"
 FAILS = "fails"
-ACTIONS = (REUSED, RUNS, DEPENDS, SKIPS, FAILS)
 
 _ACTIONS = {RUNNING: RUNS, SKIPPED: SKIPS, FAILED: FAILS, CANCELLED: FAILS}
 
@@ -74,6 +75,19 @@ class Forecast:
     length: int | None
     tasks: tuple[PlannedTask, ...]
 
+    @property
+    def may_run(self) -> bool:
+        """Whether anything of it will run, or may."""
+        return any(task.action in (RUNS, DEPENDS) for task in self.tasks)
+
+
+def launcher_missing(
+    offered: Mapping[str, Proposal], graph: Graph, forecasts: Mapping[str, Forecast]
+) -> MissingExtra | None:
+    """The error for the first step that may run and has no launcher where it would; None: there is none."""
+    may_run = {node.step for node in graph.nodes if forecasts[node.name].may_run}
+    return next((one.missing for one in offered.values() if one.missing and one.step in may_run), None)
+
 
 class Forecaster:
     """Walks a graph without running anything.
@@ -85,14 +99,14 @@ class Forecaster:
     strict
         Whether a step, by the name of its definition, takes no result that was made with less than
         it asks for.
-    reuse
+    catalog, store
         Where earlier results are found.
     reusing
         Whether the user wants anything reused.
-    store
-        Where the results are.
-    truth
-        The value that a ``when`` refers to.
+    project
+        Folder of the project.
+    keys
+        Makes the keys of tasks.
     now
         Seconds since the epoch.
 
@@ -107,16 +121,17 @@ class Forecaster:
         graph: Graph,
         *,
         strict: Mapping[str, bool],
-        reuse: Reuse,
-        reusing: bool,
+        catalog: Catalog,
         store: Store,
+        reusing: bool,
+        project: str,
         keys: Keys,
-        truth: Callable[[Artifact], object],
         now: float,
     ) -> None:
-        self._walk = Walk(graph, truth=truth)
+        self._walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store))
         self._strict = strict
-        self._reuse = reuse
+        # No run has an empty name: none of the earlier runs is left out.
+        self._reuse = Reuse("", graph.pipeline, catalog, store, enabled=reusing, project=project)
         self._reusing = reusing
         self._store = store
         self._now = now
@@ -196,6 +211,8 @@ class Forecaster:
         if certain is not None and state.node.name not in self._conditional:
             return PlannedTask(index=task.index, action=RUNS, reason=certain, depends_on=behind)
         reason = certain or self._reuse.changed(state)
+        if reason is None and self._strict[state.node.step]:
+            reason = self._reuse.degraded(task)
         return PlannedTask(index=task.index, action=DEPENDS, reason=reason, depends_on=behind)
 
     def _behind(self, task: Task) -> list[str]:

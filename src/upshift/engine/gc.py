@@ -13,11 +13,11 @@ import attrs
 from upshift.config.configuration import Configuration
 from upshift.engine.tidy import tidy
 from upshift.errors import NotFound, RunOwned, StoreError, UpshiftError, UsageError
-from upshift.store.catalog import Catalog, no_pipeline, open_catalog
+from upshift.store.catalog import Catalog, catalog_path, no_pipeline, open_catalog
 from upshift.store.claimed import Claimed
 from upshift.store.collect import Collected, Tell, collect
 from upshift.store.history_records import UNFINISHED
-from upshift.store.rebuild import Rebuilt, put_aside_if_damaged, rebuild
+from upshift.store.rebuild import Rebuilt, configured_stores, put_aside_if_damaged, rebuild
 from upshift.store.rows import RunRow
 from upshift.store.store import Store, open_store
 
@@ -105,7 +105,7 @@ def gc(
         The catalog cannot be read, the home not be cleaned, or a run that was named not be removed.
     """
     catalog = open_catalog(configuration)
-    there = catalog.path.exists()
+    there = catalog.path.exists() or any(map(is_there, configured_stores(configuration)))
     try:
         chosen = choose(choice, catalog, now()) if there else _none(choice)
         addresses = store_addresses(configuration, catalog if there else None)
@@ -197,7 +197,7 @@ def rebuild_catalog(
     StoreUnavailable
         A store cannot be read, or the catalog not be written.
     """
-    with contextlib.closing(open_catalog(configuration)) as catalog:
+    with contextlib.closing(Catalog(catalog_path(configuration.catalog))) as catalog:
         aside = put_aside_if_damaged(catalog) if catalog.path.exists() else None
         addresses = store_addresses(configuration, catalog if catalog.path.exists() else None)
         stores = [open_store(address, durability=configuration.durability) for address in addresses]

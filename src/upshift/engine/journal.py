@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 from upshift.engine.attempts import Attempt, Verdict
 from upshift.engine.tasks import PENDING, RUNNING, NodeState, Task
-from upshift.report.progress import Progress, TaskChange
+from upshift.report.progress import ImageChange, Progress, TaskChange
 from upshift.spec.task import TaskId
 from upshift.spec.telemetry import MetricValue
 from upshift.store.catalog import AttemptRow, Catalog, TaskRow
@@ -106,6 +106,10 @@ class Journal:
         assert state.length is not None
         name, length = state.node.name, state.length
         self._news.append(lambda: self._progress.step_sized(name, length))
+
+    def image(self, change: ImageChange) -> None:
+        """Show how far an image is."""
+        self._news.append(lambda: self._progress.image_changed(change))
 
     def notice(self, text: str, task: TaskId | None = None) -> None:
         """Show a line."""

@@ -4,6 +4,9 @@ Nothing of the pipeline, the run or the node's name is in it, so that equal work
 another pipeline. Its parts are the code, the inputs, the outputs that are to be saved, the
 environment, the image, the launch plan and the version of Python. Where pickled inputs name classes
 or functions, the code behind these names is a part of its own, after a ``+``.
+
+Where a step runs in an image, that decides which Python and which packages it gets: the digest of the
+image's recipe, its parent's digest included, stands for both.
 """
 
 from __future__ import annotations
@@ -18,17 +21,19 @@ from upshift.engine.tasks import NodeState
 from upshift.graph import Node, StepDefinition
 from upshift.spec.artifact import Artifact, Value
 from upshift.spec.codec import encode
+from upshift.spec.launch import Launch
+from upshift.spec.work import CODE, DEBUGGED, ONCE
 
 CodeNamed = Callable[[str], Mapping[str, str]]
 """The fingerprint of what a pickle names, ``module:qualname``, in the code as it is now."""
 
-ONCE = "once:"
-"""Prefix of the key of a task that is never reused by another run, only kept when its own is resumed."""
+PACKAGE = "package "
+"""What an installed package is called in a fingerprint: ``package numpy``, with its version."""
 
-_DEBUGGED = "debugged:"
+REQUIRED = "required package "
+"""What one is called that another one requires."""
 
-_CODE = "+"
-"""Before the digest of the code that the inputs name; nothing follows where that code is not at hand."""
+PACKAGES = (PACKAGE, REQUIRED)
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -62,7 +67,7 @@ class Keys:
             code = code.union(*map(code_in, own))
         key = digest([parts, named])
         if code:
-            key += _CODE + self._digest_of(code)
+            key += CODE + self._digest_of(code)
         return key if state.definition.cache else ONCE + key
 
     def _shared_inputs(self, state: NodeState) -> tuple[dict[str, str], set[str]]:
@@ -84,28 +89,12 @@ class Keys:
 
 def debugged_key(key: str) -> str:
     """The key of a task that a person steps through: its result is no other task's, nor its own later."""
-    return ONCE + _DEBUGGED + key.removeprefix(ONCE)
+    return ONCE + DEBUGGED + key.removeprefix(ONCE)
 
 
 def is_debugged(key: str) -> bool:
     """Whether it is one of :func:`debugged_key`."""
-    return key.startswith(ONCE + _DEBUGGED)
-
-
-def same_work(one: str | None, other: str | None) -> bool:
-    """Whether two keys are of the same work, whether or not other runs may reuse it."""
-    if one is None or other is None:
-        return False
-    one, other = one.removeprefix(ONCE), other.removeprefix(ONCE)
-    if one.endswith(_CODE) or other.endswith(_CODE):  # the code is that of the record: it is the same
-        return same_inputs(one, other)
-    return one == other
-
-
-def same_inputs(one: str, other: str) -> bool:
-    """Whether all but the code that the inputs name is the same."""
-    first, second = (key.removeprefix(ONCE).partition(_CODE)[0] for key in (one, other))
-    return first == second
+    return key.startswith(ONCE + DEBUGGED)
 
 
 def key_parts(definition: StepDefinition, node: Node) -> dict[str, Any]:
@@ -114,15 +103,23 @@ def key_parts(definition: StepDefinition, node: Node) -> dict[str, Any]:
     code: Any = dict(definition.code)
     if not code:
         code = {entry.qualname: entry.payload.digest if entry.payload else entry.module}
+    if definition.image is not None:
+        code = {name: what for name, what in code.items() if not name.startswith(PACKAGES)}
     return {
         "code": {"entry": [entry.module, entry.qualname], "reached": code},
         "outputs": [[name, name in node.by_item] for name in definition.outputs],
         "environment": dict(definition.environment),
         "secrets": dict(definition.secrets),  # their sources; a new value of a token is no new work
-        "image": None if definition.docker is None else encode(definition.docker),
-        "launch": encode(definition.launch),
-        "python": PYTHON,
+        "image": definition.image or (None if definition.docker is None else encode(definition.docker)),
+        "launch": None if definition.launch is None else _launch(definition.launch),
+        "python": PYTHON if definition.image is None else None,
     }
+
+
+def _launch(launch: Launch) -> dict[str, Any]:
+    """What a result may depend on of how its processes are started: which port they meet at is not."""
+    said = {name: getattr(launch, name) for name in ("launcher", "processes", "devices")}
+    return {**said, "arguments": dict(launch.arguments), "files": dict(launch.files)}
 
 
 def fingerprint(value: Value) -> str:

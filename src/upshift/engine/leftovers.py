@@ -9,15 +9,16 @@ import attrs
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
 from upshift.engine.attempts import Attempt, Verdict, judge
-from upshift.engine.follow import LogReader
-from upshift.engine.keys import same_work
+from upshift.engine.follow import reader_of
 from upshift.engine.places import Place
-from upshift.engine.reuse import intact, shortcoming
+from upshift.engine.reuse import intact
 from upshift.engine.schedule import Need
+from upshift.engine.shortcomings import shortcoming
 from upshift.engine.tasks import COMPLETED, PENDING, RUNNING
 from upshift.errors import ConfigError
 from upshift.spec.hardware import Hardware
 from upshift.spec.task import TaskId, TaskResult, TaskSpec
+from upshift.spec.work import same_work
 from upshift.store.catalog import AttemptRow, Catalog, TaskRow
 from upshift.store.store import Store
 
@@ -204,9 +205,8 @@ class Leftovers:
         return attempt
 
     def _attempt(self, spec: TaskSpec, place: Place, handle: str, *, started: float | None = None) -> Attempt:
-        need = place.queue.room.clipped(Need.of(spec.granted or Hardware()))
-        log = LogReader(self._store.log_path(spec.task, spec.attempt), skip=True)
-        attempt = Attempt(None, spec, place, handle, need, log)
+        need = place.queue.room.clipped(Need.of(spec.granted or Hardware(), launch=spec.launch))
+        attempt = Attempt(None, spec, place, handle, need, reader_of(self._store, spec, skip=True))
         attempt.started = started
         return attempt
 

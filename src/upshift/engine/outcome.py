@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from upshift.errors import RunCancelled, RunFailed
 from upshift.report.human import count
+from upshift.report.ranks import on_rank, worth_a_look
+from upshift.spec.launch import Stack
 from upshift.spec.task import Failure, TaskId
 from upshift.store.history import Run
 
@@ -17,6 +20,7 @@ def raise_unless_completed(
     *,
     failed: int,
     log: Path | None,
+    stacks: Sequence[Stack],
     shown: bool,
 ) -> None:
     """Raise what a run with this status deserves.
@@ -33,6 +37,8 @@ def raise_unless_completed(
         How many tasks failed.
     log
         What that attempt printed, if it printed anything.
+    stacks
+        Where its processes were, if it had several.
     shown
         Whether the user has been shown its traceback already.
 
@@ -52,12 +58,15 @@ def raise_unless_completed(
     why = failure.traceback.rstrip() if failure.traceback and not shown else None
     advice = [failure.fix] if failure.fix else []
     if log is not None:
-        advice.append(f"upshift logs {run.id} {task.step} shows what it printed; the file is {log}")
+        alone = "" if failure.rank is None else f" (that rank alone: --rank {failure.rank})"
+        advice.append(f"upshift logs {run.id} {task.step} shows what it printed{alone}; the file is {log}")
+    if worth_a_look(failure, stacks):
+        advice.append(f"upshift show {run.id} --stacks shows where each rank was, call by call")
     if failed > 1:
         advice.append(f"upshift show {run.id} tells of the {count(failed - 1, 'more task')} that failed")
     advice.append(go_on)
     raise RunFailed(
-        f"step {task} failed{tried} ({failure.reason}): {failure.message}",
+        f"step {task} failed{on_rank(failure)}{tried} ({failure.reason}): {failure.message}",
         run=run,
         where=failure.where,
         why=why,

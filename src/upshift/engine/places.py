@@ -13,10 +13,12 @@ from upshift.backends.base import Backend, Event, Offer, Shortfall
 from upshift.backends.registry import open_backend as open_registered
 from upshift.config.configuration import Configuration, Target
 from upshift.config.resources import ResourceSettings
+from upshift.engine.offers import missing_launcher, offered
 from upshift.engine.schedule import Need, Queue, Room
-from upshift.errors import ConfigError, NotFound, RequestRefused
+from upshift.errors import ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError
 from upshift.graph import Graph, StepDefinition
 from upshift.spec.hardware import Hardware
+from upshift.spec.launch import Launch
 
 if TYPE_CHECKING:
     from upshift.engine.attempts import Attempt
@@ -44,6 +46,7 @@ class Place:
         others: bool = False,
     ) -> None:
         self.target = target
+        self.store = store
         self.others = others
         self.backend: Backend = open_backend(target, store=store, sink=self._receive)
         self.jobs: dict[str, Attempt] = {}
@@ -75,6 +78,10 @@ class Terms:
         Whether it gets all that it asks for, or does not run.
     shortfalls
         What it does not get.
+    launch
+        How many processes it has there, and how they are started; None: one.
+    remarks
+        What is worth a word though it gets what it asks for.
     request
         What it asks for, where that is not what its definition says.
     """
@@ -84,6 +91,8 @@ class Terms:
     need: Need
     strict: bool
     shortfalls: tuple[Shortfall, ...] = ()
+    launch: Launch | None = None
+    remarks: tuple[str, ...] = ()
     request: ResourceSettings | None = None
 
     @property
@@ -108,7 +117,7 @@ def open_places(
         A target or its backend is not there, or cannot be used.
     """
     own = configuration.target(target)
-    others = bool(configuration.targets.keys() - {"local"})
+    others = own.name != "local" or bool(configuration.targets.keys() - {"local"})
     store = configuration.store_address(own)
     places: dict[str | None, Place] = {}
     try:
@@ -127,9 +136,10 @@ def open_places(
                         why="The steps of a run hand each other their results through one store.",
                         fix="Give both targets the same store.",
                     )
-                by_target[other.name] = Place(
-                    other, store=store, inbox=inbox, open_backend=open_backend, others=others
-                )
+                try:
+                    by_target[other.name] = Place(other, store=store, inbox=inbox, open_backend=open_backend)
+                except UpshiftError as error:
+                    raise _of_step(error, name, definition) from None
             places[definition.on] = by_target[other.name]
     except BaseException:
         close_places(places.values())
@@ -148,8 +158,21 @@ def _target_of(name: str, definition: StepDefinition, configuration: Configurati
         return configuration.target(definition.on)
     except NotFound as error:
         error.what = f"step {name}: {error.what}"
-        error.where = definition.location or error.where
+        error.where = definition.origins.get("on") or definition.location or error.where
         raise
+
+
+def _of_step(error: UpshiftError, name: str, definition: StepDefinition) -> UpshiftError:
+    """The error of a place that the step chose: where it did, and that nobody else can choose another."""
+    error.where = error.where or definition.location
+    error.fix = " ".join(filter(None, (error.fix, _chosen(name, definition))))
+    return error
+
+
+def _chosen(name: str, definition: StepDefinition) -> str:
+    """Where a step says itself that it runs there."""
+    where = definition.origins.get("on") or definition.location
+    return f"{name} has on={definition.on!r}{f' ({where})' if where else ''}, which --on does not change."
 
 
 @attrs.frozen(kw_only=True)
@@ -166,6 +189,10 @@ class Proposal:
         What it would get there.
     strict
         Whether it gets all that it asks for, or does not run.
+    launch, remarks
+        As in :class:`Terms`.
+    missing
+        Why none of its tasks could start there: its launcher is not installed. What is reused needs none.
     """
 
     step: str
@@ -173,6 +200,9 @@ class Proposal:
     place: Place
     offer: Offer
     strict: bool
+    launch: Launch | None = None
+    remarks: tuple[str, ...] = ()
+    missing: MissingExtra | None = None
 
     @property
     def refused(self) -> bool:
@@ -181,7 +211,7 @@ class Proposal:
 
 
 def proposals(
-    graph: Graph, places: Mapping[str | None, Place], *, strict: bool | None
+    graph: Graph, places: Mapping[str | None, Place], *, strict: bool | None, project: str | None = None
 ) -> dict[str, Proposal]:
     """What each step that is used is offered, by the name of its definition.
 
@@ -193,6 +223,13 @@ def proposals(
         As :func:`open_places` gives them.
     strict
         Whether to refuse what cannot be honoured in full; None: as each backend has it.
+    project
+        The project's folder, to say what of an image this environment lacks; None: that is not said.
+
+    Raises
+    ------
+    BackendError, ImageError
+        A place cannot be asked; names the step that chose it.
     """
     offers: dict[tuple[Place, ResourceSettings], Offer] = {}
     found: dict[str, Proposal] = {}
@@ -201,13 +238,22 @@ def proposals(
         place = places[definition.on]
         asked = (place, definition.request)
         if asked not in offers:
-            offers[asked] = place.backend.offer(definition.request)
+            try:
+                offers[asked] = place.backend.offer(definition.request)
+            except UpshiftError as error:
+                if definition.on is None:  # it was not the step that chose the place
+                    raise
+                raise _of_step(error, name, definition) from None
+        own = offered(offers[asked], definition, place.backend, request=definition.request, project=project)
         found[name] = Proposal(
             step=name,
             definition=definition,
             place=place,
-            offer=_with_image(offers[asked], definition, place),
+            offer=own.offer,
             strict=place.backend.capabilities.strict if strict is None else strict,
+            launch=own.launch,
+            remarks=own.remarks,
+            missing=missing_launcher(name, definition, place.backend),
         )
     return found
 
@@ -226,80 +272,52 @@ def refusal(offered: Iterable[Proposal], *, strict: bool | None) -> RequestRefus
     return _refusal(refused, strict) if refused else None
 
 
-def settle_terms(
-    graph: Graph, places: Mapping[str | None, Place], *, strict: bool | None
-) -> dict[str, Terms]:
-    """What each step that is used gets, by the name of its definition.
-
-    The parameters are those of :func:`proposals`.
-
-    Raises
-    ------
-    RequestRefused
-        A step does not get what it asks for, and strictly has to; or gets nothing at all. All such
-        steps are named.
-    """
-    offered = proposals(graph, places, strict=strict)
-    error = refusal(offered.values(), strict=strict)
-    if error is not None:
-        raise error
+def terms_of(offered: Mapping[str, Proposal]) -> dict[str, Terms]:
+    """What each step that is used gets, by the name of its definition; none of them is refused."""
     return {
         name: Terms(
             place=proposal.place,
             granted=proposal.offer.granted,
-            need=Need.of(proposal.offer.granted, proposal.offer.alternatives),
+            need=Need.of(proposal.offer.granted, proposal.offer.alternatives, launch=proposal.launch),
             strict=proposal.strict,
             shortfalls=proposal.offer.shortfalls,
+            launch=proposal.launch,
+            remarks=proposal.remarks,
         )
         for name, proposal in offered.items()
         if proposal.offer.granted is not None  # always: nothing at all would have been refused
     }
 
 
-def _listing(texts: Iterable[str]) -> str:
-    return " and ".join(dict.fromkeys(texts))
-
-
-def _with_image(offer: Offer, definition: StepDefinition, place: Place) -> Offer:
-    docker = definition.docker
-    if docker is None or not docker.explicit() or place.backend.capabilities.images:
-        return offer
-    image = f"image {docker.parent_image}" if docker.parent_image else "its own image"
-    missing = Shortfall(
-        field="image",
-        asked=image,
-        got="this environment",
-        why=f"backend {place.backend.name} runs steps in the environment of the run",
-        fix="Choose a target whose backend runs images.",
-    )
-    return attrs.evolve(offer, shortfalls=(*offer.shortfalls, missing))
-
-
 def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
+    definition, shortfalls = refused[0].definition, refused[0].offer.shortfalls
+    where = definition.origins.get(shortfalls[0].field if shortfalls else "") or definition.location
     lines = []
     fixes = []
     for proposal in refused:
         for shortfall in proposal.offer.shortfalls or (_NOTHING,):
             line = proposal.definition.origins.get(shortfall.field) or proposal.definition.location
-            at = f" ({line})" if line else ""
+            at = f" ({line})" if line and line != where else ""
             lines.append(
                 f"{proposal.step}{at}: asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}"
             )
             fixes.append(shortfall.fix or "Ask for what there is.")
-    places = _listing(repr(proposal.place.target.name) for proposal in refused)
-    steps = _listing(proposal.step for proposal in refused)
-    definition, shortfalls = refused[0].definition, refused[0].offer.shortfalls
-    field = shortfalls[0].field if shortfalls else ""
-    advice = " ".join(dict.fromkeys(fixes))
-    if any(proposal.place.others for proposal in refused):
-        advice += " Or choose another target with --on."
-    if strict and all(proposal.offer.granted is not None for proposal in refused):
-        advice += " Without --strict it runs with what there is."
+    places = list(dict.fromkeys(repr(proposal.place.target.name) for proposal in refused))
+    steps = [proposal.step for proposal in refused]
+    if any(proposal.place.others for proposal in refused if proposal.definition.on is None):
+        fixes.append("Or choose another target with --on.")
+    fixes += [_chosen(one.step, one.definition) for one in refused if one.definition.on is not None]
+    if all(proposal.offer.granted is not None for proposal in refused):
+        with_less = "--best-effort goes" if strict is None else "Without --strict it goes"
+        if any(proposal.place.backend.capabilities.strict for proposal in refused):
+            with_less = "--best-effort goes"
+        fixes.append(f"{with_less} on with what there is.")
     return RequestRefused(
-        f"target {places} cannot give what {steps} asks for",
-        where=definition.origins.get(field) or definition.location,
+        f"target{'s' if len(places) > 1 else ''} {' and '.join(places)} cannot give "
+        f"what {' and '.join(steps)} {'ask' if len(steps) > 1 else 'asks'} for",
+        where=where,
         why="\n".join(lines),
-        fix=advice,
+        fix=" ".join(dict.fromkeys(fixes)),
     )
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -16,7 +16,8 @@ from upshift.config.configuration import Configuration
 from upshift.config.retry import Retry
 from upshift.config.secrets import secret_files
 from upshift.engine.clock import Clock, SystemClock
-from upshift.engine.forecast import FAILS, Forecast, Forecaster, PlannedTask
+from upshift.engine.forecast import FAILS, Forecast, Forecaster, PlannedTask, launcher_missing
+from upshift.engine.images import StepImages, origins_of, step_images
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.options import RunOptions
 from upshift.engine.places import (
@@ -28,18 +29,22 @@ from upshift.engine.places import (
     proposals,
     refusal,
 )
-from upshift.engine.reuse import Reuse
 from upshift.engine.secrets import NeededSecret, missing_secrets, needed_secrets
 from upshift.engine.values import plain_value
 from upshift.errors import RunFailed, UpshiftError, UsageError
 from upshift.graph import Graph, Node, StepDefinition, references
 from upshift.spec.artifact import Artifact
 from upshift.spec.hardware import Hardware
+from upshift.spec.launch import Launch
 from upshift.spec.task import Code
 from upshift.store.catalog import open_catalog
-from upshift.store.packages import preview_package
+from upshift.store.packages import Part, preview_package
 from upshift.store.project_files import LeftOut
 from upshift.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from upshift.images.base import Announce
+    from upshift.images.preparing import Prepared
 
 
 @attrs.frozen(kw_only=True)
@@ -112,8 +117,18 @@ class PlannedStep:
         As in its definition; seconds.
     docker
         The settings of its image that were said.
+    docker_origins
+        Who said what of them, by field.
     images
         Whether its backend runs images at all.
+    launch
+        How many processes it has there, and how they are started; None: one.
+    launch_origin
+        Who said so.
+    remarks
+        What is worth a word though it gets what it asks for.
+    image
+        What is known of the image that it runs in; None: its place runs none, or nothing is known.
     secrets
         The secrets that it needs: where they come from, and whether they are there.
     """
@@ -139,6 +154,11 @@ class PlannedStep:
     cache_expires: float | None
     docker: Mapping[str, Any]
     images: bool
+    launch: Launch | None = None
+    launch_origin: str | None = None
+    remarks: tuple[str, ...] = ()
+    image: Prepared | None = None
+    docker_origins: Mapping[str, str] = attrs.field(factory=dict)
     secrets: tuple[NeededSecret, ...] = ()
 
 
@@ -152,6 +172,8 @@ class PlannedCode:
         The project's folder.
     files, bytes
         How many files it would hold, and their size together; None: there can be no package.
+    parts
+        The files and folders at the top of the project, the largest first.
     left_out
         What it would not hold though no ignore file names it.
     problem
@@ -161,6 +183,7 @@ class PlannedCode:
     project: str
     files: int | None = None
     bytes: int | None = None
+    parts: tuple[Part, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     problem: str | None = None
 
@@ -220,6 +243,7 @@ def make_plan(
     configuration: Configuration,
     options: RunOptions,
     code_named: CodeNamed | None = None,
+    announce: Announce | None = None,
     open_backend: OpenBackend = open_registered,
     clock: Clock | None = None,
 ) -> Plan:
@@ -229,6 +253,8 @@ def make_plan(
     ----------
     graph, code, configuration, options, code_named
         As for a run.
+    announce
+        Told what takes long.
     open_backend, clock
         Given by tests.
 
@@ -246,24 +272,29 @@ def make_plan(
     try:
         target = places[None].target
         store = open_store(configuration.store_address(target), durability=configuration.durability)
-        offered = proposals(graph, places, strict=options.strict)
+        offered = proposals(graph, places, strict=options.strict, project=code.project)
         refused = refusal(offered.values(), strict=options.strict)
         secrets = needed_secrets(graph, places, project=code.project)
         missing = missing_secrets(secrets.values())
-        with contextlib.closing(open_catalog(configuration)) as catalog:
+        granted = {name: proposal.offer.granted for name, proposal in offered.items()}
+        with (
+            step_images(graph, places, granted, project=code.project, look=True, announce=announce) as images,
+            contextlib.closing(open_catalog(configuration)) as catalog,
+        ):
+            graph = images.marked(graph)
             forecasts = Forecaster(
                 graph,
                 strict={name: proposal.strict for name, proposal in offered.items()},
-                # No run has an empty name: a plan leaves none of the earlier runs out.
-                reuse=Reuse("", graph.pipeline, catalog, store, enabled=options.reuse, project=code.project),
-                reusing=options.reuse,
-                keys=Keys(code_named),
+                catalog=catalog,
                 store=store,
-                truth=lambda artifact: plain_value(artifact, store),
+                reusing=options.reuse,
+                project=code.project,
+                keys=Keys(code_named),
                 now=(clock or SystemClock()).now(),
             ).forecast()
         nodes = {node.name: node for node in graph.nodes}
         position = {name: i for i, name in enumerate(forecasts)}
+        launcher = launcher_missing(offered, graph, forecasts)
         planned_code, problem = _code(code, places, store, secret_files(code.project))
         return Plan(
             pipeline=graph.pipeline,
@@ -272,11 +303,11 @@ def make_plan(
             params={name: _param(artifact, store) for name, artifact in graph.params.items()},
             texts=graph.texts,
             steps=tuple(
-                _step(nodes[name], position, offered[nodes[name].step], forecast, secrets)
+                _step(nodes[name], position, offered[nodes[name].step], forecast, secrets, images)
                 for name, forecast in forecasts.items()
             ),
             code=planned_code,
-            refusals=tuple(error for error in (refused, missing, problem) if error is not None),
+            refusals=tuple(filter(None, (refused, missing, images.refusal, launcher, problem))),
         )
     finally:
         close_places(places.values())
@@ -288,9 +319,13 @@ def _step(
     proposal: Proposal,
     forecast: Forecast,
     secrets: Mapping[str, tuple[NeededSecret, ...]],
+    images: StepImages,
 ) -> PlannedStep:
     definition, place = proposal.definition, proposal.place
     own_secrets = secrets.get(node.step, ())
+    tasks = forecast.tasks
+    if images.is_unknown(node.step):  # what it would be compared with is not what would run
+        tasks = tuple(attrs.evolve(task, reason=None) for task in tasks)
     return PlannedStep(
         name=node.name,
         step=node.step,
@@ -298,22 +333,30 @@ def _step(
         needs=_edges(node, position),
         mapped=node.mapped,
         length=forecast.length,
-        tasks=forecast.tasks,
+        tasks=tasks,
         target=place.target.name,
         backend=place.backend.name,
         request=_values(definition),
-        asked=Hardware.asked(definition.request),
+        asked=Hardware.asked(definition.request, definition.launch),
         granted=proposal.offer.granted,
         strict=proposal.strict,
         shortfalls=proposal.offer.shortfalls,
-        refused=proposal.refused or any(secret.problem for secret in own_secrets),
+        refused=proposal.refused
+        or any(secret.problem for secret in own_secrets)
+        or (proposal.missing is not None and forecast.may_run)
+        or node.step in images.refused,
         retry=definition.retry,
         timeout=definition.timeout,
         cache=definition.cache,
         cache_expires=definition.cache_expires,
         secrets=own_secrets,
         docker=definition.docker.explicit() if definition.docker else {},
+        docker_origins=origins_of(definition),
         images=place.backend.capabilities.images,
+        launch=proposal.launch,
+        launch_origin=definition.origins.get("launch"),
+        remarks=proposal.remarks,
+        image=images.prepared.get(node.step),
     )
 
 
@@ -352,7 +395,11 @@ def _code(
         needed = any(place.backend.capabilities.remote for place in places.values())
         return PlannedCode(project=code.project, problem=error.what), error if needed else None
     return PlannedCode(
-        project=code.project, files=len(preview.files), bytes=preview.bytes, left_out=preview.left_out
+        project=code.project,
+        files=len(preview.files),
+        bytes=preview.bytes,
+        parts=preview.parts,
+        left_out=preview.left_out,
     ), None
 
 

@@ -37,6 +37,8 @@ def _step(step: PlannedStep) -> dict[str, Any]:
         "request": {value.field: {"value": value.value, "origin": value.origin} for value in step.request},
         "asked": step.asked.as_json(),
         "granted": None if step.granted is None else step.granted.as_json(),
+        "launch": _launch(step),
+        "remarks": list(step.remarks),
         "shortfalls": [attrs.asdict(shortfall) for shortfall in step.shortfalls],
         "retry": attrs.asdict(step.retry),
         "secrets": {
@@ -48,9 +50,32 @@ def _step(step: PlannedStep) -> dict[str, Any]:
             for secret in step.secrets
         },
         "docker": dict(step.docker),
+        "docker_origins": dict(step.docker_origins),
+        "image": _image(step),
         "length": step.length,
         "tasks": [attrs.asdict(task) for task in step.tasks],
     }
+
+
+def _launch(step: PlannedStep) -> dict[str, Any] | None:
+    """How its processes are started; None: there is one, as of any step."""
+    launch = step.launch
+    if launch is None:
+        return None
+    return {
+        **attrs.asdict(launch),
+        "arguments": dict(launch.arguments),
+        "files": dict(launch.files),
+        "origin": step.launch_origin,
+    }
+
+
+def _image(step: PlannedStep) -> dict[str, Any] | None:
+    if step.image is None:
+        return None
+    from upshift.report.images import image_json
+
+    return image_json(step.image, steps=[step.step], target=step.target)
 
 
 def _param(plan: Plan, name: str, text: str) -> Any:

@@ -8,12 +8,14 @@ import attrs
 
 from upshift.config.resources import ResourceSettings
 from upshift.config.sizes import format_size
+from upshift.engine.offers import Offered, offered
 from upshift.engine.places import Terms
 from upshift.engine.schedule import Need
+from upshift.graph import StepDefinition
 
 
 def with_more_memory(
-    terms: Terms, request: ResourceSettings, *, reached: int, factor: float
+    terms: Terms, definition: StepDefinition, *, reached: int, factor: float, project: str | None = None
 ) -> tuple[Terms, str]:
     """The terms of the next attempt, and what is different then, in words.
 
@@ -22,22 +24,28 @@ def with_more_memory(
 
     Parameters
     ----------
-    terms, request
+    terms, definition
         Of the attempt that ran out of memory.
     reached
         Bytes that it had by then.
     factor
         So many times as much is asked for as before; of a step that asked for nothing, as it reached.
+    project
+        The project's folder, as for :func:`upshift.engine.places.proposals`.
     """
+    request, backend = terms.request or definition.request, terms.place.backend
+
+    def asking_for(memory: int) -> tuple[ResourceSettings, Offered]:
+        more = ResourceSettings(**(request.explicit() | {"memory": memory}))
+        return more, offered(backend.offer(more), definition, backend, request=more, project=project)
+
     had = terms.granted.memory
     wanted = max(math.ceil((had or reached) * factor), reached)
-    more = ResourceSettings(**(request.explicit() | {"memory": wanted}))
-    offer = terms.place.backend.offer(more)
-    short = next((shortfall for shortfall in offer.shortfalls if shortfall.field == "memory"), None)
-    if short is not None and offer.granted is not None and offer.granted.memory is not None:
-        more = ResourceSettings(**(request.explicit() | {"memory": offer.granted.memory}))
-        offer = terms.place.backend.offer(more)
-    granted = offer.granted
+    more, found = asking_for(wanted)
+    short = next((one for one in found.offer.shortfalls if one.field == "memory"), None)
+    if short is not None and found.offer.granted is not None and found.offer.granted.memory is not None:
+        more, found = asking_for(found.offer.granted.memory)
+    offer, granted = found.offer, found.offer.granted
     lacks = [shortfall for shortfall in offer.shortfalls if shortfall.field != "memory"]
     if terms.strict and lacks:  # the attempt before had it: space on a disk, for one
         return (
@@ -50,12 +58,15 @@ def with_more_memory(
     said = f"{format_size(granted.memory)} of memory"
     if short is not None:
         said += f", not {format_size(wanted)}: {short.why}"
+    known = {shortfall.field for shortfall in terms.shortfalls}
+    said += "".join(f"; asked {s.asked}, gets {s.got}: {s.why}" for s in lacks if s.field not in known)
     raised = attrs.evolve(
         terms,
         request=more,
         granted=granted,
-        need=Need.of(granted, offer.alternatives),
-        # No backend is asked for an image. What else is short may be another thing than it was.
-        shortfalls=(*lacks, *(shortfall for shortfall in terms.shortfalls if shortfall.field == "image")),
+        need=Need.of(granted, offer.alternatives, launch=found.launch),
+        shortfalls=tuple(lacks),
+        launch=found.launch,
+        remarks=found.remarks,
     )
     return raised, said

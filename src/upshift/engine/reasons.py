@@ -4,6 +4,8 @@
 
     code changed: constant CFG in side.py, normalize in features.py (new), numpy 1.26 → 2.0
     environment changed: MODE
+    image changed: requirements
+    launch changed: processes 2 → 4, mixed_precision no → bf16
     input changed: lr: 0.1 → 0.2, data from load
     code of its inputs changed: features.Data, or what it reaches
 """
@@ -14,10 +16,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
+from typing import Any
 
-from upshift.engine.keys import code_in, fingerprint
-from upshift.graph import FromStep, Node
+from upshift.engine.keys import PACKAGE, PACKAGES, REQUIRED, code_in, fingerprint
+from upshift.graph import FromStep, Node, StepDefinition
 from upshift.spec.artifact import Artifact, Value
+from upshift.spec.codec import encode
 from upshift.store.artifacts import inline_json
 
 _NAMED = 3
@@ -25,6 +29,8 @@ _NAMED = 3
 
 _SHOWN = 32
 """Characters of a value that is small enough to be shown."""
+
+_WHERE, _BELOW = "it runs in", "made of"
 
 _TITLE = re.compile(r"(?P<kind>(?:[^()]+ )?)(?P<path>[^ ()]+) \((?P<file>[^()]+)\)(?P<note>.*)")
 """What a fingerprint calls a piece of code: ``constant pkg.side.CFG (pkg/side.py)``."""
@@ -34,6 +40,25 @@ def changed_parts(before: Mapping[str, object], now: Mapping[str, object]) -> st
     """What is different of a key's parts, inputs apart; None: nothing is."""
     changed = [_part(name, before.get(name), now[name]) for name in now if before.get(name) != now[name]]
     return "; ".join(changed) or None
+
+
+def with_images(
+    *keys: tuple[Mapping[str, Any], StepDefinition],
+) -> tuple[dict[str, Any], ...]:
+    """The parts of the keys of these steps, with images as people know them in place of their digests."""
+    moved = len({definition.image is None for _, definition in keys}) > 1
+    changed = []
+    for parts, definition in keys:
+        said = {} if definition.docker is None else encode(definition.docker)
+        where = "this environment" if definition.image is None else "an image"
+        image = {_WHERE: where} if moved else {**said, _BELOW: definition.image}
+        parts = {**parts, "image": image}
+        if moved:  # another Python and other packages go without saying
+            reached = parts["code"]["reached"]
+            own = {name: what for name, what in reached.items() if not name.startswith(PACKAGES)}
+            parts |= {"python": None, "code": {**parts["code"], "reached": own}}
+        changed.append(parts)
+    return tuple(changed)
 
 
 def changed_inputs(before: Mapping[str, Value], now: Mapping[str, Value], node: Node) -> str | None:
@@ -90,9 +115,45 @@ def _part(name: str, before: object, now: object) -> str:
     if name in ("environment", "secrets") and isinstance(before, dict) and isinstance(now, dict):
         names = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         return f"{name} changed: " + _listed(names)
+    if name == "image" and isinstance(before, dict) and isinstance(now, dict):
+        return "image changed: " + _image(before, now)
+    if name == "launch":
+        return "launch changed: " + _launch(before, now)
     if name == "outputs":
         return "the outputs are saved in another way"
     return f"python changed: {before} → {now}" if name == "python" else f"{name} changed"
+
+
+def _launch(before: object, now: object) -> str:
+    """How its processes are started: what is different, and between which values where these are short."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return f"{_processes(before)} → {_processes(now)}"
+    parts = ("arguments", "files")
+    flat = [{**one, **one["arguments"], **one["files"], **dict.fromkeys(parts)} for one in (before, now)]
+    changed = []
+    for name in dict.fromkeys((*flat[0], *flat[1])):
+        old, new = (launch.get(name) for launch in flat)
+        if old != new and (name == "devices" or name in before["files"] or name in now["files"]):
+            changed.append("whether each process has a device" if name == "devices" else name)
+        elif old != new:
+            changed.append(f"{name} {'unset' if old is None else old} → {'unset' if new is None else new}")
+    return _listed(changed)
+
+
+def _processes(launch: object) -> str:
+    if not isinstance(launch, dict):
+        return "one process"
+    number = launch["processes"]
+    return f"{launch['launcher']} with {number} process{'' if number == 1 else 'es'}"
+
+
+def _image(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    if _WHERE in now:
+        return f"{before[_WHERE]} → {now[_WHERE]}"
+    names = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    fields = [name for name in names if name != _BELOW]
+    # Equal settings give another image where a file that they name has changed, or the parent.
+    return _listed(fields) or "what its settings name: the parent image, or a file"
 
 
 def _code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -102,14 +163,15 @@ def _code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     edited = [name for name in differ if name.partition(" of ")[2] not in differ]
     new = [name for name in now if name not in before]
     gone = [name for name in before if name not in now]
-    words = [_piece(name, before.get(name), now.get(name)) for name in (*edited, *new, *gone)]
-    return _listed(words) or "another function"
+    words = (_piece(name, before.get(name), now.get(name)) for name in (*edited, *new, *gone))
+    return _listed(dict.fromkeys(words)) or "another function"
 
 
 def _piece(name: str, before: str | None, now: str | None) -> str:
     """One piece of code, or one package with its versions."""
     if ":" not in (before or now or ""):  # a version, not a digest
-        return f"{name.removeprefix('package ')} {before or 'unused'} → {now or 'unused'}"
+        package = name.removeprefix(REQUIRED).removeprefix(PACKAGE)
+        return f"{package} {before or 'unused'} → {now or 'unused'}"
     end = " (new)" if before is None else " (no longer used)" if now is None else ""
     return described(name) + end
 

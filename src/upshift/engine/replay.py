@@ -10,6 +10,7 @@ import attrs
 from upshift.backends.base import Offer
 from upshift.backends.inline import InlineBackend
 from upshift.config.secrets import read_secrets
+from upshift.engine.offers import short_of_processes
 from upshift.errors import NotFound
 from upshift.spec.artifact import Artifact
 from upshift.spec.codec import decode
@@ -17,7 +18,7 @@ from upshift.spec.task import Code, TaskResult, TaskSpec
 from upshift.store.catalog import AttemptRow, RunRow
 from upshift.store.serializers import scratch
 from upshift.store.store import Store, open_store
-from upshift.worker.inline import run_inline
+from upshift.worker.inside.inline import run_inline
 
 
 @attrs.frozen(kw_only=True)
@@ -79,8 +80,9 @@ def recorded_code(row: RunRow, *, package: bool) -> Code:
 
 
 def offered_here(spec: TaskSpec) -> Offer:
-    """What this machine has for an attempt, which may be less than it had then."""
-    return InlineBackend(sink=lambda event: None).offer(spec.request)
+    """What this process has for an attempt, which may be less than it had then."""
+    offer = InlineBackend(sink=lambda event: None).offer(spec.request)
+    return attrs.evolve(offer, shortfalls=(*offer.shortfalls, *short_of_processes(spec.launch)))
 
 
 def replay(spec: TaskSpec, code: Code | None, store: Store) -> Replayed:

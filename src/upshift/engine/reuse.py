@@ -7,14 +7,16 @@ from collections.abc import Mapping
 
 import attrs
 
-from upshift.engine.keys import ONCE, is_debugged, key_parts, same_inputs, same_work
-from upshift.engine.reasons import changed_code_of, changed_inputs, changed_parts
+from upshift.engine.keys import is_debugged, key_parts
+from upshift.engine.reasons import changed_code_of, changed_inputs, changed_parts, with_images
+from upshift.engine.shortcomings import degraded_of, how_degraded, missed, shortcoming
 from upshift.engine.tasks import COMPLETED, NodeState, Task
 from upshift.errors import BlobDamaged, BlobMissing, StoreError
 from upshift.graph import Graph
 from upshift.spec.artifact import Artifact, Value
 from upshift.spec.codec import from_json
 from upshift.spec.task import TaskId, TaskResult
+from upshift.spec.work import ONCE, same_inputs, same_work
 from upshift.store import artifacts
 from upshift.store.catalog import Catalog, RunRow, TaskRow
 from upshift.store.store import Store
@@ -84,7 +86,10 @@ class Reuse:
             if result is None or result.status != COMPLETED:
                 why = why or f"the result of run {found.run} is missing or damaged"
             elif (less := shortcoming(result, self._store, strict=strict)) is not None:
-                why = why or f"the result of run {found.run} was made {less}"
+                if why is None:
+                    if not missed(result):
+                        less = how_degraded(found, self._catalog, self._store)
+                    why = f"the result of run {found.run} was made {less}"
             elif expires is not None and result.ended + expires <= now:
                 why = why or f"the result of run {found.run} has expired"
             elif result.edited:
@@ -93,7 +98,7 @@ class Reuse:
             elif not intact(result.outputs, self._store):
                 why = why or f"the result of run {found.run} is missing or damaged"
             else:
-                less = ", made without its GPU" if _missed(result) else ""
+                less = ", made without its GPU" if missed(result) else ""
                 return Hit(result, f"same code, inputs and environment as run {found.run}{less}")
         return why
 
@@ -108,35 +113,9 @@ class Reuse:
         """What is different about a node since its newest earlier result, inputs apart; None: nothing is."""
         return self._history.changed(state)
 
-
-def shortcoming(result: TaskResult, store: Store, *, strict: bool) -> str | None:
-    """With what less than it should have a result was made, too little to be used; None: it may be.
-
-    Parameters
-    ----------
-    result, store
-        The result, and where it lies.
-    strict
-        Whether no degraded result will do.
-    """
-    missed = _missed(result)
-    if missed and not strict:
-        from upshift.worker.seen import may_miss  # rare
-
-        try:  # whose variables are those of whoever has the same key
-            own = store.read_spec(store.spec_path(result.task, result.attempt)).environment
-        except StoreError:
-            own = {}
-        if missed <= may_miss(os.environ) | may_miss(own):
-            return None
-    if missed:
-        return "without its GPU"
-    return "with less than the step asks for" if strict and result.degraded else None
-
-
-def _missed(result: TaskResult) -> set[str]:
-    """Frameworks that did not see what was granted, and went on because the user said so."""
-    return set(result.seen.details.get("missed_by", ())) if result.seen is not None else set()
+    def degraded(self, task: Task) -> str | None:
+        """That the newest earlier result of a task is a degraded one, in words; None: it is not."""
+        return self._history.degraded(task)
 
 
 def intact(outputs: Mapping[str, Artifact], store: Store) -> bool:
@@ -160,6 +139,7 @@ class _History:
         self._project = project
         self._runs: list[tuple[RunRow, Graph]] | None = None
         self._by_node: dict[str, str | None] = {}
+        self._degraded: dict[str, dict[int | None, TaskResult]] = {}
         self._tasks: dict[str, tuple[str, dict[int | None, TaskRow]] | None] = {}
 
     def why(self, task: Task, inputs: Mapping[str, Value]) -> str:
@@ -192,6 +172,23 @@ class _History:
             self._compare(state)
         return "first run" if self._tasks[name] is None else self._by_node[name]
 
+    def degraded(self, task: Task) -> str | None:
+        """How the newest earlier result was made, if with less than asked for."""
+        name = task.node.node.name
+        if name not in self._tasks:
+            self._compare(task.node)
+        earlier = self._tasks[name]
+        if earlier is None:
+            return None
+        if name not in self._degraded:
+            self._degraded[name] = degraded_of(earlier[0], name, self._catalog, self._store)
+        of_all = next(iter(self._degraded[name].values()), None) if task.index is None else None
+        made = self._degraded[name].get(task.index, of_all)
+        if made is None:
+            return None
+        how = how_degraded(made.task, self._catalog, self._store)
+        return f"the result of run {made.task.run} was made {how}"
+
     def _compare(self, state: NodeState) -> None:
         name = state.node.name
         self._tasks[name] = self._by_node[name] = None
@@ -202,8 +199,11 @@ class _History:
             rows = {t.task.index: t for t in self._catalog.tasks(row.id, name) if t.status == COMPLETED}
             if rows:
                 self._tasks[name] = (row.id, rows)
-                before = key_parts(graph.definition(node), node)
-                self._by_node[name] = changed_parts(before, key_parts(state.definition, state.node))
+                definition = graph.definition(node)
+                before, now = key_parts(definition, node), key_parts(state.definition, state.node)
+                if before["image"] != now["image"]:  # digests say nothing to people
+                    before, now = with_images((before, definition), (now, state.definition))
+                self._by_node[name] = changed_parts(before, now)
                 return
 
     def _inputs(self, row: TaskRow) -> Mapping[str, Value] | None:

@@ -16,17 +16,30 @@ import attrs
 from upshift.backends.registry import open_backend as open_registered
 from upshift.config.configuration import Configuration
 from upshift.config.secrets import secret_files
+from upshift.engine.building import Building
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Control
 from upshift.engine.debug import Debugged, debugged
 from upshift.engine.driver import Driver
+from upshift.engine.forecast import Forecaster, launcher_missing
+from upshift.engine.images import StepImages, step_images
 from upshift.engine.interrupts import interrupts
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.leftovers import Leftovers
+from upshift.engine.offers import short_of_processes
 from upshift.engine.options import RunOptions
 from upshift.engine.outcome import raise_unless_completed
-from upshift.engine.places import OpenBackend, Place, Terms, close_places, open_places, settle_terms
+from upshift.engine.places import (
+    OpenBackend,
+    Place,
+    Terms,
+    close_places,
+    open_places,
+    proposals,
+    refusal,
+    terms_of,
+)
 from upshift.engine.reuse import Reuse
 from upshift.engine.secrets import missing_secrets, needed_secrets
 from upshift.engine.shipping import Keeper, ship
@@ -35,7 +48,7 @@ from upshift.engine.stopping import Command
 from upshift.engine.values import plain_value
 from upshift.engine.walk import Walk
 from upshift.engine.work import Work
-from upshift.errors import NotFound, UpshiftError
+from upshift.errors import NotFound, UpshiftError, together
 from upshift.graph import Graph
 from upshift.report.progress import Progress
 from upshift.spec.codec import encode, to_json
@@ -46,6 +59,7 @@ from upshift.store.endings import record_ending
 from upshift.store.history import Run
 from upshift.store.lease import Lease, here
 from upshift.store.store import Store, open_store
+from upshift.worker.inside import randomness
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without those that are easily taken for another."""
@@ -94,6 +108,10 @@ def execute(
     ------
     RequestRefused
         A step asks for what it does not get, or for a secret that is not there; nothing has run.
+    ImageError
+        The image of a step will not do; nothing has been built, and nothing has run.
+    MissingExtra
+        The launcher of a step is not installed where the step would run; nothing has run.
     RunOwned
         Another engine owns the run that is to be finished.
     RunFailed, RunCancelled
@@ -102,40 +120,61 @@ def execute(
         The store or the catalog cannot be written.
     """
     inbox: SimpleQueue[Any] = SimpleQueue()
-    places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
-    try:
+    with contextlib.ExitStack() as stack:
+        places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
+        stack.callback(close_places, places.values())
         target = places[None].target
         store = open_store(configuration.store_address(target), durability=configuration.durability)
-        terms = settle_terms(graph, places, strict=options.strict)
+        offered = proposals(graph, places, strict=options.strict, project=code.project)
+        refused = refusal(offered.values(), strict=options.strict)
         missing = missing_secrets(needed_secrets(graph, places, project=code.project).values())
-        if missing is not None:
-            raise missing
+        granted = {name: proposal.offer.granted for name, proposal in offered.items()}
+        images = stack.enter_context(
+            step_images(graph, places, granted, project=code.project, look=False, announce=progress.notice)
+        )
+        graph, clock = images.marked(graph), clock or SystemClock()
+        launcher = None
+        if resume is None and any(proposal.missing for proposal in offered.values()):
+            with contextlib.closing(open_catalog(configuration)) as catalog:
+                forecaster = Forecaster(
+                    graph,
+                    strict={name: proposal.strict for name, proposal in offered.items()},
+                    catalog=catalog,
+                    store=store,
+                    reusing=options.reuse,
+                    project=code.project,
+                    keys=Keys(code_named),
+                    now=clock.now(),
+                )
+                launcher = launcher_missing(offered, graph, forecaster.forecast())
+        problem = together(filter(None, (refused, missing, images.refusal, launcher)))
+        if problem is not None:
+            raise problem
+        terms = terms_of(offered)
         debug = options.debug and debugged(options.debug, graph, store=store.address, inbox=inbox)
         own = [debug.terms.place] if debug else []
         walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store))
-        with store.claims.held():
-            shipped = ship(code, places.values(), store, exclude=secret_files(code.project))
-            run = _Run(
-                graph=graph,
-                code=code,
-                source=source,
-                options=options,
-                progress=progress,
-                places=tuple(dict.fromkeys([*places.values(), *own])),
-                terms=terms,
-                debugged=debug or None,
-                walk=walk,
-                store=store,
-                catalog=open_catalog(configuration),
-                inbox=inbox,
-                keys=Keys(code_named),
-                clock=clock or SystemClock(),
-                shipped=shipped,
-            )
-            with contextlib.closing(run.catalog):
-                return run.execute(resume)
-    finally:
-        close_places(places.values())
+        stack.enter_context(store.claims.held())
+        shipped = ship(code, places.values(), store, exclude=secret_files(code.project))
+        run = _Run(
+            graph=graph,
+            code=code,
+            source=source,
+            options=options,
+            progress=progress,
+            places=tuple(dict.fromkeys([*places.values(), *own])),
+            terms=terms,
+            debugged=debug or None,
+            images=images,
+            walk=walk,
+            store=store,
+            catalog=stack.enter_context(contextlib.closing(open_catalog(configuration))),
+            inbox=inbox,
+            keys=Keys(code_named),
+            clock=clock,
+            shipped=shipped,
+        )
+        return run.execute(resume)
 
 
 @attrs.define(kw_only=True)
@@ -150,6 +189,7 @@ class _Run:
     places: tuple[Place, ...]
     terms: dict[str, Terms]
     debugged: Debugged | None
+    images: StepImages
     walk: Walk
     store: Store
     catalog: Catalog
@@ -178,15 +218,22 @@ class _Run:
                 self.progress.notice(line)
             driver, status = self._drive(resumed=earlier is not None)
         run = Run(self.catalog.run(run_id), self.catalog, self.store)
-        log = None
+        log, result = None, None
         if driver.first_failure is not None:
             task, _, attempt = driver.first_failure
             path = self.store.log_path(task, attempt)
             log = path if path.exists() else None
+            result = self.store.read_result(task, attempt)
         counts = self.catalog.counts(run_id) if driver.first_failure is not None else ()
         failed = sum(tasks for _, how, tasks, _ in counts if how == "failed")
         raise_unless_completed(
-            run, status, driver.first_failure, failed=failed, log=log, shown=self.progress.shows
+            run,
+            status,
+            driver.first_failure,
+            failed=failed,
+            log=log,
+            stacks=result.stacks if result is not None else (),
+            shown=self.progress.shows,
         )
         return run
 
@@ -198,8 +245,11 @@ class _Run:
                 "decorated with @step"
             )
         if self.debugged is not None:
-            lines.append(f"{self.options.debug}: runs in this process, neither limited nor pinned (--debug)")
-        return lines
+            text = "runs in this process, neither limited nor pinned (--debug)"
+            for short in short_of_processes(self.debugged.terms.launch):
+                text += f"; asked {short.asked}, gets {short.got}"
+            lines.append(f"{self.options.debug}: {text}")
+        return [*lines, *self.images.lines()]
 
     def _drive(self, *, resumed: bool) -> tuple[Driver, str]:
         began = self.clock.monotonic()
@@ -219,7 +269,8 @@ class _Run:
             control.start()
             keeper.start()
 
-        driver = Driver(self._work(resumed=resumed, submitted=start_threads))
+        work = self._work(resumed=resumed, submitted=start_threads)
+        driver = Driver(work)
         try:
             with interrupts(lambda: self.inbox.put(Command.INTERRUPT)):
                 try:
@@ -233,6 +284,7 @@ class _Run:
                 driver.finish()
             self._end(status)
         finally:
+            work.building.close()
             keeper.join()
             control.close()
         self.progress.run_ended(self.row.id, status, self.clock.monotonic() - began)
@@ -243,6 +295,7 @@ class _Run:
         leftovers = Leftovers(self.places, self.store)
         if resumed:
             leftovers = Leftovers.of_run(run, self.catalog, self.places, self.store)
+        journal = Journal(run, self.catalog, self.progress)
         return Work(
             walk=self.walk,
             terms=self.terms,
@@ -255,6 +308,7 @@ class _Run:
                 store=self.store,
                 cwd=self.source.get("cwd") or os.getcwd(),
                 shipped=self.shipped,
+                draws=randomness.draws(),
             ),
             keys=self.keys,
             reuse=Reuse(
@@ -265,10 +319,12 @@ class _Run:
                 enabled=self.options.reuse,
                 project=self.code.project,
             ),
-            journal=Journal(run, self.catalog, self.progress),
+            journal=journal,
+            building=Building(self.images.prepared, inbox=self.inbox, journal=journal, clock=self.clock),
             leftovers=leftovers,
             clock=self.clock,
             inbox=self.inbox,
+            project=self.code.project,
             keep_going=bool(self.options.keep_going),
             submitted=submitted,
         )
@@ -283,9 +339,13 @@ class _Run:
             tags=self.options.tags,
             started=earlier.started if earlier else now,
             store=self.store.address,
-            source={**_plain(self.source), "engine": here()},
+            source={**_plain(self.source), **self._shipped(), "engine": here()},
             params={name: encode(artifact) for name, artifact in self.graph.params.items()},
         )
+
+    def _shipped(self) -> dict[str, Any]:
+        """The code with its package, where that is made already because it goes elsewhere."""
+        return {} if self.shipped is None else {"code": encode(self.shipped.code)}
 
     def _write_row(self) -> None:
         self.store.write_record(self.row.id, "run.json", to_json(self.row))

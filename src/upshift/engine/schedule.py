@@ -19,6 +19,7 @@ import attrs
 
 from upshift.engine.tasks import Task
 from upshift.spec.hardware import Device, Hardware, Model
+from upshift.spec.launch import Launch
 
 PATIENCE = 8
 """How often tasks of lower priority may overtake one that waits for room."""
@@ -40,25 +41,43 @@ class Need:
         Bytes.
     devices
         Accelerators, one of these sets; the first one that is free.
+    port
+        The port at which its processes meet, where the user has fixed it: one task has it at a time.
     """
 
     cpu: int = 1000
     memory: int = 0
     devices: tuple[Devices, ...] = ()
+    port: int | None = None
 
     @classmethod
-    def of(cls, granted: Hardware, alternatives: Sequence[Sequence[Device]] = ()) -> Need:
-        """What a grant takes up. A task that asks for nothing counts as one CPU."""
+    def of(
+        cls,
+        granted: Hardware,
+        alternatives: Sequence[Sequence[Device]] = (),
+        *,
+        launch: Launch | None = None,
+    ) -> Need:
+        """What a grant takes up on all of its nodes: where capacity is limited, these are on one machine.
+
+        One that asks for no CPUs counts as one for each process.
+        """
+        nodes = granted.nodes or 1
+        cpus = granted.processes or 1 if granted.cpu_count is None else granted.cpu_count * nodes
         # Whole thousandths: sums of 0.1 drift, and a machine would seem full that is not.
-        cpus = 1 if granted.cpu_count is None else granted.cpu_count
-        sets = (granted.gpus or (), *alternatives)
-        devices = (tuple(sorted(Counter(gpu.sort for gpu in gpus).items())) for gpus in sets if gpus)
-        return cls(round(cpus * 1000), granted.memory or 0, tuple(dict.fromkeys(devices)))
+        sets = (granted.gpus or (), *map(tuple, alternatives))
+        devices = (tuple(sorted(Counter(gpu.sort for gpu in gpus * nodes).items())) for gpus in sets if gpus)
+        return cls(
+            round(cpus * 1000),
+            (granted.memory or 0) * nodes,
+            tuple(dict.fromkeys(devices)),
+            launch.port if launch is not None else None,
+        )
 
     @property
     def host(self) -> Need:
-        """This need without the accelerators."""
-        return attrs.evolve(self, devices=())
+        """This need without the accelerators, and without what it keeps while it waits for these."""
+        return attrs.evolve(self, devices=(), port=None)
 
 
 class Room:
@@ -74,6 +93,7 @@ class Room:
     """
 
     def __init__(self, capacity: Hardware | None) -> None:
+        self._one_machine = capacity is not None
         if capacity is None:
             capacity = Hardware()
         self._cpu = None if capacity.cpu_count is None else round(capacity.cpu_count * 1000)
@@ -81,6 +101,7 @@ class Room:
         self._devices = None if capacity.gpus is None else Counter(gpu.sort for gpu in capacity.gpus)
         self._free_cpu, self._free_memory = self._cpu or 0, self._memory or 0
         self._free_devices = Counter(self._devices or {})
+        self._ports: set[int] = set()
 
     def clipped(self, need: Need) -> Need:
         """The need, never more than all there is: what asks for more runs alone."""
@@ -88,6 +109,7 @@ class Room:
             need.cpu if self._cpu is None else min(need.cpu, self._cpu),
             need.memory if self._memory is None else min(need.memory, self._memory),
             need.devices if self._devices is None else self._clipped(need.devices, self._devices),
+            need.port if self._one_machine else None,
         )
 
     @staticmethod
@@ -101,6 +123,7 @@ class Room:
             (self._cpu is None or need.cpu <= self._free_cpu)
             and (self._memory is None or need.memory <= self._free_memory)
             and (not need.devices or self._chosen(need) is not None)
+            and need.port not in self._ports
         )
 
     def take(self, need: Need) -> Need:
@@ -113,6 +136,8 @@ class Room:
         """
         self._free_cpu -= need.cpu
         self._free_memory -= need.memory
+        if need.port is not None:
+            self._ports.add(need.port)
         if not need.devices:
             return need
         chosen = self._chosen(need) or need.devices[0]
@@ -123,6 +148,8 @@ class Room:
         """It is over. ``need`` is what :meth:`take` gave."""
         self._free_cpu += need.cpu
         self._free_memory += need.memory
+        if need.port is not None:
+            self._ports.discard(need.port)
         for model, count in need.devices[0] if need.devices else ():
             self._free_devices[model] += count
 

@@ -1,4 +1,4 @@
-"""What is said of steps that get less than they ask for: once, and only of those that run."""
+"""What is said of what steps get: once, and only of those that run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ class Shortfalls:
         self._terms = terms
         self._known: set[tuple[str, str]] = set()
         self._news: dict[str, list[Shortfall]] = {}
+        self._remarks: list[str] = []
 
     def new_of(self, step: str) -> bool:
         """Whether there is something to be said of a step that has not been said."""
-        return any((step, s.field) not in self._known for s in self._terms[step].shortfalls)
+        terms = self._terms[step]
+        said = (*(shortfall.field for shortfall in terms.shortfalls), *terms.remarks)
+        return any((step, what) not in self._known for what in said)
 
     def began(self, step: str, others: Collection[str]) -> None:
         """A task of a step has been submitted.
@@ -38,6 +41,10 @@ class Shortfalls:
         others
             Steps that may run yet: those with the same image are named with it.
         """
+        for remark in self._terms[step].remarks:
+            if (step, remark) not in self._known:
+                self._known.add((step, remark))
+                self._remarks.append(f"{step}: {remark}")
         for shortfall in self._terms[step].shortfalls:
             image = shortfall.field == _IMAGE
             for name in self._terms if image else (step,):
@@ -49,16 +56,16 @@ class Shortfalls:
 
     def lines(self) -> list[str]:
         """What is new: a line for each step that gets less than it asks for, and for each image not used."""
-        lines: list[str] = []
-        images: dict[str, tuple[list[str], Shortfall]] = {}
+        lines, self._remarks = self._remarks, []
+        images: dict[tuple[str, str], list[str]] = {}
         for name, shortfalls in self._news.items():
             less = [f"asked {s.asked}, gets {s.got}: {s.why}" for s in shortfalls if s.field != _IMAGE]
             if less:
                 lines.append(f"{name}: {'; '.join(less)}")
             for shortfall in shortfalls:
                 if shortfall.field == _IMAGE:
-                    images.setdefault(shortfall.asked, ([], shortfall))[0].append(name)
-        for names, shortfall in images.values():
-            lines.append(f"{', '.join(names)}: {shortfall.asked} is not used: {shortfall.why}")
+                    images.setdefault((shortfall.asked, shortfall.why), []).append(name)
+        for (asked, why), names in images.items():
+            lines.append(f"{', '.join(names)}: {asked} is not used: {why}")
         self._news.clear()
         return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -12,6 +13,9 @@ from upshift.graph import Graph
 from upshift.spec.artifact import Value
 from upshift.spec.task import Code, OutputSpec, TaskId, TaskSpec
 from upshift.store.store import Store
+
+if TYPE_CHECKING:
+    from upshift.images.base import Image
 
 
 @attrs.frozen(kw_only=True)
@@ -43,16 +47,26 @@ class Specs:
         Where the run was started.
     shipped
         What goes to other machines; None: no step runs on one.
+    draws
+        What this run drew from the generators of random numbers.
     """
 
     def __init__(
-        self, graph: Graph, *, code: Code, store: Store, cwd: str | None, shipped: Shipped | None
+        self,
+        graph: Graph,
+        *,
+        code: Code,
+        store: Store,
+        cwd: str | None,
+        shipped: Shipped | None,
+        draws: Mapping[str, str],
     ) -> None:
         self._graph = graph
         self._code = code
         self._store = store
         self._cwd = cwd
         self._shipped = shipped
+        self._draws = draws
         self._outputs: dict[str, tuple[OutputSpec, ...]] = {}
 
     def make(
@@ -64,8 +78,9 @@ class Specs:
         terms: Terms,
         *,
         degraded: bool,
+        image: Image | None = None,
     ) -> TaskSpec:
-        """The spec of attempt ``number`` of a task."""
+        """The spec of attempt ``number`` of a task, which runs in this image; None: in none."""
         node, definition = task.node.node, task.node.definition
         remote = self._shipped if terms.place.backend.capabilities.remote else None
         outputs = self._outputs.get(node.name)
@@ -87,9 +102,13 @@ class Specs:
             request=terms.request or definition.request,
             granted=terms.granted,
             timeout=definition.timeout,
+            grace=definition.grace,
             environment=definition.environment,
             secrets=definition.secrets,
-            launch=definition.launch,
+            image=image.reference if image else None,
+            interpreter=image.interpreter if image else None,
+            user=image.user if image else None,
+            launch=terms.launch,
             clear_cache=definition.clear_cache,
             profile=definition.profile,
             gpu_idle_timeout=definition.gpu_idle_timeout,
@@ -98,4 +117,5 @@ class Specs:
             key=task.key,
             strict=terms.strict,
             degraded=degraded,
+            draws=self._draws,
         )

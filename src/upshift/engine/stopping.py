@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 from upshift.engine.attempts import Attempt
 from upshift.report.human import count, delay
+from upshift.report.making import image_of
 
 
 class Command(enum.Enum):
@@ -17,8 +19,22 @@ class Command(enum.Enum):
     """The same, from whoever sits before the run: Ctrl-C."""
 
 
-def stopping_line(jobs: list[Attempt], command: Command, *, again: bool) -> str:
-    """What becomes of these jobs, in a line for whoever asked for it."""
+def stopping_line(
+    jobs: list[Attempt], command: Command, *, again: bool, images: Sequence[Sequence[str]] = ()
+) -> str:
+    """What becomes of these jobs, in a line for whoever asked for it.
+
+    Parameters
+    ----------
+    jobs
+        What was submitted and has not ended.
+    command
+        Who asked.
+    again
+        Whether it is not for the first time.
+    images
+        Of each image that is being made, the steps that run in it.
+    """
     if again:
         return f"killing {count(len(jobs), 'task')}"
     asked = "stopping" if command is Command.INTERRUPT else "stopping, as upshift cancel asks"
@@ -27,7 +43,8 @@ def stopping_line(jobs: list[Attempt], command: Command, *, again: bool) -> str:
         waiting = (
             f"; {count(len(jobs), 'task')} that waited for devices {_are(jobs)} not started" if jobs else ""
         )
-        return f"{asked}: nothing runs{waiting}"
+        given_up = "".join(f"; {image_of(steps)} is given up" for steps in images)
+        return f"{asked}: nothing runs{waiting}{given_up}"
     grace = max(attempt.spec.grace for attempt in running)
     them = "it" if len(running) == 1 else "them"
     line = f"{asked}: {count(len(running), 'task')} {_are(running)} being ended (up to {delay(grace)})"

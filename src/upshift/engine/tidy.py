@@ -7,21 +7,25 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 from pathlib import Path
 
 from upshift.config.home import home
 from upshift.engine.control import socket_path
 from upshift.errors import RunOwned, StoreUnavailable
+from upshift.images import cache
 from upshift.store import unpacking
 from upshift.store.collect import ABANDONED, Tally
 from upshift.store.files import available, stale
 from upshift.store.lease import Lease, held, lease_path
 from upshift.store.serializers import scratch
-from upshift.worker import forkserver, proc
-from upshift.worker.confine import MARKER
+from upshift.worker import proc
+from upshift.worker.bounds.confine import MARKER
+from upshift.worker.serving import server_place
 
 FORGOTTEN = 30 * 86_400.0
-"""Seconds after which an answer that nobody has worked out anew is worked out again at its next use."""
+"""Seconds after which an answer that nobody has worked out anew is worked out again at its next use, what
+images are made from counts as not used any more, and the log of a build that failed is old."""
 
 
 def tidy(
@@ -44,20 +48,26 @@ def tidy(
     StoreUnavailable
         The home cannot be read or written.
     """
+    from upshift.backends.docker import folders  # not where nothing is tidied up
+
     tally = Tally()
     if not home().is_dir():
         return tally
     with available("cleaned", str(home())):
-        for folder in scratch.left_over():
-            tally.add("scratch", _bytes(folder))
-            if not dry_run:
-                scratch.remove(folder)
+        for folder in chain(scratch.left_over(), scratch.left_over(folders.place())):
+            size = _bytes(folder)
+            if dry_run or scratch.remove(folder):  # what another user has left there stays
+                tally.add("scratch", size)
         for folder in unpacking.left_over(wanted, ABANDONED):
             tally.add("unpacked", _bytes(folder))
             if not dry_run:
                 unpacking.remove(folder)
         for path in [*_drafts(), *_memos()]:
             _remove(path, "memos", tally, dry_run=dry_run)
+        for path in _of_images():
+            _remove(path, "images", tally, dry_run=dry_run)
+        for path in _logs():
+            _remove(path, "logs", tally, dry_run=dry_run)
         for place in _dead_servers():
             for file in (place.errors, place.socket, place.lock):
                 _remove(str(file), "processes", tally, dry_run=dry_run)
@@ -78,6 +88,25 @@ def _memos() -> Iterator[str]:
                     yield str(path)
 
 
+def _of_images() -> Iterator[str]:
+    """What was kept to make and check images, and no image has needed for long."""
+    for kind in cache.KINDS:
+        for folder, _, names in os.walk(cache.folder(kind), topdown=False):
+            for name in names:
+                path = Path(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    if _age(path) > (ABANDONED if name.startswith(".") else FORGOTTEN):
+                        yield str(path)
+
+
+def _logs() -> Iterator[str]:
+    """Of builds that failed, and that nobody looks into any more."""
+    for path in _entries("logs/builds"):
+        with contextlib.suppress(FileNotFoundError):
+            if _age(path) > FORGOTTEN:
+                yield str(path)
+
+
 def _drafts() -> Iterator[str]:
     """Catalogs that somebody was killed making."""
     for path, _ in stale(str(home()), ABANDONED):
@@ -85,11 +114,11 @@ def _drafts() -> Iterator[str]:
             yield path
 
 
-def _dead_servers() -> Iterator[forkserver.Place]:
+def _dead_servers() -> Iterator[server_place.Place]:
     """Fork servers that died, with everything below them. A dead one of which something lives is left to
     whoever resumes its run, and kills that first."""
     for path in _entries("forkservers"):
-        place = forkserver.Place(path.stem)
+        place = server_place.Place(path.stem)
         if path.suffix != ".lock" or _age(path) < ABANDONED:  # a young one may be about to lock it
             continue
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:

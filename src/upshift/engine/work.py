@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from upshift.engine.building import Building
 from upshift.engine.clock import Clock
 from upshift.engine.debug import Debugged
 from upshift.engine.journal import Journal
@@ -36,9 +37,11 @@ class Work:
     leftovers: Leftovers
     clock: Clock
     inbox: SimpleQueue[Any]
+    building: Building
+    project: str
     keep_going: bool = False
     submitted: Callable[[], None] = attrs.field(default=lambda: None)
-    """Called after the first submit: threads may be started from now on."""
+    """Called once something was submitted, and again: threads may be started from now on."""
     debugged: Debugged | None = None
 
     def is_debugged(self, task: Task) -> bool:

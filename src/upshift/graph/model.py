@@ -15,7 +15,8 @@ from upshift.config.docker import DockerSettings
 from upshift.config.resources import ResourceSettings
 from upshift.config.retry import Retry
 from upshift.spec.artifact import Artifact
-from upshift.spec.task import EntryPoint
+from upshift.spec.launch import Launch
+from upshift.spec.task import GRACE, EntryPoint
 
 VERSION = 1
 
@@ -67,8 +68,8 @@ class StepDefinition:
     request, docker, retry
         The settings.
     origins
-        Where each value of the request comes from: field to ``file:line``; and each secret, as
-        ``secrets.NAME``.
+        Where each value of the request comes from: field to ``file:line``; each of ``docker``, as
+        ``docker.FIELD``; and each secret, as ``secrets.NAME``.
     secrets
         Sources of environment variables, by variable: never their values.
     timeout
@@ -81,7 +82,9 @@ class StepDefinition:
         The target or backend of this step; None: the run's own.
     environment
         Environment variables of the step.
-    clear_cache, profile, gpu_idle_timeout
+    image
+        Digest of the recipe of the image that it runs in; None: not known yet, or its place runs none.
+    grace, launch, clear_cache, profile, gpu_idle_timeout
         As in :class:`upshift.spec.TaskSpec`.
     code
         Fingerprint of the code that the step reaches: name to digest.
@@ -91,17 +94,19 @@ class StepDefinition:
 
     entry: EntryPoint
     outputs: tuple[str, ...] = ("output",)
-    request: ResourceSettings = attrs.field(factory=ResourceSettings)
+    request: ResourceSettings = ResourceSettings()
     docker: DockerSettings | None = None
     retry: Retry = attrs.field(factory=Retry)
     origins: Mapping[str, str] = attrs.field(factory=dict)
     secrets: Mapping[str, str] = attrs.field(factory=dict)
     timeout: float | None = None
+    grace: float = GRACE
     cache: bool = True
     cache_expires: float | None = None
     on: str | None = None
     environment: Mapping[str, str] = attrs.field(factory=dict)
-    launch: Mapping[str, Any] | None = None
+    image: str | None = None
+    launch: Launch | None = None
     clear_cache: bool = False
     profile: float | None = None
     gpu_idle_timeout: float | None = None

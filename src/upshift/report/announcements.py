@@ -5,6 +5,7 @@ from __future__ import annotations
 from upshift.report.human import count, delay, duration
 from upshift.report.layout import Page
 from upshift.report.progress import TaskChange
+from upshift.report.ranks import on_rank
 from upshift.report.tally import ENDED, RunTally, StepTally
 from upshift.report.verdicts import Verdicts
 
@@ -49,9 +50,10 @@ class Announcer:
             return "\n".join(lines)
         attempt = f"attempt {change.attempt} " if change.attempt > 1 else ""
         after = "" if change.seconds is None else f" after {duration(change.seconds)}"
-        what = f"{change.task}: {attempt}failed{after}"
+        which = "" if failure is None else on_rank(failure)
+        what = f"{change.task}: {attempt}failed{which}{after}"
         if failure is not None:
-            what += f" ({failure.reason}): {failure.message}"
+            what += f" ({failure.reason}): " + failure.message.replace("\n", "\n    ")
         lines = [self._page.paint(what, "red")]
         if failure is not None and seen <= TRACEBACKS:
             if failure.traceback:
@@ -109,8 +111,7 @@ def _retry(change: TaskChange, pause: float) -> str:
     what = f"{change.task}: attempt {change.attempt} failed"
     failure = change.failure
     if failure is not None:
-        what += f" ({failure.reason}): {failure.message.partition(chr(10))[0]}"
-        what += f" ({failure.where})" if failure.where else ""
+        what += f"{on_rank(failure)} ({failure.reason}): {failure.in_a_line}"
     when = f" in {delay(pause)}" if pause > 0 else ""
     when += f" with {change.retry_with}" if change.retry_with else ""
     return f"{what}; trying again{when} ({change.retry} of {change.retries})"

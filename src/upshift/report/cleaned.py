@@ -13,17 +13,23 @@ KINDS = {
     "runs": "run",
     "results": "result of a removed run",
     "values": "value",
+    "checkpoints": "folder with checkpoints",
     "temporary": "temporary file",
     "scratch": "folder with copies of files",
     "unpacked": "unpacked code package",
     "memos": "remembered answer",
+    "images": "file to make images from",
+    "logs": "log of a failed build",
     "processes": "file of a dead process",
 }
 """What there is one of, by kind."""
 _PLURALS = {
     "results": "results of removed runs",
+    "images": "files to make images from",
     "scratch": "folders with copies of files",
+    "checkpoints": "folders with checkpoints",
     "processes": "files of dead processes",
+    "logs": "logs of failed builds",
 }
 _SLOW = 1000
 """Things to look at, from which on it is told where no terminal shows it."""

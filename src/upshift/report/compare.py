@@ -79,6 +79,7 @@ def _step_json(step: Step) -> dict[str, Any]:
                 "status": task.status,
                 "cached": task.cached,
                 "seconds": _seconds(task),
+                "processes": task.attempts[-1].processes if task.attempts else None,
                 "metrics": metrics_as_json(task.attempts[-1].metric_summaries) if task.attempts else {},
             }
             for task in step.tasks
@@ -150,6 +151,9 @@ def _step_rows(name: str, steps: Sequence[Step | None]) -> list[_Row]:
     metrics = [{} if step is None else _logged(step) for step in steps]
     names = list(dict.fromkeys(metric for each in metrics for metric in each))[:_MANY]
     rows = [_Row(""), _Row(name, texts, statuses)]
+    sizes = tuple(DASH if step is None else _processes(step) for step in steps)
+    if len(set(sizes)) > 1:
+        rows.append(_Row("  processes", sizes))
     for metric in names:
         rows.append(_metric_row(f"  {metric}", [each.get(metric) for each in metrics]))
     return rows
@@ -167,6 +171,12 @@ def _how(step: Step) -> str:
     if not seconds:
         return status
     return span(seconds) if status == "completed" else f"{status}, {span(seconds)}"
+
+
+def _processes(step: Step) -> str:
+    """How many processes each of its tasks had."""
+    texts = dict.fromkeys(f"{task.attempts[-1].processes or 1:,}" for task in step.tasks if task.attempts)
+    return ", ".join(texts) or DASH
 
 
 def _seconds(task: Task) -> float | None:

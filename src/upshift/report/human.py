@@ -11,6 +11,7 @@ DASH = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 _AGO = (("day", 86400), ("hour", 3600), ("minute", 60))
+_DIGITS = 12
 
 
 def duration(seconds: float) -> str:
@@ -66,6 +67,12 @@ def moment(then: datetime) -> str:
 def count(number: int, noun: str) -> str:
     """``1 task``, ``3 tasks``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def short_image(reference: str) -> str:
+    """An image with as much of its digest as tells it from others: ``ml/train@sha256:9b74c9897bac``."""
+    name, digest, hexadecimal = reference.rpartition("sha256:")
+    return f"{name}{digest}{hexadecimal[:_DIGITS]}" if digest else reference
 
 
 def number(value: float) -> str:

@@ -103,6 +103,12 @@ def wrap(text: str, width: int) -> list[str]:
     return lines
 
 
+def labelled(label: str, text: str, width: int) -> list[tuple[str, str]]:
+    """Lines of ``text`` of at most ``width`` columns, the label beside the first one."""
+    first, *rest = wrap(text, width)
+    return [(label, first), *(("", line) for line in rest)]
+
+
 def _head(text: str, width: int) -> str:
     """As much of the beginning of ``text`` as ``width`` columns hold."""
     head = text[: max(width, 0)]

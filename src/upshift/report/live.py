@@ -20,12 +20,14 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
+import attrs
 from rich.console import Console
 
 from upshift.report.announcements import Announcer
 from upshift.report.layout import Page
 from upshift.report.live_table import render
-from upshift.report.progress import TaskChange
+from upshift.report.making import ending
+from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.streams import Outlet, label
 from upshift.report.tally import Clock, RunTally
 from upshift.spec.task import TaskId
@@ -84,6 +86,16 @@ class LiveProgress:
     def step_sized(self, step: str, tasks: int) -> None:
         with self._lock:
             self._tally.size(step, tasks)
+        self._show()
+
+    def image_changed(self, change: ImageChange) -> None:
+        if change.progress is not None:
+            told = attrs.evolve(change.progress, text=_tame(change.progress.text))
+            change = attrs.evolve(change, progress=told)
+        with self._lock:
+            self._tally.image(change)
+            if change.status != "making":
+                self._tell(ending(change))
         self._show()
 
     def task_changed(self, change: TaskChange) -> None:

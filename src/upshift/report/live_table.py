@@ -44,7 +44,7 @@ def render(tally: RunTally, width: int, height: int) -> Text:
     head = Text.assemble(
         (tally.pipeline, "bold"), f" on {tally.target} · run {tally.run} · {elapsed(now - tally.began)}"
     )
-    drawn = _unfinished(tally, most=max(height // 3, 1))
+    drawn = _images(tally, now) + _unfinished(tally, most=max(height // 3, 1))
     shown = _visible(list(tally.steps.values()), max(height - 3 - len(drawn), 1))
     rows = [_row(step, now) for step in shown]
     widths = [min(max(row[i].cell_len for row in rows), max(width // 3, 8)) for i in range(4)] if rows else []
@@ -59,6 +59,16 @@ def render(tally: RunTally, width: int, height: int) -> Text:
     for line in lines:
         line.truncate(width - 1, overflow="ellipsis")
     return Text("\n").join(lines)
+
+
+def _images(tally: RunTally, now: float) -> list[Text]:
+    """What is being made, before the first step that needs it can start."""
+    return [
+        Text.assemble(
+            (f"  ▶ {name} ", "cyan"), f"{elapsed(now - began)}  ", Text.from_ansi(said, style="dim")
+        )
+        for name, (began, said) in tally.images.items()
+    ]
 
 
 def _unfinished(tally: RunTally, most: int) -> list[Text]:

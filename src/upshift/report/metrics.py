@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from upshift.config.sizes import format_size
 from upshift.report.human import DASH, TIMES, count
 from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading
-from upshift.store.metric_words import value_text
+from upshift.store.metric_words import of_rank, value_text
 
 if TYPE_CHECKING:
     from upshift.spec.telemetry import MetricSummary, MetricValue
@@ -26,9 +26,10 @@ def metrics_table(run: Run, page: Page, *, tasks: bool = False) -> str:
     run, page
         What to show, and what to lay it out for.
     tasks
-        Whether a mapped step has rows for each of its tasks, instead of one for all of them.
+        Whether a mapped step has rows for each of its tasks, instead of one for all of them, and a task of
+        several processes for each rank that has logged, instead of for the first one.
     """
-    rows = [row for name, attempts in _attempts(run, tasks) for row in _metrics(name, attempts)]
+    rows = [row for name, attempts in _attempts(run, tasks) for row in _metrics(name, attempts, tasks)]
     names = ("metric", "", "last", "min", "max", "values")
     return _table(names, rows, run, page, "metric")
 
@@ -36,7 +37,7 @@ def metrics_table(run: Run, page: Page, *, tasks: bool = False) -> str:
 def cards_table(run: Run, page: Page) -> str:
     """Title, kind and size of what there is to look at, by task; empty: nothing."""
     rows = [
-        (name, shown.title, shown.media, format_size(shown.bytes))
+        (name, shown.title + of_rank(shown.card.rank), shown.media, format_size(shown.bytes))
         for name, attempts in _attempts(run, True)
         for attempt in attempts
         for shown in attempt.cards
@@ -67,10 +68,22 @@ def _attempts(run: Run, each_task: bool) -> Iterator[tuple[str, list[Attempt]]]:
             yield f"{step.name} {TIMES}{len(tasks):,}", last
 
 
-def _metrics(name: str, attempts: Sequence[Attempt]) -> Iterator[tuple[str, ...]]:
+def _summaries(attempt: Attempt, each_rank: bool) -> Iterator[tuple[str, MetricSummary]]:
+    """Metrics by name; those of several ranks with what tells them apart."""
+    short = attempt.metric_summaries
+    if each_rank and any(summary.ranks > 1 for summary in short.values()):
+        for rank, curves in attempt.metrics_by_rank.items():
+            yield from ((f"{name} (rank {rank})", curve.summary) for name, curve in curves.items())
+        return
+    for name, summary in short.items():
+        several = f" (rank {summary.rank} of {summary.ranks})" if summary.ranks > 1 else of_rank(summary.rank)
+        yield name + several, summary
+
+
+def _metrics(name: str, attempts: Sequence[Attempt], each_rank: bool) -> Iterator[tuple[str, ...]]:
     found: dict[str, list[MetricSummary]] = {}
     for attempt in attempts:
-        for metric, summary in attempt.metric_summaries.items():
+        for metric, summary in _summaries(attempt, each_rank):
             found.setdefault(metric, []).append(summary)
     for metric, summaries in found.items():
         low = [s.min for s in summaries if s.min is not None]

@@ -10,7 +10,9 @@ from typing import TextIO
 from upshift.report.announcements import Announcer
 from upshift.report.human import duration
 from upshift.report.layout import Page
-from upshift.report.progress import TaskChange
+from upshift.report.making import Pace, ending, image_of, making
+from upshift.report.progress import ImageChange, TaskChange
+from upshift.report.ranks import many
 from upshift.report.streams import Outlet, label
 from upshift.report.tally import Clock, RunTally, StepTally
 from upshift.spec.task import TaskId
@@ -42,6 +44,7 @@ class PlainProgress:
         self._output = Outlet(output)
         self._started: set[str] = set()
         self._spoke: dict[str, float] = {}
+        self._images = Pace(INTERVAL)
 
     def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
         self._tally.start(run, pipeline, target, steps)
@@ -52,6 +55,13 @@ class PlainProgress:
         if tasks == 0:
             self._say(self._announcer.ended(tally))
 
+    def image_changed(self, change: ImageChange) -> None:
+        if change.status != "making":
+            self._say(ending(change))
+        elif self._images.due(change, self._tally.clock()):
+            now = "" if change.progress is None else f": {making(change.progress)}"
+            self._say(f"{image_of(change.steps)}{now or ': being made'}")
+
     def task_changed(self, change: TaskChange) -> None:
         step = self._tally.change(change)
         if change.status == "running" and change.since is not None:
@@ -61,8 +71,9 @@ class PlainProgress:
         elif change.status == "running" and step.name not in self._started:
             self._started.add(step.name)
             self._spoke[step.name] = self._tally.clock()
-            tasks = f", {self._announcer.shares(step)}" if step.mapped else ""
-            self._say(f"{step.name}: started{tasks}")
+            tasks = self._announcer.shares(step) if step.mapped else ""
+            each = many(step.granted) + (" each" if step.mapped and many(step.granted) else "")
+            self._say(", ".join(filter(None, (f"{step.name}: started", tasks, each))))
         if change.attempt_failed:
             self._say(self._announcer.failure(change))
         if step.over:

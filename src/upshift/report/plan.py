@@ -10,14 +10,16 @@ from upshift.config.retry import RETRYABLE
 from upshift.config.sizes import format_size
 from upshift.report.drawing import draw
 from upshift.report.human import DASH, TIMES, count, duration, number
-from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading, pad, wrap
+from upshift.report.images import finding_lines, in_order, in_short, origins_of
+from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading, labelled, pad, wrap
+from upshift.report.plan_code import LABEL, show_code
 from upshift.report.reasons import counted
 from upshift.report.records import SHORT, side_by_side
 
 if TYPE_CHECKING:
     from upshift.config.retry import Retry
     from upshift.engine.forecast import PlannedTask
-    from upshift.engine.plan import Plan, PlannedCode, PlannedStep
+    from upshift.engine.plan import Plan, PlannedStep
 
 _MARKS = {"runs": "●", "reused": "○", "depends": "◐", "skipped": "□", "fails": "×", "refused": "×"}
 _STYLES = {"runs": "cyan", "reused": "blue", "depends": "yellow", "skipped": "dim"} | dict.fromkeys(
@@ -33,8 +35,6 @@ _MEANINGS = {
 }
 _SIZES = frozenset({"memory", "gpu_memory", "disk", "shared_memory"})
 _HEADINGS = ("step", "tasks", "what", "on", "asked", "granted")
-_LABEL = 9
-"""Columns of the words before details."""
 _NOTES = 20
 """Columns that notes beside a step of the graph take at least."""
 _LISTED = 6
@@ -52,7 +52,7 @@ def show_plan(plan: Plan, *, page: Page | None = None) -> str:
         What to lay it out for; default: 100 columns without colours.
     """
     page = page or Page()
-    parts = [_header(plan, page), _graph(plan, page), _table(plan, page), _code(plan.code, page)]
+    parts = [_header(plan, page), _graph(plan, page), _table(plan, page), show_code(plan.code, page)]
     return "\n\n".join(filter(None, parts))
 
 
@@ -74,10 +74,10 @@ def _header(plan: Plan, page: Page) -> str:
         "params": ", ".join(f"{name}={text}" for name, text in plan.texts.items()),
     }
     lines = [
-        f"  {page.paint(pad(label, _LABEL), 'dim')}{line}"
+        f"  {page.paint(pad(label, LABEL), 'dim')}{line}"
         for label, text in facts.items()
         if text
-        for label, line in _labelled(label, text, page.width - 2 - _LABEL)
+        for label, line in labelled(label, text, page.width - 2 - LABEL)
     ]
     first, *rest = wrap(f"plan of {plan.pipeline} · {summary}", page.width)
     title = first.replace(plan.pipeline, page.paint(plan.pipeline, "bold"), 1)
@@ -173,9 +173,12 @@ def _table(plan: Plan, page: Page) -> str:
     widths = fit(natural, room, least)
     lines = [] if narrow else heading(_HEADINGS, widths, page)
     first_uses: dict[str, str] = {}
+    first_images: dict[object, str] = {}
     for step, row in zip(plan.steps, rows, strict=True):
         lines += _stacked(row, page) if narrow else _block(row, widths, page)
-        lines += _details(step, first_uses.setdefault(step.step, step.name), page)
+        first_use = first_uses.setdefault(step.step, step.name)
+        first_image = first_images.setdefault(_image_key(step), step.name)
+        lines += _details(step, first_use, first_image, page)
     if any(cell.endswith(SHORT) for row in rows for pair in row[4] for cell in pair):
         lines.append(page.paint(f"{SHORT.strip()} less than is asked for", "yellow"))
     return "\n".join(lines)
@@ -238,31 +241,31 @@ def _stacked(row: _Row, page: Page) -> list[str]:
     for record, column in zip(_HEADINGS[4:], zip(*hardware, strict=True), strict=True):
         texts = [text for text in column if text and text != DASH]
         style = "yellow" if any(text.endswith(SHORT) for text in texts) else None
-        for label, line in _labelled(record, ", ".join(texts) or DASH, page.width - 2 - _LABEL):
-            lines.append(f"  {page.paint(pad(label, _LABEL), 'dim')}{page.paint(line, style)}")
+        for label, line in labelled(record, ", ".join(texts) or DASH, page.width - 2 - LABEL):
+            lines.append(f"  {page.paint(pad(label, LABEL), 'dim')}{page.paint(line, style)}")
     return lines
 
 
-def _details(step: PlannedStep, first_use: str, page: Page) -> list[str]:
-    """What is to be said below a step; what holds for each use of its function is said once."""
-    settings = [*_origins(step), *_shortfalls(step), *_secrets(step), *_limits(step), *_image(step)]
+def _details(step: PlannedStep, first_use: str, first_image: str, page: Page) -> list[str]:
+    """What is to be said below a step; what holds for each use of its function, or image, is said once."""
+    image = _image(step) if first_image == step.name else [("image", f"as {first_image}", None)]
+    settings = [*_origins(step), *_launch(step), *_shortfalls(step), *_secrets(step), *_limits(step), *image]
     if settings and first_use != step.name:
         settings = [("asks", f"as {first_use}", None)]
-    details = [*_reasons(step), *settings]
-    return [
-        f"  {page.paint(pad(label, _LABEL), 'dim')}{page.paint(line, style)}"
+    details = [*(() if step.refused else _reasons(step)), *settings]  # it has none to run, or to be reused
+    lines = [
+        f"  {page.paint(pad(label, LABEL), 'dim')}{page.paint(line, style)}"
         for name, text, style in details
-        for label, line in _labelled(name, text, page.width - 2 - _LABEL)
+        for label, line in labelled(name, text, page.width - 2 - LABEL)
     ]
+    if first_use == first_image == step.name and step.image is not None:
+        margin = 2 + LABEL
+        for finding in in_order(step.image.findings):
+            lines += finding_lines(finding, page, indent=margin)
+    return lines
 
 
 _Detail = tuple[str, str, "str | None"]
-
-
-def _labelled(label: str, text: str, width: int) -> list[tuple[str, str]]:
-    """Lines of ``text``, the label beside the first one."""
-    first, *rest = wrap(text, width)
-    return [(label, first), *(("", line) for line in rest)]
 
 
 def _reasons(step: PlannedStep) -> Iterable[_Detail]:
@@ -304,6 +307,25 @@ def _origins(step: PlannedStep) -> Iterable[_Detail]:
         said.setdefault(value.origin or "derived", []).append(f"{value.field}={shown}")
     for i, (origin, values) in enumerate(said.items()):
         yield "asks" if i == 0 else "", f"{', '.join(values)}: {origin}", None
+
+
+def _launch(step: PlannedStep) -> Iterable[_Detail]:
+    """How many processes it has, what their launcher is told, and who said so."""
+    launch = step.launch
+    if launch is None:
+        return
+    asked = launch.processes
+    nodes = (step.granted.nodes if step.granted else None) or 1
+    told = [f"{launch.launcher}, {asked:,} process{'' if asked == 1 else 'es'}"]
+    if nodes > 1 and launch.per_node:
+        told[0] += f", {launch.per_node} on each node"
+    told += [f"{name}={_plain(value)}" for name, value in launch.arguments.items()]
+    told += launch.files
+    told += [f"port {launch.port}"] if launch.port is not None else []
+    told += [f"stopped after {duration(launch.hang)} without progress"] if launch.hang is not None else []
+    yield "launch", f"{', '.join(told)}: {step.launch_origin}", None
+    for remark in step.remarks:
+        yield "", remark, "yellow"
 
 
 def _shortfalls(step: PlannedStep) -> Iterable[_Detail]:
@@ -349,31 +371,31 @@ def _retries(retry: Retry) -> str:
     return text
 
 
+def _image_key(step: PlannedStep) -> object:
+    """What steps have in common of which the same is to be said about their images."""
+    known = step.image
+    if known is None:
+        return step.name
+    said = (known.ingredients.origins.items(), known.ingredients.notes, known.findings)
+    return step.target, known.digest or repr(known.ingredients.recipe), repr(said)
+
+
 def _image(step: PlannedStep) -> Iterable[_Detail]:
+    if step.image is not None:
+        for number, line in enumerate(in_short(step.image)):
+            yield "" if number else "image", line, None
+        return
     if not step.docker:
         return
     said = ", ".join(f"{name}={cut(_plain(value), 40)}" for name, value in step.docker.items())
     unused = [shortfall for shortfall in step.shortfalls if shortfall.field == "image"]
     style = ("red" if step.strict else "yellow") if unused else None
-    yield "image", said + (f"; not used: {unused[0].why}" if unused else ""), style
+    yield "image", said, style
+    if step.docker_origins:
+        yield "", origins_of(step.docker_origins), None
+    if unused:
+        yield "", f"not used: {unused[0].why}", style
 
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else repr(list(value) if isinstance(value, tuple) else value)
-
-
-# The code
-
-
-def _code(code: PlannedCode, page: Page) -> str:
-    if code.files is None or code.bytes is None:
-        text = f"no package of {code.project}: {code.problem}"
-    else:
-        text = f"{count(code.files, 'file')}, {format_size(code.bytes)}, of {code.project}"
-    lines = _labelled("code", text, page.width - _LABEL)
-    if code.left_out:
-        named = ", ".join(f"{item.path} ({item.why})" for item in code.left_out[:_LISTED])
-        more = len(code.left_out) - _LISTED
-        named += f" and {more:,} more: --json" if more > 0 else ""
-        lines += _labelled("left out", named, page.width - _LABEL)
-    return "\n".join(f"{page.paint(pad(label, _LABEL), 'dim')}{line}" for label, line in lines)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
 from upshift.spec.hardware import Hardware
 from upshift.spec.task import Failure, TaskId
 from upshift.spec.telemetry import MetricSummary, MetricValue
+
+if TYPE_CHECKING:
+    from upshift.images.base import Progress as ImageProgress
 
 
 @attrs.frozen(kw_only=True)
@@ -70,6 +73,31 @@ class TaskChange:
         return self.status == "failed" or self.retry_in is not None
 
 
+@attrs.frozen(kw_only=True)
+class ImageChange:
+    """An image that a run needs is made, and this is how far.
+
+    Parameters
+    ----------
+    steps
+        The steps that run in it: that is what people know it by.
+    status
+        ``"making"``, ``"made"`` or ``"failed"``.
+    progress
+        What happens now; None: nothing that was told yet.
+    name
+        What the image is called, once it is made.
+    seconds
+        How long it took, once it is over.
+    """
+
+    steps: tuple[str, ...]
+    status: str
+    progress: ImageProgress | None = None
+    name: str | None = None
+    seconds: float | None = None
+
+
 class Progress(Protocol):
     """Somebody who watches a run. Called by the engine's own thread only, and must return soon.
 
@@ -86,6 +114,9 @@ class Progress(Protocol):
 
     def step_sized(self, step: str, tasks: int) -> None:
         """A step has this many tasks; for a mapped one that may be known only while running."""
+
+    def image_changed(self, change: ImageChange) -> None:
+        """An image that the run needs is further; what is there already is not told of."""
 
     def task_changed(self, change: TaskChange) -> None:
         """A task has another status."""
@@ -104,18 +135,3 @@ class Progress(Protocol):
 
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         """The run is over."""
-
-
-class Silent:
-    """A :class:`Progress` that shows nothing."""
-
-    shows = False
-
-    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None: ...
-    def step_sized(self, step: str, tasks: int) -> None: ...
-    def task_changed(self, change: TaskChange) -> None: ...
-    def notice(self, text: str, *, task: TaskId | None = None) -> None: ...
-    def output(self, task: TaskId, text: str) -> None: ...
-    def unfinished(self, task: TaskId, text: str) -> None: ...
-    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None: ...
-    def run_ended(self, run: str, status: str, seconds: float) -> None: ...

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from upshift.accelerators.matching import admits, listing
 from upshift.config.sizes import format_size
 from upshift.report.human import DASH, count, number, of_its_own
+from upshift.report.ranks import listed, many, processes
 from upshift.spec.hardware import Device, Hardware
 
 if TYPE_CHECKING:
@@ -21,16 +24,18 @@ RECORDS = ("asked", "granted", "seen", "used")
 SHORT = " !"
 """Ends a grant that is less than was asked for."""
 NO_GPU = "no GPU"
+ONE_NODE = "1 node"
 SAME = "same"
 """What is seen of devices where that is what was granted."""
-_ROWS = ("cpu", "memory", "gpu", "disk", "shared memory", "nodes")
+_ROWS = ("cpu", "memory", "gpu", "disk", "shared memory", "nodes", "processes")
 
 
 def brief(granted: Hardware | None) -> str:
-    """A grant in half a line, for a run that goes on: ``2 CPU · 4 GB · no GPU``."""
+    """A grant in half a line, for a run that goes on: ``4 processes · 2 CPU · 4 GB · no GPU``."""
     if granted is None:
         return ""
-    return " · ".join(text for text in (_cpus(granted), _memory(granted), _gpus(granted)) if text)
+    texts = (many(granted), _cpus(granted), _memory(granted), _gpus(granted))
+    return " · ".join(filter(None, texts))
 
 
 def side_by_side(attempts: Sequence[Mapping[str, Hardware | None]]) -> list[tuple[str, str, str, str]]:
@@ -52,6 +57,8 @@ def side_by_side(attempts: Sequence[Mapping[str, Hardware | None]]) -> list[tupl
         row = [_together(kind, name, [a.get(name) for a in attempts]) for name in RECORDS]
         if set(row) <= {"", NO_GPU} and not row[0]:
             continue  # nobody asked for one, and there is none
+        if set(row) <= {"", ONE_NODE}:
+            continue  # which goes without saying
         if kind == "gpu" and row[2] == row[1] not in ("", NO_GPU):
             row[2] = SAME
         if any(_falls_short(kind, attempt) for attempt in attempts):
@@ -112,18 +119,7 @@ def _cpus(hardware: Hardware) -> str:
     if hardware.cpu_count is None:
         return ""
     pinned = hardware.details.get("cpus")
-    return f"{number(hardware.cpu_count)} CPU" + (f" ({_numbers(pinned)})" if pinned else "")
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """CPU numbers as Linux lists them: ``0-3,6``."""
-    parts: list[list[int]] = []
-    for item in sorted(numbers):
-        if parts and item == parts[-1][-1] + 1:
-            parts[-1][1:] = [item]
-        else:
-            parts.append([item])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    return f"{number(hardware.cpu_count)} CPU" + (f" ({listed(pinned)})" if pinned else "")
 
 
 def _memory(hardware: Hardware) -> str:
@@ -133,7 +129,7 @@ def _memory(hardware: Hardware) -> str:
 def _gpus(hardware: Hardware) -> str:
     if hardware.gpus is None:
         return ""
-    return listing(hardware.gpus, memory=True, numbered=_numbers) if hardware.gpus else NO_GPU
+    return listing(hardware.gpus, memory=True, numbered=listed) if hardware.gpus else NO_GPU
 
 
 def _gpus_of_any_number(hardware: Hardware) -> str:
@@ -175,7 +171,9 @@ def _shared_memory(hardware: Hardware) -> str:
 
 
 def _nodes(hardware: Hardware) -> str:
-    return "" if hardware.nodes in (None, 1) else count(hardware.nodes or 0, "node")
+    return (
+        "" if hardware.nodes is None else ONE_NODE if hardware.nodes == 1 else count(hardware.nodes, "node")
+    )
 
 
 _GIVEN: Mapping[str, Callable[[Hardware], str]] = {
@@ -185,6 +183,7 @@ _GIVEN: Mapping[str, Callable[[Hardware], str]] = {
     "disk": _disk,
     "shared memory": _shared_memory,
     "nodes": _nodes,
+    "processes": lambda hardware: many(attrs.evolve(hardware, nodes=None)),
 }
 
 
@@ -194,6 +193,7 @@ _AMOUNT: Mapping[str, Callable[[Hardware], float | None]] = {
     "disk": lambda hardware: hardware.disk,
     "shared memory": lambda hardware: hardware.shared_memory,
     "nodes": lambda hardware: hardware.nodes,
+    "processes": processes,
 }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.report.human import DASH, TIMES, count, span
+from upshift.report.human import DASH, TIMES, count, short_image, span
 from upshift.report.layout import GAP, STATUS_STYLES, Page, cells, columns, fit, heading, pad, wrap
 from upshift.report.reasons import counted
 from upshift.report.records import RECORDS, SHORT, side_by_side
@@ -108,7 +108,7 @@ def _block(step: Step, name: str, status: str, tasks: Sequence[Task]) -> Block:
         for attempt in attempts
         if attempt.started is not None and attempt.ended is not None
     ]
-    of_attempts = (_missing(attempts), _waits(attempts))
+    of_attempts = (_images(attempts), _missing(attempts), _waits(attempts))
     remarks = (_shares(tasks), _tries(tasks), _why(tasks), *of_attempts, _why_not(step, tasks))
     return Block(
         name=name,
@@ -146,6 +146,15 @@ def _why(tasks: Sequence[Task]) -> str:
         return reason
     told = f"{number:,} of {len(tasks):,}: {reason}"
     return told + (f"; {count(len(others), 'other reason')} (--tasks)" if others else "")
+
+
+def _images(attempts: Sequence[Attempt]) -> str:
+    """What they ran in, where that is no plain environment."""
+    images = list(dict.fromkeys(attempt.image for attempt in attempts if attempt.image is not None))
+    if not images:
+        return ""
+    told = f"in image {short_image(images[0])}"
+    return told + (f" and {count(len(images) - 1, 'other')}" if len(images) > 1 else "")
 
 
 def _missing(attempts: Sequence[Attempt]) -> str:

@@ -61,7 +61,7 @@ def _run_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
     return (row.id, row.pipeline, row.status, moment(started), ago(started, now), took, ", ".join(row.tags))
 
 
-def show_run(run: Run, *, page: Page | None = None, tasks: bool = False) -> str:
+def show_run(run: Run, *, page: Page | None = None, tasks: bool = False, stacks: bool = False) -> str:
     """Everything about a run, for a person: header, steps with their four records, failures,
     metrics, cards, outputs.
 
@@ -73,21 +73,25 @@ def show_run(run: Run, *, page: Page | None = None, tasks: bool = False) -> str:
         What to lay it out for; default: 100 columns without colours.
     tasks
         Whether a mapped step has a row for each of its tasks.
+    stacks
+        Whether those of processes that hung, or were stopped, are shown below the failures.
     """
+    from upshift.report import outcome
     from upshift.report.metrics import cards_table, metrics_table
-    from upshift.report.outcome import earlier_attempts, failures, needs, outputs
     from upshift.report.steps_table import steps_table
 
     page = page or Page()
     parts = (
         _header(run, page),
         steps_table(run, page, tasks=tasks),
-        needs(run, page),
-        earlier_attempts(run, page),
-        failures(run, page),
+        outcome.needs(run, page),
+        outcome.earlier_attempts(run, page),
+        outcome.failures(run, page),
+        outcome.gaps(run, page),
+        outcome.stacks(run, page) if stacks else "",
         metrics_table(run, page, tasks=tasks),
         cards_table(run, page),
-        outputs(run, page),
+        outcome.outputs(run, page),
     )
     return "\n\n".join(filter(None, parts))
 

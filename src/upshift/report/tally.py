@@ -9,11 +9,12 @@ from itertools import islice
 
 import attrs
 
-from upshift.report.progress import TaskChange
+from upshift.report.making import image_of, making
+from upshift.report.progress import ImageChange, TaskChange
 from upshift.spec.hardware import Hardware
 from upshift.spec.task import TaskId
 from upshift.spec.telemetry import MetricValue
-from upshift.store.metric_words import told
+from upshift.store.metric_words import newest, told
 
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 _METRICS = 6
@@ -114,6 +115,8 @@ class RunTally:
     ----------
     unfinished
         The lines that tasks have begun and not ended, such as progress bars, by task.
+    images
+        The images that are being made: when that began, and what happens now.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -124,6 +127,7 @@ class RunTally:
         self.target = ""
         self.steps: dict[str, StepTally] = {}
         self.unfinished: dict[str, list[str]] = {}
+        self.images: dict[str, tuple[float, str]] = {}
 
     def start(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
         """The run begins."""
@@ -136,6 +140,15 @@ class RunTally:
         tally = self.step(step)
         tally.total = tasks
         return tally
+
+    def image(self, change: ImageChange) -> None:
+        """An image that the run needs is further."""
+        name = image_of(change.steps)
+        if change.status != "making":
+            self.images.pop(name, None)
+            return
+        began, said = self.images.get(name, (self.clock(), ""))
+        self.images[name] = (began, said if change.progress is None else making(change.progress))
 
     def change(self, change: TaskChange) -> StepTally:
         """A task has another status."""
@@ -156,8 +169,9 @@ class RunTally:
         if change.skipped is not None:
             tally.skipped = change.skipped
         if change.metrics:
-            newest = {name: summary.last for name, summary in islice(change.metrics.items(), _METRICS)}
-            self.logged(change.task, newest, next(iter(change.metrics.values())).step)
+            first = min(change.metrics.values(), key=lambda summary: summary.rank)
+            values = newest(dict(islice(change.metrics.items(), _METRICS)))
+            self.logged(change.task, values, first.step)
         if change.granted is not None:
             tally.granted = change.granted
         if status == "running":

@@ -14,6 +14,7 @@ from itertools import groupby
 from upshift.config.sizes import format_size
 from upshift.report.human import DASH, count, elapsed, number, of_its_own
 from upshift.report.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
+from upshift.report.ranks import many, processes
 from upshift.report.running import DeviceNow, GpuNow, Now, Running
 from upshift.report.sparks import spark
 from upshift.store.rows import RunRow
@@ -103,7 +104,8 @@ def _name(one: Running, width: int | None = None) -> str:
     index = "" if one.task.index is None else f"[{one.task.index}]"
     attempt = f" #{one.attempt}" if one.attempt > 1 else ""
     node = f" on {one.node}" if one.node and one.node != socket.gethostname() else ""
-    rest = f"{index}{attempt}{node}"
+    together = f" ({many(one.granted)})" if processes(one.granted) else ""
+    rest = f"{index}{attempt}{together}{node}"
     return (one.task.step if width is None else cut(one.task.step, max(1, width - cells(rest)))) + rest
 
 

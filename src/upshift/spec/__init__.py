@@ -1,8 +1,10 @@
 """What travels: the task contract and the four records. Plain data, versioned."""
 
 from upshift.spec.artifact import INLINE_LIMIT, Artifact, Collected, Value
+from upshift.spec.checkpoints import Checkpoints
 from upshift.spec.codec import decode, encode, from_json, to_json
 from upshift.spec.hardware import Device, Hardware
+from upshift.spec.launch import Launch, Rank, Stack
 from upshift.spec.task import (
     VERSION,
     Code,
@@ -13,23 +15,28 @@ from upshift.spec.task import (
     TaskResult,
     TaskSpec,
 )
-from upshift.spec.telemetry import Card, Framework, MetricSummary, MetricValue
+from upshift.spec.telemetry import Card, Framework, Gap, MetricSummary, MetricValue
 
 __all__ = [
     "INLINE_LIMIT",
     "VERSION",
     "Artifact",
     "Card",
+    "Checkpoints",
     "Code",
     "Collected",
     "Device",
     "EntryPoint",
     "Failure",
     "Framework",
+    "Gap",
     "Hardware",
+    "Launch",
     "MetricSummary",
     "MetricValue",
     "OutputSpec",
+    "Rank",
+    "Stack",
     "TaskId",
     "TaskResult",
     "TaskSpec",

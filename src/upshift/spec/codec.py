@@ -19,6 +19,8 @@ import attrs
 T = TypeVar("T")
 Decoder = Callable[[Any], Any]
 
+_AS_IT_IS = frozenset([str, int, float, bool, type(None)])
+
 
 def encode(value: Any) -> Any:
     """The JSON form of plain data.
@@ -28,7 +30,7 @@ def encode(value: Any) -> Any:
     TypeError
         The value is not plain data.
     """
-    if value is None or type(value) in (str, int, float, bool):
+    if type(value) in _AS_IT_IS:
         return value
     if isinstance(value, (tuple, list)):
         return [encode(item) for item in value]
@@ -40,7 +42,7 @@ def encode(value: Any) -> Any:
     for name, default in fields:
         item = getattr(value, name)
         if item is not default and item != default:
-            data[name] = encode(item)
+            data[name] = item if type(item) in _AS_IT_IS else encode(item)
     return data
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from upshift.config.resources import ResourceSettings
+from upshift.spec.launch import Launch
 
 Model = tuple[str, str, str]
 """What makes two devices interchangeable: vendor, model, and profile of a slice."""
@@ -79,26 +80,29 @@ class Hardware:
         Accelerators; empty: none. None: not asked for, or unknown.
     nodes
         Number of nodes.
+    processes
+        Over all nodes, in ``asked`` and ``granted`` where a launcher starts them.
     disk, shared_memory
         Bytes.
     details
         What this record knows beyond the common shape: in ``asked`` the alternatives, where there are
-        several or topologies (:class:`upshift.config.wanted.Wanted`), in ``granted`` the CPUs by
-        number and how memory is limited, in ``seen`` the host, its Python and its cgroup, in
-        ``used`` the peaks, the means and the digest of the series.
+        several or topologies (:class:`upshift.config.wanted.Wanted`), in ``granted`` the CPUs by number
+        and how memory is limited, in ``seen`` the host, its Python and its cgroup, in ``used`` the
+        peaks, the means and the digest of the series.
     """
 
     cpu_count: float | None = None
     memory: int | None = None
     gpus: tuple[Device, ...] | None = None
     nodes: int | None = None
+    processes: int | None = None
     disk: int | None = None
     shared_memory: int | None = None
     details: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
-    def asked(cls, request: ResourceSettings) -> Hardware:
-        """The record of a request: of its devices those that are preferred."""
+    def asked(cls, request: ResourceSettings, launch: Launch | None = None) -> Hardware:
+        """The record of a request: of its devices those that are preferred; and of how many processes."""
         wanted = request.alternatives
         gpus = None
         if wanted:
@@ -110,21 +114,30 @@ class Hardware:
                 partition=wanted[0].partition,
             )
             gpus = (device,) * wanted[0].count
-        several = len(wanted) > 1 or any(one.topology for one in wanted)
+        details: dict[str, Any] = {}
+        if len(wanted) > 1 or any(one.topology for one in wanted):
+            details["alternatives"] = [one.as_json() for one in wanted]
         return cls(
             cpu_count=request.cpu_count,
             memory=request.memory,
             gpus=gpus,
             nodes=request.num_nodes,
+            processes=None if launch is None else launch.processes,
             disk=request.disk,
             shared_memory=request.shared_memory,
-            details={"alternatives": [one.as_json() for one in wanted]} if several else {},
+            details=details,
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Every field by name, null where unknown, details beside them; the form ``--json`` shows."""
+        """Every field by name, null where unknown, details beside them; the form ``--json`` shows.
+
+        ``processes`` is there only where a launcher starts them.
+        """
         gpus = None if self.gpus is None else [gpu.as_json() for gpu in self.gpus]
-        return _flat(self) | {"gpus": gpus}
+        record = _flat(self) | {"gpus": gpus}
+        if self.processes is None:
+            del record["processes"]
+        return record
 
 
 def _flat(record: Device | Hardware) -> dict[str, Any]:

@@ -6,17 +6,21 @@ ignores fields that it does not know.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
 from upshift.config.resources import ResourceSettings
 from upshift.spec.artifact import Artifact, Value
+from upshift.spec.checkpoints import Checkpoints
 from upshift.spec.hardware import Hardware
-from upshift.spec.telemetry import Card, MetricSummary
+from upshift.spec.launch import Launch, Stack
+from upshift.spec.telemetry import Card, Gap, MetricSummary
 
 VERSION = 1
+GRACE = 10.0
+"""Seconds between SIGTERM and SIGKILL where nobody says otherwise."""
 
 
 @attrs.frozen(kw_only=True)
@@ -27,6 +31,9 @@ class EntryPoint:
     ----------
     module, qualname
         Where to import it from. ``__main__`` never appears here: it is the module that its file is.
+    after
+        Modules that are imported before, in order, because the step may see what they do: name to file,
+        relative to the project.
     payload
         The function by value (cloudpickle), where it cannot be imported.
     python
@@ -37,6 +44,7 @@ class EntryPoint:
 
     module: str
     qualname: str
+    after: Mapping[str, str] = attrs.field(factory=dict)
     payload: Artifact | None = None
     python: str | None = None
     cells: Artifact | None = None
@@ -119,7 +127,12 @@ class TaskSpec:
     secrets
         More of them, by the sources of their values: ``env:NAME``, ``file:PATH``.
     image
-        Digest of the container image.
+        The container image, by digest: ``name@sha256:…`` in a registry, or the id that a container
+        engine knows it by.
+    interpreter
+        Path of the Python in the image; None: ``python3`` on its PATH.
+    user
+        The user that the image is to run as; None: as the backend has it.
     launch
         How many processes make this one task, and how they are started; None: one.
     backend
@@ -142,6 +155,8 @@ class TaskSpec:
         Whether it gets all that it was granted, or does not run.
     degraded
         Whether the grant is less than the request, or an input was made under such a grant.
+    draws
+        What the run drew from the global generators of random numbers, by their modules, in hex.
     """
 
     task: TaskId
@@ -155,14 +170,16 @@ class TaskSpec:
     runtime: str | None = None
     inputs: Mapping[str, Value] = attrs.field(factory=dict)
     outputs: tuple[OutputSpec, ...] = (OutputSpec(name="output"),)
-    request: ResourceSettings = attrs.field(factory=ResourceSettings)
+    request: ResourceSettings = ResourceSettings()
     granted: Hardware | None = None
     timeout: float | None = None
-    grace: float = 10.0
+    grace: float = GRACE
     environment: Mapping[str, str] = attrs.field(factory=dict)
     secrets: Mapping[str, str] = attrs.field(factory=dict)
     image: str | None = None
-    launch: Mapping[str, Any] | None = None
+    interpreter: str | None = None
+    user: str | None = None
+    launch: Launch | None = None
     clear_cache: bool = False
     profile: float | None = None
     gpu_idle_timeout: float | None = None
@@ -171,6 +188,7 @@ class TaskSpec:
     key: str | None = None
     strict: bool = False
     degraded: bool = False
+    draws: Mapping[str, str] = attrs.field(factory=dict)
     version: int = VERSION
 
 
@@ -187,13 +205,16 @@ class Failure:
     traceback
         The user's frames, as Python prints them.
     where
-        The user's line, ``file:line``: where it happened, or else the step's ``def``.
+        The user's line, ``file:line``: where it happened, or else the step's ``def``. Of several processes
+        only a line where one of them was.
     fix
         What to do about it.
     lost
         Digests of inputs that could not be read: whoever made them has to run again.
     memory
         Bytes of host memory that it had when it ran out of it; None: it ran out of something else.
+    rank, node
+        Which of several processes failed first, and the name of the host that it ran on.
     """
 
     reason: str
@@ -203,6 +224,16 @@ class Failure:
     fix: str | None = None
     lost: tuple[str, ...] = ()
     memory: int | None = None
+    rank: int | None = None
+    node: str | None = None
+
+    @property
+    def in_a_line(self) -> str:
+        """The first line of the message, and the place behind it, unless that is named there already."""
+        line = self.message.partition("\n")[0]
+        if self.where is None or re.search(rf"{re.escape(self.where)}\b", line):
+            return line
+        return f"{line} ({self.where})"
 
 
 @attrs.frozen(kw_only=True)
@@ -225,6 +256,8 @@ class TaskResult:
         Name of the host.
     backend
         As in the spec.
+    image
+        As in the spec: what it ran in.
     asked, granted, seen, used
         The four records.
     log_bytes
@@ -233,10 +266,16 @@ class TaskResult:
         What it has logged, by name; points are in the store: :mod:`upshift.store.metrics`.
     cards
         What it has to show, in order.
+    gaps
+        What of its log, metrics, cards or samples is not on record.
     key
         As in the spec.
     degraded
         As in the spec; or the step went on without devices that it was granted, as the user said it might.
+    stacks
+        Where each of several processes was when they made no progress, or were stopped.
+    checkpoints
+        What it has had of them; None: nothing.
     edited
         Source files of the code that were changed before it ended: it is not known which version it is
         the result of, and nobody reuses it.
@@ -251,6 +290,7 @@ class TaskResult:
     ended: float = 0.0
     node: str | None = None
     backend: str | None = None
+    image: str | None = None
     asked: Hardware | None = None
     granted: Hardware | None = None
     seen: Hardware | None = None
@@ -258,7 +298,10 @@ class TaskResult:
     log_bytes: int = 0
     metrics: Mapping[str, MetricSummary] = attrs.field(factory=dict)
     cards: tuple[Card, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     key: str | None = None
     degraded: bool = False
+    stacks: tuple[Stack, ...] = ()
+    checkpoints: Checkpoints | None = None
     edited: tuple[str, ...] = ()
     version: int = VERSION

@@ -23,6 +23,9 @@ class MetricSummary:
         Of the finite numbers; None: there are none.
     count
         Number of values.
+    rank, ranks
+        Of several processes, whose values these are, and how many have logged such. It is the first one that
+        has: rank 0, where that is among them.
     """
 
     last: MetricValue
@@ -30,6 +33,8 @@ class MetricSummary:
     min: float | None = None
     max: float | None = None
     count: int = 1
+    rank: int = 0
+    ranks: int = 1
 
 
 @attrs.frozen(kw_only=True)
@@ -49,6 +54,8 @@ class Card:
         Digest of a blob with the JavaScript that draws it, one for all cards that need the same.
     at
         Seconds since the attempt started.
+    rank
+        Which of several processes shows it.
     """
 
     title: str
@@ -57,6 +64,7 @@ class Card:
     bytes: int
     script: str | None = None
     at: float = 0.0
+    rank: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -83,3 +91,39 @@ class Framework:
     devices: int | None = None
     architectures: tuple[str, ...] = ()
     problem: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Gap:
+    """Something of an attempt that is not on record, because a file could not be written.
+
+    Parameters
+    ----------
+    what
+        ``"log"``, ``"metrics"``, ``"cards"`` or ``"samples"`` (of what it used).
+    path
+        The file.
+    why
+        In the words of the system.
+    since, until
+        Seconds after the attempt started: from when, and up to when. None: the file ends there.
+    bytes
+        How many are missing; None: not known.
+    rank
+        Whose log it is, where each of several processes has one; None: that of all of them.
+    """
+
+    what: str
+    path: str
+    why: str
+    since: float
+    until: float | None = None
+    bytes: int | None = None
+    rank: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The file in words."""
+        if self.what == "log":
+            return "the log" if self.rank is None else f"the log of rank {self.rank}"
+        return f"the file of {self.what}"

@@ -6,8 +6,9 @@ The store decides what is done; the catalog only makes it quick to find, and
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,13 +60,21 @@ _GET_RUNS = f"SELECT {', '.join(_RUN)} FROM runs"
 def open_catalog(configuration: Configuration) -> Catalog:
     """The catalog that is configured. Nothing is opened or made before its first use.
 
+    One that is not there is made from what the configured stores hold.
+
     Raises
     ------
     ConfigError
         The address is not one of a SQLite file.
     """
-    flush = configuration.durability == "power"
-    return Catalog(catalog_path(configuration.catalog), flush=flush)
+    path = catalog_path(configuration.catalog)
+
+    def fill(new: Catalog) -> None:
+        from upshift.store.rebuild import fill_from_stores
+
+        fill_from_stores(new, configuration, path)
+
+    return Catalog(path, flush=configuration.durability == "power", fill=fill)
 
 
 def catalog_path(address: str | None) -> Path:
@@ -101,11 +110,20 @@ class Catalog:
         The SQLite file.
     flush
         Whether what is recorded survives a power failure at once.
+    fill
+        Writes into a new catalog, before anybody sees it, what it should hold.
     """
 
-    def __init__(self, path: Path, *, flush: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, flush: bool = False, fill: Callable[[Catalog], None] | None = None
+    ) -> None:
+        def fill_file(new: Path) -> None:
+            if fill is not None:
+                with contextlib.closing(Catalog(new)) as catalog:
+                    fill(catalog)
+
         self.path = path
-        self._database = Database(path, MIGRATIONS, flush=flush)
+        self._database = Database(path, MIGRATIONS, flush=flush, fill=fill_file)
 
     def add_run(self, row: RunRow) -> None:
         """Record a run, or all of its fields anew."""

@@ -5,7 +5,7 @@
     1  runs that are to go: run.json becomes removed.json          from here on the run is gone
     2  read all records of all other runs                          what they refer to is kept
     3  removed runs: their rows in the catalog, then their files   but not the tasks whose results others have
-    4  blobs that nobody refers to, temporary files that nobody writes
+    4  checkpoints of tasks that completed, blobs that nobody refers to, temporary files that nobody writes
 
 Killed at any point, the next ``gc`` goes on: what is half removed is named ``removed.json``. Live runs
 are never touched, nor is anything that a running process has claimed: see :mod:`upshift.store.claims`.
@@ -22,11 +22,13 @@ import attrs
 
 from upshift.errors import NotSerializable, StoreError
 from upshift.spec.task import TaskId
+from upshift.store import checkpoints
 from upshift.store.catalog import Catalog
 from upshift.store.claimed import Claimed
 from upshift.store.files import available, discard, stale
 from upshift.store.records import REMOVED, safe, task_path
 from upshift.store.references import References, files_of
+from upshift.store.serializers import scratch
 from upshift.store.store import Store
 
 ABANDONED = 3600.0
@@ -68,7 +70,7 @@ class Collected:
     ----------
     removed, kept
         By kind: ``runs``, ``results`` (of removed runs, which other runs reuse), ``values`` (blobs:
-        values, code packages and runtimes), ``temporary``.
+        values, code packages and runtimes), ``checkpoints`` (folders), ``temporary``.
     live
         Runs that were to go, and stay because somebody works on them.
     wanted
@@ -144,6 +146,7 @@ class _Collector:
             self._gone = set(self._asked)
             self._read(self._sort())
             self._clear()
+            self._sweep_checkpoints()
             self._sweep_blobs()
             self._sweep_temporary()
         self._done.wanted = self._references.blobs | self._claimed.blobs
@@ -304,7 +307,21 @@ class _Collector:
             with contextlib.suppress(OSError):  # somebody has just put something there
                 os.rmdir(path)
 
-    # 4: content, and what is left of writing it
+    # 4: content, what is left of writing it, and checkpoints that nobody will ask for
+
+    def _sweep_checkpoints(self) -> None:
+        aside = []
+        for run in checkpoints.runs_with_any(self._root):
+            with self._deciding():
+                if run in self._claimed.runs:
+                    continue
+                gone = run in self._gone or not self._is_recorded(run)
+                for folder in list(checkpoints.left_over(self._root, run, gone=gone)):
+                    self._done.removed.add("checkpoints", sum(map(_size, files_of(folder))))
+                    if not self._dry:
+                        aside.append(checkpoints.put_aside(self._root, folder))
+        for left in filter(None, aside):
+            scratch.remove(left)
 
     def _sweep_blobs(self) -> None:
         shards = [
@@ -337,7 +354,7 @@ class _Collector:
         for path, size in stale(f"{self._root}/tmp", ABANDONED):
             self._done.removed.add("temporary", size)
             if not self._dry:
-                discard(path)
+                scratch.remove(path) if os.path.isdir(path) else discard(path)
 
     def _remove(self, path: str) -> int:
         """Remove a file; give its size."""

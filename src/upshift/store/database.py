@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class Database:
         Step *n* holds the statements that lead to version *n*.
     flush
         Whether a commit waits for the disk, so that it survives a power failure.
+    fill
+        What a new file gets before it is in its place, given where it is made.
 
     Raises
     ------
@@ -59,10 +61,18 @@ class Database:
         From every method: a newer version of Upshift has made the file.
     """
 
-    def __init__(self, path: Path, migrations: Migrations, *, flush: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        migrations: Migrations,
+        *,
+        flush: bool = False,
+        fill: Callable[[Path], None] | None = None,
+    ) -> None:
         self.path = path
         self._migrations = migrations
         self._flush = flush
+        self._fill = fill
         self._connection: sqlite3.Connection | None = None
         self._closing: weakref.finalize[[], Database] | None = None
         self._lock = threading.RLock()
@@ -128,6 +138,8 @@ class Database:
                 self._migrate(connection)
             finally:
                 connection.close()
+            if self._fill is not None:
+                self._fill(draft)
             with contextlib.suppress(FileExistsError):  # another process was faster, and as complete
                 os.link(draft, self.path)
         finally:

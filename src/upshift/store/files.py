@@ -8,6 +8,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from upshift.errors import StoreUnavailable
 
@@ -63,6 +64,29 @@ def _line(path: str) -> str:
             return file.readline().strip() or "unknown"
     except OSError:
         return "unknown"
+
+
+@contextlib.contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Write a file beside another one and put it in its place: a reader has the one or the other, whole.
+
+    Yields
+    ------
+    Path
+        Where to write it, within. Nothing is left there if that fails.
+
+    Raises
+    ------
+    OSError
+        It cannot be put in place.
+    """
+    draft = file.with_name(f".{file.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        yield draft
+        os.replace(draft, file)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def create(path: str, *, mode: int = 0o666, access: int = os.O_WRONLY) -> int:

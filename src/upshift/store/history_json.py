@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from upshift.store.artifacts import inline_json
 from upshift.store.history_records import utc
@@ -13,12 +15,17 @@ from upshift.store.standing import plain_status
 
 if TYPE_CHECKING:
     from upshift.spec.artifact import Artifact
+    from upshift.spec.checkpoints import Checkpoints
     from upshift.spec.hardware import Hardware
+    from upshift.spec.launch import Stack
     from upshift.spec.task import Failure
     from upshift.spec.telemetry import Card, MetricSummary
     from upshift.store.catalog import RunRow
     from upshift.store.history import Run
     from upshift.store.history_steps import Attempt, Step, Task
+
+_IN_SHORT = ("last", "step", "min", "max", "count")
+"""What is told of a metric."""
 
 
 def row_as_json(row: RunRow) -> dict[str, Any]:
@@ -87,6 +94,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "reason": attempt.reason,
         "backend": attempt.backend,
         "node": attempt.node,
+        "image": attempt.image,
         "started": _time(attempt.started),
         "ended": _time(attempt.ended),
         "error": _error(attempt.error),
@@ -95,19 +103,49 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "seen": _hardware(attempt.seen),
         "used": _hardware(attempt.used),
         "metrics": metrics_as_json(attempt.metric_summaries),
+        "metrics_by_rank": _metrics_by_rank(attempt),
         "cards": [_card(shown.card) for shown in attempt.cards],
+        "gaps": [attrs.asdict(gap) for gap in attempt.gaps],
+        "stacks": [_stack(stack) for stack in attempt.stacks],
+        "checkpoints": _checkpoints(attempt.checkpoints),
         "run": attempt.run,
     }
 
 
 def metrics_as_json(metrics: Mapping[str, MetricSummary]) -> dict[str, Any]:
     """Metrics in short, by name."""
-    fields = ("last", "step", "min", "max", "count")
+    return _in_short(metrics, (*_IN_SHORT, "rank", "ranks"))
+
+
+def _metrics_by_rank(attempt: Attempt) -> dict[str, Any]:
+    """Of several processes what each has logged, in short, by rank and name; of a single one nothing."""
+    if attempt.processes is None:
+        return {}
+    return {
+        str(rank): _in_short({name: curve.summary for name, curve in curves.items()}, _IN_SHORT)
+        for rank, curves in attempt.metrics_by_rank.items()
+    }
+
+
+def _in_short(metrics: Mapping[str, MetricSummary], fields: Sequence[str]) -> dict[str, Any]:
     return {name: {field: getattr(summary, field) for field in fields} for name, summary in metrics.items()}
 
 
 def _card(card: Card) -> dict[str, Any]:
-    return {"title": card.title, "media": card.media, "digest": card.digest, "bytes": card.bytes}
+    fields = ("title", "media", "digest", "bytes", "rank")
+    return {field: getattr(card, field) for field in fields}
+
+
+def _checkpoints(had: Checkpoints | None) -> dict[str, Any] | None:
+    if had is None:
+        return None
+    newest = None if had.newest is None else {"name": had.newest, "bytes": had.bytes}
+    return {"resumed_from": had.resumed_from, "saved": had.saved, "newest": newest}
+
+
+def _stack(stack: Stack) -> dict[str, Any]:
+    fields = ("rank", "waits", "where", "silent", "text")
+    return {field: getattr(stack, field) for field in fields}
 
 
 def _artifact(artifact: Artifact) -> dict[str, Any]:
@@ -122,6 +160,8 @@ def _error(failure: Failure | None) -> dict[str, Any] | None:
         "traceback": failure.traceback,
         "where": failure.where,
         "fix": failure.fix,
+        "rank": failure.rank,
+        "node": failure.node,
     }
 
 

@@ -159,7 +159,12 @@ class RunRecords:
         from upshift.spec.hardware import Hardware
 
         spec = self._spec(row)
-        return (None, None) if spec is None else (Hardware.asked(spec.request), spec.granted)
+        return (None, None) if spec is None else (Hardware.asked(spec.request, spec.launch), spec.granted)
+
+    def image(self, row: AttemptRow) -> str | None:
+        """The image that an attempt without a result runs in: from its spec."""
+        spec = self._spec(row)
+        return None if spec is None else spec.image
 
     def going_on(self) -> list[TaskId]:
         """Tasks recorded as running that have no result, where somebody is still at work for the run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -10,27 +11,30 @@ from typing import Any
 
 from upshift.errors import NotFound, suggestion
 from upshift.spec.artifact import Artifact
+from upshift.spec.checkpoints import Checkpoints
 from upshift.spec.hardware import Hardware
+from upshift.spec.launch import Launch, Stack
 from upshift.spec.task import Failure, TaskId
-from upshift.spec.telemetry import MetricSummary
+from upshift.spec.telemetry import Gap, MetricSummary
 from upshift.store.cards import Shown, read_cards
 from upshift.store.catalog import AttemptRow, TaskRow
+from upshift.store.history_ranks import AttemptRank, ranks_of
 from upshift.store.history_records import UNFINISHED, RunRecords, utc
 from upshift.store.log_text import last_frames
-from upshift.store.metrics import Curve, read_metrics
+from upshift.store.metrics import Curve, first_of, read_by_rank, summaries_of
 from upshift.store.series import given, read_series
 
 _TAIL = 1 << 14
 """Bytes of a series that are read to know its devices."""
 
 
-class _Maker:
+class _Maker(abc.ABC):
     """Has outputs, and so a value."""
 
-    @functools.cached_property
+    @property
+    @abc.abstractmethod
     def outputs(self) -> Outputs:
         """The outputs by name."""
-        raise NotImplementedError
 
     @functools.cached_property
     def output(self) -> object:
@@ -71,6 +75,11 @@ class Step(_Maker):
     def mapped(self) -> bool:
         """Whether the step has one task for each item."""
         return self._records.nodes[self.name].mapped
+
+    @property
+    def launch(self) -> Launch | None:
+        """How it is started as several processes; None: it is an ordinary step, of one."""
+        return self._records.graph.definition(self._records.nodes[self.name]).launch
 
     @functools.cached_property
     def outputs(self) -> Outputs:
@@ -202,6 +211,12 @@ class Attempt:
         return self._time("ended")
 
     @property
+    def image(self) -> str | None:
+        """The container image that it ran in, by digest; None: in none."""
+        result = self.row.result
+        return result.image if result is not None else self._records.image(self.row)
+
+    @property
     def asked(self) -> Hardware | None:
         """What the code requested."""
         return self._early[0]
@@ -242,20 +257,58 @@ class Attempt:
 
     @property
     def series_path(self) -> Path:
-        """Its samples, for :func:`upshift.store.series.read_series`. No file: there are none."""
+        """Its samples, for :func:`upshift.store.series.read_series`. No file: there are none.
+
+        Of a step on several nodes those of the first one; others have ``node1.series`` and so on beside it.
+        """
         return self._records.store.series_path(self.row.task, self.number)
+
+    @property
+    def processes(self) -> int | None:
+        """How many processes it was granted, over all nodes; None: it is an ordinary step, of one."""
+        granted = self._early[1]
+        return granted.processes if granted is not None else None
+
+    @functools.cached_property
+    def ranks(self) -> list[AttemptRank]:
+        """Its processes, by rank, if it was started as several ones; else there are none."""
+        return ranks_of(self, self._records.store)
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """Where its processes were when they made no progress, or were stopped."""
+        return self.row.result.stacks if self.row.result else ()
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What of its log, metrics, cards or samples is not on record, because the disk was full, say."""
+        return self.row.result.gaps if self.row.result else ()
+
+    @property
+    def checkpoints(self) -> Checkpoints | None:
+        """What it has had of checkpoints: from which it went on, and what it has saved; None: nothing."""
+        return self.row.result.checkpoints if self.row.result else None
+
+    @functools.cached_property
+    def metrics_by_rank(self) -> dict[int, dict[str, Curve]]:
+        """What each of its processes has logged so far, by name."""
+        return read_by_rank(self._records.store.metrics_path(self.row.task, self.number))
 
     @functools.cached_property
     def metrics(self) -> dict[str, Curve]:
-        """What it has logged so far, by name: values with their steps and times."""
-        return read_metrics(self._records.store.metrics_path(self.row.task, self.number))
+        """What it has logged so far, by name: values with their steps and times.
+
+        Of several processes those of rank 0; of a metric that rank 0 has not logged, those of the first one
+        that has: each curve has its ``rank``.
+        """
+        return first_of(self.metrics_by_rank)
 
     @property
     def metric_summaries(self) -> Mapping[str, MetricSummary]:
         """The same in short, without reading all points where the attempt is over."""
         if self.row.result is not None:
             return self.row.result.metrics
-        return {name: curve.summary for name, curve in self.metrics.items()}
+        return summaries_of(self.metrics_by_rank)
 
     @functools.cached_property
     def cards(self) -> list[Shown]:

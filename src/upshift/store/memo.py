@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from upshift.config.home import home
+from upshift.store.files import replacing
 
 SETTLED = 2 * 10**9
 """Nanoseconds. Two changes within the clock tick of a file system (2 s at most, on FAT) look like one,
@@ -79,15 +79,11 @@ class Memo:
         if any(max(seen[1:3]) > since - SETTLED for seen in watched.values() if seen is not None):
             return
         content = json.dumps({"question": self._question, "watched": watched, "answer": answer})
-        draft = self._path.with_name(f".{self._path.name}.{secrets.token_hex(6)}")
         # A memo only saves time: where it cannot be written the answer is worked out again.
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            try:
+            with replacing(self._path) as draft:
                 draft.write_text(content, encoding="ascii")
-                os.replace(draft, self._path)
-            finally:
-                draft.unlink(missing_ok=True)
 
 
 def now() -> int:

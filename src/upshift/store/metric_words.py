@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from upshift.spec.telemetry import MetricValue
+from upshift.spec.telemetry import MetricSummary, MetricValue
 from upshift.store.metrics import from_json
 
 _LONGEST = 40
@@ -15,6 +15,16 @@ def told(values: Mapping[str, MetricValue], step: float | None = None) -> str:
     """Some metrics in a line: ``loss 0.231, accuracy 0.91 (step 120)``."""
     text = ", ".join(f"{name} {value_text(value)}" for name, value in values.items())
     return text if step is None else f"{text} (step {value_text(step)})"
+
+
+def newest(metrics: Mapping[str, MetricSummary]) -> dict[str, MetricValue]:
+    """The newest value of each metric; the name says whose it is, where it is not rank 0's."""
+    return {name + of_rank(summary.rank): summary.last for name, summary in metrics.items()}
+
+
+def of_rank(rank: int) -> str:
+    """`` (rank 1)``; empty for rank 0, which goes without saying."""
+    return f" (rank {rank})" if rank else ""
 
 
 def value_text(value: MetricValue) -> str:

@@ -56,6 +56,23 @@ class Package:
 
 
 @attrs.frozen(kw_only=True)
+class Part:
+    """One file or folder at the top of a project, as far as a code package holds it.
+
+    Parameters
+    ----------
+    name
+        Its name; a folder's ends with a slash.
+    files, bytes
+        How many files it is, and their size together.
+    """
+
+    name: str
+    files: int
+    bytes: int
+
+
+@attrs.frozen(kw_only=True)
 class Preview:
     """What a code package would hold.
 
@@ -63,12 +80,15 @@ class Preview:
     ----------
     bytes
         Size of the files together.
+    parts
+        What is at the top of the project, the largest first.
     files, left_out
         As in :class:`Package`.
     """
 
     bytes: int
     files: tuple[str, ...]
+    parts: tuple[Part, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
 
@@ -123,8 +143,18 @@ def preview_package(project: Path, store: Store, *, exclude: Iterable[Path] = ()
     return Preview(
         bytes=sum(entry.size for entry in scan.files),
         files=tuple(entry.name for entry in scan.files),
+        parts=_parts(scan.files),
         left_out=scan.left_out,
     )
+
+
+def _parts(files: Sequence[ProjectFile]) -> tuple[Part, ...]:
+    found: dict[str, Part] = {}
+    for entry in files:
+        top, slash, _ = entry.name.partition("/")
+        known = found.get(top + slash, Part(name=top + slash, files=0, bytes=0))
+        found[known.name] = attrs.evolve(known, files=known.files + 1, bytes=known.bytes + entry.size)
+    return tuple(sorted(found.values(), key=lambda part: (-part.bytes, part.name)))
 
 
 def _refuse_too_large(root: str, files: Sequence[ProjectFile]) -> None:

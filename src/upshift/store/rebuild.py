@@ -1,4 +1,4 @@
-"""The catalog anew, from what the stores hold: ``upshift gc --rebuild-catalog``.
+"""The catalog anew, from what the stores hold: ``upshift gc --rebuild-catalog``, or where there is none.
 
 A run is found by its record ``run.json``, the JSON form of a :class:`~upshift.store.rows.RunRow`; its
 attempts by their results; the rest by what :mod:`upshift.store.endings` wrote down. Of a run that was
@@ -11,13 +11,16 @@ whoever is killed may begin again. Only one that cannot be read is put aside fir
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.errors import ConfigError, StoreError, StoreUnavailable
+from upshift.errors import ConfigError, StoreError, StoreUnavailable, UpshiftError
 from upshift.spec.codec import from_json
 from upshift.spec.task import TaskId, TaskResult
 from upshift.store.catalog import Catalog
@@ -27,10 +30,18 @@ from upshift.store.history_records import UNFINISHED, attempt_of
 from upshift.store.lease import held
 from upshift.store.records import REMOVED
 from upshift.store.rows import AttemptRow, RunRow, TaskRow
-from upshift.store.store import Store
+from upshift.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from upshift.config.configuration import Configuration
 
 _BATCH = 5_000
 """Rows in one transaction."""
+
+_MEND = "upshift gc --rebuild-catalog"
+
+_STRETCH = 1_000
+"""Runs, after each of which one who waits for a new catalog is told how far it is."""
 
 Rows = tuple[str, RunRow | None, list[TaskRow], list[AttemptRow]]
 """A run's id, its own row (None: it was removed, and others have its results), its tasks and attempts."""
@@ -123,6 +134,56 @@ def rebuild(
         damaged=damaged,
         kept=tuple(run for run in damaged if run in known),
     )
+
+
+def fill_from_stores(catalog: Catalog, configuration: Configuration, path: Path) -> None:
+    """Give a new catalog the runs that the configured stores hold, and say so on stderr if there are any.
+
+    A store that cannot be read is left out, and named. Runs that an engine works on are its own to record.
+
+    Parameters
+    ----------
+    catalog
+        The catalog, still beside its place.
+    configuration
+        Names the stores.
+    path
+        The place of the catalog.
+    """
+    for store in configured_stores(configuration):
+        try:
+            claimed = Claimed(store.address)
+            claimed.look()
+            number = sum(run not in claimed.runs for run in store.runs())
+            if not number:
+                continue
+            runs = "1 run" if number == 1 else f"{number:,} runs"
+            _say(f"there is no catalog {path}; it is made anew from the store {store.address}: {runs}")
+            damaged = rebuild(catalog, [store], _say_how_far).damaged
+        except UpshiftError as error:
+            _say(f"the catalog lacks runs of the store {store.address}: {error.what}; {_MEND} mends it")
+            continue
+        if damaged:
+            _say(f"records of {len(damaged):,} of them cannot be read; {_MEND} says which")
+
+
+def configured_stores(configuration: Configuration) -> list[Store]:
+    """The stores of the configured targets that this version can open, whether anything is in them or not."""
+    stores: dict[str, Store] = {}
+    for target in (*configuration.targets.values(), configuration.target("local")):
+        with contextlib.suppress(UpshiftError):  # whoever uses it is told
+            store = open_store(configuration.store_address(target), durability=configuration.durability)
+            stores.setdefault(store.address, store)
+    return list(stores.values())
+
+
+def _say_how_far(what: str, done: int, of: int | None) -> None:
+    if done and done % _STRETCH == 0:
+        _say(f"{what}: {done:,} of {of:,}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"upshift: {text}\n")
 
 
 def put_aside_if_damaged(catalog: Catalog) -> Path | None:

@@ -7,6 +7,7 @@
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.spec.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.result.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series, .metrics, .cards
+    runs/RUN/tasks/STEP/INDEX.ATTEMPT.rankRANK.log     of each of several processes
 
 A result is created by ``link(2)``, which succeeds for one writer only, and begins with a line that
 holds the checksum of the rest, so that one torn by a power loss reads as none at all.
@@ -61,6 +62,8 @@ class Records:
             except FileExistsError:
                 # Over NFS a request may be sent twice: then it is our own link that is there.
                 return os.stat(name).st_nlink == 2
+            finally:
+                discard(name)
             return True
 
     def read(self, relative: str) -> bytes | None:
@@ -94,8 +97,9 @@ class Records:
             finally:
                 os.close(fd)
             yield name
-        finally:
+        except BaseException:
             discard(name)
+            raise
 
 
 def attempt_path(task: TaskId, attempt: int, ending: str) -> str:

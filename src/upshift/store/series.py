@@ -19,6 +19,7 @@ compressed (gzip) once the attempt is over.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -29,6 +30,7 @@ from typing import Any, BinaryIO
 import attrs
 
 from upshift.spec.hardware import Device, Hardware
+from upshift.spec.telemetry import Gap
 from upshift.store.files import create, temporary
 
 VERSION = 1
@@ -175,8 +177,8 @@ class SeriesWriter:
     ----------
     samples
         How many lines of samples there are.
-    broken
-        Whether the file could not be written to: it ends there.
+    gap
+        Why the file could not be written to, and since when: it ends there. None: it could.
     """
 
     def __init__(
@@ -189,7 +191,7 @@ class SeriesWriter:
         most: int = SAMPLES,
     ) -> None:
         self.samples = 0
-        self.broken = False
+        self.gap: Gap | None = None
         self._path = path
         self._started = started
         self._gpus = gpus
@@ -203,7 +205,7 @@ class SeriesWriter:
 
     def write(self, values: Mapping[str, Number]) -> None:
         """Add a sample, by column; ``"time"`` is always there. What cannot be written is left out."""
-        if self.broken:
+        if self.gap is not None:
             return
         self._pending.append(values)
         if len(self._pending) < self._merged:
@@ -213,8 +215,13 @@ class SeriesWriter:
             self._add(values)
             if self.samples >= self._most and self._levels[0].single is None:
                 self._thin()
-        except OSError:  # the disk is full
-            self.broken = True
+        except OSError as error:  # the disk is full
+            self.gap = Gap(
+                what="samples",
+                path=str(self._path),
+                why=os.strerror(error.errno or errno.EIO),
+                since=round(values["time"] or 0.0, 3),
+            )
             self._levels.clear()
 
     @property
@@ -225,7 +232,7 @@ class SeriesWriter:
     def close(self) -> None:
         """Write nothing more, and compress what is large."""
         self._close()
-        if self._bytes > LARGE and not self.broken:
+        if self._bytes > LARGE and self.gap is None:
             import gzip  # most series are small
 
             self._bytes = 0

@@ -155,9 +155,17 @@ class Store:
         """The log of an attempt; its folder is there once the spec is written."""
         return self.root / attempt_path(task, attempt, "log")
 
-    def series_path(self, task: TaskId, attempt: int) -> Path:
-        """The usage of an attempt over time; its folder is there once the spec is written."""
-        return self.root / attempt_path(task, attempt, "series")
+    def rank_log_path(self, task: TaskId, attempt: int, rank: int) -> Path:
+        """What one of several processes of an attempt printed; the attempt's log has the lines of all."""
+        return self.root / attempt_path(task, attempt, f"rank{rank}.log")
+
+    def trouble_path(self, task: TaskId, attempt: int, node: int) -> Path:
+        """What a further node of an attempt has to say that cannot reach the first one."""
+        return self.root / attempt_path(task, attempt, f"node{node}.trouble")
+
+    def series_path(self, task: TaskId, attempt: int, node: int = 0) -> Path:
+        """The usage of an attempt on a node over time; its folder is there once the spec is written."""
+        return self.root / attempt_path(task, attempt, f"node{node}.series" if node else "series")
 
     @property
     def temporaries(self) -> str:

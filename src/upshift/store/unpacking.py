@@ -1,4 +1,4 @@
-"""Code packages, unpacked once for all processes of a user: ``UPSHIFT_HOME/code/DIGEST``.
+"""Code packages and runtimes, unpacked once for all processes of a user: ``UPSHIFT_HOME/code/DIGEST``.
 
 Each is locked by the processes that use it, and by their forks, so that ``gc`` takes none from them. It
 appears whole, and goes at one moment: what is half there, because somebody was killed, has a name that
@@ -13,9 +13,8 @@ import fcntl
 import os
 import secrets
 import shutil
-import tarfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +23,20 @@ from upshift.errors import StoreError, StoreUnavailable
 from upshift.store.digest import split
 from upshift.store.serializers import scratch
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what is unpacked already takes no archive to be opened
+    import tarfile
+
     from upshift.store.store import Store
 
 _in_use: dict[str, int] = {}
 """By folder, the descriptor that has the lock of this process."""
 
 
-def unpack(digest: str, store: Store, folder: Path) -> Path:
+Extract = Callable[[Path, Path], None]
+"""Writes what is in a file below a folder."""
+
+
+def unpack(digest: str, store: Store, folder: Path, *, extract: Extract | None = None) -> Path:
     """Unpack a code package into a folder of its own, which appears whole or not at all.
 
     Parameters
@@ -42,6 +47,8 @@ def unpack(digest: str, store: Store, folder: Path) -> Path:
         Where it is.
     folder
         Of all packages. One that is there already is taken as it is.
+    extract
+        How, where it is no code package.
 
     Returns
     -------
@@ -64,7 +71,7 @@ def unpack(digest: str, store: Store, folder: Path) -> Path:
     draft = destination.with_name(f".{destination.name}.{secrets.token_hex(6)}")
     try:
         draft.mkdir(parents=True)
-        _extract(store.blob_path(digest), draft)
+        (extract or _extract)(store.blob_path(digest), draft)
         os.rename(draft, destination)
     except OSError as error:
         # Another process was faster; what it unpacked has the same content.
@@ -79,15 +86,25 @@ def unpack(digest: str, store: Store, folder: Path) -> Path:
     return destination
 
 
-def unpacked(digest: str, store: Store) -> Path:
+def unpacked(digest: str, store: Store, *, extract: Extract | None = None) -> Path:
     """The folder of a code package in ``UPSHIFT_HOME``, where it is unpacked once; see :func:`unpack`.
 
     It stays as long as this process, or a fork of it, lives.
     """
     while True:
-        folder = unpack(digest, store, place())
+        folder = unpack(digest, store, place(), extract=extract)
         if str(folder) in _in_use or _take(str(folder)):
             return folder
+
+
+def unpacked_runtime(digest: str, store: Store) -> Path:
+    """The same for a runtime (:mod:`upshift.store.runtime`), with bytecode for this Python's version."""
+    return unpacked(digest, store, extract=_extract_zip)
+
+
+def use(folder: str) -> bool:
+    """Keep a folder of these as long as this process, or a fork of it, lives. False: there is none."""
+    return os.path.isdir(folder) and (folder in _in_use or _take(folder))
 
 
 def place() -> Path:
@@ -160,6 +177,8 @@ def _alone(folder: str) -> Iterator[os.stat_result]:
 
 
 def _extract(archive: Path, folder: Path) -> None:
+    import tarfile
+
     try:
         with tarfile.open(archive, "r:", encoding="utf-8", errors="surrogateescape") as package:
             members = package.getmembers()
@@ -169,6 +188,18 @@ def _extract(archive: Path, folder: Path) -> None:
                 _write(folder / member.name, member, package.extractfile(member))
     except tarfile.TarError as error:
         raise StoreError(f"{archive} is not a code package", why=str(error)) from error
+
+
+def _extract_zip(archive: Path, folder: Path) -> None:
+    import compileall
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(archive) as runtime:
+            runtime.extractall(folder)  # which leaves out what leads out of the folder
+    except zipfile.BadZipFile as error:
+        raise StoreError(f"{archive} is not a runtime", why=str(error)) from error
+    compileall.compile_dir(folder, quiet=2)  # whoever runs it may not write there
 
 
 def _refuse_hostile(member: tarfile.TarInfo) -> None:

@@ -7,128 +7,53 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    from upshift.spec import Failure
-    from upshift.worker.stock import Grant
-
-EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
+from upshift.store.interpreter import take_arguments
 
 
 def main() -> NoReturn:
     """Run what the command line says."""
-    if sys.argv[1:2] == ["--step"]:
-        from upshift.worker import fresh
+    own = take_arguments()
+    if own[:1] == ["--step"]:
+        from upshift.worker.starters import fresh
 
-        fresh.main(*map(int, sys.argv[2:5]))
-    if sys.argv[1:2] == ["--forkserver"]:
-        from upshift.worker import forkserver
+        fresh.main(*map(int, own[1:4]))
+    if own[:1] == ["--forkserver"]:
+        from upshift.worker.serving import forkserver
+        from upshift.worker.starters import asked_at_import, pools
 
-        forkserver.main(int(sys.argv[2]), sys.argv[3])
-    if sys.argv[1:2] == ["--accelerator"]:
+        asked_at_import.watch()
+        pools.quiet_pools()
+        forkserver.main(int(own[1]), own[2])
+    if own[:1] == ["--accelerator"]:
         from upshift.accelerators import agent
-        from upshift.worker.confine import detach
+        from upshift.worker.bounds.confine import detach
 
-        vendor, interval, answers, parent = sys.argv[2:6]
+        vendor, interval, answers, parent = own[1:5]
         detach(int(parent))
         agent.main(vendor, float(interval), int(answers))
-    if sys.argv[1:2] == ["--framework"]:
+    if own[:1] == ["--framework"]:
         from upshift.accelerators import frameworks
 
-        frameworks.main(sys.argv[2])
+        frameworks.main(own[1])
+    if own[:1] == ["--report"]:
+        # The first process of a container is not stopped by signals that it does not handle yet: keep them.
+        used = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
+        signal.pthread_sigmask(signal.SIG_BLOCK, used)
+        os.write(1, b'{"event": "ready"}\n')  # so that the order comes while the rest is imported
+        from upshift.worker.serving import alone
+
+        sys.exit(alone.run_for_backend(Path(own[1])))
     parser = argparse.ArgumentParser(
         prog="python -m upshift.worker", description="Run one task from its spec, and record its result."
     )
     parser.add_argument("spec", metavar="SPEC", help="path of a task's spec (JSON)")
     parser.add_argument("--store", help="address of the store, instead of the one in the spec")
-    arguments = parser.parse_args()
-    sys.exit(_run(Path(arguments.spec), arguments.store))
+    arguments = parser.parse_args(own)
+    from upshift.worker.serving import alone
 
-
-def _run(path: Path, store_address: str | None) -> int:
-    import attrs
-
-    from upshift.config.secrets import read_secrets
-    from upshift.errors import UpshiftError
-    from upshift.spec import TaskSpec, from_json
-    from upshift.store.store import open_store
-    from upshift.worker.console import Console
-    from upshift.worker.fresh import FreshStarter
-    from upshift.worker.loop import Loop
-    from upshift.worker.supervisor import Supervisor
-
-    try:
-        spec = from_json(TaskSpec, path.read_bytes())
-        if store_address:
-            spec = attrs.evolve(spec, store=store_address)
-        store = open_store(spec.store, durability=spec.durability)
-        if store.read_result(spec.task, spec.attempt) is not None:
-            raise UpshiftError(
-                f"attempt {spec.attempt} of {spec.task} has a result already",
-                fix="A result never changes. Set another attempt in the spec to run it again.",
-            )
-        secrets = read_secrets(spec.secrets, project=spec.code.project)
-    except OSError as error:
-        return _complain(f"cannot read {path}: {error.strerror}")
-    except ValueError as error:
-        return _complain(f"{path} is not a task's spec: {error}")
-    except UpshiftError as error:
-        return _complain(str(error))
-
-    loop = Loop()
-    console = Console()
-    name = f"worker-{os.getpid()}"
-    supervisor = Supervisor(name, loop=loop, watcher=console)
-    starter = FreshStarter(loop, exited=supervisor.exited, kin=lambda: supervisor.kin)
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # what matters is the byte in the pipe
-
-    def stop() -> None:
-        os.read(reader, 16)
-        supervisor.devices.cancel(spec)
-        supervisor.cancel(spec.task, spec.attempt, spec.grace)
-
-    loop.watch(reader, stop)
-    problem: Exception | None = None
-
-    def start(grant: Grant | None) -> None:
-        nonlocal problem
-        try:
-            supervisor.start(spec, store, starter, secrets, grant)
-        except (OSError, UpshiftError) as error:
-            problem = error
-
-    def refuse(failure: Failure) -> None:
-        nonlocal problem
-        try:
-            supervisor.refuse(spec, store, failure)
-        except UpshiftError as error:
-            problem = error
-
-    def tell(why: str) -> None:
-        sys.stderr.write(f"{spec.task} {why}\n")
-
-    supervisor.devices.ask(spec, ready=start, tell=tell, refuse=refuse)
-    while supervisor.busy or supervisor.devices.asking:
-        loop.turn()
-    supervisor.close()
-    if problem is not None:
-        return _complain(f"the task could not be started: {problem}", code=1)
-    result = store.read_result(spec.task, spec.attempt)
-    if console.problem or result is None:
-        return _complain(console.problem or "the result could not be read back", code=1)
-    if result.failure is not None:
-        _complain(f"{spec.task}: {result.failure.reason}: {result.failure.message}")
-    return EXIT_CODES[result.status]
-
-
-def _complain(text: str, *, code: int = 2) -> int:
-    sys.stderr.write(text + "\n")
-    return code
+    sys.exit(alone.run_by_hand(Path(arguments.spec), arguments.store))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import signal
 import traceback
 
 from upshift.config.sizes import format_size
+from upshift.errors import BackendError, UpshiftError
 from upshift.spec import Failure
 from upshift.worker import proc
 
@@ -38,7 +39,7 @@ def killed(number: int, stack: str | None) -> Failure:
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number in _FROM_OUTSIDE:
         return Failure(
-            reason="infrastructure",
+            reason=_reason(name),
             message=f"the step's process was killed by {name}, which Upshift did not send",
             fix="The step itself, another process or an administrator did.",
         )
@@ -50,12 +51,42 @@ def killed(number: int, stack: str | None) -> Failure:
     )
 
 
-def mistake(error: Exception) -> Failure:
-    """What an attempt ends with that could not be supervised any more."""
+def stopped_from_outside(what: str, name: str, *, node: str | None = None) -> Failure:
+    """Somebody else than Upshift has sent a signal of this name to the supervisor, which stopped the step.
+
+    Parameters
+    ----------
+    what
+        What was stopped by that, in words.
+    node
+        The node that it was on.
+    """
+    message = f"{what} was stopped from outside ({name})"
+    return Failure(reason=_reason(name), message=message, node=node)
+
+
+def unavailable(error: BackendError) -> Failure:
+    """The machine does not have what the processes need before they can start: a port."""
+    return Failure(reason="infrastructure", message=error.in_short, fix=error.fix)
+
+
+def not_started(error: OSError | UpshiftError) -> str:
+    """Why there is no result of a task that could not be started."""
+    why = error.in_short if isinstance(error, UpshiftError) else str(error)
+    return f"the task could not be started: {why}"
+
+
+def _reason(name: str) -> str:
+    """Why a signal came from outside: by SIGTERM machines that are wanted back, or shut down, are cleared."""
+    return "preempted" if name == "SIGTERM" else "infrastructure"
+
+
+def mistake(error: Exception, what: str = "supervise the step any more") -> Failure:
+    """What an attempt ends with for a mistake of ours, and what could not be done."""
     *_, place = traceback.extract_tb(error.__traceback__)
     return Failure(
         reason="infrastructure",
-        message=f"Upshift could not supervise the step any more: {type(error).__name__}: {error} "
+        message=f"Upshift could not {what}: {type(error).__name__}: {error} "
         f"(in {place.name}, {os.path.basename(place.filename)}:{place.lineno})",
         fix="This is a mistake in Upshift: please report it.",
     )

@@ -14,9 +14,11 @@ from typing import Any
 
 import attrs
 
-from upshift.spec import Card, Framework, encode
+from upshift.spec import Card, Checkpoints, Framework, encode
 
-_KINDS = {Card: "card", Framework: "framework"}
+_KINDS = {Card: "card", Checkpoints: "checkpoint", Framework: "framework"}
+HEEDS = b'{"heeds":["SIGTERM"]}'
+"""A line: from now on the process sees to SIGTERM itself, and to what it has started."""
 KINDS = ("outcome", "diagnosis", *_KINDS.values())
 """What a line may be about, but for what is logged: that is taken as it is."""
 PIPE_BUF = 4096
@@ -51,7 +53,7 @@ class Channel:
         """Say nothing any more."""
         self._descriptor = -1
 
-    def tell(self, message: Card | Framework) -> None:
+    def tell(self, message: Card | Checkpoints | Framework) -> None:
         """Say one thing. It waits until the supervisor has room for it.
 
         Raises
@@ -62,7 +64,7 @@ class Channel:
         self.send(_KINDS[type(message)], message)
 
     def send(self, kind: str, message: attrs.AttrsInstance) -> None:
-        """Say one thing of a kind that :meth:`upshift.worker.attempt.Attempt` understands."""
+        """Say one thing of a kind that :meth:`upshift.worker.supervision.attempt.Attempt` understands."""
         self.write(json.dumps({kind: encode(message)}).encode() + b"\n")
 
     def write(self, line: bytes) -> None:

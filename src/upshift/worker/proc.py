@@ -31,6 +31,8 @@ class Stat(NamedTuple):
     image
         Where its stack begins, which is drawn by lot when a program is executed, and is the same in what is
         only forked; 0: not known.
+    state
+        What it does, as a letter: proc(5).
     """
 
     process: tuple[int, int]
@@ -39,6 +41,7 @@ class Stat(NamedTuple):
     inherited: int
     parent: int = 0
     image: int = 0
+    state: str = ""
 
     def forked_from(self, parent: Stat) -> bool:
         """Whether it is a child that has executed no program since."""
@@ -68,6 +71,11 @@ class Consumed(NamedTuple):
             sum(usage.ru_inblock for usage in usages) * SECTOR,
             sum(usage.ru_oublock for usage in usages) * SECTOR,
         )
+
+    @classmethod
+    def sum(cls, several: Iterable[Consumed]) -> Consumed:
+        """What several have consumed together."""
+        return cls(*map(sum, zip(cls(), *several, strict=True)))
 
     def or_more(self, other: Consumed) -> Consumed:
         """The larger of each."""
@@ -143,7 +151,7 @@ def stat(pid: int) -> Stat | None:
     fields = text.rpartition(")")[2].split()  # from the third on: proc(5)
     utime, stime, cutime, cstime = map(int, fields[11:15])
     alive, parent, image = fields[0] not in "ZX", int(fields[1]), int(fields[25])
-    return Stat((pid, int(fields[19])), alive, utime + stime, cutime + cstime, parent, image)
+    return Stat((pid, int(fields[19])), alive, utime + stime, cutime + cstime, parent, image, fields[0])
 
 
 def disk(pid: int) -> tuple[int, int] | None:

@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+PACKET = 1 << 17
+"""Bytes that a packet between processes of a run has at most."""
 _LONGEST = 100
 """Bytes of a path that the kernel certainly takes; it stops at 107 (``unix(7)``)."""
 

@@ -176,3 +176,40 @@ def test_the_real_classes_and_texts_of_pytorch() -> None:
     found = exhaustion(raised_by_torch.value, (H100,))
     assert found is not None and found.host
     assert found.sentence == "host memory ran out: 4 PB could not be allocated"
+
+
+@pytest.mark.parametrize(
+    ("granted", "sentence", "fix"),
+    [
+        (
+            (H100,),
+            "GPU 0 is out of memory (NVIDIA H100): find_executable_batch_size found no batch",
+            "gpu_memory=…",
+        ),
+        (
+            (),
+            "host memory ran out: find_executable_batch_size found no batch that is small enough",
+            "for memory,",
+        ),
+    ],
+)
+def test_batches_that_are_never_small_enough_are_a_want_of_memory(
+    granted: tuple[Device, ...], sentence: str, fix: str
+) -> None:
+    found = exhaustion(RuntimeError("No executable batch size found, reached zero."), granted)
+    assert found is not None
+    assert found.sentence.startswith(sentence)
+    assert fix in found.remedy
+
+
+def test_accelerate_says_it_so() -> None:
+    pytest.importorskip("torch")
+    memory = pytest.importorskip("accelerate.utils.memory")
+
+    @memory.find_executable_batch_size(starting_batch_size=4)  # type: ignore[untyped-decorator]
+    def train(batch_size: int) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    with pytest.raises(RuntimeError) as raised:
+        train()
+    assert exhaustion(raised.value) is not None

@@ -187,14 +187,15 @@ def test_what_a_dead_supervisor_has_left_is_found_by_its_lock_or_its_mark() -> N
     ours, theirs = socket.socketpair()
     code = """
 import os, signal, socket, subprocess, sys
-from upshift.accelerators import locks
+from upshift.accelerators import holders, locks
 from upshift.spec.hardware import Device
 held = locks.hold([Device(vendor="nvidia", uuid="GPU-1", index=0)])
 end = int(sys.argv[1])
 sleeper = [sys.executable, "-c", "import os, sys; os.read(int(sys.argv[1]), 1)", str(end)]
 quiet = {"stdout": subprocess.DEVNULL}
 kept = subprocess.Popen(sleeper, pass_fds=[end, *held.descriptors], **quiet)
-marked = subprocess.Popen(sleeper, pass_fds=[end], env={**os.environ, locks.HELD: held.names}, **quiet)
+marks = {locks.HELD: held.names, locks.TAKER: holders.self_as_taker()}
+marked = subprocess.Popen(sleeper, pass_fds=[end], env={**os.environ, **marks}, **quiet)
 print(kept.pid, marked.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -216,6 +217,38 @@ os.kill(os.getpid(), signal.SIGKILL)
         os.close(end)
     assert locks.free(ONE)
     assert holders.orphans(ONE) == []
+
+
+def test_what_a_living_supervisor_runs_is_left_alone_though_somebody_removed_the_locks(folder: Path) -> None:
+    code = """
+import os, subprocess, sys
+from upshift.accelerators import holders, locks
+from upshift.spec.hardware import Device
+held = locks.hold([Device(vendor="nvidia", uuid="GPU-1", index=0)])
+marks = {locks.HELD: held.names, locks.TAKER: holders.self_as_taker()}
+wait = [sys.executable, "-c", "input()"]
+child = subprocess.Popen(wait, env={**os.environ, **marks}, stdout=subprocess.DEVNULL)
+print(child.pid, flush=True)
+child.wait()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as taker:
+        assert taker.stdin and taker.stdout
+        marked = int(taker.stdout.readline())
+        for file in folder.iterdir():
+            file.unlink()
+        again = locks.hold([ONE])
+        assert again is not None
+        assert holders.left_behind([ONE]) == []
+        taker.kill()
+        taker.wait()
+        assert holders.left_behind([ONE]) == [marked]
+        end = os.pidfd_open(marked)
+        taker.stdin.close()
+        select.select([end], [], [])
+        os.close(end)
+        again.give_back()
 
 
 def test_what_a_living_supervisor_has_is_no_orphan() -> None:

@@ -39,17 +39,22 @@ class Project:
                 del sys.modules[name]
         importlib.invalidate_caches()
 
-    def function(self, name: str = "pipe.step") -> Any:
-        """A function of the project, imported anew."""
+    def function(self, name: str = "pipe.step", *, entry: str | None = None) -> Any:
+        """A function of the project, imported anew, after ``entry``."""
         self.forget()
+        if entry is not None:
+            importlib.import_module(entry)
         module, _, attribute = name.partition(".")
         return getattr(importlib.import_module(module), attribute)
 
-    def fingerprint(self, files: Mapping[str, str] | None = None, name: str = "pipe.step") -> dict[str, str]:
-        """The fingerprint of a function, after the files were written."""
+    def fingerprint(
+        self, files: Mapping[str, str] | None = None, name: str = "pipe.step", *, entry: str | None = None
+    ) -> dict[str, str]:
+        """The fingerprint of a function, after the files were written, where ``entry`` was run."""
         if files is not None:
             self.write(files)
-        return fingerprint(self.function(name), self.folder)
+        function = self.function(name, entry=entry)
+        return fingerprint(function, self.folder, [] if entry is None else [vars(sys.modules[entry])])
 
 
 def fresh_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:

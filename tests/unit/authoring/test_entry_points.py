@@ -15,7 +15,7 @@ from upshift import NotSerializable, Step, step
 from upshift.authoring.entry import entry_point
 from upshift.store import artifacts
 from upshift.store.store import Store
-from upshift.worker import usercode
+from upshift.worker.usercode import modules as usercode
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SOURCE = """

@@ -1151,3 +1151,26 @@ def test_an_edit_of_reached_code_changes_the_fingerprint(project: Project, const
     before = project.fingerprint(files)
     assert project.fingerprint(files) == before, "the same code has the same fingerprint"
     assert project.fingerprint(edited) != before
+
+
+def test_folders_that_are_packages_without_a_file_are_found_before_they_are_imported(
+    project: Project,
+) -> None:
+    step = "def step(x):\n    from outer.inner.deep import f\n    return f()\n"
+    found = [
+        project.fingerprint({"pipe.py": step, "outer/inner/deep.py": f"def f(): return {value}\n"})
+        for value in (1, 1, 2)
+    ]
+    assert found[0] == found[1] != found[2]
+
+
+def test_code_is_read_once_however_often_it_may_be_found_by_its_name(project: Project) -> None:
+    loads = "\n".join(f"    if x == {n}: return importlib.{name}" for n, name in enumerate(LOADERS))
+    files = {"pipe.py": f"import importlib, importlib.util, h\ndef step(x):\n{loads}\n", "h.py": "A = 1\n"}
+    found = project.fingerprint(files)
+    assert [name for name in found if name.startswith("all of h")] == [
+        "all of h (h.py): may be found by its name"
+    ]
+
+
+LOADERS = ("import_module", "reload", "util.module_from_spec", "util.spec_from_file_location")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import marshal
 
 import pytest
 
@@ -26,7 +25,7 @@ g = lambda: ...
 
 def test_what_is_kept_is_what_was_read() -> None:
     read = read_facts(SOURCE.encode())
-    kept = Facts(marshal.loads(marshal.dumps(read.packed)))
+    kept = Facts(bytes(read.packed))
 
     assert kept.packed == read.packed
     assert [kept.unit(number).qualname for number in range(4)] == ["f", "A.m", "A", "<lambda>"]
@@ -37,7 +36,39 @@ def test_what_is_kept_is_what_was_read() -> None:
     assert kept.bound("N") == (Bound(False, 0),)
     assert kept.bound("absent") == ()
     assert kept.defined == ("f", "A")
+    assert kept.methods == {"A.m": ("m:10", "")}
     assert [statement.binds for statement in kept.statements] == [("N",), ("g",)]
+    assert kept.whole == read.whole
+    assert [kept.unit(number) for number in range(4)] == [read.unit(number) for number in range(4)]
+
+
+def test_a_plain_function_is_not_what_a_library_may_have_registered() -> None:
+    source = b"def f(): ...\n@made\ndef g(): ...\nclass A: ...\nB = 1\nclass B: ...\nclass C: ...\nC = 2\n"
+
+    assert read_facts(source).defined == ("g", "A", "B")
+
+
+def test_a_method_is_known_by_its_line_where_its_source_says_all_about_it() -> None:
+    source = b"""
+class A:
+    def one(self): ...
+    def two(self, n=one): ...
+    three = lambda self: 1
+    def four(self):
+        def inner(): ...
+    class B:
+        async def five(self, n=1): ...
+def six(): ...
+class A:
+    def one(self): ...
+"""
+
+    assert read_facts(source).methods == {
+        "A.one": ("one:12", ""),  # that of the last class
+        "A.<lambda>": ("<lambda>:5", ""),
+        "A.four": ("four:6", ""),
+        "A.B.five": ("five:9", "(1,)"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fingerprint_projects import Project, fresh_project
 
 from upshift.authoring.fingerprint import Analysis, fingerprint
-from upshift.authoring.fingerprint.packages import installed
+from upshift.authoring.fingerprint.packages import installed, metadata_of
+from upshift.store.digest import digest_of
 
 SRC = Path(__file__).parents[3] / "src"
 
@@ -137,6 +138,27 @@ def test_an_edit_that_keeps_size_and_times_is_seen(project: Project) -> None:
     assert project.fingerprint() != before
 
 
+@pytest.mark.parametrize("size", [1 << 16, (1 << 17) + 1])
+def test_a_long_file_is_read_to_its_end(project: Project, size: int) -> None:
+    last = "def step(x): return x + 1\n"
+    long = "#" * (size - len(last) - 1) + "\n" + last
+    before = project.fingerprint({"pipe.py": long})
+
+    assert (project.folder / "pipe.py").stat().st_size == size
+    assert project.fingerprint({"pipe.py": long.replace("+ 1", "+ 2")}) != before
+
+
+def test_the_stamp_of_a_file_is_of_the_content_that_was_read(project: Project) -> None:
+    project.write({"pipe.py": "def step(x): return x + 1\n"})
+    file = project.folder / "pipe.py"
+    analysis = Analysis(project.folder)
+    analysis.function(project.function())
+    size, time, digest = analysis.stamps[str(file)]
+
+    assert (size, time) == (file.stat().st_size, file.stat().st_mtime_ns)
+    assert digest == digest_of(file.read_bytes())
+
+
 # code that is loaded, and code that is written
 
 
@@ -193,6 +215,48 @@ def test_a_constant_set_at_run_time_is_seen(project: Project) -> None:
 
     assert changed != before
     assert fingerprint(step, project.folder) == before
+
+
+METHODS = """
+class A:
+    def one(self): return 1
+    def two(self): return 2
+    def three(self, n=1): return n
+    def four(self): return __class__
+    five = lambda self: 5
+def step(x): return A().one()
+"""
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "A.one, A.two = A.two, A.one",
+        "A.one = A.two",
+        "A.one = lambda self: 1",
+        "A.one.changed = 1",
+        "A.one.__code__ = A.two.__code__",
+        "A.five = A.one",
+    ],
+)
+def test_a_method_that_is_not_the_one_in_the_source_is_seen(project: Project, patch: str) -> None:
+    before = project.fingerprint({"pipe.py": METHODS})
+    step = project.function()
+    exec(patch, vars(sys.modules["pipe"]))
+
+    assert fingerprint(step, project.folder) != before
+
+
+@pytest.mark.parametrize("chosen", ["True", "False"])
+def test_a_class_that_is_written_twice_counts_by_both(project: Project, chosen: str) -> None:
+    text = (
+        f"if {chosen}:\n    class A:\n        def m(self): return 1\n"
+        "else:\n    class A:\n        def m(self): return 2\ndef step(x): return A().m()\n"
+    )
+    before = project.fingerprint({"pipe.py": text})
+
+    assert project.fingerprint({"pipe.py": text.replace("return 1", "return 3")}) != before
+    assert project.fingerprint({"pipe.py": text.replace("return 2", "return 3")}) != before
 
 
 # code without a file
@@ -359,6 +423,7 @@ def test_an_installed_package_counts_by_its_version_wherever_it_is(
     assert project.fingerprint()["package thing"] == "1.0"
     metadata.rename(target / "thing-1.1.dist-info")
     installed.cache_clear()
+    metadata_of.cache_clear()
     assert project.fingerprint()["package thing"] == "1.1"
     sys.modules.pop("lib_of_thing", None)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import decimal
+import random
 import re
 import sys
 import tempfile
@@ -310,10 +313,47 @@ def _styled(text: str, style: int) -> str:
     return f"# style {style}\n" + "\n".join(lines) + "\n"
 
 
-def look(project: Project, files: dict[str, str], name: str) -> tuple[object, dict[str, str]]:
+# What an entry does to others that no name of the project's own leads to; EFFECT is a number.
+EFFECTS = {
+    "attribute": "import decimal\ndecimal.getcontext().prec = 10 + EFFECT",
+    "environment": "import os\nos.environ['UPSHIFT_TEST_WORLD'] = str(EFFECT)",
+    "module": "import sys\nsys.upshift_test_effect = EFFECT",
+    "call": "import sys\nsys.setrecursionlimit(2000 + EFFECT)",
+    "constant": "import sys\nN = EFFECT\nsys.setrecursionlimit(3000 + N)",
+    "function": "import sys\ndef f(n): sys.upshift_test_effect = n\nf(EFFECT)",
+    "loop": "import sys\nfor n in range(6): setattr(sys, 'upshift_test_effect', EFFECT + n)",
+    "seed": "import random\nrandom.seed(EFFECT)",
+}
+WORLD = """
+def world():
+    import decimal, os, random, sys
+    state = random.getstate()
+    drawn = random.random()
+    random.setstate(state)
+    found = getattr(sys, 'upshift_test_effect', None), sys.getrecursionlimit()
+    return str(decimal.Decimal(1) / 3), os.environ.get('UPSHIFT_TEST_WORLD'), found, drawn
+"""
+"""What sees all of them."""
+
+
+def begun(part: Part, effect: str, number: int, through: bool, first: bool) -> dict[str, str]:
+    """The chain, with an entry that has an effect, itself or through a module that only it imports."""
+    files = render(part)
+    text = EFFECTS[effect].replace("EFFECT", str(number)) + "\n"
+    imports = "import m0\n"
+    if through:
+        files["settled.py"], text = text, "import settled\n"
+    files["main.py"] = text + imports if first else imports + text
+    files["m0.py"] += WORLD + f"def step(x): return world(), {part.name}(x)\n"
+    return files
+
+
+def look(
+    project: Project, files: dict[str, str], name: str, entry: str | None = None
+) -> tuple[object, dict[str, str]]:
     """What the function gives when it is run without a cache, and its fingerprint before."""
-    print_of = project.fingerprint(files, name)
-    function = project.function(name)
+    print_of = project.fingerprint(files, name, entry=entry)
+    function = project.function(name, entry=entry)
     return [function(x) for x in (1, 2, 5)], print_of
 
 
@@ -339,6 +379,43 @@ def test_other_output_means_another_fingerprint(
 
     if before != after:
         assert first != second
+
+
+@bounded
+@given(
+    chains(),
+    st.sampled_from(sorted(EFFECTS)),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_another_effect_of_the_entry_means_another_fingerprint(
+    project: Project, part: Part, effect: str, number: int, other: int, through: bool, first: bool
+) -> None:
+    outputs, prints = [], []
+    for n in (number, other):
+        with untouched():
+            output, print_of = look(project, begun(part, effect, n, through, first), "m0.step", "main")
+        outputs.append(output)
+        prints.append(print_of)
+
+    assert (outputs[0] != outputs[1]) == (number != other), "the effect is seen, and nothing else"
+    assert (prints[0] != prints[1]) == (number != other)
+
+
+@contextlib.contextmanager
+def untouched() -> Iterator[None]:
+    """What the effects change is afterwards as it was."""
+    limit, state = sys.getrecursionlimit(), random.getstate()
+    with decimal.localcontext(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UPSHIFT_TEST_WORLD", "")
+        patch.setattr(sys, "upshift_test_effect", None, raising=False)
+        try:
+            yield
+        finally:
+            sys.setrecursionlimit(limit)
+            random.setstate(state)
 
 
 @bounded

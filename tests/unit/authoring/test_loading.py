@@ -55,6 +55,29 @@ def message(text: str, kind: type[UsageError] = LoadError) -> str:
     return shown
 
 
+def test_a_name_of_upshift_that_is_not_imported_says_how_to_import_it(tmp_path: Path) -> None:
+    file = tmp_path / "flow.py"
+    file.write_text("from upshift import step\nimage = DockerSettings(requirements=['six'])\n")
+    with pytest.raises(LoadError, match="NameError: name 'DockerSettings'") as caught:
+        load_pipeline(str(file))
+    assert caught.value.fix == "Import it: from upshift import DockerSettings"
+    file.write_text("image = Nothing()\n")
+    with pytest.raises(LoadError) as caught:
+        load_pipeline(str(file))
+    assert caught.value.fix is None
+
+
+def test_of_many_files_the_nearest_are_named(tmp_path: Path) -> None:
+    for number in range(80):
+        (tmp_path / f"other{number}.py").touch()
+    (tmp_path / "train.py").touch()
+    with pytest.raises(LoadError, match="there is no file") as caught:
+        load_pipeline(str(tmp_path / "trian.py"))
+    assert caught.value.fix is not None
+    assert caught.value.fix.startswith("Did you mean 'train.py'? Known: train.py, ")
+    assert caught.value.fix.endswith(" and 75 more.")
+
+
 def test_the_only_pipeline_of_a_file(write: Write) -> None:
     assert load_pipeline(str(write(one=ONE))).name == "sums"
 
@@ -130,6 +153,13 @@ def test_a_module_that_is_missing(write: Write) -> None:
     assert "one.py cannot be imported: ModuleNotFoundError: No module named 'no_such_package'" in shown
     assert "one.py:12" in shown
     assert "Install 'no_such_package'" in shown
+
+
+def test_a_package_of_the_project_that_is_not_beside_the_file(tmp_path: Path, write: Write) -> None:
+    (tmp_path / "upshift.toml").touch()
+    (tmp_path / "circle").mkdir()
+    file = write(**{"circle/b": "", "circle/a": ONE + "\nfrom circle.b import g\n"})
+    assert f"PYTHONPATH={tmp_path} upshift run {file}" in message(str(file))
 
 
 @pytest.mark.parametrize("line", ["from zenml import step", "import metaflow.plugins"])

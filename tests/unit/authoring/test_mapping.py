@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable
-from typing import Annotated, Any, TypedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Optional, Protocol, TypedDict
 
 import pytest
 
@@ -204,8 +205,29 @@ class Report(TypedDict):
     loss: float
 
 
+class Plain:
+    pass
+
+
+class Walks(Protocol):
+    def __iter__(self) -> Iterator[int]: ...
+
+
 @pytest.mark.parametrize(
-    "kind", [dict, dict[str, int], Annotated[dict, "data"], Report, int, str, bytes, None]
+    "kind",
+    [
+        dict,
+        dict[str, int],
+        Annotated[dict, "data"],
+        Report,
+        int,
+        str,
+        bytes,
+        None,
+        Plain,
+        Path,
+        Iterator[int],
+    ],
 )
 def test_a_result_that_is_plainly_no_list_is_not_mapped_over(compose: Compose, kind: Any) -> None:
     def load() -> Any: ...
@@ -236,7 +258,13 @@ def test_each_of_several_outputs_is_looked_at_by_itself(compose: Compose) -> Non
         compose(apart, whole=False)
 
 
-@pytest.mark.parametrize("kind", [Any, list, list[int], dict | list, "Unknown", "dict | Unknown"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(Any, object, list, list[int], dict | list, Optional[list]),  # noqa: UP045
+        *(Iterable[int], Sequence, set, Walks, "Unknown", "dict | Unknown"),
+    ],
+)
 def test_a_result_that_may_be_a_list_is_mapped_over(compose: Compose, kind: Any) -> None:
     def load() -> Any: ...
 

@@ -28,6 +28,8 @@ def test_the_public_names_are_these() -> None:
         "resources",
         "resume",
         "retry",
+        "run_with_accelerate",
+        "run_with_torchrun",
         "step",
         "timeout",
         "unmapped",

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from silent_progress import Silent
 
 import upshift
 import upshift.engine
@@ -19,7 +20,6 @@ from upshift.authoring.resume import resume_run
 from upshift.authoring.running import remembered, source_of
 from upshift.config.configuration import load_configuration
 from upshift.engine import RunOptions
-from upshift.report.progress import Silent
 from upshift.spec.codec import encode, to_json
 from upshift.store import artifacts
 from upshift.store.catalog import RunRow, open_catalog

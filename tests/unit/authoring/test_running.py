@@ -10,15 +10,15 @@ from typing import Any
 
 import attrs
 import pytest
+from silent_progress import Silent
 
 import upshift.authoring.definitions as definitions
 import upshift.authoring.running as running
 from upshift import GraphError, NotFound, RunFailed, SettingsError, pipeline, step
 from upshift.engine import RunOptions
-from upshift.report.progress import Silent
 from upshift.spec.codec import decode
 from upshift.spec.task import Code
-from upshift.worker import usercode
+from upshift.worker.usercode import modules as usercode
 
 
 @step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 import inspect
 import pickle
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from upshift import (
     DockerSettings,
     GraphError,
+    MisuseError,
     ResourceSettings,
     Retry,
     SettingsError,
@@ -25,6 +27,7 @@ from upshift import (
     step,
     timeout,
 )
+from upshift.errors import location
 from upshift.graph import Graph
 
 Compose = Callable[..., Graph]
@@ -88,6 +91,49 @@ def test_resources_work_above_and_below_step(compose: Compose) -> None:
     below = step(resources(cpu=2, gpu=1, memory=300)(_fresh()))
     for one in (above, below):
         assert definition(compose, one).request == ResourceSettings(cpu_count=2, gpu_count=1, memory="300MB")
+
+
+def test_a_function_with_options_of_a_step_is_none_and_is_not_called_while_a_pipeline_is_composed(
+    compose: Compose,
+) -> None:
+    called = []
+
+    @retry
+    @resources(memory="1GB")
+    def helper(x: int) -> int:
+        called.append(x)
+        return x
+
+    @pipeline
+    def composed() -> None:
+        helper(2)
+
+    with pytest.raises(MisuseError, match="helper is called in a pipeline, and is no step") as caught:
+        compose(composed)
+    assert not called
+    assert isinstance(caught.value, RuntimeError)
+    for place in (caught.value.where, caught.value.fix):
+        assert place is not None and "test_steps.py:" in place
+    assert helper(3) == 3  # elsewhere it is the function that it was
+    made = step(helper)
+    assert made.options.retry is not None and made.options.resources.memory == 10**9
+    assert step(_passing(helper)).options.resources == made.options.resources  # what wraps it has them too
+    assert inspect.getclosurevars(made.__upshift_function__).nonlocals == {
+        "called": [3]
+    }  # no wrapper of ours
+
+
+def _passing(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def passing(x: int = 5) -> Any:
+        return function(x)
+
+    return passing
+
+
+def test_a_pipeline_takes_no_options_of_a_step() -> None:
+    with pytest.raises(GraphError, match="has decorators of a step, and cannot be a pipeline"):
+        pipeline(retry(_fresh()))
 
 
 def test_of_several_requests_on_one_step_the_larger_of_each_value_counts(compose: Compose) -> None:
@@ -199,6 +245,14 @@ def test_the_settings_of_a_pipeline_are_those_of_its_steps_where_they_say_nothin
     assert (found.retry.times, found.cache) == (5, True)
     assert found.origins["memory"].endswith("(@pipeline)")
     assert found.origins["cpu_count"].endswith("(@step)")
+
+
+def test_settings_of_an_image_are_blamed_on_the_line_that_made_them(compose: Compose) -> None:
+    settings = DockerSettings(platform="linux/arm64")
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    found = definition(compose, step(settings={"docker": settings})(_nothing))
+    assert found.origins["docker.platform"] == f"{location(__file__, line)} (@step)"
+    assert DockerSettings(platform="linux/arm64") == settings
 
 
 def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:

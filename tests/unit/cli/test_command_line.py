@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -21,12 +22,16 @@ def call(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_names_each_command_with_the_first_line_of_its_own_help() -> None:
-    text = CliRunner().invoke(upshift, ["--help"]).output
+@pytest.mark.parametrize("outer", [(), ("image",)])
+def test_help_names_each_command_with_the_first_line_of_its_own_help(outer: tuple[str, ...]) -> None:
+    text = CliRunner().invoke(upshift, [*outer, "--help"]).output
     context = click.Context(upshift)
-    width = max(map(len, upshift.lazy))  # type: ignore[attr-defined]
-    for name, entry in upshift.lazy.items():  # type: ignore[attr-defined]
-        command = upshift.get_command(context, name)
+    group: Any = upshift
+    for name in outer:
+        group = group.get_command(context, name)
+    width = max(map(len, group.lazy))
+    for name, entry in group.lazy.items():
+        command = group.get_command(context, name)
         assert command is not None
         assert (command.help or "").splitlines()[0] == entry.summary
         assert f"  {name.ljust(width)}  {entry.summary}" in text

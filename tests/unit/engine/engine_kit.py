@@ -18,7 +18,7 @@ from upshift.config.configuration import Configuration, Target
 from upshift.engine import RunOptions, execute
 from upshift.engine.driver import Driver
 from upshift.graph import Collection, Constant, FromStep, Graph, Node, Source, StepDefinition
-from upshift.report.progress import TaskChange
+from upshift.report.progress import ImageChange, TaskChange
 from upshift.spec import Code, EntryPoint, MetricValue, TaskId
 from upshift.store import artifacts
 from upshift.store.catalog import Catalog, open_catalog
@@ -80,12 +80,16 @@ class Watcher:
         self.sizes: dict[str, int] = {}
         self.started: list[str] = []
         self.ended: list[str] = []
+        self.images: list[ImageChange] = []
 
     def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
         self.started = steps
 
     def step_sized(self, step: str, tasks: int) -> None:
         self.sizes[step] = tasks
+
+    def image_changed(self, change: ImageChange) -> None:
+        self.images.append(change)
 
     def task_changed(self, change: TaskChange) -> None:
         self.changes.append(change)

@@ -133,7 +133,10 @@ def test_what_dead_processes_left_in_the_home_goes(
         upshift_home / "memo" / "answer.json",
         upshift_home / "fingerprints" / ".draft",
         upshift_home / ".catalog.db.ab",
+        upshift_home / "logs" / "builds" / "failed.log",
     )
+    kept = upshift_home / "cache" / "images"
+    old(kept / "parents" / "a.json", kept / "layers" / "key" / ".half", kept / "building-one" / "layer")
     old(*(upshift_home / "forkservers" / f"dead.{end}" for end in ("lock", "err")))
     old(upshift_home / "leases" / "gone.lock", upshift_home / "engines" / "gone.sock")
     with Lease("live"):
@@ -147,12 +150,14 @@ def test_what_dead_processes_left_in_the_home_goes(
         for dry in (True, False):
             assert tidy.tidy({bytes.fromhex("b" * 64)}, dry_run=dry).counts == {
                 "memos": 3,
+                "images": 2,
+                "logs": 1,
                 "processes": 2,
                 "unpacked": 1,
             }
     assert Path(used).is_dir()
     assert sorted(path.name for path in (upshift_home / "code").iterdir()) == ["b" * 64]
-    for name in ("forkservers", "leases", "engines", "memo", "fingerprints"):
+    for name in ("forkservers", "leases", "engines", "memo", "fingerprints", "logs/builds"):
         assert list((upshift_home / name).iterdir()) == []
 
 

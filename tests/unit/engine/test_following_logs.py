@@ -42,6 +42,26 @@ def test_of_a_line_that_is_drawn_again_the_last_frame_is_shown(tmp_path: Path) -
     assert reader.unfinished == ""
 
 
+def test_of_several_processes_it_is_seen_what_the_first_one_draws(tmp_path: Path) -> None:
+    path, main = tmp_path / "log", tmp_path / "rank0.log"
+    shown: list[str] = []
+    reader = LogReader(path, main=main)
+    reader.read(shown.append)
+    assert reader.unfinished == ""
+    path.write_bytes(b"[rank 1] one\n")
+    main.write_bytes(b"begin\n" + b"x" * 9000 + b"\r 10%\r 50% \x1f inner 2%")
+    reader.read(shown.append, size=13)
+    assert (shown, reader.unfinished) == (["[rank 1] one\n"], "[rank 0] 50%\n[rank 0] inner 2%")
+    main.write_bytes(b"begin\n\r100%\n")
+    reader.read(shown.append, size=13)
+    assert reader.unfinished == ""
+    main.write_bytes(b"begin\n\r100%\nnext")
+    reader.read(shown.append, size=13)
+    assert reader.unfinished == "[rank 0] next"
+    reader.read(shown.append, end=True)
+    assert reader.unfinished == ""
+
+
 def test_a_bar_that_is_drawn_a_million_times_takes_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as file:

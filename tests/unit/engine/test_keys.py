@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from upshift.engine.keys import Keys, code_in, same_inputs, same_work
+import attrs
+
+from upshift.engine.keys import Keys, code_in, key_parts
 from upshift.engine.tasks import NodeState
 from upshift.engine.walk import Walk
 from upshift.graph import Graph, Node, StepDefinition
 from upshift.spec.artifact import Artifact, Collected
+from upshift.spec.launch import Launch
 from upshift.spec.task import EntryPoint
+from upshift.spec.work import same_inputs, same_work
+
+
+def _parts(launch: Launch | None) -> object:
+    definition = StepDefinition(entry=EntryPoint(module="m", qualname="f"), launch=launch)
+    return key_parts(definition, Node(name="f", step="f"))
+
+
+def test_how_processes_are_started_counts_but_not_where_they_meet_or_how_long_they_may_hang() -> None:
+    launch = Launch(launcher="accelerate", processes=2, arguments={"mixed_precision": "no"})
+    same = attrs.evolve(launch, port=29500, hang=60.0, per_node=2)
+    assert _parts(launch) == _parts(same)
+    others = [
+        None,
+        attrs.evolve(launch, launcher="torchrun"),
+        attrs.evolve(launch, processes=4),
+        attrs.evolve(launch, devices=True),
+        attrs.evolve(launch, arguments={"mixed_precision": "bf16"}),
+        attrs.evolve(launch, files={"config_file": "mixed_precision: bf16"}),
+        attrs.evolve(launch, files={"deepspeed_config_file": "{}"}),
+    ]
+    assert all(_parts(other) != _parts(launch) for other in others)
 
 
 def _state(**inputs: Artifact | Collected) -> NodeState:

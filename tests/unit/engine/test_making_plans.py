@@ -13,9 +13,9 @@ from upshift.config import DockerSettings, ResourceSettings
 from upshift.engine import RunOptions
 from upshift.engine.plan import Edge, Plan, PlannedStep, make_plan
 from upshift.engine.plan_json import plan_as_json
-from upshift.errors import RequestRefused, RunFailed
+from upshift.errors import MissingExtra, RequestRefused, RunFailed
 from upshift.graph import FromStep, Graph, Node
-from upshift.spec import Code, Hardware
+from upshift.spec import Code, Hardware, Launch
 
 
 def numbers(n: int) -> list[int]:
@@ -99,6 +99,36 @@ def test_after_a_run_everything_is_reused_and_its_run_is_named(bench: Bench) -> 
     plan = plan_of(bench, fan(bench))
     assert actions(plan) == {"numbers": ["reused"], "double": ["reused"] * 3, "total": ["reused"]}
     assert {task.origin for step in plan.steps for task in step.tasks} == {run.id}
+
+
+def test_what_was_made_from_a_degraded_result_is_not_promised_again(bench: Bench) -> None:
+    def nothing(request: ResourceSettings) -> Offer:
+        less = Shortfall(field="gpu_count", asked="2 GPUs", got="none", why="none is here")
+        return Offer(granted=Hardware(gpus=()), shortfalls=(less,) if request.gpu_count else ())
+
+    def graph(**fields: object) -> Graph:
+        asks = ResourceSettings(**fields)  # type: ignore[arg-type]
+        return bench.graph(
+            {
+                "numbers": (bench.step(numbers, request=asks), {"n": bench.const(3)}),
+                "total": (bench.step(total), {"values": FromStep(node="numbers")}),
+                "double": (bench.step(double), {"x": FromStep(node="total")}),
+            }
+        )
+
+    bench.cluster = FakeCluster(bench.script, offer=nothing)
+    first = bench.run(graph(gpu_count=2))
+    bench.run(graph(gpu_count=2))
+    from_numbers = f"the result of run {first.id} was made from what numbers made with less than asked for"
+    plan = plan_of(bench, graph(cpu_count=1), strict=True)
+    assert {step.name: (step.tasks[0].action, step.tasks[0].reason) for step in plan.steps} == {
+        "numbers": ("runs", f"the result of run {first.id} was made with less than the step asks for"),
+        "total": ("depends", from_numbers),
+        "double": ("depends", from_numbers),
+    }
+    run = bench.run(graph(cpu_count=1), strict=True)
+    assert [run[name].tasks[0].cache_reason for name in ("total", "double")] == [from_numbers] * 2
+    assert actions(plan_of(bench, graph(cpu_count=1), strict=True))["double"] == ["reused"]
 
 
 def test_an_item_by_item_map_is_looked_up_item_by_item(bench: Bench) -> None:
@@ -216,6 +246,24 @@ def test_a_strict_plan_holds_the_very_error_of_the_run(bench: Bench) -> None:
     assert plan.steps[0].refused
     with pytest.raises(RequestRefused) as caught:
         bench.run(graph, strict=True)
+    assert [str(error) for error in plan.refusals] == [str(caught.value)]
+
+
+def test_a_launcher_that_is_not_here_is_missed_by_what_would_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("upshift.launch.arguments.installed.is_installed", lambda launcher: False)
+    here = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
+    graph = fan(bench, launch=Launch(launcher="accelerate"))
+    bench.run(graph)  # elsewhere it may be there
+    bench.cluster = FakeCluster(bench.script, capabilities=here)
+    reused = plan_of(bench, graph)
+    assert (reused.exit_code, reused.refusals) == (0, ())
+    plan = plan_of(bench, graph, reuse=False)
+    assert [step.name for step in plan.steps if step.refused] == ["double"]
+    assert plan.exit_code == 2
+    with pytest.raises(MissingExtra) as caught:
+        bench.run(graph, reuse=False)
     assert [str(error) for error in plan.refusals] == [str(caught.value)]
 
 

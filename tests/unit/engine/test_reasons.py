@@ -56,6 +56,14 @@ def test_what_was_edited_comes_before_what_is_only_reached_by_it() -> None:
     assert changed_parts({"code": 1}, {"code": 1}) is None
 
 
+def test_a_package_that_is_imported_and_required_is_named_once() -> None:
+    def parts(version: str) -> dict[str, object]:
+        reached = {"package numpy": version, "required package numpy": version, "package sklearn": "1.7"}
+        return {"code": {"entry": [], "reached": reached}}
+
+    assert changed_parts(parts("1.26"), parts("2.0")) == "code changed: numpy 1.26 → 2.0"
+
+
 def test_what_follows_from_an_edit_is_not_told_beside_it() -> None:
     def reason(*names: str) -> str | None:
         before, now = ({"code": {"reached": dict.fromkeys(names, f"a:{i}")}} for i in range(2))
@@ -83,3 +91,31 @@ def test_inputs_are_named_with_values_where_these_are_small_and_plain(store: Sto
     assert changed_inputs(saved(x=(1, 2)), saved(x=(1, 3)), node) == "input changed: x"
     collected = {"x": Collected(items=(save(1, store),))}
     assert changed_inputs(saved(x=1), collected, node) == "input changed: x"
+
+
+def _launched(**said: object) -> dict[str, object]:
+    launch = {"launcher": "accelerate", "processes": 2, "devices": False, "arguments": {}, "files": {}}
+    return {"launch": {**launch, **said}}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (_launched(), _launched(processes=4), "processes 2 → 4"),
+        (
+            _launched(arguments={"mixed_precision": "no", "cpu": True}),
+            _launched(arguments={"mixed_precision": "bf16"}),
+            "mixed_precision no → bf16, cpu True → unset",
+        ),
+        (_launched(), _launched(files={"config_file": "a: 1"}), "config_file"),
+        (_launched(files={"deepspeed_config_file": "{}"}), _launched(), "deepspeed_config_file"),
+        (_launched(), _launched(devices=True), "whether each process has a device"),
+        (_launched(), {"launch": None}, "accelerate with 2 processes → one process"),
+        ({"launch": None}, _launched(processes=1), "one process → accelerate with 1 process"),
+        (_launched(), _launched(launcher="torchrun"), "launcher accelerate → torchrun"),
+    ],
+)
+def test_what_is_different_about_a_launch_is_named(
+    before: dict[str, object], now: dict[str, object], words: str
+) -> None:
+    assert changed_parts(before, now) == f"launch changed: {words}"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from engine_kit import Bench
 
 from upshift.backends.base import Capabilities, Offer, Shortfall
 from upshift.backends.fake import FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
-from upshift.errors import NotFound, RequestRefused
+from upshift.errors import ImageError, MissingExtra, NotFound, RequestRefused, together
 from upshift.graph import FromStep
-from upshift.spec import Hardware
+from upshift.spec import Device, Hardware, Launch
+
+H100 = Device(vendor="nvidia", model="H100")
 
 
 def one() -> int:
@@ -53,6 +56,75 @@ def test_best_effort_says_in_one_line_what_a_step_does_not_get(bench: Bench) -> 
     assert bench.watcher.notices == [], "what is reused asks for nothing"
 
 
+def test_processes_that_the_hardware_does_not_allow_are_a_shortfall_too(bench: Bench) -> None:
+    bench.cluster = FakeCluster(bench.script, offer=no_gpus)
+    launch = Launch(launcher="accelerate", processes=8, devices=True)
+    asking = bench.step(
+        one, request=ResourceSettings(gpu_count=8), launch=launch, origins={"launch": "flow.py:4"}
+    )
+    graph = bench.graph({"one": (asking, {})})
+    bench.run(graph)
+    assert bench.watcher.notices == [
+        "one: asked 8 GPUs, gets none: this machine has no GPU; "
+        "asked 8 processes, gets 1 on CPUs: each was to have a GPU, and it gets none"
+    ]
+    (job,) = bench.cluster.submitted
+    assert job.spec.launch == attrs.evolve(launch, per_node=1)
+    assert job.spec.granted is not None and job.spec.granted.processes == 1
+    assert job.spec.degraded
+    with pytest.raises(RequestRefused, match=r"one \(flow.py:4\): asked 8 processes, gets 1 on CPUs"):
+        bench.run(graph, strict=True, reuse=False)
+
+
+@pytest.mark.parametrize(
+    ("launch", "request_", "granted", "said"),
+    [
+        (
+            Launch(launcher="torchrun", processes=3),
+            ResourceSettings(num_nodes=3),
+            Hardware(nodes=2),
+            "asked 3 processes, gets 2: 1 on each node, and it gets 2 nodes",
+        ),
+        (
+            Launch(launcher="torchrun", processes=4, devices=True),
+            ResourceSettings(num_nodes=2, gpu_count=2),
+            Hardware(nodes=1, gpus=(H100, H100, H100)),
+            "asked 4 processes, gets 2: 2 on each node, and it gets 1 node",
+        ),
+        (
+            Launch(launcher="torchrun", processes=8, devices=True),
+            ResourceSettings(num_nodes=2, gpu_count=4),
+            Hardware(nodes=2, gpus=(H100, H100)),
+            "asked 8 processes, gets 4: one for each GPU that it gets",
+        ),
+    ],
+)
+def test_why_there_are_fewer_processes_is_what_is_short(
+    bench: Bench, launch: Launch, request_: ResourceSettings, granted: Hardware, said: str
+) -> None:
+    bench.cluster = FakeCluster(bench.script, offer=lambda request: Offer(granted=granted))
+    bench.run(bench.graph({"one": (bench.step(one, request=request_, launch=launch), {})}))
+    assert [line for line in bench.watcher.notices if "asked" in line] == [f"one: {said}"]
+
+
+def test_a_launcher_that_is_not_here_is_missed_before_anything_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("upshift.launch.arguments.installed.is_installed", lambda launcher: False)
+    launched = bench.step(one, launch=Launch(launcher="accelerate"), origins={"launch": "flow.py:4"})
+    graph = bench.graph({"one": (launched, {})})
+    bench.run(graph)  # in an image, or elsewhere, it may be there
+    here = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
+    bench.cluster = FakeCluster(bench.script, capabilities=here)
+    with pytest.raises(MissingExtra, match="step one runs with Accelerate, which is not installed") as caught:
+        bench.run(graph, reuse=False)
+    assert caught.value.where == "flow.py:4"
+    assert 'DockerSettings(requirements=["accelerate"])' in str(caught.value)
+    assert len(bench.cluster.submitted) == 0
+    run = bench.run(graph)
+    assert run["one"].tasks[0].cached, "what is reused needs no launcher"
+
+
 def test_strict_refuses_before_anything_runs_and_names_every_step(bench: Bench) -> None:
     bench.cluster = FakeCluster(bench.script, offer=no_gpus)
     asking = bench.step(one, request=ResourceSettings(gpu_count=8), origins={"gpu_count": "flow.py:5"})
@@ -62,7 +134,9 @@ def test_strict_refuses_before_anything_runs_and_names_every_step(bench: Bench) 
         bench.run(graph, strict=True)
     text = str(caught.value)
     assert "flow.py:5" in text
-    assert "one (flow.py:5): asked 8 GPUs, gets none: this machine has no GPU" in text
+    assert text.count("flow.py:5") == 1, "where it is need not be said again"
+    assert "target 'fake' cannot give what one and double ask for" in text
+    assert "one: asked 8 GPUs, gets none: this machine has no GPU" in text
     assert "double (steps.py:1): asked 1 GPUs" in text
     assert "--strict" in text
     assert bench.cluster.submitted == []
@@ -74,9 +148,36 @@ def test_a_backend_that_is_strict_by_itself_refuses_unless_told_otherwise(bench:
     strict = Capabilities(fields=frozenset({"cpu_count"}), images=True, remote=False, strict=True)
     bench.cluster = FakeCluster(bench.script, capabilities=strict)
     graph = bench.graph({"one": (bench.step(one, request=ResourceSettings(disk="1GB")), {})})
-    with pytest.raises(RequestRefused, match="disk="):
+    with pytest.raises(RequestRefused, match="disk=") as caught:
         bench.run(graph)
+    assert str(caught.value).endswith("--best-effort goes on with what there is.")
     assert bench.run(graph, strict=False).status == "completed"
+
+
+def test_a_step_that_says_itself_where_it_runs_is_not_moved_by_the_command_line(bench: Bench) -> None:
+    bench.cluster = FakeCluster(bench.script, offer=no_gpus)
+    asking = bench.step(
+        one, request=ResourceSettings(gpu_count=8), on="fake", origins={"on": "flow.py:7 (@step)"}
+    )
+    with pytest.raises(RequestRefused) as caught:
+        bench.run(bench.graph({"one": (asking, {})}), strict=True)
+    assert caught.value.fix is not None
+    assert "one has on='fake' (flow.py:7 (@step)), which --on does not change" in caught.value.fix
+    assert "choose another target" not in caught.value.fix
+
+
+def test_all_that_refuses_a_run_is_one_error() -> None:
+    lack = RequestRefused("no GPU", where="flow.py:5", why="there is none", fix="Ask for less.")
+    image = ImageError("the image will not do", where="flow.py:9", why="it has no CUDA", fix="Take another.")
+    assert together([]) is None and together([image]) is image
+    assert str(together([lack, image])).splitlines() == [
+        "no GPU",
+        "  where: flow.py:5",
+        "  why:   there is none",
+        "         the image will not do (flow.py:9): it has no CUDA",
+        "  fix:   Ask for less.",
+        "         Take another.",
+    ]
 
 
 def test_what_cannot_be_granted_at_all_is_refused_even_in_best_effort(bench: Bench) -> None:
@@ -100,6 +201,27 @@ def test_an_image_that_is_not_used_is_said_once(bench: Bench) -> None:
     assert bench.watcher.notices[0].startswith("one, double: image python:3.11 is not used")
     with pytest.raises(RequestRefused, match=r"image python:3\.11"):
         bench.run(graph, strict=True)
+
+
+def test_what_this_environment_lacks_of_an_image_is_in_the_line(bench: Bench) -> None:
+    plain = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
+    bench.cluster = FakeCluster(bench.script, capabilities=plain)
+    lacking = DockerSettings(requirements=["attrs", "no-such-package>=2"])
+    graph = bench.graph(
+        {
+            "one": (bench.step(one, docker=lacking), {}),
+            "double": (
+                bench.step(
+                    double, docker=DockerSettings(requirements=["attrs"], runtime_environment={"A": "1"})
+                ),
+                {"x": FromStep(node="one")},
+            ),
+        }
+    )
+    bench.run(graph)
+    assert len(bench.watcher.notices) == 1, "the other step lacks nothing"
+    assert bench.watcher.notices[0].startswith("one: its own image is not used")
+    assert bench.watcher.notices[0].endswith("environment of the run, which lacks no-such-package>=2")
 
 
 def test_a_degraded_result_is_not_reused_where_the_request_is_strict(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from upshift.engine.schedule import PATIENCE, Devices, Need, Queue, Room
 from upshift.engine.tasks import NodeState, Task
 from upshift.graph import Expansion, Node, StepDefinition
-from upshift.spec import Device, EntryPoint, Hardware
+from upshift.spec import Device, EntryPoint, Hardware, Launch
 
 
 def task(*, order: int = 0, remaining: int = 1, index: int | None = None) -> Task:
@@ -39,6 +39,17 @@ def test_a_task_that_asks_for_nothing_counts_as_one_cpu() -> None:
     )
 
 
+def test_each_process_of_a_task_that_asks_for_nothing_counts_as_one_cpu() -> None:
+    assert Need.of(Hardware(processes=4)) == Need(4000, 0)
+    assert Need.of(Hardware(nodes=2, processes=8)) == Need(8000, 0)
+    assert Need.of(Hardware(cpu_count=2, processes=4)) == Need(2000, 0)
+
+
+def test_what_is_granted_on_each_node_counts_for_all_of_them() -> None:
+    granted = Hardware(cpu_count=2, memory=7, gpus=gpu("H100", 2), nodes=3, processes=6)
+    assert Need.of(granted) == Need(6000, 21, (((("nvidia", "H100", ""), 6),),))
+
+
 def test_tenths_of_a_cpu_add_up() -> None:
     waiting = queue(cpus=1)
     for index in range(10):
@@ -66,6 +77,7 @@ def test_the_longest_path_then_the_order_then_the_index_goes_first() -> None:
         (queue(cpus=2), Need(1500)),
         (queue(memory=10), Need(0, 6)),
         (queue(cpus=64, gpus=2), Need(1000, 0, gpus(2))),
+        (queue(cpus=64), Need(1000, port=29500)),
     ],
 )
 def test_each_kind_of_room_is_limited(room: Queue, need: Need) -> None:
@@ -75,6 +87,14 @@ def test_each_kind_of_room_is_limited(room: Queue, need: Need) -> None:
     assert room.take() is None
     room.room.give_back(need)
     assert room.take() is not None
+
+
+def test_a_port_is_one_tasks_on_one_machine_only() -> None:
+    need = Need.of(Hardware(), launch=Launch(launcher="torchrun", port=29500))
+    waiting = Queue(Room(None))
+    for index in range(2):
+        waiting.add(task(index=index), need)
+    assert None not in (waiting.take(), waiting.take())
 
 
 def test_what_is_larger_than_the_machine_runs_alone() -> None:

@@ -253,4 +253,4 @@ def test_an_unknown_backend_says_how_to_register_one(bench: Bench) -> None:
     with pytest.raises(NotFound, match="no backend is named 'slrum'") as caught:
         registry.open_backend(Target(name="x", backend="slrum"), store="", sink=lambda event: None)
     assert "upshift.backends" in str(caught.value)
-    assert "Known: local" in str(caught.value)
+    assert "Known: docker, local, podman" in str(caught.value)

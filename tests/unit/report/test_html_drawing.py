@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from upshift.report.html.charts import Chart, Line, chart
@@ -108,6 +108,8 @@ def test_long_times_have_whole_minutes_and_hours() -> None:
     assert time_ticks(0, 10 * 86400, 5) == [0, 172800, 345600, 518400, 691200, 864000]
 
 
+@example(values=[5e-324], from_zero=True)
+@example(values=[-1e-320, 1e-320], from_zero=False)
 @given(st.lists(FINITE, min_size=1, max_size=20), st.booleans())
 def test_an_axis_has_room_for_all_values(values: list[float], from_zero: bool) -> None:
     low, high = around(values, from_zero=from_zero)

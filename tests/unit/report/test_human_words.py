@@ -126,6 +126,12 @@ def test_a_grant_below_the_request_is_marked() -> None:
     assert [row[1] for row in rows] == ["2 CPU !", "1 GB", "no GPU !"]
 
 
+def test_one_node_is_shown_where_more_were_asked_for() -> None:
+    one = Hardware(nodes=1)
+    rows = [side_by_side([{"asked": Hardware(nodes=n), "granted": one}]) for n in (None, 1, 2)]
+    assert rows == [[], [], [("2 nodes", "1 node !", "–", "–")]]
+
+
 def _gpu_row(request: ResourceSettings, *granted: Device) -> tuple[str, str]:
     rows = side_by_side([{"asked": Hardware.asked(request), "granted": Hardware(gpus=granted)}])
     return rows[-1][:2]
@@ -181,3 +187,15 @@ def test_that_there_is_no_gpu_is_no_news_where_none_was_asked_for() -> None:
 def test_a_grant_in_half_a_line() -> None:
     assert brief(Hardware(cpu_count=2, memory=4_000_000_000, gpus=())) == "2 CPU · 4 GB · no GPU"
     assert brief(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("ml/train@sha256:" + "9b74c9897bac" * 5 + "0000", "ml/train@sha256:9b74c9897bac"),
+        ("sha256:" + "9b74c9897bac" * 5 + "0000", "sha256:9b74c9897bac"),
+        ("ml/train:latest", "ml/train:latest"),
+    ],
+)
+def test_an_image_is_told_from_others_by_the_beginning_of_its_digest(reference: str, words: str) -> None:
+    assert human.short_image(reference) == words

@@ -316,3 +316,30 @@ def test_the_newest_metrics_stand_beside_a_step_while_it_runs_and_after() -> Non
     assert re.search(r"completed +load +\S+ s +rows 1,797$", load)
     assert re.search(r"running +train +\S+ s +loss 0\.2315, phase warm\?\[2Jup \(step 120\)  2 CPU", train)
     assert re.search(r"running +folds .* \[3\] loss NaN$", folds)
+
+
+def test_an_image_that_is_made_has_a_line_below_the_table_and_one_above_once_it_is_made() -> None:
+    code = """
+        from upshift.images.base import Progress as Making
+        from upshift.report.progress import ImageChange
+
+        def image(status, text=None, **more):
+            now = None if text is None else Making(stage="build", text=text)
+            progress.image_changed(ImageChange(steps=("train",), status=status, progress=now, **more))
+
+        progress.run_started("r1", "p", "docker", ["train"])
+        image("making", "Step 2/4 : RUN \\x1b[2Jpip install six")
+        change("train", "pending")
+        """
+    screen, _ = show(code + "\n        progress.close()\n")
+    assert re.search(r"▶ image of train \d\.\d s  Step 2/4 : RUN pip install six", screen.text)
+    screen, _ = show(
+        code
+        + """
+        image("made", name="upshift:train", seconds=2.0)
+        change("train", "running", attempt=1)
+        progress.run_ended("r1", "completed", 3.0)
+        """
+    )
+    assert screen.text.splitlines()[0] == "image of train: made in 2.00 s: upshift:train"
+    assert "▶ image of train" not in screen.text

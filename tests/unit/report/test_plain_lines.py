@@ -6,8 +6,11 @@ import io
 
 import pytest
 
+from upshift.errors import UpshiftError
+from upshift.images.base import Progress as ImageProgress
+from upshift.report.making import image_of
 from upshift.report.plain import PlainProgress
-from upshift.report.progress import TaskChange
+from upshift.report.progress import ImageChange, TaskChange
 from upshift.spec import Failure, Hardware, MetricSummary, TaskId
 
 
@@ -141,6 +144,16 @@ def test_an_attempt_that_is_repeated_later_says_when_and_where_it_failed(told: T
     assert told.lines[1:] == [f"load: {tail}", f"train[2]: {tail}"]
 
 
+def test_a_place_that_the_message_names_is_not_told_again(told: Told) -> None:
+    for number, place in enumerate(("(hr.py:9)", "(hr.py:91)"), start=1):
+        failure = Failure(reason="hang", message=f"ranks 0 and 1 sleep {place}", where="hr.py:9")
+        told.change("load", "pending", attempt=number, failure=failure, retry_in=0.0, retry=number, retries=3)
+    assert told.lines[1:] == [
+        "load: attempt 1 failed (hang): ranks 0 and 1 sleep (hr.py:9); trying again (1 of 3)",
+        "load: attempt 2 failed (hang): ranks 0 and 1 sleep (hr.py:91) (hr.py:9); trying again (2 of 3)",
+    ]
+
+
 def test_attempts_that_are_repeated_are_not_told_without_end(told: Told) -> None:
     failure = Failure(reason="user-error", message="ValueError: boom")
     for index in range(100):
@@ -200,6 +213,26 @@ def test_metrics_are_told_every_few_seconds_and_at_the_end(told: Told) -> None:
     ]
 
 
+def test_further_lines_of_a_message_are_not_taken_for_lines_of_upshift(told: Told) -> None:
+    failure = Failure(reason="user-error", message="ValueError: one\ntwo", where="train.py:3")
+    told.change("train", "failed", attempt=1, failure=failure)
+    assert told.lines[-3:] == [
+        "train: failed (user-error): ValueError: one",
+        "    two",
+        "    where: train.py:3",
+    ]
+    assert str(UpshiftError("one\ntwo", fix="Stop.")) == "one\n    two\n  fix:   Stop."
+
+
+def test_of_several_processes_it_is_said_which_other_than_the_first_has_logged(told: Told) -> None:
+    told.change("train", "running", attempt=1)
+    early = MetricSummary(last=2.2, step=9, rank=2, ranks=1)
+    told.change(
+        "train", "completed", attempt=1, metrics={"speed": early, "loss": MetricSummary(last=0.2, step=4)}
+    )
+    assert told.lines[-1].endswith(": speed (rank 2) 2.2, loss 0.2 (step 4)")
+
+
 def test_metrics_of_single_tasks_of_a_mapped_step_are_not_told(told: Told) -> None:
     told.progress.step_sized("train", 2)
     told.change("train", "running", 0, attempt=1)
@@ -229,3 +262,58 @@ def test_of_a_reused_step_nothing_is_said(told: Told) -> None:
     lazy = Hardware(details={"seconds": 60.0, "cpu_mean": 1.0, "cpu_peak": 1.0})
     told.change("load", "completed", cached=True, asked=Hardware(cpu_count=8), used=lazy)
     assert told.lines[1:] == ["load: reused"]
+
+
+def making(stage: str, text: str, **bytes_: int) -> ImageChange:
+    now = ImageProgress(stage=stage, text=text, **bytes_)
+    return ImageChange(steps=("train", "score"), status="making", progress=now)
+
+
+def test_an_image_has_a_line_for_each_stage_and_on_a_long_one_now_and_then(told: Told) -> None:
+    told.progress.image_changed(making("install", "2 requirements"))
+    for done in range(0, 120_000_000, 1_000_000):
+        told.now += 0.125
+        told.progress.image_changed(making("push", "layer 1 of 2", done=done, total=120_000_000))
+    told.progress.image_changed(
+        ImageChange(steps=("train", "score"), status="made", name="r.example.org/ml/x:1", seconds=12.3)
+    )
+    assert told.lines[1:] == [
+        "image of train, score: installing · 2 requirements",
+        "image of train, score: pushing · layer 1 of 2: 0 B of 120 MB",
+        "image of train, score: pushing · layer 1 of 2: 40 MB of 120 MB",
+        "image of train, score: pushing · layer 1 of 2: 80 MB of 120 MB",
+        "image of train, score: made in 12.3 s: r.example.org/ml/x:1",
+    ]
+
+
+def test_most_of_a_digest_and_of_a_long_command_is_left_out(told: Told) -> None:
+    told.progress.image_changed(making("push", "r/x:upshift-" + "a" * 64))
+    told.progress.image_changed(making("build", "RUN " + "x" * 200))
+    assert told.lines[1:] == [
+        "image of train, score: pushing · r/x:upshift-aaaaaaaaaaaa…",
+        "image of train, score: RUN " + "x" * 155 + "…",
+    ]
+
+
+def test_what_was_just_said_of_an_image_is_not_said_again_for_a_while(told: Told) -> None:
+    for _ in range(700):
+        told.progress.image_changed(making("build", "Step 2/4 : RUN true"))
+        told.now += 0.125
+    assert told.lines[1:] == ["image of train, score: Step 2/4 : RUN true"] * 2
+
+
+def test_two_images_that_are_made_at_once_do_not_silence_each_other(told: Told) -> None:
+    for steps in (("a",), ("b",), ("a",), ("b",)):
+        told.progress.image_changed(
+            ImageChange(steps=steps, status="making", progress=ImageProgress(stage="build", text="Step 1/3"))
+        )
+    told.progress.image_changed(ImageChange(steps=("a",), status="failed", seconds=3.0))
+    assert told.lines[1:] == [
+        "image of a: Step 1/3",
+        "image of b: Step 1/3",
+        "image of a: failed after 3.00 s",
+    ]
+
+
+def test_an_image_is_called_by_its_first_steps() -> None:
+    assert image_of(["a", "b", "c", "d", "e"]) == "image of a, b, c and 2 more"

@@ -12,9 +12,12 @@ from upshift.backends.base import Shortfall
 from upshift.config.retry import Retry
 from upshift.engine.forecast import PlannedTask
 from upshift.engine.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedValue
+from upshift.images.base import ERROR, WARNING, Contents, Destination, Finding, Ingredients, Recipe
+from upshift.images.preparing import Prepared
 from upshift.report.layout import Page, cells
 from upshift.report.plan import show_plan
 from upshift.spec import Hardware
+from upshift.store.packages import Part
 from upshift.store.project_files import LeftOut
 
 REUSED = PlannedTask(index=None, action="reused", reason="same code, inputs and environment as run r1")
@@ -113,6 +116,7 @@ def test_a_request_shows_its_origins_its_grant_and_what_it_does_not_get() -> Non
     refused = show_plan(plan(attrs.evolve(train, strict=True, refused=True)))
     assert re.search(r"train +1 +refused +local", refused)
     assert "refused  asked 8 GPUs" in refused
+    assert not re.search(r"^  why", refused, re.M), "it neither runs nor is reused"
     assert "× refused" in refused
 
 
@@ -154,13 +158,18 @@ def test_retries_timeouts_and_images_are_told() -> None:
                 retry=Retry(times=2, delay=5, on=("preempted",)),
                 timeout=600.0,
                 docker={"parent_image": "x", "requirements": ("torch",)},
+                docker_origins={"parent_image": "flow.py:9 (@pipeline)", "requirements": "flow.py:3 (@step)"},
                 shortfalls=(short,),
             ),
         )
     )
     assert re.search(r"retries  2, the first after 5\.00 s, .* on preempted", text)
     assert "timeout  10 min 00 s for each attempt" in text
-    assert "image    parent_image=x, requirements=['torch']; not used: backend local has none" in text
+    assert re.search(
+        r"image    parent_image=x, requirements=\['torch'\]\n +parent_image: flow.py:9 \(@pipeline\); "
+        r"requirements: flow.py:3 \(@step\)\n +not used: backend local has none",
+        text,
+    )
 
 
 def test_what_holds_for_each_use_of_a_step_is_said_once() -> None:
@@ -179,6 +188,75 @@ def test_the_code_package_and_what_it_leaves_out() -> None:
     assert "left out .env (looks like a secret)" in text
     text = show_plan(plan(step("load"), code=PlannedCode(project="/p", problem="it is too large")))
     assert "code     no package of /p: it is too large" in text
+
+
+def test_what_a_code_package_holds_the_largest_first() -> None:
+    parts = (
+        Part(name="src/", files=180, bytes=1_100_000),
+        Part(name="data/", files=1, bytes=80_000),
+        Part(name="flow.py", files=1, bytes=2_000),
+    )
+    code = PlannedCode(project="/p", files=182, bytes=1_182_000, parts=parts)
+    text = show_plan(plan(step("load"), code=code))
+    assert "holds    src/ (180 files, 1.1 MB), data/ (1 file, 80 KB), flow.py (2 KB)" in text
+    many = tuple(Part(name=f"{i}.py", files=1, bytes=1) for i in range(9))
+    text = show_plan(plan(step("load"), code=attrs.evolve(code, parts=many)))
+    assert "5.py (1 B), 3 more: --json" in text
+    assert "holds" not in show_plan(plan(step("load"), code=attrs.evolve(code, parts=many[:1])))
+
+
+def test_what_is_known_of_an_image_is_below_its_step_with_what_was_found() -> None:
+    recipe = Recipe(parent="python:3.11-slim", platform="linux/amd64", requirements=("pandas==2.3.3",))
+    found = Finding(
+        severity=ERROR, field="parent_image", what="python:3.11-slim has no CUDA", fix="Use another."
+    )
+    image = Prepared(
+        ingredients=Ingredients(recipe=recipe, origins={"requirements": "flow.py:3 (@step)"}, notes=("so",)),
+        destination=Destination(platform="linux/amd64"),
+        parent=None,
+        contents=Contents(python="3.11.9", cuda=""),
+        findings=(found,),
+        digest="sha256:" + "b" * 64,
+        builder_name="engine",
+    )
+    text = show_plan(plan(step("train", image=image), step("train_2", step="train", image=image)))
+    assert [line.strip() for line in text.splitlines() if line.startswith("  image") or " " * 11 in line] == [
+        "image    python:3.11-slim, and pandas==2.3.3, with uv",
+        "requirements: flow.py:3 (@step)",
+        "the parent holds Python 3.11.9, no CUDA (its configuration)",
+        "is not built: 1 error, recipe sha256:bbbbbbbbbbbb",
+        "so",
+        "✗ parent_image: python:3.11-slim has no CUDA",
+        "→ Use another.",
+    ]
+
+
+def test_what_holds_for_several_steps_in_one_image_is_said_once() -> None:
+    found = Finding(severity=WARNING, field="platform", what="it is emulated", fix="Wait.")
+
+    def image(origin: str) -> Prepared:
+        recipe = Recipe(parent="python:3.11-slim", platform="linux/amd64")
+        return Prepared(
+            ingredients=Ingredients(recipe=recipe, origins={"parent_image": origin}),
+            destination=Destination(platform="linux/amd64"),
+            parent=None,
+            contents=Contents(),
+            findings=(found,),
+            digest="sha256:" + "b" * 64,
+            builder_name="engine",
+        )
+
+    shared = "flow.py:20 (@pipeline)"
+    text = show_plan(
+        plan(
+            step("load", image=image(shared)),
+            step("train", image=image(shared)),
+            step("own", image=image("flow.py:3 (@step)")),
+            step("far", image=image(shared), target="elsewhere"),
+        )
+    )
+    assert text.count("image    as load") == 1 and text.count("image    as") == 1
+    assert text.count("it is emulated") == 3
 
 
 def test_a_pipeline_without_steps() -> None:

@@ -116,3 +116,9 @@ def test_as_json() -> None:
     assert one["gpus"][0]["busy"] == 97 and one["granted"]["cpu_count"] == 2
     assert data["devices"][0]["holder"] == {"run": RUN.id, "task": "train[3]", "attempt": 2}
     assert data["devices"][2]["pid"] == 4711 and data["devices"][3]["holder"] is None
+
+
+def test_a_step_of_several_processes_says_how_many() -> None:
+    granted = Hardware(cpu_count=2, nodes=2, processes=8)
+    text = shown(Now(at=0.0, running=[running("train", granted=granted, attempt=2)]), 100)
+    assert "train #2 (8 processes on 2 nodes)  2 min 13 s" in text

@@ -16,6 +16,7 @@ from upshift.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpe
 from upshift.store import claims, collect, files
 from upshift.store.artifacts import save
 from upshift.store.catalog import Catalog
+from upshift.store.checkpoints import Name, Part, TaskCheckpoints, put_aside
 from upshift.store.endings import Ending
 from upshift.store.rows import AttemptRow, RunRow, TaskRow
 from upshift.store.store import Store, open_store
@@ -477,3 +478,54 @@ def test_one_that_was_killed_anywhere_is_finished_by_the_next(
     left_files = [p for p in (store.root / "blobs").rglob("*") if p.is_file()]
     assert left_files == [store.blob_path(wanted.outputs["output"].digest)]
     assert sorted(os.listdir(store.root / "runs")) == ["one", "two"]
+
+
+# Checkpoints
+
+
+def checkpointed(store: Store, task: TaskId) -> Path:
+    """A checkpoint of a task: its folder."""
+    kept = TaskCheckpoints(store.address, task)
+    folder = kept.begin(Name(1, 1), alone=True)
+    (folder / "model").write_bytes(b"x" * 1000)
+    kept.finish(Name(1, 1), 0, Part())
+    return folder
+
+
+def test_checkpoints_go_with_their_run_and_when_their_task_has_completed(store: Store, runs: Runs) -> None:
+    done, failed, old = (TaskId(run=run, step=step) for run, step in (("a", "x"), ("a", "y"), ("b", "x")))
+    folders = {task: checkpointed(store, task) for task in (done, failed, old)}
+    for task in (done, failed, old):
+        status = "completed" if task is done else "failed"
+        store.create_result(TaskResult(task=task, attempt=1, status=status))
+    runs.add("a")
+    runs.add("b")
+    before = everything(store)
+    dry = collect.collect(store, None, forget=["b"], dry_run=True)
+    assert everything(store) == before
+    cleaned = collect.collect(store, None, forget=["b"])
+    assert dry.removed == cleaned.removed
+    assert cleaned.removed.counts["checkpoints"] == 2
+    assert [folder.exists() for folder in folders.values()] == [False, True, False]
+    assert list((store.root / "tmp").iterdir()) == []
+
+
+def test_checkpoints_of_a_live_run_stay(store: Store, runs: Runs) -> None:
+    task = TaskId(run="a", step="x")
+    folder = checkpointed(store, task)
+    store.create_result(TaskResult(task=task, attempt=1, status="completed"))
+    runs.add("a")
+    store.claim_run("a")
+    collect.collect(store, None)
+    assert folder.exists()
+
+
+def test_checkpoints_that_somebody_was_killed_removing_go(
+    store: Store, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.add("a")
+    checkpointed(store, TaskId(run="a", step="x"))
+    put_aside(store.address, f"{store.address}/checkpoints/a")
+    monkeypatch.setattr(collect, "ABANDONED", -1.0)
+    collect.collect(store, None)
+    assert list((store.root / "tmp").iterdir()) == []

@@ -231,6 +231,8 @@ def test_a_failed_step_says_why_and_where(recorder: Recorder) -> None:
         "traceback": "Traceback …",
         "where": "p.py:3",
         "fix": "Yes.",
+        "rank": None,
+        "node": None,
     }
 
 
@@ -425,8 +427,9 @@ def test_show_json_has_exactly_this_shape(run: Run) -> None:
     assert list(output) == ["name", "type", "digest", "bytes"]
     assert (output["name"], output["type"], output["bytes"]) == ("output", "int", 2)
     [attempt] = task["attempts"]
-    keys = "number status reason backend node started ended error asked granted seen used metrics cards run"
-    assert list(attempt) == keys.split()
+    keys = "number status reason backend node image started ended error asked granted seen used metrics"
+    more = "metrics_by_rank cards gaps stacks checkpoints run"
+    assert list(attempt) == [*keys.split(), *more.split()]
     assert attempt["asked"] == ASKED.as_json()
     assert attempt["used"]["peak_memory"] == 120
     assert (attempt["error"], attempt["reason"], attempt["backend"]) == (None, None, "local")

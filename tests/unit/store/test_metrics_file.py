@@ -11,7 +11,7 @@ import pytest
 from upshift.spec import MetricSummary, TaskResult, from_json, to_json
 from upshift.spec.task import TaskId
 from upshift.store import metrics
-from upshift.store.metrics import Summaries, header, read_metrics
+from upshift.store.metrics import Summaries, header, read_by_rank, read_metrics, summaries_of
 
 
 def written(path: Path, *lines: object) -> Path:
@@ -32,6 +32,34 @@ def test_points_come_back_by_name_with_their_steps_and_times(tmp_path: Path) -> 
     assert (list(loss.values), list(loss.steps), list(loss.times)) == ([0.75, 0.25], [1, 2], [0.5, 1.0])
     assert loss.summary == MetricSummary(last=0.25, step=2, min=0.25, max=0.75, count=2)
     assert found["accuracy"].last == 0.75
+
+
+def test_metrics_of_several_ranks_are_those_of_the_first_and_of_each(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "m",
+        header(["loss", "own"], 3),
+        [0, 0.1, 1, 30, 31],
+        header(["loss"]),
+        [1, 0.2, 1, 1],
+        [0, 0.3, 2, 32, 33],
+        {"version": 1, "names": ["loss"], "rank": -1},
+        [2, 0.4, 3, 9],
+        {"version": 1, "names": ["loss"], "rank": "x"},
+        [3, 0.4, 3, 9],
+    )
+    by_rank = read_by_rank(path)
+    assert {rank: list(curves) for rank, curves in by_rank.items()} == {0: ["loss"], 3: ["loss", "own"]}
+    assert list(by_rank[3]["loss"].values) == [30, 32]
+    first = read_metrics(path)
+    assert {name: (curve.rank, list(curve.values)) for name, curve in first.items()} == {
+        "loss": (0, [1]),
+        "own": (3, [31, 33]),
+    }
+    short = summaries_of(by_rank)
+    assert {name: (s.last, s.rank, s.ranks) for name, s in short.items()} == {
+        "loss": (1, 0, 2),
+        "own": (33, 3, 1),
+    }
 
 
 def test_a_metric_that_is_logged_with_others_and_alone_keeps_its_order(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from upshift.errors import BlobMissing, StoreError, StoreUnavailable, UsageError
 from upshift.store import memo, packages, project_files, unpacking
 from upshift.store.ignore import looks_secret
-from upshift.store.packages import Package, make_package
+from upshift.store.packages import Package, Part, make_package, preview_package
 from upshift.store.store import Store, open_store
 from upshift.store.unpacking import unpack
 
@@ -57,6 +57,17 @@ def test_a_package_holds_the_project_and_unpacks_to_the_same(
     assert package.bytes == store.blob_path(package.digest).stat().st_size
     unpacked = unpack(package.digest, store, tmp_path / "deep" / "code")
     assert tree(unpacked) == tree(project)
+
+
+def test_a_preview_says_what_is_in_it_and_how_big(project: Path, store: Store) -> None:
+    fill(project, "notes.txt", content="x" * 500)
+    seen = preview_package(project, store)
+    assert seen.parts == (
+        Part(name="notes.txt", files=1, bytes=500),
+        Part(name="pkg/", files=2, bytes=len("# pkg/__init__.py\n# pkg/model.py\n")),
+        Part(name="train.py", files=1, bytes=len("# train.py\n")),
+    )
+    assert (len(seen.files), seen.bytes) == (4, sum(part.bytes for part in seen.parts))
 
 
 def test_the_same_content_gives_the_same_digest(project: Path, store: Store, tmp_path: Path) -> None:

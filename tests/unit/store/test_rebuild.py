@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attrs
 import pytest
 
+from upshift.config.configuration import Configuration, Target
 from upshift.errors import ConfigError, StoreUnavailable
 from upshift.spec import Artifact, Failure, Hardware, TaskId, TaskResult, encode, to_json
-from upshift.store.catalog import Catalog
+from upshift.store.catalog import Catalog, open_catalog
 from upshift.store.catalog_migrations import MIGRATIONS
 from upshift.store.collect import collect
 from upshift.store.database import Database
@@ -237,6 +241,66 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_come_back(
     before = content(catalog)
     assert rebuild(catalog, [store]).kept == ("one",)
     assert content(catalog) == before
+
+
+def test_one_that_is_gone_is_made_by_whoever_opens_it(
+    store: Store, catalog: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    a_run(store, catalog, "one")
+    before = content(catalog)
+    catalog.close()
+    for path in tmp_path.glob("catalog.db*"):
+        path.unlink()
+    assert capfd.readouterr().err == ""
+    configuration = Configuration(catalog=str(catalog.path), store=store.address)
+    both = threading.Barrier(2)
+
+    def opened(_: int) -> list[object]:
+        both.wait()
+        with contextlib.closing(open_catalog(configuration)) as anew:
+            return content(anew)
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(opened, range(2))) == [before, before]
+    said = capfd.readouterr().err
+    assert f"no catalog {catalog.path}; it is made anew from the store {store.address}: 1 run\n" in said
+    assert [path.name for path in tmp_path.iterdir() if "catalog" in path.name] == ["catalog.db"]
+    assert opened_again(configuration) == before
+    assert capfd.readouterr().err == "", "it is made once"
+
+
+def opened_again(configuration: Configuration) -> list[object]:
+    with contextlib.closing(open_catalog(configuration)) as catalog:
+        return content(catalog)
+
+
+def test_a_new_one_says_what_it_lacks(
+    store: Store, catalog: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for run in ("one", "two"):
+        a_run(store, catalog, run)
+    store.write_record("one", "run.json", b"{torn")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "runs").symlink_to("runs")
+    targets = {"bad": Target(name="bad", backend="local", store=str(tmp_path / "bad"))}
+    configuration = Configuration(catalog=str(tmp_path / "new.db"), store=store.address, targets=targets)
+    with contextlib.closing(open_catalog(configuration)) as anew:
+        assert [row.id for row in anew.runs()] == ["two"]
+    said = capfd.readouterr().err
+    assert "records of 1 of them cannot be read; upshift gc --rebuild-catalog says which" in said
+    assert f"the catalog lacks runs of the store {tmp_path / 'bad'}: " in said
+
+
+def test_a_first_run_makes_no_catalog_anew(
+    store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    row = RunRow(id="one", pipeline="p", status="running", target="t", store=store.address, started=1.0)
+    with store.claims.held(), store.claims.claimed("run:one"):
+        store.write_record("one", "run.json", to_json(row))
+        configuration = Configuration(catalog=str(tmp_path / "new.db"), store=store.address)
+        with contextlib.closing(open_catalog(configuration)) as anew:
+            assert anew.runs() == []
+    assert capfd.readouterr().err == ""
 
 
 def test_only_a_damaged_catalog_is_put_aside(store: Store, catalog: Catalog, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_it_holds_upshift_and_what_that_needs_and_nothing_compiled(store: Store)
         "typed",
         "css",
         "js",
+        "txt",
     }
     assert sum("/licenses/" in name for name in held) >= 2
 
@@ -110,7 +111,8 @@ def test_it_can_be_imported_with_nothing_installed(python: list[str], store: Sto
     blob = store.blob_path(runtime_blob(store))
     code = (
         f"import sys; sys.path.insert(0, {str(blob)!r}); sys.path.append({str(blob / '_vendor')!r})\n"
-        "import upshift.spec, upshift.store.artifacts, upshift.store.packages, upshift.worker.supervisor\n"
+        "import upshift.spec, upshift.store.artifacts, upshift.store.packages\n"
+        "import upshift.worker.serving.supervisor\n"
         "print(upshift.spec.__file__, __import__('attrs').__file__)\n"
     )
     done = subprocess.run([*python, "-c", code], capture_output=True, text=True)

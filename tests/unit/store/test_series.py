@@ -206,9 +206,9 @@ def test_a_full_disk_ends_the_series_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "series").mkdir()
     writing = writer(tmp_path)
     writing.write({"time": 1.0, "cpu": 1})
-    assert writing.broken
     writing.write({"time": 2.0, "cpu": 1})
     writing.close()
+    assert writing.gap is not None and (writing.gap.since, writing.gap.why) == (1.0, "Is a directory")
 
 
 def test_a_grant_of_models_is_one_of_devices_once_there_are_samples(tmp_path: Path) -> None:

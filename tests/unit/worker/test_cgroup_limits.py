@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from upshift.worker import cgroups
+from upshift.worker.bounds import cgroups
 
 
 @pytest.fixture
@@ -45,7 +49,35 @@ def test_version_1_has_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert cgroups.own_cpus() == 2.5
 
 
+def test_groups_of_supervisors_that_were_killed_go(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    names = (
+        f"upshift-{ended.pid}-1",
+        f"upshift-{ended.pid}-2",
+        f"upshift-{os.getpid()}-1",
+        "upshift-x",
+        "job",
+    )
+    for name in names:
+        (tmp_path / name).mkdir()
+    before = time.time() - cgroups.YOUNG - 1
+    for name in names[:1] + names[2:]:
+        os.utime(tmp_path / name, (before, before))
+    cgroups._sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(names[1:])
+
+
 @pytest.mark.parametrize("text", ["", "max", "nonsense 100000", "100000 0", "1 2 3"])
 def test_what_makes_no_sense_limits_nothing(groups: Path, text: str) -> None:
     (groups / "job/step/cpu.max").write_text(text)
     assert cgroups.own_cpus() is None
+
+
+def test_what_is_killed_with_a_group_is_reaped_by_who_has_started_it(tmp_path: Path) -> None:
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    (tmp_path / "cgroup.procs").write_text(f"{sleeper.pid}\n")
+    cgroups.GroupV2(tmp_path).remove()
+    _, status = os.waitpid(sleeper.pid, os.WNOHANG)
+    sleeper.returncode = os.waitstatus_to_exitcode(status)
+    assert sleeper.returncode == -signal.SIGKILL

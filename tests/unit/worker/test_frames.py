@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tqdm import tqdm, trange
 
 from upshift.store.log_text import last_frames
-from upshift.worker.frames import Frames
+from upshift.worker.output.frames import Frames
 
 
 def log_of(*pieces: bytes, watched: bool = False) -> bytes:

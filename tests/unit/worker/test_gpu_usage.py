@@ -12,8 +12,8 @@ import pytest
 from upshift.accelerators.agent import Snapshot
 from upshift.accelerators.base import Inventory, Reading
 from upshift.spec import Device
-from upshift.worker.gpu_usage import GpuUsage, all_idle, own_memory
-from upshift.worker.idleness import Idleness
+from upshift.worker.usage.gpu_usage import GpuUsage, all_idle, own_memory
+from upshift.worker.usage.idleness import Idleness
 
 STRANGER = os.getpid()
 OUTSIDE = 1 << 30

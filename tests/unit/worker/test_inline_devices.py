@@ -12,7 +12,8 @@ import pytest
 from nvml import FakeNvml
 from upshift.config import ResourceSettings
 from upshift.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
-from upshift.worker import inline, proc
+from upshift.worker import proc
+from upshift.worker.inside import inline
 
 SPEC = TaskSpec(
     task=TaskId(run="run", step="train"),

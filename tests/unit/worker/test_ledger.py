@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import upshift
 from upshift.spec import Card, encode
 from upshift.store.cards import read_cards
-from upshift.store.metrics import read_metrics
-from upshift.worker import ledger
-from upshift.worker.ledger import Ledger
+from upshift.store.metrics import read_by_rank, read_metrics
 from upshift.worker.loop import Loop
-from upshift.worker.masking import Mask
 from upshift.worker.messages import channel, understood
+from upshift.worker.output.losses import Losses
+from upshift.worker.output.masking import Mask
+from upshift.worker.supervision import ledger
+from upshift.worker.supervision.ledger import Ledger
 
 
 class Kept:
@@ -28,7 +31,10 @@ class Kept:
         self.metrics = folder / "0.1.metrics"
         self.cards = folder / "0.1.cards"
         self.loop = Loop()
+        self.origin = time.monotonic()
         self.news: list[tuple[float | None, dict[str, Any]]] = []
+        self.told: list[str] = []
+        self.losses = Losses(self.origin, tell=self.told.append)
         self.ledger = self.open(mask)
         self._descriptor = descriptor
 
@@ -37,6 +43,8 @@ class Kept:
             self.loop,
             self.metrics,
             self.cards,
+            origin=self.origin,
+            losses=self.losses,
             mask=mask,
             news=lambda step, values: self.news.append((step, dict(values))),
         )
@@ -69,6 +77,34 @@ def test_what_is_logged_is_in_the_file_at_once(kept: Kept) -> None:
     summaries = kept.ledger.close()
     assert (summaries["loss"].last, summaries["loss"].count, summaries["loss"].max) == (0.125, 3, 0.5)
     assert kept.metrics.read_bytes().count(b"names") == 2
+
+
+def test_what_each_rank_logs_is_kept_apart_and_the_first_one_is_told_by_its_rank(kept: Kept) -> None:
+    upshift.log(step=7, loss=0.7)
+    kept.ledger.logged(kept.sent(), rank=2)
+    assert kept.news == [(7, {"loss (rank 2)": 0.7})]
+    upshift.log(step=1, loss=0.5)
+    kept.ledger.logged(kept.sent())
+    upshift.log(step=9, loss=0.9, speed=3)
+    kept.ledger.logged(kept.sent(), rank=1)
+    by_rank = {
+        rank: {name: list(curve.values) for name, curve in curves.items()}
+        for rank, curves in read_by_rank(kept.metrics).items()
+    }
+    assert by_rank == {0: {"loss": [0.5]}, 1: {"loss": [0.9], "speed": [3]}, 2: {"loss": [0.7]}}
+    assert list(by_rank) == [0, 1, 2]
+    kept.loop.turn()
+    assert kept.news[1:] == [(1, {"loss": 0.5, "speed (rank 1)": 3})]
+    summaries = kept.ledger.close()
+    loss, speed = summaries["loss"], summaries["speed"]
+    assert (loss.last, loss.step, loss.count, loss.rank, loss.ranks) == (0.5, 1, 1, 0, 3)
+    assert (speed.last, speed.rank, speed.ranks) == (3, 1, 1)
+
+
+def test_a_card_says_which_rank_shows_it(kept: Kept) -> None:
+    card = Card(title="Loss", media="image/png", digest="blake3:" + "0" * 64, bytes=3, at=kept.origin)
+    kept.ledger.shown(json.loads(json.dumps(encode(card))), rank=1)
+    assert [each.rank for each in read_cards(kept.cards)] == [1]
 
 
 def test_nothing_is_made_where_nothing_is_logged(kept: Kept) -> None:
@@ -165,23 +201,36 @@ def test_texts_without_secrets_and_numbers_as_they_are(tmp_path: Path, kept: Kep
     assert kept.ledger.close()["a"].last == "x ***"
 
 
-def test_a_disk_that_is_full_ends_the_file_and_not_the_step(
+def test_a_disk_that_is_full_leaves_a_gap_that_is_told_and_all_else_is_right(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upshift.log(step=1, loss=0.5)
     kept.ledger.logged(kept.sent())
+    size = kept.metrics.stat().st_size
 
-    def full(*_: object) -> None:
+    def full(descriptor: int, data: memoryview) -> None:
+        os.write(descriptor, data[:9])  # half of a line
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "write_all", full)
         upshift.log(step=2, loss=0.25)
+        upshift.log(step=2, other=7)
+        upshift.log(step=2, one_more="text")
         kept.ledger.logged(kept.sent())
+    assert kept.values() == {"loss": [0.5]} and kept.metrics.stat().st_size > size
+    (gap,) = kept.losses.gaps
+    assert gap.what == "metrics" and gap.until is None and gap.why == "No space left on device"
+    assert kept.told == [f"the file of metrics cannot be written: {gap.why} ({gap.path}); the step goes on"]
+    upshift.log(step=3, one_more="again")
     upshift.log(step=3, loss=0.125)
+    upshift.log(step=3, other=8)
     kept.ledger.logged(kept.sent())
-    assert kept.values()["loss"] == [0.5]
-    assert kept.ledger.close()["loss"].last == 0.125
+    assert kept.values() == {"one_more": ["again"], "loss": [0.5, 0.125], "other": [8]}
+    summaries = kept.ledger.close()
+    assert (summaries["loss"].count, summaries["other"].count) == (3, 2)
+    (after,) = kept.losses.gaps
+    assert after.bytes == gap.bytes and after.until is not None and len(kept.told) == 1
 
 
 def test_sets_of_names_that_never_come_again_do_not_fill_memory(
@@ -196,8 +245,9 @@ def test_sets_of_names_that_never_come_again_do_not_fill_memory(
 
 
 def test_cards_are_in_their_file_at_once_with_the_time_since_the_start(kept: Kept) -> None:
-    card = Card(title="Loss", media="image/png", digest="blake3:" + "0" * 64, bytes=3)
-    kept.ledger.shown(json.loads(json.dumps(encode(card))))
+    card = Card(title="Loss", media="image/png", digest="blake3:" + "0" * 64, bytes=3, at=0.25)
+    sent = attrs.evolve(card, at=kept.origin + 0.25)
+    kept.ledger.shown(json.loads(json.dumps(encode(sent))))
     assert read_cards(kept.cards) == (card,)
     with open(kept.cards, "ab") as file:
         file.write(b'{"title":"to')

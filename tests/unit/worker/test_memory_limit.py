@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from upshift.worker import limits
+from upshift.worker.bounds import limits
 
 SOURCE = """
 import subprocess, sys, time
@@ -75,5 +75,5 @@ def test_looks_that_take_long_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits.proc, "proportional", walk)
     for each in (10, 60):
         monkeypatch.setattr(limits.proc, "unreclaimable", lambda pid, each=each: each)
-        limits.MemoryLimit(100).watch(Patient(), 1, 0, pytest.fail)  # type: ignore[arg-type]
+        limits.MemoryLimit(100).watch(Patient(), {1: 0}, pytest.fail)  # type: ignore[arg-type]
     assert delays == [limits.WATCH, 3.0 * limits.REST]

@@ -11,7 +11,7 @@ import pytest
 # In a process of its own: what is left of a zygote is killed among the children of the process.
 PROGRAM = """
 import os, select
-from upshift.worker import nursery
+from upshift.worker.starters import nursery
 from upshift.worker.loop import Loop
 
 started = 0
@@ -65,13 +65,13 @@ import os, sys
 held = os.open("/dev/zero", os.O_RDONLY)  # as a module of the user's may hold it
 from upshift.config import ResourceSettings
 from upshift.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
-from upshift.worker import zygote
-from upshift.worker.confine import Confinement
+from upshift.worker.starters import zygote
+from upshift.worker.bounds.confine import Confinement
 from upshift.worker.loop import Loop
-from upshift.worker.nursery import Nursery
+from upshift.worker.starters.nursery import Nursery
 
 def be_step(self, order, seen, messages):
-    print("upshift.worker.sighting" in sys.modules, flush=True)
+    print("upshift.worker.inside.sighting" in sys.modules, flush=True)
 
 def opened(pid):
     folder = f"/proc/{pid}/fd"

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Optional, TypeVar, Union
 import numpy as np
 import pytest
 
-from upshift.worker.promises import remarks
-from upshift.worker.streams import tell
+from upshift.worker.inside.promises import remarks
+from upshift.worker.output.streams import tell
 
 T = TypeVar("T")
 Point = namedtuple("Point", "x y")

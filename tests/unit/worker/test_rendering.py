@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import upshift
-from upshift.worker import rendering
-from upshift.worker.cards import Cards
-from upshift.worker.rendering import PLOTLY, Unshowable, is_picture, pictures, rendered
+from upshift.worker.inside import rendering
+from upshift.worker.inside.cards import Cards
+from upshift.worker.inside.rendering import PLOTLY, Unshowable, is_picture, pictures, rendered
 
 PNG = b"\x89PNG\r\n"
 

@@ -24,6 +24,10 @@ def sampled(series, count):
         except FileNotFoundError:
             pass
 
+def work(seconds):
+    while time.process_time() < seconds:
+        pass
+
 def burn(series):
     sampled(series, 5)
     return time.process_time()
@@ -44,8 +48,7 @@ def nobody_waits_for_children(series):
     for _ in range(2):
         pid = os.fork()
         if pid == 0:
-            while time.process_time() < 0.5:
-                pass
+            work(0.5)
             sampled(series, len(open(series).readlines()) + 2 if os.path.exists(series) else 2)
             os._exit(0)
         try:
@@ -55,10 +58,12 @@ def nobody_waits_for_children(series):
 
 def die(series):
     sampled(series, 3)
+    work(0.2)
     os.kill(os.getpid(), signal.SIGKILL)
 
 def leave(series):
     sampled(series, 1)
+    work(0.1)
     os._exit(3)
 """
 

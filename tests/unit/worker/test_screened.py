@@ -7,8 +7,8 @@ import io
 import sys
 from collections.abc import Callable
 
-from upshift.worker.masking import Mask
-from upshift.worker.screened import screened
+from upshift.worker.output.masking import Mask
+from upshift.worker.output.screened import screened
 
 SECRET = "hf_größe7Zr2Wp9Kd"
 

@@ -139,7 +139,7 @@ def test_without_a_grant_nobody_looks(machine: Machine) -> None:
         granted=0,
     )
     modules, finders = machine.bench.output(result)
-    assert not {"upshift.worker.sighting", "upshift.accelerators.explain"} & set(modules)
+    assert not {"upshift.worker.inside.sighting", "upshift.accelerators.explain"} & set(modules)
     assert "_Finder" not in finders
     assert result.seen is not None and "frameworks" not in result.seen.details
 

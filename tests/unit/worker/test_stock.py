@@ -17,7 +17,7 @@ from upshift.accelerators.base import Inventory, Reading
 from upshift.accelerators.root import LOCKS
 from upshift.config.resources import ResourceSettings
 from upshift.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
-from upshift.worker.stock import Grant, Stock
+from upshift.worker.devices.stock import Grant, Stock
 
 GPUS = tuple(
     Device(vendor="nvidia", model="NVIDIA L4", memory=24 << 30, index=n, uuid=f"GPU-{n}") for n in range(3)
@@ -209,4 +209,34 @@ def test_another_model_than_was_promised_is_less(stock: Callable[..., Stock]) ->
     assert some.take(large, share=False) is None
     grant = some.take(large, share=False, less=True)
     assert grant is not None and grant.less
+    grant.give_back()
+
+
+def test_nodes_of_one_machine_get_theirs_at_once_or_none_does(stock: Callable[..., Stock]) -> None:
+    some, other = stock(), stock()
+    one = grant_of(other)
+    two = attrs.evolve(spec(), granted=Hardware(gpus=GPUS[:1], nodes=3))
+    assert some.take(two, share=False, nodes=3) is None
+    assert taken(some, 2) == [1, 2]  # nothing of it is held meanwhile
+    assert some.why(two, nodes=3).startswith(
+        "waits for 1 × GPU on each of 3 nodes: GPU 0 (NVIDIA L4) is held by "
+    )
+    one.give_back()
+    grant = some.take(two, share=False, nodes=3)
+    assert grant is not None
+    each = [one.devices for one in (grant, *grant.further)]
+    assert each == [GPUS[:1], GPUS[1:2], GPUS[2:]]
+    assert [one.environment["CUDA_VISIBLE_DEVICES"] for one in grant.further] == ["GPU-1", "GPU-2"]
+    assert taken(other) is None
+    grant.give_back()
+    assert taken(other, 3) == [0, 1, 2]
+
+
+def test_a_node_gets_no_more_than_it_was_promised_where_others_need_the_rest(
+    stock: Callable[..., Stock],
+) -> None:
+    less = attrs.evolve(spec(3), granted=Hardware(gpus=GPUS[:1], nodes=2))  # 3 on each were asked for
+    grant = stock().take(less, share=False, nodes=2)
+    assert grant is not None
+    assert [one.devices for one in (grant, *grant.further)] == [GPUS[:1], GPUS[1:2]]
     grant.give_back()

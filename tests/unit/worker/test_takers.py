@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from upshift.spec import TaskId
-from upshift.worker import occupants, takers
+from upshift.worker.devices import occupants, takers
 
 TASK = TaskId(run="20261121-164606-8yvk", step="train", index=3)
 

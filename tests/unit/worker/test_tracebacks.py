@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from upshift.errors import is_user_file, location
-from upshift.worker.tracebacks import user_line, user_text
+from upshift.worker.usercode.tracebacks import user_line, user_text
 
 STDLIB = os.path.dirname(os.__file__)
 INSTALLED = sysconfig.get_paths()["purelib"]
@@ -52,7 +52,7 @@ def test_the_users_own(file: str) -> None:
     [
         f"{STDLIB}/json/decoder.py",
         f"{INSTALLED}/attr/_make.py",
-        f"{INSTALLED}/upshift/worker/step.py",
+        f"{INSTALLED}/upshift/worker/inside/step.py",
         "/usr/lib/python3/dist-packages/yaml/__init__.py",
         "<frozen importlib._bootstrap>",
     ],

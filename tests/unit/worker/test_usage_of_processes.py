@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from upshift.worker import proc, processes
-from upshift.worker.network import Network
-from upshift.worker.processes import Odometer, Processes, SharedMemory
+from upshift.worker import proc
+from upshift.worker.usage import processes
+from upshift.worker.usage.network import Network
+from upshift.worker.usage.processes import Odometer, Processes, SharedMemory
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 

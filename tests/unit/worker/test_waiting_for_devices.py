@@ -14,11 +14,11 @@ from upshift.accelerators import locks
 from upshift.accelerators.root import LOCKS
 from upshift.config.resources import ResourceSettings
 from upshift.spec import Code, Device, EntryPoint, Failure, Hardware, TaskId, TaskSpec
-from upshift.worker import devices
-from upshift.worker.accelerators import Accelerators
-from upshift.worker.devices import ENFORCED, Devices
+from upshift.worker.devices import waiting as devices
+from upshift.worker.devices.accelerators import Accelerators
+from upshift.worker.devices.stock import Grant
+from upshift.worker.devices.waiting import ENFORCED, Devices
 from upshift.worker.loop import Loop
-from upshift.worker.stock import Grant
 
 GPU = Device(vendor="nvidia", model="NVIDIA H100 80GB HBM3")
 BOTH = TaskSpec(

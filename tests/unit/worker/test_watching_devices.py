@@ -18,8 +18,9 @@ import trees
 from nvml import FakeNvml, Gpu
 from upshift.accelerators import agent
 from upshift.accelerators.agent import Agent, AgentFailed
-from upshift.worker import accelerators, proc
-from upshift.worker.accelerators import Accelerators
+from upshift.worker import proc
+from upshift.worker.devices import accelerators
+from upshift.worker.devices.accelerators import Accelerators
 from upshift.worker.loop import Loop
 
 Make = Callable[..., FakeNvml]

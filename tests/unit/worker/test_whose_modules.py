@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from upshift.store.serializers.naming import code_names
-from upshift.worker.importing import ExactLoader, watch
+from upshift.worker.usercode.importing import ExactLoader, watch
 
 NAME = "whose_module_is_this"
 

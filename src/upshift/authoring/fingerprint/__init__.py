@@ -6,9 +6,11 @@ so that comments, layout and docstrings do not matter:
 
 * functions, with their decorators, computed default values and closures, and classes with all that
   is in them and their bases, by normalized source; by bytecode where there is no source;
-* constants by value; by the statements that assign them where a part cannot be compared;
+* constants by value, with what their classes hide from pickle; by the statements that assign them where
+  a part cannot be compared; never as the same where such a statement reads a file (``readers``);
 * installed packages by version, the standard library by the version of Python;
-* what the top level of the modules does beyond binding names (``toplevel``);
+* what the top level of the modules does beyond binding names (``toplevel``): those that the code is in
+  and those that the process began with, such as the file that was run, with all that they import;
 * the whole module, or the whole project, where code is reached in a way that cannot be told before it
   runs (``widening``). If in doubt, more counts.
 
@@ -18,7 +20,8 @@ Upshift's own decorators and what calls a pipeline do not count.
 The classes of pickled inputs, whose methods no source of the step names, are looked up by the names
 that the pickles hold: :meth:`Analysis.named`.
 
-It cannot see: files, clocks, environment variables and services that a function reads by itself; what a
+It cannot see: files, clocks, environment variables and services that a function reads by itself; what the
+cells of a notebook and the lines at a prompt do beyond binding names; what a
 script does to libraries under ``if __name__ == "__main__"`` (its effect on the project's own names is
 seen); what a function of the project that is called at the top level does to ``numpy``, ``pandas`` or
 ``pyarrow`` by assigning to their attributes; a package that is changed in place without a new version.
@@ -26,15 +29,18 @@ seen); what a function of the project that is called at the top level does to ``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from upshift.authoring.fingerprint.analysis import Analysis
 
 __all__ = ["Analysis", "fingerprint", "look_up"]
 
 
-def fingerprint(function: Callable[..., object], project: Path) -> dict[str, str]:
+def fingerprint(
+    function: Callable[..., object], project: Path, begun: Iterable[dict[str, Any]] = ()
+) -> dict[str, str]:
     """Every piece of code that a function reaches.
 
     Parameters
@@ -43,13 +49,15 @@ def fingerprint(function: Callable[..., object], project: Path) -> dict[str, str
         A function, method, step, or anything else that can be called.
     project
         Folder of the project; how files are named depends on it.
+    begun
+        As for :class:`Analysis`.
 
     Returns
     -------
     dict
         Name, for people, to digest or version. Equal if and only if the reached code is.
     """
-    return Analysis(project).function(function)
+    return Analysis(project, begun).function(function)
 
 
 def look_up(project: Path) -> Callable[[str], dict[str, str]]:

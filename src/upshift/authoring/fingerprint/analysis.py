@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -28,10 +28,16 @@ class Analysis:
     ----------
     project
         Folder of the project.
+    begun
+        Globals of the modules that the process began with: what importing them did, and what they import
+        in turn, is there before any step runs, and counts for each.
     """
 
-    def __init__(self, project: Path) -> None:
-        self._walk = Walk(project)
+    def __init__(self, project: Path, begun: Iterable[dict[str, Any]] = ()) -> None:
+        walk = self._walk = Walk(project)
+        own = [namespace for namespace in begun if walk.sources.kind(namespace)[0] == PROJECT]
+        self._modules = list(dict.fromkeys(walk.sources.of_namespace(namespace) for namespace in own))
+        self._begun = [walk.module(module) for module in self._modules]
 
     def function(self, function: Any) -> dict[str, str]:
         """The fingerprint of a function, a class, or anything else that can be called."""
@@ -39,7 +45,7 @@ class Analysis:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return self._entries(self._start(function))
+            return self._entries([*self._start(function), *self._begun])
         finally:
             if collecting:
                 gc.enable()
@@ -48,6 +54,18 @@ class Analysis:
     def stamps(self) -> Mapping[str, Stamp]:
         """The files that were read so far, as they were."""
         return self._walk.sources.stamps
+
+    def needed(self) -> dict[str, str]:
+        """The modules that the process began with, if they or what they import change more than their names.
+
+        Returns
+        -------
+        dict
+            Name to file. Whoever runs a step elsewhere has to import them first.
+        """
+        if not any(node.acts for node in reachable(self._begun) if node.module):
+            return {}
+        return {module.name: module.file for module in self._modules if module.file is not None}
 
     def named(self, name: str) -> dict[str, str]:
         """The fingerprint of a class or function that a pickle names: ``module:qualname``.
@@ -74,7 +92,7 @@ class Analysis:
         found = self._walk.sources.find(name)
         if isinstance(found, Module):
             return self._whole(found)
-        return self._walk.package(found) if found else self._walk.everything(f"{name} cannot be found")
+        return self._walk.package(found) if found else self._walk.everything()
 
     def _whole(self, module: Module) -> Node:
         return self._walk.widened(module, "named by a pickle", deep=True)
@@ -96,31 +114,36 @@ class Analysis:
             start.append(walk.value(function, f"{type(function).__qualname__} itself"))
         method = plain if type(plain) is FunctionType else function
         if type(method) is FunctionType:
-            start.append(Node(lambda node: expand_method(walk, node, method, owner)))
+            start.append(Node(expand_method, walk, method, owner))
         return start
 
     def _entries(self, start: list[Node]) -> dict[str, str]:
         nodes = self._with_subclasses(start)
-        documented = any(node.reflects for node in nodes)
-        found: dict[str, str | set[str]] = {}
+        documented = [node for node in nodes if node.reflects]
+        found: dict[str, str] = {}
+        several: dict[str, set[str]] = {}
         for node in nodes:
             for name, digest, with_docstrings in node.entries:
-                if documented and with_docstrings:
+                if with_docstrings and documented:
                     digest = combined([digest, with_docstrings])
+                elif not digest:
+                    continue
                 known = found.setdefault(name, digest)
                 if known is not digest and known != digest:
-                    found[name] = {digest, *(known if isinstance(known, set) else [known])}
-        if any(node.reads_source for node in nodes):
+                    several.setdefault(name, {known}).add(digest)
+        found.update({name: combined(sorted(digests)) for name, digests in several.items()})
+        if [node for node in nodes if node.reads_source]:
             found.update(self._walk.sources.texts())
         self._walk.sources.save()
-        entries = {name: _one(digests) for name, digests in sorted(found.items())}
-        return {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", **entries}
+        entries = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+        entries.update(sorted(found.items()))
+        return entries
 
     def _with_subclasses(self, start: list[Node]) -> list[Node]:
         """Reached code; with all subclasses of reached classes, where it asks for subclasses."""
         while True:
             nodes = reachable(start)
-            if not any(node.subclasses for node in nodes):
+            if not [node for node in nodes if node.subclasses]:
                 return nodes
             classes = [self._walk.classes[id(node)] for node in nodes if id(node) in self._walk.classes]
             more = [self._walk.code(subclass) for cls in classes for subclass in self._subclasses(cls)]
@@ -139,7 +162,3 @@ class Analysis:
             if owner is not None and self._walk.sources.kind(vars(owner))[0] == PROJECT:
                 yield subclass
             yield from self._subclasses(subclass)
-
-
-def _one(digests: str | set[str]) -> str:
-    return digests if isinstance(digests, str) else combined(sorted(digests))

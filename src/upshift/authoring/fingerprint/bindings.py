@@ -12,13 +12,15 @@ from upshift.authoring.fingerprint import purity
 from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import Bound, Facts, Import
 from upshift.authoring.fingerprint.names import imported
-from upshift.authoring.fingerprint.nodes import Node
+from upshift.authoring.fingerprint.nodes import Node, reachable
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PACKAGE, STANDARD, Module
 from upshift.authoring.fingerprint.values import is_code, is_module
 
 if TYPE_CHECKING:
     from upshift.authoring.fingerprint.walk import Walk
+
+READ = "made from a file, cannot be compared"
 
 
 def expand_binding(walk: Walk, node: Node, module: Module, name: str) -> None:
@@ -38,6 +40,9 @@ def expand_binding(walk: Walk, node: Node, module: Module, name: str) -> None:
         if not is_home(module, name, value):
             node.add(walk.title(module, name), walk.token_digest(walk.token(value)))
             node.acts |= _acts(walk, value)
+            made = _made_reading(walk, module, name)
+            if made and any(other.hides for other in reachable([walk.code(value)], modules=False)):
+                unknown(node, walk.title(module, name), READ)
         return
     home = _home(walk, module, name, value)
     if home is not None:
@@ -93,7 +98,8 @@ def _home(walk: Walk, module: Module, name: str, value: Any) -> tuple[Module, st
 
 
 def _constant(walk: Walk, node: Node, module: Module, name: str, value: Any) -> None:
-    digest, complete = walk.digest(node, value)
+    digest, complete, hides = walk.digest(node, value)
+    node.seen = not hides
     title = f"constant {walk.title(module, name)}"
     if complete and not walk.freshness.doubtful(module.file):
         node.add(title, digest)
@@ -104,13 +110,39 @@ def _constant(walk: Walk, node: Node, module: Module, name: str, value: Any) -> 
         if complete and _is_literal(facts, written, digest):
             node.add(title, digest)
             return
+        if hides and _made_reading(walk, module, name):
+            unknown(node, title, READ)
         parts = _as_written(walk, node, module, facts, name)
         node.add(title, combined([digest, *parts]) if parts else digest)
     elif complete:
         node.add(title, digest)
     else:
         # Nothing says what it is, so it is never the same as in another process.
-        node.add(f"{title} (cannot be compared)", combined([digest, os.urandom(16).hex()]))
+        unknown(node, title, "cannot be compared")
+
+
+def unknown(node: Node, title: str, reason: str) -> None:
+    """Add what is never the same as in another process."""
+    node.add(f"{title} ({reason})", combined([os.urandom(16).hex()]))
+
+
+def _made_reading(walk: Walk, module: Module, name: str) -> bool:
+    """Whether what is bound to a name may be made of what a file holds."""
+    facts = walk.sources.facts(module.file)
+    bound = () if facts is None else facts.bound(name)
+    numbers = [what.number for what in bound if isinstance(what, Bound) and not what.definition]
+    if facts is None or not numbers:
+        return False
+    making = Node(_expand_nothing, walk)
+    for statement in map(facts.statements.__getitem__, numbers):
+        if statement.reads:
+            return True
+        walk.uses(making, Scope(module), statement.uses)
+    return any(node.reads for node in reachable([making], modules=False, making=True))
+
+
+def _expand_nothing(walk: Walk, node: Node) -> None:
+    """Fill in a node that has been filled in."""
 
 
 def _is_literal(facts: Facts, written: tuple[Import | Bound, ...], digest: str) -> bool:

@@ -6,11 +6,12 @@ import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from upshift.authoring.fingerprint.bindings import READ, unknown
 from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import Facts, UnitFacts
-from upshift.authoring.fingerprint.functions import defaults, held, units_of
-from upshift.authoring.fingerprint.holding import cells_of
-from upshift.authoring.fingerprint.identity import DESCRIPTORS, SKIPPED_ATTRIBUTES, is_by_name
+from upshift.authoring.fingerprint.functions import defaults, file_of_code, held, units_of
+from upshift.authoring.fingerprint.holding import cells_of, live_defaults
+from upshift.authoring.fingerprint.identity import DESCRIPTORS, SKIPPED_ATTRIBUTES, is_by_name, is_derived
 from upshift.authoring.fingerprint.nodes import Node
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PACKAGE, PROJECT, UPSHIFT, Module
@@ -63,6 +64,8 @@ def expand_class(walk: Walk, node: Node, cls: type) -> None:
         node.next.append(walk.docstring(cls))
     _attributes(walk, node, cls, units, title)
     _fields(walk, node, cls, title)
+    if node.hides and any(unit.made_reading for unit in units):
+        unknown(node, title, READ)
 
 
 def _globals_of(cls: type) -> dict[str, Any]:
@@ -89,15 +92,20 @@ def class_units(facts: Facts | None, qualname: str) -> list[UnitFacts]:
 
 
 def _functions(cls: type) -> list[FunctionType]:
-    members = (getattr(value, "__func__", value) for value in vars(cls).values())
-    return [member for member in members if type(member) is FunctionType]
+    found: list[FunctionType] = []
+    for value in vars(cls).values():
+        function = value if type(value) is FunctionType else getattr(value, "__func__", None)
+        if type(function) is FunctionType:
+            found.append(function)
+    return found
 
 
 def _class_cells(cls: type) -> dict[str, Any]:
     """The variables of the function that a class was made in, as far as its methods hold them."""
     cells: dict[str, Any] = {}
     for function in _functions(cls):
-        cells.update(cells_of(function))
+        if function.__closure__:
+            cells.update(cells_of(function))
     cells.pop("__class__", None)
     return cells
 
@@ -112,29 +120,40 @@ def _attributes(walk: Walk, node: Node, cls: type, units: list[UnitFacts], title
             if not _is_in_class(walk, node, name, value, cls):
                 node.next.append(walk.code(value))
                 parts.append(f"{name} {walk.token(value)}")
-        elif not (name.startswith("__") and name.endswith("__")) or name in assigned:
-            digest, _ = walk.digest(node, value)
-            parts.append(f"{name} {digest}")
+        elif name in assigned or not is_derived(name, value):
+            parts.append(f"{name} {walk.digest(node, value).digest}")
     if parts:
         node.add(f"attributes of {title}", combined(parts))
 
 
 def _is_in_class(walk: Walk, node: Node, name: str, function: FunctionType, cls: type) -> bool:
     """Whether the source of the class says all about a method."""
-    if function.__module__ != cls.__module__:
+    if function.__module__ != cls.__module__ or function.__dict__:
         return False
-    module = walk.sources.of_namespace(function.__globals__)
-    _, units = units_of(walk, module, function)
     qualname = f"{cls.__qualname__}.{name}"
-    if function.__dict__ or not units or not all(unit.qualname == qualname for unit in units):
+    module = walk.sources.of_namespace(function.__globals__)
+    if not function.__closure__ and _is_plain(walk, module, qualname, function):
+        return True
+    _, units = units_of(walk, module, function)
+    if {unit.qualname for unit in units} != {qualname}:
         return False
     title = walk.title(module, qualname)
-    if any(unit.computed for unit in units):
-        defaults(walk, node, function, title)
-    for free, value in cells_of(function).items():
-        if free != "__class__":
-            held(walk, node, value, f"closure {free} of {title}")
+    defaults(walk, node, function, units, title)
+    if function.__closure__:
+        for free, value in cells_of(function).items():
+            if free != "__class__":
+                held(walk, node, value, f"closure {free} of {title}")
     return True
+
+
+def _is_plain(walk: Walk, module: Module, qualname: str, function: FunctionType) -> bool:
+    """Whether a method is the only one of its name on its line of the source, which has its defaults."""
+    code = function.__code__
+    file = file_of_code(module, code)
+    facts = walk.sources.facts(file)
+    if facts is None or walk.freshness.doubtful(file):
+        return False
+    return facts.methods.get(qualname) == (f"{code.co_name}:{code.co_firstlineno}", live_defaults(function))
 
 
 def _fields(walk: Walk, node: Node, cls: type, title: str) -> None:
@@ -149,7 +168,6 @@ def _fields(walk: Walk, node: Node, cls: type, title: str) -> None:
         for part in _FIELD_PARTS:
             value = getattr(field, part, None)
             if value is not None:
-                digest, _ = walk.digest(node, value)
-                parts.append(f"{part} {digest}")
+                parts.append(f"{part} {walk.digest(node, value).digest}")
     if parts:
         node.add(f"fields of {title}", combined(parts))

@@ -1,19 +1,25 @@
 """Facts about one source file: its definitions, what binds each name, what its top level does.
 
-Facts follow from the text alone. They are plain tuples, dictionaries and strings, so that they can be
-kept on disk; this module must stay cheap to import, and making facts is the business of ``reading``.
+Facts follow from the text alone, and are packed into bytes, so that they can be kept on disk. This module
+must stay cheap to import; making facts is the business of ``reading``.
 """
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple, Union
+
+from upshift.store.digest import Bytes
 
 Chain = tuple[str, ...]
 Use = tuple[Chain, Union[tuple[int, str], None], bool]
 """What is referred to; see :mod:`upshift.authoring.fingerprint.references`."""
+BY_LITERAL = (-1, "")
+"""The origin of what is called as importing functions are, with the name of a module that is written out."""
 
-VERSION = 3
+VERSION = 8
 """To be raised whenever the same source gives other facts than before."""
 
 
@@ -40,10 +46,13 @@ class UnitFacts(NamedTuple):
         Its own and those inside it.
     attributes
         Every attribute name in it.
-    computed
-        Whether a default value of an argument is more than a literal.
+    defaults
+        The default values of its arguments, as :func:`holding.written_out` gives them; None where one
+        is more than a literal.
     assigned
         Names that a class body binds.
+    reads, made_reading
+        Whether it may read a file, as far as names tell; and whether its definition does, when it runs.
     """
 
     qualname: str
@@ -52,8 +61,10 @@ class UnitFacts(NamedTuple):
     uses: tuple[Use, ...]
     decorators: tuple[DecoratorFacts, ...]
     attributes: tuple[str, ...]
-    computed: bool
+    defaults: str | None
     assigned: tuple[str, ...]
+    reads: bool
+    made_reading: bool
 
 
 class StatementFacts(NamedTuple):
@@ -71,6 +82,8 @@ class StatementFacts(NamedTuple):
         What is called for these values; an empty chain for a call of something without a name.
     literal
         Digest of the value that it assigns, where that is written out; else empty.
+    reads
+        Whether it may read a file, as far as names tell.
     """
 
     digest: str
@@ -79,6 +92,7 @@ class StatementFacts(NamedTuple):
     acts: bool
     calls: tuple[Chain, ...]
     literal: str
+    reads: bool
 
 
 class Import(NamedTuple):
@@ -104,7 +118,7 @@ class Bound(NamedTuple):
 class Facts:
     """What is known about a file.
 
-    Most of a file is never asked for, so its parts stay packed until they are.
+    Most units of a file are never asked for, so they stay packed until they are.
 
     Parameters
     ----------
@@ -119,6 +133,9 @@ class Facts:
         ``"name:line"`` to numbers of units; lambdas on one line share an entry.
     classes
         Qualified name to numbers of units.
+    methods
+        Qualified name of a method without computed default values to its ``"name:line"`` and its default
+        values, where nothing else is on that line.
     statements
         In order.
     imports
@@ -126,21 +143,26 @@ class Facts:
     stars
         ``(level, module)`` of star imports.
     defined
-        Names at the top level that a definition is the last to bind.
+        Names at the top level that a class, or what a decorator may make one, is the last to bind.
     decorated
         Numbers of decorated units at the top level.
     idle
         Top names of imports that nothing in the module refers to.
+    docstring
+        Digest of the module's docstring; empty if it has none.
     """
 
     __slots__ = (
+        "_at",
         "_units",
         "classes",
         "decorated",
         "defined",
+        "docstring",
         "functions",
         "idle",
         "imports",
+        "methods",
         "names",
         "packed",
         "stars",
@@ -149,39 +171,40 @@ class Facts:
 
     functions: dict[str, tuple[int, ...]]
     classes: dict[str, tuple[int, ...]]
+    methods: dict[str, tuple[str, str | None]]
     imports: tuple[tuple[int, str, tuple[str, ...]], ...]
     stars: tuple[tuple[int, str], ...]
     defined: tuple[str, ...]
     decorated: tuple[int, ...]
     idle: tuple[str, ...]
+    docstring: str
 
-    def __init__(self, packed: tuple[Any, ...]) -> None:
-        self.packed = packed
-        _, _, statements, self.names, *rest = packed
+    def __init__(self, packed: Bytes) -> None:
+        self.packed = memoryview(packed)
+        self._at, statements, self.names, self.functions, self.classes, *rest = marshal.loads(packed)
+        self.methods, self.imports, self.stars, self.defined, self.decorated, self.idle, self.docstring = rest
         self._units: dict[int, UnitFacts] = {}
-        self.functions, self.classes, self.imports, self.stars, self.defined, self.decorated, self.idle = rest
         self.statements = tuple(map(StatementFacts._make, statements))
 
     @property
     def whole(self) -> UnitFacts:
         """The module as one unit."""
-        return _unit(self.packed[0])
+        return self._unpacked(0)
 
     def unit(self, number: int) -> UnitFacts:
         """The definition with this number."""
         known = self._units.get(number)
         if known is None:
-            known = self._units[number] = _unit(self.packed[1][number])
+            known = self._units[number] = self._unpacked(number + 1)
         return known
+
+    def _unpacked(self, part: int) -> UnitFacts:
+        unit = UnitFacts._make(marshal.loads(self.packed[-self._at[part] :]))
+        return unit._replace(decorators=tuple(map(DecoratorFacts._make, unit[4]))) if unit[4] else unit
 
     def bound(self, name: str) -> tuple[Union[Import, Bound], ...]:
         """What binds a name at the top level, in order; nothing where it is none of :attr:`names`."""
         return tuple(map(_binding, self.names.get(name, ())))
-
-
-def _unit(packed: tuple[Any, ...]) -> UnitFacts:
-    unit = UnitFacts._make(packed)
-    return unit._replace(decorators=tuple(map(DecoratorFacts._make, packed[4]))) if packed[4] else unit
 
 
 def _binding(packed: tuple[Any, ...]) -> Import | Bound:
@@ -194,8 +217,8 @@ def pack(
     statements: Iterable[StatementFacts],
     bindings: Mapping[str, Iterable[Import | Bound]],
     *others: Any,
-) -> tuple[Any, ...]:
-    """Facts as exact tuples, dictionaries, strings, numbers and None, which :mod:`marshal` takes.
+) -> bytes:
+    """Facts as :mod:`marshal` writes them, and after them the units, each by itself.
 
     Parameters
     ----------
@@ -204,19 +227,11 @@ def pack(
     others
         The other attributes of :class:`Facts`, in order.
     """
-    seen: dict[Use, Use] = {}  # marshal writes one object once
+    parts = [_packed(unit) for unit in (whole, *units)]
+    at = [*accumulate(len(part) for part in reversed(parts))][::-1]  # how far from the end
+    names = {name: tuple(map(tuple, bound)) for name, bound in bindings.items()}
+    return b"".join([marshal.dumps((tuple(at), tuple(map(tuple, statements)), names, *others)), *parts])
 
-    def uses(given: Iterable[Use]) -> tuple[Use, ...]:
-        return tuple([seen.setdefault(use, use) for use in given])
 
-    def unit(unit: UnitFacts) -> tuple[Any, ...]:
-        decorators = tuple([(digest, chain, uses(given)) for digest, chain, given in unit.decorators])
-        return (*unit[:3], uses(unit.uses), decorators, *unit[5:])
-
-    return (
-        unit(whole),
-        tuple(map(unit, units)),
-        tuple(map(tuple, statements)),
-        {name: tuple(map(tuple, bound)) for name, bound in bindings.items()},
-        *others,
-    )
+def _packed(unit: UnitFacts) -> bytes:
+    return marshal.dumps((*unit[:4], tuple(map(tuple, unit.decorators)), *unit[5:]))

@@ -15,8 +15,8 @@ from types import CodeType
 
 from upshift.authoring.fingerprint.bytecode import code_digest
 from upshift.authoring.fingerprint.sources import Sources
-from upshift.worker.importing import older_bytecode
-from upshift.worker.usercode import importing_began
+from upshift.worker.usercode.importing import older_bytecode
+from upshift.worker.usercode.modules import importing_began
 
 _MARGIN = 0.05
 """Seconds by which the clock of a file system may be behind: the kernel's coarse clock ticks at 100 Hz
@@ -37,6 +37,7 @@ class Freshness:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
+        self._started = _process_start()
         self._doubtful: dict[str, bool] = {}
         self._written: dict[str, set[str]] = {}
 
@@ -48,7 +49,7 @@ class Freshness:
         if known is None:
             status = self._sources.status(file)  # none of a cell of a notebook, which cannot change
             known = self._doubtful[file] = status is not None and (
-                _newer_than_process(status) or older_bytecode(file, status.st_mtime_ns)
+                self._newer_than_process(status) or older_bytecode(file, status.st_mtime_ns)
             )
         return known
 
@@ -60,10 +61,9 @@ class Freshness:
             self._written[file] = _compiled(file, self._sources.content(file))
         return code_digest(code) in self._written[file]
 
-
-def _newer_than_process(status: os.stat_result) -> bool:
-    started = _process_start()
-    return started is None or max(status.st_mtime, status.st_ctime) > started - _MARGIN
+    def _newer_than_process(self, status: os.stat_result) -> bool:
+        started = self._started
+        return started is None or max(status.st_mtime, status.st_ctime) > started - _MARGIN
 
 
 @functools.cache

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import types
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from upshift.authoring.fingerprint.bindings import READ, unknown
 from upshift.authoring.fingerprint.bytecode import code_digest, code_names
+from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import UnitFacts
-from upshift.authoring.fingerprint.holding import cells_of, defaults_of
+from upshift.authoring.fingerprint.holding import NO_DEFAULTS, cells_of, defaults_of, live_defaults
 from upshift.authoring.fingerprint.names import resolve
 from upshift.authoring.fingerprint.nodes import Node
 from upshift.authoring.fingerprint.scope import Scope
@@ -19,7 +21,7 @@ from upshift.authoring.fingerprint.values import is_code, is_module
 if TYPE_CHECKING:
     from upshift.authoring.fingerprint.walk import Walk
 
-_SKIPPED_ATTRIBUTES = ("__wrapped__", "__upshift_options__")
+_SKIPPED_ATTRIBUTES = ("__wrapped__", "__upshift_function__", "__upshift_options__")
 
 
 def expand_function(walk: Walk, node: Node, function: FunctionType) -> None:
@@ -29,10 +31,10 @@ def expand_function(walk: Walk, node: Node, function: FunctionType) -> None:
         _project_function(walk, node, function)
     elif version:
         node.next.append(walk.package(version))
-    wrapped = function.__dict__.get("__wrapped__")
-    if wrapped is not None:
-        _inside(walk, node, wrapped)
-    if kind not in (PROJECT, UPSHIFT):
+    own = function.__dict__
+    if own and own.get("__wrapped__") is not None:
+        _inside(walk, node, own["__wrapped__"])
+    if kind != PROJECT and kind != UPSHIFT:
         _foreign_function(walk, node, function)
 
 
@@ -55,7 +57,7 @@ def _inside(walk: Walk, node: Node, value: Any, title: str = "") -> None:
     if is_code(value):
         node.next.append(walk.code(value))
         return
-    digest, complete = walk.digest(node, value)
+    digest, complete, _ = walk.digest(node, value)
     if complete and title:
         node.add(title, digest)
 
@@ -65,37 +67,41 @@ def _project_function(walk: Walk, node: Node, function: FunctionType) -> None:
     node.next.append(walk.module(module))
     values = cells_of(function)
     file, units = units_of(walk, module, function)
-    if units:
-        scope = Scope(module, values)
-        for unit in units:
-            walk.unit(node, scope, unit, walk.title(module, unit.qualname))
-        name = units[0].qualname
-    else:
-        name = function.__qualname__
+    title = walk.title(module, units[0].qualname if units else function.__qualname__)
+    if not units:
         _bytecode(walk, node, function, module, file)
-    title = walk.title(module, name)
+    for unit in units:
+        name = title if unit is units[0] else walk.title(module, unit.qualname)
+        walk.unit(node, Scope(module, values), unit, name)
     for free, value in values.items():
         held(walk, node, value, f"closure {free} of {title}")
-    if not units or any(unit.computed for unit in units):
-        defaults(walk, node, function, title)
+    defaults(walk, node, function, units, title)
     for attribute, value in function.__dict__.items():
         if attribute not in _SKIPPED_ATTRIBUTES:
             held(walk, node, value, f"attribute {attribute} of {title}")
+    if node.hides and any(unit.made_reading for unit in units):
+        unknown(node, title, READ)
 
 
 def units_of(walk: Walk, module: Module, function: FunctionType) -> tuple[str, list[UnitFacts]]:
     """Where a function's source is, and the source; none where it is not what was loaded."""
     code = function.__code__
-    file = code.co_filename
-    if file != module.file and module.file and not os.path.isabs(file):
-        file = module.file if os.path.basename(module.file) == os.path.basename(file) else file
+    file = file_of_code(module, code)
     facts = walk.sources.facts(file)
     if facts is None:
         return file, []
-    found = facts.functions.get(f"{code.co_name}:{code.co_firstlineno}", ())
-    if not found or not walk.freshness.loaded(file, code):
+    found = facts.functions.get(f"{code.co_name}:{code.co_firstlineno}")
+    if found is None or not walk.freshness.loaded(file, code):
         return file, []
-    return file, [facts.unit(number) for number in found]
+    return file, list(map(facts.unit, found))
+
+
+def file_of_code(module: Module, code: CodeType) -> str:
+    """The file that code of a module was written in."""
+    file = code.co_filename
+    if file != module.file and module.file and not os.path.isabs(file):
+        return module.file if os.path.basename(module.file) == os.path.basename(file) else file
+    return file
 
 
 def _bytecode(walk: Walk, node: Node, function: FunctionType, module: Module, file: str) -> None:
@@ -115,13 +121,16 @@ def _bytecode(walk: Walk, node: Node, function: FunctionType, module: Module, fi
         node.next.append(walk.widened(module, "changed since it was imported"))
 
 
-def defaults(walk: Walk, node: Node, function: FunctionType, name: str) -> None:
-    """Add the default values of a function's arguments."""
-    for argument, value in defaults_of(function).items():
-        held(walk, node, value, f"default {argument} of {name}")
+def defaults(walk: Walk, node: Node, function: FunctionType, units: list[UnitFacts], name: str) -> None:
+    """Add the default values of a function's arguments, unless its source spells them out."""
+    live = live_defaults(function)
+    if not units or live is None or any(unit.defaults != live for unit in units):
+        for argument, value in defaults_of(function).items():
+            held(walk, node, value, f"default {argument} of {name}")
+        if units and live == NO_DEFAULTS:
+            node.add(f"defaults of {name}", combined(["none"]))
 
 
 def held(walk: Walk, node: Node, value: Any, title: str) -> None:
     """Add a value that a function holds: its data counts, and its code."""
-    digest, _ = walk.digest(node, value)
-    node.add(title, digest)
+    node.add(title, walk.digest(node, value).digest)

@@ -28,6 +28,31 @@ SKIPPED_ATTRIBUTES = frozenset(
 DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 
 
+_DERIVED = frozenset(
+    {
+        "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__",
+        "__signature__", "__annotations_cache__", "__static_attributes__", "__firstlineno__",
+        "__parameters__",
+        "__type_params__", "__orig_bases__", "__classcell__", "__classdictcell__",
+        "__protocol_attrs__", "__private_attributes__", "__class_vars__",
+    }
+)  # fmt: skip
+_PLAIN = (type(None), bool, int, float, str, bytes, tuple, list, dict, set, frozenset)
+
+
+def is_derived(name: str, value: Any) -> bool:
+    """Whether an attribute of a class is only what Python or a library made of its source.
+
+    Anything with a plain name is more than that, and so is code or plain data with a special one, such
+    as ``__add__`` or ``__match_args__``, which Python itself looks up.
+    """
+    if not (name.startswith("__") and name.endswith("__")):
+        return False
+    if name in _DERIVED or name.startswith(("__pydantic_", "__attrs_", "__dataclass_")):
+        return True
+    return not (callable(value) or hasattr(type(value), "__get__") or type(value) in _PLAIN)
+
+
 def token(walk: Walk, value: Any, within: tuple[int, ...] = ()) -> str:
     """What a function, class or module is called.
 
@@ -38,6 +63,8 @@ def token(walk: Walk, value: Any, within: tuple[int, ...] = ()) -> str:
     """
     if is_module(value):
         return f"module {value.__name__}"
+    if type(value) is types.BuiltinFunctionType:
+        return f"builtin {value.__module__}.{value.__qualname__}"
     label = _label(walk, value)
     if id(value) in within:
         return f"{label} again {len(within) - within.index(id(value))}"
@@ -54,6 +81,8 @@ def is_by_name(value: Any) -> bool:
         found: Any = vars(owner)
     else:
         found = value.__globals__ if type(value) is FunctionType else {}
+    if found.get(value.__qualname__) is value:
+        return True
     for name in value.__qualname__.split("."):
         members = found if type(found) is dict else vars(found) if isinstance(found, type) else {}
         found = members.get(name)
@@ -93,10 +122,10 @@ def _class(walk: Walk, cls: type, within: tuple[int, ...]) -> list[str]:
             continue
         if type(value) is FunctionType:
             parts.append(f"{name} {token(walk, value, inside)}")
-        elif not name.startswith("__") and type(value) not in DESCRIPTORS:
+        elif type(value) not in DESCRIPTORS and not is_derived(name, value):
             parts.append(f"{name} {_held(walk, value, inside)}")
     return parts
 
 
 def _held(walk: Walk, value: Any, within: tuple[int, ...]) -> str:
-    return value_digest(value, lambda code: token(walk, code, within))[0]
+    return value_digest(value, lambda code: token(walk, code, within), walk.is_own).digest

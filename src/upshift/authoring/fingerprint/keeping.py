@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 from upshift.config.home import home
+from upshift.store.files import replacing
 
 
 def kept(name: str) -> Path:
@@ -16,11 +16,7 @@ def kept(name: str) -> Path:
 
 def keep(file: Path, content: bytes) -> None:
     """Replace a file, whole or not at all. A folder that cannot be written is no error."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
+    with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        with replacing(file) as draft:
+            draft.write_bytes(content)

@@ -34,20 +34,20 @@ class Memo:
         # Facts hold digests, and marshal and the grammar are those of this version of Python.
         name = f"{project.absolute()}\0{algorithm()}\0{sys.implementation.cache_tag}\0{VERSION}"
         self._file = kept(f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.facts")
-        self._packed: dict[str, tuple[str, bytes]] | None = None
+        self._packed: dict[str, tuple[str, Bytes]] | None = None
         self._changed = False
 
     def get(self, path: str, digest: str) -> Facts | None:
         """The facts about a file, if its content had this digest when they were put."""
         packed = self._facts().get(path)
-        return None if packed is None or packed[0] != digest else Facts(marshal.loads(packed[1]))
+        return None if packed is None or packed[0] != digest else Facts(packed[1])
 
     def put(self, path: str, digest: str, facts: Facts) -> None:
         """Remember the facts about a file, to be written by :meth:`save`."""
-        self._facts()[path] = (digest, marshal.dumps(facts.packed))
+        self._facts()[path] = (digest, facts.packed)
         self._changed = True
 
-    def _facts(self) -> dict[str, tuple[str, bytes]]:
+    def _facts(self) -> dict[str, tuple[str, Bytes]]:
         if self._packed is None:
             self._packed = _read(self._file)
         return self._packed
@@ -58,11 +58,13 @@ class Memo:
             return
         self._changed = False
         newest = {**_read(self._file), **self._packed}
-        body = marshal.dumps({path: facts for path, facts in newest.items() if os.path.exists(path)})
+        kept = {path: facts for path, facts in newest.items() if os.path.exists(path)}
+        index = {path: (digest, len(packed)) for path, (digest, packed) in kept.items()}
+        body = b"".join([marshal.dumps(index), *(packed for _, packed in kept.values())])
         keep(self._file, _checksum(body) + body)
 
 
-def _read(file: Path) -> dict[str, tuple[str, bytes]]:
+def _read(file: Path) -> dict[str, tuple[str, Bytes]]:
     try:
         content = file.read_bytes()
     except OSError:
@@ -70,7 +72,12 @@ def _read(file: Path) -> dict[str, tuple[str, bytes]]:
     body = memoryview(content)[_CHECKSUM:]
     if not body or content[:_CHECKSUM] != _checksum(body):
         return {}
-    packed: dict[str, tuple[str, bytes]] = marshal.loads(body)
+    index: dict[str, tuple[str, int]] = marshal.loads(body)  # ignores what comes after it
+    end = len(body) - sum(size for _, size in index.values())
+    packed: dict[str, tuple[str, Bytes]] = {}
+    for path, (digest, size) in index.items():
+        start, end = end, end + size
+        packed[path] = (digest, body[start:end])
     return packed
 
 

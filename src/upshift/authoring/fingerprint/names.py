@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.authoring.fingerprint import purity
 from upshift.authoring.fingerprint.digests import combined
-from upshift.authoring.fingerprint.facts import Chain, Import, Use
+from upshift.authoring.fingerprint.facts import BY_LITERAL, Chain, Import, Use
 from upshift.authoring.fingerprint.nodes import Node
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PROJECT, UPSHIFT, Module
 from upshift.authoring.fingerprint.values import is_code, is_module
-from upshift.authoring.fingerprint.widening import widening_of
+from upshift.authoring.fingerprint.widening import is_loader, widening_of
 
 if TYPE_CHECKING:
     from upshift.authoring.fingerprint.walk import Walk
@@ -63,6 +63,11 @@ def resolve(walk: Walk, node: Node, scope: Scope, use: Use) -> None:
     """Add to a node one thing that its source refers to."""
     chain, origin, bare = use
     module = scope.module
+    if origin == BY_LITERAL:
+        value = scope.look_up(chain)
+        if value is not None and not widening_of(value):
+            resolve(walk, node, scope, (chain, None, False))
+        return
     if origin is not None:
         imported(walk, node, walk.sources.absolute(module, *origin), chain, bare)
         return
@@ -100,6 +105,7 @@ def _builtin(walk: Walk, node: Node, module: Module, name: str) -> None:
         node.add(walk.title(module, name), ABSENT)
         return
     node.acts |= purity.builtin_acts(name)
+    node.reads |= name in ("open", "input")
     _widen(walk, node, value, module)
     if type(value) is FunctionType:
         node.next.append(walk.code(value))
@@ -108,11 +114,11 @@ def _builtin(walk: Walk, node: Node, module: Module, name: str) -> None:
 def _widen(walk: Walk, node: Node, value: Any, module: Module) -> None:
     widening = widening_of(value)
     if widening is not None:
-        reason, whole_project = widening
         node.acts = True
-        node.next.append(
-            walk.everything(reason) if whole_project else walk.widened(module, reason, deep=True)
-        )
+        if widening.project:
+            node.next.append(walk.everything())
+        if widening.module:
+            node.next.append(walk.widened(module, widening.reason, deep=True))
 
 
 # names in source
@@ -205,6 +211,8 @@ def through(
         return
     if kind != PROJECT:
         _foreign_attributes(walk, node, live, chain, version, within)
+        if bare and not chain and is_loader(live):
+            node.next.append(walk.everything())
         return
     owner = walk.sources.of_namespace(namespace)
     node.next.append(walk.module(owner))

@@ -34,11 +34,7 @@ def installed(folder: str) -> dict[str, str]:
         Name of a top-level module to ``"name version"`` of its distribution, of all of them if there
         are several. Empty where nothing is installed.
     """
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(_METADATA))
-    except OSError:
-        return {}
-    names = [name for name in names if "-" in name.rpartition(".")[0]]  # else a source folder's own
+    names = metadata_of(folder)
     if not names:
         return {}
     stamp = hashlib.sha256("\n".join([folder, *names]).encode()).hexdigest()
@@ -53,12 +49,26 @@ def installed(folder: str) -> dict[str, str]:
     return modules
 
 
+@functools.cache
+def metadata_of(folder: str) -> list[str]:
+    """The folders with metadata of what is installed in a folder of ``sys.path``."""
+    try:
+        names = sorted(name for name in os.listdir(folder or ".") if name.endswith(_METADATA))
+    except OSError:
+        return []
+    return [name for name in names if "-" in name.rpartition(".")[0]]  # else a source folder's own
+
+
+def split(metadata: str) -> tuple[str, str]:
+    """Name and version of a distribution, from the name of the folder with its metadata."""
+    name, _, version = metadata.rpartition(".")[0].partition("-")
+    return name, version.partition("-py")[0] if metadata.endswith(".egg-info") else version
+
+
 def _modules(folder: Path, names: list[str]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for metadata in names:
-        name, _, version = metadata.rpartition(".")[0].partition("-")
-        if metadata.endswith(".egg-info"):
-            version = version.partition("-py")[0]
+        name, version = split(metadata)
         for module in _top_level(folder / metadata) or {name}:
             found.setdefault(module, []).append(f"{name} {version}")
     return {module: ", ".join(sorted(distributions)) for module, distributions in found.items()}

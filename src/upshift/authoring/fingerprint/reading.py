@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Any
 
+from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import (
     Bound,
     Chain,
@@ -16,7 +18,9 @@ from upshift.authoring.fingerprint.facts import (
     Use,
     pack,
 )
+from upshift.authoring.fingerprint.holding import NO_DEFAULTS
 from upshift.authoring.fingerprint.normalize import Normal, normalize
+from upshift.authoring.fingerprint.readers import is_reader
 from upshift.authoring.fingerprint.references import (
     Decorator,
     Definition,
@@ -50,7 +54,7 @@ class _FactsOf:
         self._tree = tree
         self._reader = Reader()
         self._statements: list[StatementFacts] = []
-        self._pending: list[tuple[ast.AST, list[Use], list[Decorator], frozenset[str]]] = []
+        self._pending: list[tuple[ast.AST, list[Use], list[Decorator], frozenset[str], frozenset[str]]] = []
         self._bindings: dict[str, list[Import | Bound]] = {}
         self._imports: list[tuple[int, str, tuple[str, ...]]] = []
         self._whole_uses: list[Use] = []
@@ -78,15 +82,21 @@ class _FactsOf:
             else:
                 key = function_key(definition)
                 functions[key] = (*functions.get(key, ()), number)
+        methods: dict[str, tuple[str, str | None]] = {}
+        for key, (number, *others) in functions.items():
+            definition = definitions[number]
+            spelled_out = definition.defaults is not None and not others
+            if spelled_out and definition.qualname.rpartition(".")[0] in classes:
+                methods[definition.qualname] = (key, definition.defaults)
         decorated = []
-        for top, uses, decorators, binds in self._pending:
+        for top, uses, decorators, binds, attributes in self._pending:
             if isinstance(top, _DEFINITIONS):
                 self._bind(binds, Bound(True, index[id(top)]))
                 if top.decorator_list:
                     decorated.append(index[id(top)])
             else:
                 self._bind(binds, Bound(False, len(self._statements)))
-                self._statements.append(_statement(top, uses, decorators, binds, digests))
+                self._statements.append(_statement(top, uses, decorators, binds, attributes, digests))
         bound = frozenset(self._bindings)
         for hint in (statement for node in hints for statement in node.body):
             if isinstance(hint, (ast.Import, ast.ImportFrom)):
@@ -99,11 +109,13 @@ class _FactsOf:
                 self._bindings,
                 functions,
                 classes,
+                methods,
                 tuple(dict.fromkeys(self._imports)),
                 tuple((level, module) for level, module, names in self._imports if "*" in names),
-                tuple(name for name, bound in self._bindings.items() if _is_definition(bound[-1])),
+                tuple(name for name, bound in self._bindings.items() if self._may_be_class(bound[-1])),
                 tuple(decorated),
                 tuple(self._idle()),
+                _docstring(self._tree),
             )
         )
 
@@ -132,7 +144,7 @@ class _FactsOf:
 
     def _read(self, node: ast.AST) -> None:
         uses, bound, decorators, attributes = self._reader.statement(node)
-        self._pending.append((node, uses, decorators, bound))
+        self._pending.append((node, uses, decorators, bound, attributes))
         self._whole_uses.extend(uses)
         self._whole_decorators.extend(decorators)
         self._attributes |= attributes
@@ -140,6 +152,12 @@ class _FactsOf:
     def _bind(self, names: frozenset[str] | list[str], what: Import | Bound) -> None:
         for name in names:
             self._bindings.setdefault(name, []).append(what)
+
+    def _may_be_class(self, what: Import | Bound) -> bool:
+        if isinstance(what, Import) or not what.definition:
+            return False
+        node: Any = self._reader.definitions[what.number].node
+        return isinstance(node, ast.ClassDef) or bool(node.decorator_list)
 
     def _whole(self, digests: dict[int, Normal]) -> UnitFacts:
         normal = digests[id(self._tree)]
@@ -150,8 +168,10 @@ class _FactsOf:
             uses=tuple(unique(self._whole_uses)),
             decorators=tuple(_decorator(decorator, digests) for decorator in self._whole_decorators),
             attributes=tuple(sorted(self._attributes)),
-            computed=False,
+            defaults=NO_DEFAULTS,
             assigned=(),
+            reads=False,
+            made_reading=False,
         )
 
     def _idle(self) -> Iterator[str]:
@@ -167,8 +187,9 @@ class _FactsOf:
             yield from decorator.uses
 
 
-def _is_definition(what: Import | Bound) -> bool:
-    return isinstance(what, Bound) and what.definition
+def _docstring(tree: ast.Module) -> str:
+    text = ast.get_docstring(tree, clean=False)
+    return "" if text is None else combined([text])
 
 
 def function_key(definition: Definition) -> str:
@@ -185,8 +206,10 @@ def _unit(definition: Definition, digests: dict[int, Normal]) -> UnitFacts:
         uses=tuple(definition.uses),
         decorators=tuple(_decorator(decorator, digests) for decorator in definition.decorators),
         attributes=tuple(sorted(definition.attributes)),
-        computed=definition.computed,
+        defaults=definition.defaults,
         assigned=tuple(sorted(definition.assigned)),
+        reads=any(map(is_reader, definition.attributes)),
+        made_reading=definition.made_reading,
     )
 
 
@@ -199,6 +222,7 @@ def _statement(
     uses: list[Use],
     decorators: list[Decorator],
     binds: frozenset[str],
+    attributes: frozenset[str],
     digests: dict[int, Normal],
 ) -> StatementFacts:
     inner = [use for decorator in decorators for use in decorator.uses]
@@ -210,6 +234,7 @@ def _statement(
         acts=_acts(node),
         calls=tuple(dict.fromkeys(_calls(value))) if value is not None else (),
         literal=_literal(node),
+        reads=any(map(is_reader, (*attributes, *(chain[0] for chain, _, _ in uses if chain)))),
     )
 
 
@@ -221,10 +246,10 @@ def _literal(node: ast.AST) -> str:
         value = ast.literal_eval(node.value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return ""
-    return value_digest(value, _no_code)[0]
+    return value_digest(value, _no_code, _no_code).digest
 
 
-def _no_code(value: object) -> str:
+def _no_code(value: object) -> Any:
     raise AssertionError(f"{value!r} is no literal")
 
 

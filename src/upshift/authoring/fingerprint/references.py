@@ -13,9 +13,11 @@ import ast
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from upshift.authoring.fingerprint.facts import Chain, Use
+from upshift.authoring.fingerprint.facts import BY_LITERAL, Chain, Use
+from upshift.authoring.fingerprint.holding import NO_DEFAULTS, written_out
+from upshift.authoring.fingerprint.readers import made_reading, mentions_reading
 
-_IMPORTERS = frozenset({"import_module", "__import__"})
+_IMPORTERS = frozenset({"import_module", "__import__", "find_spec"})
 _OPERATORS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 _REFER_TO_NOTHING = frozenset(
     [
@@ -44,8 +46,9 @@ class Definition(NamedTuple):
     uses: list[Use]
     decorators: list[Decorator]
     attributes: frozenset[str]
-    computed: bool
+    defaults: str | None
     assigned: frozenset[str]
+    made_reading: bool
 
 
 class _Scope:
@@ -172,6 +175,7 @@ class Reader:
             return False
         module = target.value.lstrip(".")
         origin = (len(target.value) - len(module), module)
+        self._scope.uses.append((chain_of(node.func), BY_LITERAL, False))
         self._scope.uses.append(((), origin, False))
         if name[0] == "__import__":  # it gives the top package
             origin = (0, module.partition(".")[0])
@@ -282,8 +286,9 @@ class Reader:
                 uses=unique(outer.uses[first_use:]),
                 decorators=outer.decorators[first_decorator:],
                 attributes=frozenset(inner.attributes),
-                computed=not all(is_literal(default) for default in defaults),
+                defaults=_defaults(node.args),
                 assigned=frozenset(),
+                made_reading=any(map(mentions_reading, [*defaults, *decorators])),
             )
         )
 
@@ -310,8 +315,9 @@ class Reader:
                 uses=unique(outer.uses[first_use:]),
                 decorators=outer.decorators[first_decorator:],
                 attributes=frozenset(inner.attributes),
-                computed=False,
+                defaults=NO_DEFAULTS,
                 assigned=frozenset(inner.bound),
+                made_reading=made_reading(node),
             )
         )
 
@@ -384,10 +390,13 @@ def _arguments(arguments: ast.arguments) -> list[ast.arg]:
     return named + [argument for argument in optional if argument is not None]
 
 
-def is_literal(node: ast.AST) -> bool:
-    """Whether an expression is a constant that is written out."""
-    if isinstance(node, ast.Tuple):
-        return all(is_literal(item) for item in node.elts)
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.operand, ast.Constant)
-    return isinstance(node, ast.Constant)
+def _defaults(arguments: ast.arguments) -> str | None:
+    """The default values of arguments; None where one is more than a constant that is written out."""
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    try:
+        return written_out(
+            tuple(map(ast.literal_eval, arguments.defaults)),
+            {one.arg: ast.literal_eval(value) for one, value in named if value is not None},
+        )
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        return None

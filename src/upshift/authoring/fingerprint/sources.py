@@ -21,7 +21,7 @@ from upshift.authoring.fingerprint.nodes import Node
 from upshift.authoring.fingerprint.packages import installed
 from upshift.store.digest import digest_of
 from upshift.store.edits import Stamp
-from upshift.worker.usercode import module_name
+from upshift.worker.usercode.modules import module_name
 
 PROJECT = "project"
 PACKAGE = "package"
@@ -31,6 +31,7 @@ UPSHIFT = "upshift"
 _UPSHIFT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _STANDARD = os.path.dirname(os.__file__)
 _SOURCE_SUFFIXES = (".py", ".pyw", ".ipynb")
+_CHUNK = 1 << 16
 
 
 class Module:
@@ -187,8 +188,8 @@ class Sources:
     def content(self, file: str) -> bytes | None:
         """The content of a source; None where it cannot be read."""
         if file not in self._contents:
-            content = self._contents[file] = _content(file)
-            status = self._statuses[file] = _status(file)
+            content, status = _content(file)
+            self._contents[file], self._statuses[file] = content, status
             if content is None or status is None or not os.path.isabs(file):
                 return content
             if status.st_size == len(content):  # else it has been changed meanwhile
@@ -197,8 +198,7 @@ class Sources:
 
     def status(self, file: str) -> os.stat_result | None:
         """Size and times of a source, looked at after it was read; None where it is no file."""
-        if file not in self._statuses:
-            self._statuses[file] = _status(file)
+        self.content(file)
         return self._statuses[file]
 
     def texts(self) -> dict[str, str]:
@@ -259,11 +259,9 @@ def kind_of(name: str, file: str | None) -> tuple[str, str]:
 
 def _root_of(name: str, file: str) -> str:
     """The folder that the top-level package of a module is in."""
-    folder = os.path.dirname(file)
-    depth = name.count(".") + os.path.basename(file).startswith("__init__.") + (not os.path.basename(file))
-    for _ in range(depth):
-        folder = os.path.dirname(folder)
-    return folder
+    base = file.rpartition(os.sep)[2]
+    depth = name.count(".") + base.startswith("__init__.") + (not base)
+    return file.rsplit(os.sep, depth + 1)[0] or os.sep
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -284,22 +282,39 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
 def _ask_finders(name: str, path: Any) -> importlib.machinery.ModuleSpec | None:
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
-        spec = None if find is None else find(name, path, None)
+        try:
+            spec = None if find is None else find(name, path, None)
+        except KeyError:  # a folder without __init__.py looks for its parent among what is imported
+            spec = _namespace(name, path)
         if spec is not None:
             found: importlib.machinery.ModuleSpec = spec
             return found
     return None
 
 
-def _content(file: str) -> bytes | None:
+def _namespace(name: str, path: Any) -> importlib.machinery.ModuleSpec | None:
+    folders = [os.path.join(entry, name.rpartition(".")[2]) for entry in path or ()]
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [folder for folder in folders if os.path.isdir(folder)]
+    return spec if spec.submodule_search_locations else None
+
+
+def _content(file: str) -> tuple[bytes | None, os.stat_result | None]:
+    """The content of a source, and the status of that very file after it was read; None where it is none."""
     try:
-        with open(file, "rb") as stream:
-            return stream.read()
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            parts = [os.read(descriptor, _CHUNK)]
+            while len(parts[-1]) == _CHUNK:
+                parts.append(os.read(descriptor, _CHUNK))
+            return b"".join(parts), os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError):
         owners = (vars(module) for module in list(sys.modules.values()) if type(module) is ModuleType)
         owner = next((names for names in owners if names.get("__file__") == file), None)
         lines = linecache.getlines(file, owner)  # a cell of a notebook, or a module in an archive
-        return "".join(lines).encode("utf-8", "surrogatepass") if lines else None
+        return "".join(lines).encode("utf-8", "surrogatepass") if lines else None, _status(file)
 
 
 def _status(file: str) -> os.stat_result | None:

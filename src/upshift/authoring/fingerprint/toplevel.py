@@ -1,8 +1,8 @@
 """What importing a module does, beyond binding its names.
 
-A function runs after the top level of its module, and of every module that this one imports, has
-run. What that leaves in the project's own names is seen in their live values, if they are reached. What
-it may do elsewhere is not, and counts for everything that the module defines:
+A function runs after the top level of its module, of the modules that the process began with, and of
+every module that these import, has run. What that leaves in the project's own names is seen in their
+live values, if they are reached. What it may do elsewhere is not, and counts for every such function:
 
 * statements that call something for its effect, or change something: ``np.random.seed(0)``,
   ``pd.options.mode.copy_on_write = True``, ``helpers.scale = patched``, loops, ``with`` blocks;
@@ -12,7 +12,7 @@ it may do elsewhere is not, and counts for everything that the module defines:
 * imports that nothing refers to.
 
 A new function, a new plain constant or a new import does not count, and neither does what calls a
-pipeline, or follows from such a call.
+pipeline, or follows from such a call: no step calls it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.authoring.fingerprint import purity
 from upshift.authoring.fingerprint.digests import combined
-from upshift.authoring.fingerprint.facts import Chain, Facts, Import, StatementFacts
+from upshift.authoring.fingerprint.facts import Chain, Facts, Import, StatementFacts, Use
 from upshift.authoring.fingerprint.names import imported
 from upshift.authoring.fingerprint.nodes import Node, reachable
 from upshift.authoring.fingerprint.scope import Scope
@@ -40,13 +40,19 @@ _CONTAINERS = (dict, list, set)
 
 
 def expand_module(walk: Walk, node: Node, module: Module) -> None:
-    """Fill in the node of the top level of a module."""
+    """Fill in the node of the top level of a module.
+
+    It acts if a process that has not imported it may find other things changed, the project's included.
+    """
     facts = walk.sources.facts(module.file)
     if facts is None:
         content = None if module.file is None else walk.sources.content(module.file)
         if content is not None:  # written in C, or not readable as Python
+            node.acts = True
             node.add(f"module {module.name} ({module.shown})", combined([repr(content)]))
         return
+    if facts.docstring:
+        node.add(f"docstring of {module.name} ({module.shown})", "", facts.docstring)
     _imports(walk, node, module, facts)
     scope = Scope(module)
     effects: list[str] = []
@@ -56,31 +62,41 @@ def expand_module(walk: Walk, node: Node, module: Module) -> None:
             tainted.update(statement.binds)
         elif statement.acts or _calls_act(walk, scope, statement, facts):
             effects.append(statement.digest)
-            walk.uses(node, scope, statement.uses)
+            walk.uses(node, scope, [use for use in statement.uses if not _is_pipeline(scope, use)])
+        else:
+            node.acts |= any(_is_own(walk, scope, call, facts) for call in statement.calls)
     for number in facts.decorated:
         unit = facts.unit(number)
-        own = [decorator for decorator in unit.decorators if decorator.chain]
-        if any(_registers(walk, scope, decorator.chain, facts) for decorator in own):
+        own = [decorator.chain for decorator in unit.decorators if decorator.chain]
+        node.acts |= any(_is_own(walk, scope, chain, facts) for chain in own)
+        if not any(_registers(walk, scope, chain, facts) for chain in own):
+            continue
+        if not any(_is_pipeline(scope, use) for use in unit.uses):  # else a command, which runs it
             walk.unit(node, scope, unit, walk.title(module, unit.qualname))
-    _registered_classes(walk, node, module, facts)
+            node.acts = True
+    _classes(walk, node, module, facts)
     if effects:
+        node.acts = True
         node.add(f"top level of {module.name} ({module.shown})", combined(effects))
 
 
-def _registered_classes(walk: Walk, node: Node, module: Module, facts: Facts) -> None:
-    """Classes that a library may keep a list of, because they are made from one of its own."""
+def _classes(walk: Walk, node: Node, module: Module, facts: Facts) -> None:
+    """Classes that a library or the project may keep a list of, because they are made from one of its own."""
     namespace = module.namespace or {}
     for name in facts.defined:
         cls: Any = namespace.get(name)
         if type(cls) is FunctionType or not issubclass(type(cls), type):
             continue
-        for base in cls.__mro__[1:]:
+        for base in cls.__mro__[1:-1]:  # the last is object
             top = base.__module__.partition(".")[0]
             owner = sys.modules.get(base.__module__)
-            if owner is None or top in purity.UNREGISTERING or walk.sources.kind(vars(owner))[0] != PACKAGE:
+            kind = None if owner is None else walk.sources.kind(vars(owner))[0]
+            node.acts |= kind == PROJECT and owner is not sys.modules.get(cls.__module__)
+            if kind != PACKAGE or top in purity.UNREGISTERING:
                 continue
             if "__init_subclass__" in vars(base) or type(base) not in (type, abc.ABCMeta):
                 node.next.append(walk.code(cls))
+                node.acts = True
                 break
 
 
@@ -95,7 +111,9 @@ def _imports(walk: Walk, node: Node, module: Module, facts: Facts) -> None:
     for idle in facts.idle:
         for what in facts.bound(idle):
             if isinstance(what, Import) and not what.attribute:
-                imported(walk, node, walk.sources.absolute(module, what.level, what.module), (), bare=False)
+                target = walk.sources.absolute(module, what.level, what.module)
+                imported(walk, node, target, (), bare=False)
+                node.acts |= isinstance(package := walk.sources.find(target), str) and package != ""
 
 
 def _is_pipeline_call(walk: Walk, scope: Scope, statement: StatementFacts, tainted: set[str]) -> bool:
@@ -103,7 +121,16 @@ def _is_pipeline_call(walk: Walk, scope: Scope, statement: StatementFacts, taint
     if any(chain and chain[0] in tainted for chain, _, _ in statement.uses):
         return True
     first = statement.calls[0] if statement.calls else ()
+    if first == ("print",):
+        return any(_is_pipeline(scope, use) for use in statement.uses)
     return bool(first) and is_upshift(scope.look_up(first[:1]))
+
+
+def _is_pipeline(scope: Scope, use: Use) -> bool:
+    """Whether a name means a pipeline."""
+    chain, origin, _ = use
+    value = scope.look_up(chain) if chain and origin is None else None
+    return getattr(type(value), "__upshift_kind__", None) == "pipeline"
 
 
 def is_upshift(value: Any) -> bool:
@@ -159,6 +186,13 @@ def _path(walk: Walk, scope: Scope, chain: Chain, facts: Facts) -> tuple[str, ..
         if not isinstance(walk.sources.find(target), Module):
             return (*target.split("."), *what.chain, *chain[1:])
     return None
+
+
+def _is_own(walk: Walk, scope: Scope, chain: Chain, facts: Facts) -> bool:
+    """Whether a name means something of the project, which may change other such things when it is called."""
+    if not chain or _path(walk, scope, chain, facts) is not None:
+        return False
+    return scope.look_up(chain) is not None and not is_upshift(scope.look_up(chain[:1]))
 
 
 def _own_acts(walk: Walk, scope: Scope, chain: Chain) -> bool:

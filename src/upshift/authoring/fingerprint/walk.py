@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from sys import modules
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from upshift.authoring.fingerprint.bindings import expand_binding, is_home
@@ -26,11 +26,15 @@ from upshift.authoring.fingerprint.names import (
     through,
 )
 from upshift.authoring.fingerprint.nodes import Expand, Node
+from upshift.authoring.fingerprint.requirements import required
 from upshift.authoring.fingerprint.scope import Scope
-from upshift.authoring.fingerprint.sources import PACKAGE, Module, Sources
+from upshift.authoring.fingerprint.sources import PACKAGE, PROJECT, Module, Sources
+from upshift.authoring.fingerprint.tangles import Tangle
 from upshift.authoring.fingerprint.toplevel import expand_module, is_upshift
-from upshift.authoring.fingerprint.values import is_code, is_module, value_digest
-from upshift.authoring.fingerprint.widening import expand_project, expand_widened, widening_of
+from upshift.authoring.fingerprint.values import Seen, is_code, is_module, value_digest
+from upshift.authoring.fingerprint.widening import FRAMES, expand_project, expand_widened, widening_of
+
+_NOTHING: Any = object()
 
 
 class Walk:
@@ -50,12 +54,13 @@ class Walk:
         """What stands for code that no module is known of."""
         self.classes: dict[int, type] = {}
         """Every class that was reached, by ``id`` of its node."""
-        self._inert = Node()
+        self._inert = Node(_expand_nothing, self).expanded()
         self._code: dict[int, tuple[Node, object]] = {}
         self._nodes: dict[tuple[object, ...], Node] = {}
         self._lineages: dict[str, list[Node]] = {}
         self._tokens: dict[int, tuple[str, object]] = {}
         self._token_digests: dict[str, str] = {}
+        self._tangle = Tangle(self.is_own)
 
     # nodes
 
@@ -68,34 +73,28 @@ class Walk:
 
     def _new_code(self, value: Any) -> Node:
         if type(value) is FunctionType:
-            return Node(lambda node: expand_function(self, node, value))
+            return Node(expand_function, self, value)
         if is_module(value):
-            return Node(lambda node: through(self, node, value, (), True, None))
-        node = Node(lambda node: expand_class(self, node, value))
+            return Node(through, self, value, (), True, None)
+        node = Node(expand_class, self, value)
         self.classes[id(node)] = value
         return node
 
     def value(self, value: Any, name: str) -> Node:
         """The node of a live object that is no function, class or module: by content."""
-        return Node(lambda node: node.add(name, self.digest(node, value)[0]))
+        return Node(_expand_value, self, value, name)
 
     def docstring(self, value: Any) -> Node:
         """The node of the docstring of a function or class that is handed on.
 
         Whoever gets it may read the docstring, as tools for agents do.
         """
-
-        def expand(node: Node) -> None:
-            for name, digest, documented in self.code(value).expanded().entries:
-                if documented:
-                    node.add(f"docstring of {name}", combined([digest, documented]))
-
-        return self._node(self._nodes, ("docstring", id(value)), expand)
+        return self._node(self._nodes, ("docstring", id(value)), _expand_docstring, value)
 
     def module(self, module: Module) -> Node:
         """The node of what importing a module does."""
         if module.node is None:
-            module.node = Node(lambda node: expand_module(self, node, module), module=True)
+            module.node = Node(expand_module, self, module, module=True)
         return module.node
 
     def lineage(self, name: str) -> list[Node]:
@@ -113,97 +112,92 @@ class Walk:
         """The node of a name that a live module binds."""
         node = module.bindings.get(name)
         if node is None:
-            node = module.bindings[name] = Node(lambda node: expand_binding(self, node, module, name))
+            node = module.bindings[name] = Node(expand_binding, self, module, name)
         return node
 
     def written(self, module: Module, name: str, rest: Chain, bare: bool) -> Node:
         """The node of a name that has a meaning in source only."""
-        return self._node(
-            module.nodes,
-            ("written", name, rest, bare),
-            lambda node: expand_written(self, node, module, name, rest, bare),
-        )
+        key = ("written", name, rest, bare)
+        return self._node(module.nodes, key, expand_written, module, name, rest, bare)
 
     def widened(self, module: Module, reason: str, *, deep: bool = False) -> Node:
         """The node of everything in a module."""
-        return self._node(
-            module.nodes,
-            ("widened", reason, deep),
-            lambda node: expand_widened(self, node, module, reason, deep),
-        )
+        key = ("widened", reason, deep)
+        return self._node(module.nodes, key, expand_widened, module, reason, deep)
 
-    def everything(self, reason: str) -> Node:
-        """The node of every module of the project."""
-        return self._node(self._nodes, ("project", reason), lambda node: expand_project(self, node, reason))
+    def everything(self) -> Node:
+        """The node of every module of the project, one for all that may find code by its name."""
+        return self._node(self._nodes, ("project",), expand_project)
 
     def package(self, version: str) -> Node:
-        """The node of an installed distribution, ``"numpy 2.1.0"``, or of several."""
+        """The node of an installed distribution, ``"numpy 2.1.0"``, or of several, and what they require."""
+        return self._node(self._nodes, ("package", version), _expand_package, version)
 
-        def expand(node: Node) -> None:
-            for distribution in version.split(", "):
-                name, _, number = distribution.partition(" ")
-                node.add(f"package {name}", number)
-
-        return self._node(self._nodes, ("package", version), expand)
-
-    @staticmethod
-    def _node(nodes: dict[tuple[object, ...], Node], key: tuple[object, ...], expand: Expand) -> Node:
+    def _node(
+        self, nodes: dict[tuple[object, ...], Node], key: tuple[object, ...], expand: Expand, *given: Any
+    ) -> Node:
         node = nodes.get(key)
         if node is None:
-            node = nodes[key] = Node(expand)
+            node = nodes[key] = Node(expand, self, *given)
         return node
 
     # source
 
     def unit(self, node: Node, scope: Scope, unit: UnitFacts, name: str) -> None:
         """Add a unit of source to a node: its digest, and all that it refers to."""
-        digest = unit.digest
-        if unit.decorators:
-            counting = [d for d in unit.decorators if not self._is_upshift(scope, d.chain)]
+        _, digest, documented, uses, decorators, attributes, _, _, reads, _ = unit
+        node.reads |= reads
+        documented = documented if documented != digest else ""
+        if decorators:
+            counting = [d for d in decorators if not self._is_upshift(scope, d.chain)]
             digest = combined([digest, *(decorator.digest for decorator in counting)]) if counting else digest
             for decorator in counting:
                 self.uses(node, scope, decorator.uses)
-                if unit.documented != unit.digest and self._is_foreign(scope, decorator.chain):
-                    node.add(f"docstring of {name}", unit.documented)
-        node.add(name, digest, unit.documented if unit.documented != unit.digest else "")
-        if not REFLECTION.isdisjoint(unit.attributes):
-            node.reflects = True
-        node.reads_source |= not SOURCE.isdisjoint(unit.attributes)
-        node.subclasses |= "__subclasses__" in unit.attributes
-        self.uses(node, scope, unit.uses)
+                if documented and self._is_foreign(scope, decorator.chain):
+                    node.add(f"docstring of {name}", documented)
+        node.add(name, digest, documented)
+        if attributes:
+            node.reflects |= not REFLECTION.isdisjoint(attributes)
+            node.reads_source |= not SOURCE.isdisjoint(attributes)
+            node.subclasses |= "__subclasses__" in attributes
+            for name in FRAMES.intersection(attributes):
+                node.next.append(self.everything())
+        self.uses(node, scope, uses)
 
-    def uses(self, node: Node, scope: Scope, uses: Iterable[Use]) -> None:
+    def uses(self, node: Node, scope: Scope, uses: Collection[Use]) -> None:
         """Add to a node what source refers to."""
         module = scope.module
-        known = module.uses
-        own = {*scope.cells, *scope.own}
-        if own:
+        if scope.cells or scope.own:
+            own = {*scope.cells, *scope.own}
             for use in uses:
                 chain, origin, _ = use
                 if origin is None and chain[0] in own:
                     resolve(self, node, scope, use)
             uses = [use for use in uses if use[1] is not None or use[0][0] not in own]
-        node.next.extend([known.get(use) or self._shared(module, use) for use in uses])
-
-    def _shared(self, module: Module, use: Use) -> Node:
-        """The node of what source refers to, the same for all units of a module."""
-        node = module.uses[use] = self._meant(module, use)
-        return node
+        known = module.uses
+        for use in uses:
+            if use not in known:
+                known[use] = self._meant(module, use)
+        node.next.extend(map(known.__getitem__, uses))
 
     def _meant(self, module: Module, use: Use) -> Node:
+        """The node of what source refers to, the same for all units of a module."""
         chain, origin, bare = use
         if origin is None and len(chain) == 1 and module.namespace is not None:
             # Most names are these, and need no node of their own.
             name = chain[0]
-            if name not in module.namespace:
+            value: Any = module.namespace.get(name, _NOTHING)
+            if value is _NOTHING:
                 if self._is_inert(module, name):
                     return self._inert
             elif name not in SPECIAL:
-                value: Any = module.namespace[name]
-                if not (is_module(value) or (bare and is_code(value)) or widening_of(value)):
-                    home = is_code(value) and is_home(module, name, value)
-                    return self.code(value) if home else self.binding(module, name)
-        return Node(lambda node: resolve(self, node, Scope(module), use))
+                followed = type(value) is FunctionType or is_code(value)
+                if not followed or not (bare or is_module(value)):
+                    if followed and is_home(module, name, value):
+                        return self.code(value)
+                    if not widening_of(value):
+                        return self.binding(module, name)
+        return Node(resolve, self, Scope(module), use)
 
     def _is_inert(self, module: Module, name: str) -> bool:
         """Whether a name that has no value in a module is a plain built-in."""
@@ -224,14 +218,24 @@ class Walk:
 
     # values and names
 
-    def digest(self, node: Node, value: Any) -> tuple[str, bool]:
-        """The digest of a value, and whether it says everything; its code is added to the node."""
+    def digest(self, node: Node, value: Any) -> Seen:
+        """What a value looks like; its code is added to the node."""
 
         def follow(code: Any) -> str:
-            node.next.append(self.code(code))
+            widening = widening_of(code)
+            if widening is not None:
+                node.next.append(self.everything())
+            if type(code) is not BuiltinFunctionType:
+                node.next.append(self.code(code))
             return self.token(code)
 
-        return value_digest(value, follow)
+        seen = value_digest(value, follow, self.is_own, self._tangle)
+        node.hides |= seen.hides
+        return seen
+
+    def is_own(self, function: FunctionType) -> bool:
+        """Whether a function was written in the project."""
+        return self.sources.kind(function.__globals__)[0] == PROJECT
 
     def token(self, value: Any) -> str:
         """What a function, class or module is called; see :mod:`identity`."""
@@ -250,3 +254,25 @@ class Walk:
     def title(self, module: Module, name: str) -> str:
         """What a name of a module is called in a fingerprint; :mod:`upshift.engine.reasons` reads it."""
         return f"{module.name}.{name} ({module.shown})"
+
+
+def _expand_nothing(walk: Walk, node: Node) -> None:
+    """Fill in the node of what reaches nothing."""
+
+
+def _expand_value(walk: Walk, node: Node, value: Any, name: str) -> None:
+    node.add(name, walk.digest(node, value).digest)
+
+
+def _expand_docstring(walk: Walk, node: Node, value: Any) -> None:
+    for name, digest, documented in walk.code(value).expanded().entries:
+        if documented:
+            node.add(f"docstring of {name}", combined([digest, documented]))
+
+
+def _expand_package(walk: Walk, node: Node, version: str) -> None:
+    for distribution in version.split(", "):
+        name, _, number = distribution.partition(" ")
+        node.add(f"package {name}", number)
+        for below, number in required(name).items():
+            node.add(f"required package {below}", number)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import Facts, Import
@@ -15,42 +16,86 @@ from upshift.authoring.fingerprint.nodes import Node
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PROJECT, Module
 from upshift.authoring.fingerprint.values import is_module
-from upshift.worker.usercode import module_name
+from upshift.worker.usercode.modules import module_name
 
 if TYPE_CHECKING:
     from upshift.authoring.fingerprint.walk import Walk
 
-_OWN_MODULE = frozenset({("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals")})
+_NAMES = frozenset({("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals")})
+"""What gets at every name of the module that calls it."""
 
+_LOADERS = frozenset(
+    {
+        "importlib", "importlib.util", "importlib._bootstrap", "importlib._bootstrap_external",
+        "_frozen_importlib", "_frozen_importlib_external", "importlib.machinery", "importlib.abc",
+        "importlib._abc", "importlib.metadata", "imp", "_imp", "zipimport", "pkgutil", "runpy", "pydoc",
+        "doctest", "unittest.loader", "modulefinder", "code",
+    }
+)  # fmt: skip
+"""Modules of Python whose business is to find code by name."""
+_NO_LOADERS = frozenset(
+    {
+        ("importlib", "invalidate_caches"), ("importlib.util", "cache_from_source"),
+        ("importlib.metadata", "version"), ("importlib.metadata", "metadata"),
+        ("importlib.metadata", "requires"), ("importlib.metadata", "PackageNotFoundError"),
+        ("pkgutil", "get_data"), ("pkgutil", "extend_path"),
+    }
+)  # fmt: skip
 _PROJECT = frozenset(
     {
-        ("builtins", "__import__"), ("importlib", "import_module"), ("importlib", "__import__"),
-        ("importlib", "reload"), ("importlib.util", "spec_from_file_location"),
-        ("importlib._bootstrap_external", "spec_from_file_location"),
-        ("importlib.util", "module_from_spec"), ("_frozen_importlib", "module_from_spec"),
-        ("_frozen_importlib_external", "spec_from_file_location"),
-        ("importlib._bootstrap", "module_from_spec"),
-        ("pkgutil", "iter_modules"), ("pkgutil", "walk_packages"), ("pkgutil", "resolve_name"),
-        ("runpy", "run_module"), ("runpy", "run_path"),
+        ("builtins", "__import__"), ("builtins", "eval"), ("builtins", "exec"),
+        ("logging.config", "BaseConfigurator"),
         ("_pickle", "load"), ("_pickle", "loads"), ("_pickle", "Unpickler"),
         ("pickle", "_load"), ("pickle", "_loads"), ("pickle", "_Unpickler"),
         ("joblib.numpy_pickle", "load"), ("dill._dill", "load"), ("dill._dill", "loads"),
-        ("sys", "_getframe"), ("inspect", "currentframe"), ("inspect", "stack"), ("gc", "get_objects"),
+        ("sys", "_getframe"), ("inspect", "currentframe"), ("inspect", "stack"), ("inspect", "trace"),
+        ("inspect", "getmodule"), ("inspect", "getclosurevars"), ("sys", "_current_frames"),
+        ("gc", "get_objects"), ("gc", "get_referents"), ("gc", "get_referrers"),
     }
 )  # fmt: skip
+FRAMES = frozenset(
+    {
+        "__globals__", "__builtins__", "f_globals", "f_builtins", "f_locals", "f_back", "tb_frame",
+        "gi_frame", "cr_frame", "ag_frame", "load_module", "exec_module", "find_spec", "find_module",
+        "find_loader",
+    }
+)  # fmt: skip
+"""Names of attributes by which code gets at all that a module has, or at modules."""
 _NOT_SOURCE = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 
 
-def widening_of(value: Any) -> tuple[str, bool] | None:
-    """What using a live object makes undecidable: its name, and whether it is the whole project."""
+class Widening(NamedTuple):
+    """What cannot be told before it runs, and how much counts therefore.
+
+    Parameters
+    ----------
+    reason
+        What is used, for people.
+    module, project
+        Whether it is all of the module that uses it, and of what this one imports; and of the project.
+    """
+
+    reason: str
+    module: bool
+    project: bool
+
+
+def widening_of(value: Any) -> Widening | None:
+    """What using a live object makes undecidable."""
     if value is sys.modules:
-        return "sys.modules", True
-    if type(value) not in (BuiltinFunctionType, FunctionType, type):
+        return Widening("sys.modules", module=False, project=True)
+    if type(value) not in (BuiltinFunctionType, FunctionType, type, abc.ABCMeta):
         return None
-    key = (value.__module__, value.__qualname__)
-    if key in _OWN_MODULE:
-        return value.__name__, False
-    return (value.__name__, True) if key in _PROJECT else None
+    owner, name = value.__module__, value.__qualname__
+    key = (owner, name)
+    names = key in _NAMES
+    loads = key in _PROJECT or (owner in _LOADERS and key not in _NO_LOADERS)
+    return Widening(name, names, loads) if names or loads else None
+
+
+def is_loader(module: ModuleType) -> bool:
+    """Whether who gets a module of Python may import anything."""
+    return module.__name__ in _LOADERS
 
 
 def expand_widened(walk: Walk, node: Node, module: Module, reason: str, deep: bool) -> None:
@@ -70,8 +115,7 @@ def expand_widened(walk: Walk, node: Node, module: Module, reason: str, deep: bo
     if facts is not None:
         whole = facts.whole
         parts = [whole.digest, *(decorator.digest for decorator in whole.decorators)]
-        node.add(title, combined(parts), whole.documented)
-        node.reflects |= "__doc__" in whole.attributes
+        node.add(title, combined([*parts, whole.documented]))
         walk.uses(node, scope, whole.uses)
         for decorator in whole.decorators:
             walk.uses(node, scope, decorator.uses)
@@ -95,7 +139,7 @@ def _is_imported(facts: Facts, name: str) -> bool:
     return bool(bound) and all(isinstance(what, Import) for what in bound)
 
 
-def expand_project(walk: Walk, node: Node, reason: str) -> None:
+def expand_project(walk: Walk, node: Node) -> None:
     """Fill in the node of every module of the project."""
     loaded = {
         file: module
@@ -110,7 +154,7 @@ def expand_project(walk: Walk, node: Node, reason: str) -> None:
             name = module_name(Path(file))[0]
             package = name if file.endswith("__init__.py") else name.rpartition(".")[0]
             module = walk.sources.unimported(name, file, package)
-        node.next.append(walk.widened(module, reason))
+        node.next.append(walk.widened(module, "may be found by its name"))
 
 
 def _python_files(project: Path) -> Iterator[str]:

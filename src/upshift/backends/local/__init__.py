@@ -1,4 +1,4 @@
-"""This machine. Tasks are forked by a fork server (:mod:`upshift.worker.forkserver`)."""
+"""This machine. Tasks are forked by a fork server (:mod:`upshift.worker.serving.forkserver`)."""
 
 from upshift.backends.local.backend import LocalBackend
 

@@ -15,6 +15,7 @@ from upshift.backends.base import (
     Job,
     Logged,
     LogGrew,
+    Noticed,
     Offer,
     Sink,
     Started,
@@ -25,20 +26,22 @@ from upshift.backends.base import (
 from upshift.backends.local import link as links
 from upshift.backends.local.link import Link
 from upshift.backends.local.offers import offer
+from upshift.backends.manners import MANNERS, manners
 from upshift.config.configuration import Target
 from upshift.config.resources import ResourceSettings
-from upshift.config.spans import FORMS, parse_span
 from upshift.errors import BackendError, ConfigError
 from upshift.spec import Hardware
-from upshift.worker import forkserver
-from upshift.worker.confine import host_facts
-from upshift.worker.devices import WAIT
+from upshift.worker.bounds.confine import host_facts
+from upshift.worker.serving import server_place
 
 if TYPE_CHECKING:
     from upshift.accelerators.base import Inventory
+    from upshift.images.base import Destination
 
-OPTIONS = ("device_wait", "busy_devices")
+OPTIONS = (*MANNERS, "nodes")
 """The options of its targets."""
+MOST_NODES = 64
+"""How many nodes it rehearses, at most: each is a process more, with an address of its own."""
 
 
 class LocalBackend:
@@ -59,7 +62,9 @@ class LocalBackend:
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        self._wait, self._share = _manners(target)
+        refuse_options(target, OPTIONS)
+        self._wait, self._share = manners(target)
+        self._nodes = _nodes(target)
         for inside, outside in target.mounts.items():
             if os.path.realpath(inside) != os.path.realpath(outside):
                 raise ConfigError(
@@ -93,7 +98,11 @@ class LocalBackend:
             from upshift.accelerators.discovery import discover
 
             self._found = discover(slow=_say)
-        return offer(request, self.capacity(), self._found or ())
+        return offer(request, self.capacity(), self._found or (), nodes=self._nodes)
+
+    def destination(self) -> Destination | None:
+        """Steps run in the environment of the run."""
+        return None
 
     def submit(self, job: Job) -> Handle:
         """Hand the task to the fork server, which is started for the first one."""
@@ -101,7 +110,7 @@ class LocalBackend:
             self._server = links.start(job.spec, self._hear)
             self._links[self._server.place.name] = self._server
         server = self._server
-        handle = forkserver.handle(server.place.name, job.spec.task, job.spec.attempt)
+        handle = server_place.handle(server.place.name, job.spec.task, job.spec.attempt)
         with self._changed:
             self._running[handle] = server.place.name
         spec = job.spec
@@ -148,8 +157,8 @@ class LocalBackend:
 
     def find(self, job: Job) -> Handle | None:
         """Ask every fork server on this machine whether it has the task."""
-        for path in sorted(forkserver.Place("").folder.glob("*.sock")):
-            handle = forkserver.handle(path.stem, job.spec.task, job.spec.attempt)
+        for path in sorted(server_place.Place("").folder.glob("*.sock")):
+            handle = server_place.handle(path.stem, job.spec.task, job.spec.attempt)
             if self.attach(handle, job):
                 return handle
         return None
@@ -183,6 +192,8 @@ class LocalBackend:
             self._sink(LogGrew(handle=handle, size=message["size"]))
         elif kind == "logged":
             self._sink(Logged(handle=handle, values=message["values"], step=message["step"]))
+        elif kind == "noticed":
+            self._sink(Noticed(handle=handle, text=message["text"]))
         elif kind == "ended":
             with self._changed:
                 self._running.pop(handle, None)
@@ -196,7 +207,7 @@ class LocalBackend:
     def _lost(self, server: Link) -> None:
         """A fork server died: so did its tasks. Make sure of it before anybody hears."""
         why = server.last_words()
-        forkserver.sweep(server.place)
+        server_place.sweep(server.place)
         message = "the fork server died" + (f": {why.splitlines()[-1]}" if why else ", and its tasks with it")
         with self._changed:
             gone = [handle for handle, name in self._running.items() if name == server.place.name]
@@ -207,24 +218,23 @@ class LocalBackend:
             self._sink(Ended(handle=handle, reason="infrastructure", message=message))
 
 
+def _nodes(target: Target) -> int:
+    """How many nodes are rehearsed on this machine, at most.
+
+    Raises
+    ------
+    ConfigError
+        That makes no sense.
+    """
+    nodes = target.options.get("nodes", 1)
+    if type(nodes) is not int or not 1 <= nodes <= MOST_NODES:
+        raise ConfigError(
+            f"target {target.name!r}: nodes = {nodes!r} makes no sense",
+            fix=f"Write a number of nodes to rehearse on this machine, from 1 to {MOST_NODES}.",
+        )
+    return nodes
+
+
 def _say(words: str) -> None:
     """Before the run, and what shows it, has started."""
     sys.stderr.write(f"{words}\n")
-
-
-def _manners(target: Target) -> tuple[float, bool]:
-    """How tasks wait for accelerators: ``device_wait`` in seconds, and whether ``busy_devices`` are used."""
-    options = refuse_options(target, OPTIONS)
-    wait, busy = options.get("device_wait"), options.get("busy_devices", "wait")
-    try:
-        seconds = WAIT if wait is None else parse_span(str(wait))
-    except ValueError:
-        raise ConfigError(
-            f"target {target.name!r}: device_wait = {wait!r} makes no sense", fix=f"Write {FORMS}."
-        ) from None
-    if busy not in ("wait", "use"):
-        raise ConfigError(
-            f"target {target.name!r}: busy_devices = {busy!r} makes no sense",
-            fix='Write "wait", until other programs have let go of a device, or "use", to work beside them.',
-        )
-    return seconds, busy == "use"

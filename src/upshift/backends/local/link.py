@@ -17,11 +17,12 @@ from typing import Any
 
 from upshift.errors import BackendError, StoreUnavailable
 from upshift.spec import TaskSpec, encode
-from upshift.store.interpreter import command
-from upshift.worker import forkserver, sockets
-from upshift.worker.forkserver import Place
-from upshift.worker.peer import PACKET
-from upshift.worker.pools import OWN_THREAD_PREFIX, unsafe_to_fork
+from upshift.store.interpreter import command_for_users
+from upshift.worker import sockets
+from upshift.worker.serving import forkserver, server_place
+from upshift.worker.serving.server_place import Place
+from upshift.worker.sockets import PACKET
+from upshift.worker.starters.pools import OWN_THREAD_PREFIX, unsafe_to_fork
 
 CLOSING = 5.0
 """Seconds that an idle fork server is given to leave, once nobody is connected."""
@@ -140,7 +141,8 @@ def start(spec: TaskSpec, hear: Callable[[Link, Mapping[str, Any] | None], None]
     listener.close()
     link = Link(place, _connect(place), hear, pid)
     if fresh and spec.entry.payload is None:
-        link.say("preload", code=encode(spec.code), module=spec.entry.module)
+        entry = spec.entry
+        link.say("preload", code=encode(spec.code), module=entry.module, after=dict(entry.after))
     return link
 
 
@@ -154,7 +156,7 @@ def find(name: str, hear: Callable[[Link, Mapping[str, Any] | None], None]) -> L
     try:
         return Link(place, _connect(place), hear)
     except OSError:
-        forkserver.sweep(place)
+        server_place.sweep(place)
         return None
 
 
@@ -171,14 +173,13 @@ def _fork(listener: socket.socket, place: Place) -> int:
 
 
 def _start_fresh(listener: socket.socket, place: Place) -> int:
-    from upshift.worker.pools import VARIABLES
+    from upshift.worker.starters.pools import inherited
 
-    # Pools of one thread: nothing but the main thread is alive when it forks.
     process = subprocess.Popen(
-        command("--forkserver", str(listener.fileno()), place.name),
+        command_for_users("--forkserver", str(listener.fileno()), place.name),
         pass_fds=(listener.fileno(),),
         start_new_session=True,
-        env={**dict.fromkeys(VARIABLES, "1"), **os.environ},
+        env=inherited(),
         stdin=subprocess.DEVNULL,
     )
     process.returncode = 0  # waited for by the link

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import attrs
 
 from upshift.backends.base import Offer, Shortfall
 from upshift.config.resources import ResourceSettings
 from upshift.config.sizes import format_size
 from upshift.spec import Device, Hardware
+from upshift.spec.hardware import Model
 from upshift.store.serializers import scratch
-from upshift.worker.devices import ENFORCED
+from upshift.worker.devices.waiting import ENFORCED
 
 if TYPE_CHECKING:
     from upshift.accelerators.base import Inventory
@@ -21,8 +25,10 @@ if TYPE_CHECKING:
 SHARED_MEMORY = "/dev/shm"
 
 
-def offer(request: ResourceSettings, here: Hardware, inventories: Sequence[Inventory]) -> Offer:
-    """The request, as far as this machine goes.
+def offer(
+    request: ResourceSettings, here: Hardware, inventories: Sequence[Inventory], *, nodes: int = 1
+) -> Offer:
+    """The request, as far as this machine goes. Nodes that are rehearsed on it share it in equal parts.
 
     Parameters
     ----------
@@ -32,8 +38,13 @@ def offer(request: ResourceSettings, here: Hardware, inventories: Sequence[Inven
         CPUs and memory of this machine, or container.
     inventories
         Its accelerators; looked at where the request is about some.
+    nodes
+        How many nodes are rehearsed on it, at most.
     """
     short: list[Shortfall] = []
+    count = min(request.num_nodes or 1, nodes)
+    here = _part(here, count)
+    has = "this machine has" if count == 1 else f"each of {count} nodes on this machine has"
     cpus, memory = request.cpu_count, request.memory
     if cpus is not None and here.cpu_count is not None and cpus > here.cpu_count:
         short.append(
@@ -41,7 +52,7 @@ def offer(request: ResourceSettings, here: Hardware, inventories: Sequence[Inven
                 field="cpu_count",
                 asked=f"{cpus:g} CPUs",
                 got=f"{here.cpu_count:g}",
-                why=f"this machine has {here.cpu_count:g}",
+                why=f"{has} {here.cpu_count:g}",
             )
         )
         cpus = here.cpu_count
@@ -51,7 +62,7 @@ def offer(request: ResourceSettings, here: Hardware, inventories: Sequence[Inven
                 field="memory",
                 asked=format_size(memory),
                 got=format_size(here.memory),
-                why=f"this machine has {format_size(here.memory)}",
+                why=f"{has} {format_size(here.memory)}",
             )
         )
         memory = here.memory
@@ -62,21 +73,29 @@ def offer(request: ResourceSettings, here: Hardware, inventories: Sequence[Inven
         found = match(request, inventories)
     if found is not None and found.lack is not None:
         short.append(_too_few(request, found))
-    if request.num_nodes is not None and request.num_nodes > 1:
+    if request.num_nodes is not None and request.num_nodes > count:
         short.append(
             Shortfall(
-                field="num_nodes", asked=f"{request.num_nodes} nodes", got="1", why="this is one machine"
+                field="num_nodes",
+                asked=f"{request.num_nodes} nodes",
+                got=str(count),
+                why="this is one machine" if nodes == 1 else f"its target rehearses {nodes} nodes",
+                fix=f"A target of it with options = {{ nodes = {request.num_nodes} }} rehearses them here.",
             )
         )
     disk = _space(request.disk, "disk", str(scratch.place()), short)
     shared = _space(request.shared_memory, "shared memory", SHARED_MEMORY, short)
-    sets = [tuple(map(_any_like, devices)) for devices in found.sets] if found is not None else [()]
+    sets: list[tuple[Device, ...]] = [()]
+    if found is not None:
+        sets = [tuple(map(_any_like, devices)) for devices in found.sets]
+    if count > 1:
+        sets = _shared(sets, inventories, count, short)
     return Offer(
         granted=Hardware(
             cpu_count=cpus,
             memory=None if memory is None else math.floor(memory),
             gpus=None if request.gpu_count is None else sets[0],
-            nodes=1,
+            nodes=count,
             disk=disk,
             shared_memory=shared,
             details={"enforced_by": ENFORCED},
@@ -84,6 +103,43 @@ def offer(request: ResourceSettings, here: Hardware, inventories: Sequence[Inven
         alternatives=tuple(dict.fromkeys(sets[1:])),
         shortfalls=tuple(short),
     )
+
+
+def _part(here: Hardware, count: int) -> Hardware:
+    """What one of so many nodes on this machine has of its CPUs and memory."""
+    if count == 1:
+        return here
+    return attrs.evolve(
+        here,
+        cpu_count=None if here.cpu_count is None else max(1, here.cpu_count // count),
+        memory=None if here.memory is None else here.memory // count,
+    )
+
+
+def _shared(
+    sets: list[tuple[Device, ...]], inventories: Sequence[Inventory], count: int, short: list[Shortfall]
+) -> list[tuple[Device, ...]]:
+    """What each of so many nodes gets of these devices, if all get the same."""
+    there = Counter(device.sort for inventory in inventories for device in inventory.devices)
+    found = []
+    for devices in sets:
+        taken: Counter[Model] = Counter()
+        chosen = []
+        for device in devices:
+            taken[device.sort] += 1
+            if taken[device.sort] <= there[device.sort] // count:
+                chosen.append(device)
+        found.append(tuple(chosen))
+    if len(found[0]) < len(sets[0]):
+        short.append(
+            Shortfall(
+                field="gpu_count",
+                asked=f"{len(sets[0])} GPUs on each of {count} nodes",
+                got=f"{len(found[0])} on each" if found[0] else "none",
+                why="the nodes are on one machine, and share its GPUs",
+            )
+        )
+    return found
 
 
 def _too_few(request: ResourceSettings, found: Match) -> Shortfall:

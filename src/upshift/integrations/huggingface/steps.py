@@ -1,13 +1,5 @@
-"""As ``zenml.integrations.huggingface.steps``. What is there is not in this version, and says so."""
+"""As ``zenml.integrations.huggingface.steps``."""
 
-from __future__ import annotations
+from upshift.authoring.launching import run_with_accelerate
 
-from typing import NoReturn
-
-from upshift.config.later import name_to_come
-
-
-def __getattr__(name: str) -> NoReturn:
-    if name == "run_with_accelerate":
-        raise ImportError(name_to_come(name), name=__name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["run_with_accelerate"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from upshift.config.configuration import Configuration, Target
+from upshift.images.containers.engine import NAMES
 from upshift.report.doctor.check import Check
 from upshift.report.doctor.devices import devices
 from upshift.report.doctor.machine import machine
@@ -23,5 +24,10 @@ def checkup(target: Target, configuration: Configuration, *, remote: bool) -> It
         Whether its steps run on other machines, whose devices cannot be seen from here.
     """
     yield from machine(target, configuration)
-    if not remote:
-        yield from devices()
+    here = target.backend in NAMES
+    if here or not remote:
+        yield from devices(environment=not here)
+    if here or target.registry:
+        from upshift.report.doctor.containers import containers
+
+        yield from containers(target)

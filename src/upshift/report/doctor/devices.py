@@ -29,8 +29,8 @@ from upshift.accelerators.root import device_root
 from upshift.config.sizes import format_size
 from upshift.report.doctor.check import Check, Status
 from upshift.spec import Device, Framework
-from upshift.worker import occupants
-from upshift.worker.accelerators import Accelerators
+from upshift.worker.devices import occupants
+from upshift.worker.devices.accelerators import Accelerators
 from upshift.worker.loop import Loop
 
 _DEVICES, _FRAMEWORKS = "devices", "frameworks"
@@ -45,13 +45,19 @@ _INTEGRATED = "intel"
 """Its graphics are in most processors, and no reason to miss a driver."""
 
 
-def devices() -> Iterator[Check]:
-    """Everything that has to do with devices, and with the frameworks of this environment."""
+def devices(*, environment: bool = True) -> Iterator[Check]:
+    """Everything that has to do with devices, and with the frameworks of this environment.
+
+    Parameters
+    ----------
+    environment
+        Whether steps run in this environment, with its frameworks.
+    """
     snapshots = _snapshots()
     inventories = [snapshot.inventory for snapshot in snapshots]
     found = [inventory for inventory in inventories if inventory.devices]
     if not found:
-        yield _none(inventories)
+        yield _none(inventories, contained=not environment)
     for inventory in inventories:
         yield from _inventory(inventory)
     driver = None
@@ -64,7 +70,8 @@ def devices() -> Iterator[Check]:
         yield from _variables(vendor, [i for i in inventories if i.vendor == vendor])
     for snapshot in snapshots:
         yield from _users(snapshot)
-    yield from _frameworks([inventory for inventory in found if judged(inventory.vendor)], driver, told)
+    if environment:
+        yield from _frameworks([inventory for inventory in found if judged(inventory.vendor)], driver, told)
 
 
 def _check(name: str, text: str, *, status: Status = "ok", remedy: str | None = None) -> Check:
@@ -106,11 +113,13 @@ def _snapshots() -> list[Snapshot]:
 # -- devices and driver ---------------------------------------------------------------------------
 
 
-def _none(inventories: list[Inventory]) -> Check:
+def _none(inventories: list[Inventory], *, contained: bool) -> Check:
     remedy = _on_the_bus()
     instead = "a step that asks for GPUs runs on the CPU here, and says so; --strict refuses it"
+    if contained:
+        instead = "a step that asks for GPUs is refused here; with --best-effort it runs on the CPU"
     if not inventories and remedy is None:
-        return _check("devices", f"none: {instead}", status="absent")
+        return _check("devices", f"none: {instead}", status="warning" if contained else "absent")
     makers = ", ".join(words.MAKERS.get(i.vendor, i.vendor) for i in inventories)
     seen = f" ({makers})" if makers else ""
     return _check("devices", f"none that can be used{seen}: {instead}", status="problem", remedy=remedy)

@@ -12,6 +12,7 @@ from upshift.config.sizes import format_size
 from upshift.report.html.elements import Html, data, name, tag, visible
 from upshift.report.html.evidence import Evidence
 from upshift.spec.telemetry import Card
+from upshift.store.metric_words import of_rank
 
 LARGEST = 8_000_000
 """Bytes of a card; a larger one is named only."""
@@ -60,7 +61,7 @@ class Cards:
 
     def _card(self, card: Card) -> Html:
         content = self._content(card)
-        title = tag("figcaption", None, name(card.title))
+        title = tag("figcaption", None, name(card.title + of_rank(card.rank)))
         if content is None:
             size = format_size(card.bytes)
             body = tag(

@@ -27,15 +27,17 @@ class Evidence:
 
     def __init__(self, run: Run) -> None:
         self._store = open_store(run.row.store)
-        self._read: tuple[Attempt | None, Series | None] = None, None
+        self._read: tuple[Attempt | None, int, Series | None] = None, 0, None
 
-    def series(self, attempt: Attempt) -> Series | None:
-        """Its usage over time."""
-        if self._read[0] is not attempt:  # else it has just been read for another part of the page
-            self._read = attempt, None
+    def series(self, attempt: Attempt, node: int = 0) -> Series | None:
+        """Its usage of a node over time."""
+        known, number, _ = self._read
+        if known is not attempt or number != node:  # else it has just been read for another part of the page
+            self._read = attempt, node, None
             with contextlib.suppress(OSError):
-                self._read = attempt, read_series(attempt.series_path)
-        return self._read[1]
+                path = self._store.series_path(attempt.row.task, attempt.number, node)
+                self._read = attempt, node, read_series(path)
+        return self._read[2]
 
     def content(self, digest: str, size: int | None = None) -> bytes | None:
         """A blob; None: it is not there, or damaged."""
@@ -43,9 +45,11 @@ class Evidence:
             return bytes(self._store.read(digest, size))
         return None
 
-    def tail(self, attempt: Attempt) -> tuple[str, bool]:
-        """The end of its log, without colours, and whether that is not all of it."""
+    def tail(self, attempt: Attempt, rank: int | None = None) -> tuple[str, bool]:
+        """The end of its log, or of one of its ranks', without colours, and whether that is not all of it."""
         path = self._store.log_path(attempt.row.task, attempt.number)
+        if rank is not None:
+            path = self._store.rank_log_path(attempt.row.task, attempt.number, rank)
         try:
             with open(path, "rb") as file:
                 size = file.seek(0, 2)

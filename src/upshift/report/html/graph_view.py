@@ -23,7 +23,6 @@ _LETTERS = 20
 _SMALL_LETTERS = 25
 _MARGIN = 8
 _ROUND = 7
-_BEND = 0.5
 
 
 def graph_view(groups: Sequence[Group], graph: Graph, words: Mapping[str, str]) -> Html:

@@ -13,6 +13,7 @@ from upshift.report.html.elements import Html, join, name, tag
 from upshift.report.html.groups import Group
 from upshift.report.html.scales import TIME, amount
 from upshift.report.human import TIMES, count
+from upshift.store.history import Attempt
 from upshift.store.metrics import Curve
 
 _MOST_LINES = 8
@@ -25,15 +26,16 @@ _LARGEST = 1e150
 
 @attrs.frozen
 class Logged:
-    """One metric of one task, with a name for its line; of which run, where there are several."""
+    """One metric of one task, with a name for its line; of which run, or rank, where there are several."""
 
     label: str
     curve: Curve
     run: str = ""
+    noun: str = "task"
 
 
 def logged(group: Group, *, prefix: str = "") -> dict[str, list[Logged]]:
-    """By metric, what the tasks of a group logged at their last attempts.
+    """By metric, what the tasks of a group logged at their last attempts; of a single one each of its ranks.
 
     Parameters
     ----------
@@ -46,9 +48,20 @@ def logged(group: Group, *, prefix: str = "") -> dict[str, list[Logged]]:
     for task in group.tasks[:_MOST_TASKS]:
         if not task.attempts:
             continue
+        if not group.many and not prefix:
+            return _by_rank(task.attempts[-1])
         label = " ".join(filter(None, (prefix, str(task.row.task) if group.many else "")))
         for metric, curve in task.attempts[-1].metrics.items():
             found.setdefault(metric, []).append(Logged(label, curve, prefix))
+    return found
+
+
+def _by_rank(attempt: Attempt) -> dict[str, list[Logged]]:
+    found: dict[str, list[Logged]] = {}
+    for metric, first in attempt.metrics.items():
+        curves = [of[metric] for of in attempt.metrics_by_rank.values() if metric in of]
+        several = len(curves) > 1 or first.rank > 0
+        found[metric] = [Logged(f"rank {c.rank}" if several else "", c, noun="rank") for c in curves]
     return found
 
 
@@ -103,9 +116,13 @@ def _table(found: Mapping[str, Sequence[Logged]]) -> Html:
 
 
 def _last(lines: Sequence[Logged]) -> str:
-    """The last value of each task; of many their range."""
+    """The last value of each task, or rank; of many their range."""
     values = [line.curve.last for line in lines]
     texts = [amount(v, "") if isinstance(v, float) else str(v) for v in values]
+    texts = [
+        f"{text} ({line.label})" if line.noun == "rank" and line.label else text
+        for text, line in zip(texts, lines, strict=True)
+    ]
     if len(texts) <= _MOST_LINES:
         return ", ".join(texts)
     numbers = [v for v in values if isinstance(v, (int, float))]
@@ -123,7 +140,7 @@ def _chart(metric: str, lines: Sequence[Logged]) -> Html:
     strange = sum(1 for line in drawn for y in line.ys if y is not None and not math.isfinite(y))
     notes = [f"{count(strange, 'value')} not drawn: not finite, or too large"] if strange else []
     if len(drawn) > _MOST_LINES:
-        notes.insert(0, f"mean of {len(drawn)} tasks")
+        notes.insert(0, f"mean of {count(len(drawn), lines[0].noun)}")
         drawn = [_mean(drawn)]
     return join(
         chart(

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from upshift.config.sizes import format_size
+from upshift.report.gaps import of_tasks
 from upshift.report.html.attempt_view import failure_view
 from upshift.report.html.elements import Html, join, name, tag
 from upshift.report.html.groups import Group, took
+from upshift.report.html.ranks_view import stacks_view
 from upshift.report.html.records_view import is_short
 from upshift.report.html.tasks_view import memory_peak
 from upshift.report.html.words import badge
@@ -157,7 +159,7 @@ def _detail(attempt: Attempt, key: str) -> float:
 
 
 def _notices(groups: Sequence[Group]) -> Html:
-    """What was granted less than was asked for."""
+    """What was granted less than was asked for, and what is not on record."""
     lines = []
     for group in groups:
         rows = group.records
@@ -170,12 +172,14 @@ def _notices(groups: Sequence[Group]) -> Html:
             lines.append(
                 tag("li", None, tag("a", {"href": f"#{group.anchor}"}, name(group.title)), f": {told}")
             )
+        for who, what in of_tasks(group.tasks):
+            link = tag("a", {"href": f"#{group.anchor}"}, name(who)) if who else None
+            lines.append(tag("li", None, link, f": {what}" if who else what))
     return tag("ul", {"class": "notices"}, lines) if lines else Html("")
 
 
 def _failure(task: Task, attempt: Attempt, alike: Sequence[Task]) -> Html:
     tries = f" after {count(len(task.attempts), 'attempt')}" if len(task.attempts) > 1 else ""
-    assert attempt.error is not None
     return tag(
         "article",
         {"class": "failed-task"},
@@ -187,7 +191,8 @@ def _failure(task: Task, attempt: Attempt, alike: Sequence[Task]) -> Html:
             badge(task.status),
             tag("span", {"class": "time"}, attempt.reason, tries),
         ),
-        failure_view(attempt.error),
+        failure_view(attempt),
+        stacks_view(attempt),
         tag("p", {"class": "quiet"}, "In the same place: ", name(_listed(alike)), ".") if alike else None,
     )
 

@@ -9,6 +9,8 @@ from upshift.config.sizes import format_size
 
 _TIMES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 TIME = "s"
+_NOTHING = 1e-300
+"""Numbers that are no farther apart are the same to an axis: floats cannot divide what is between them."""
 
 
 def amount(value: float, unit: str) -> str:
@@ -58,8 +60,8 @@ def around(values: Sequence[float], *, from_zero: bool) -> tuple[float, float]:
     low, high = min(values, default=0.0), max(values, default=1.0)
     if from_zero:
         low = min(low, 0.0)
-    if high <= low:
-        margin = abs(low) * 0.1 or 1.0
+    if high - low <= _NOTHING:
+        margin = abs(low) * 0.1 if abs(low) > _NOTHING else 1.0
         low, high = (low if from_zero and low == 0 else low - margin), high + margin
     step = _round_up((high - low) / 4)
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step

@@ -35,9 +35,9 @@ def icon(status: str) -> Html:
     return tag("svg", box, path)
 
 
-def badge(status: str) -> Html:
-    """A status with its picture."""
-    return tag("span", {"class": f"badge {status_word(status)}"}, icon(status), status)
+def badge(status: str, word: str | None = None) -> Html:
+    """A status with its picture, and another word for it."""
+    return tag("span", {"class": f"badge {status_word(status)}"}, icon(status), word or status)
 
 
 def seconds_of(seconds: list[float]) -> str:

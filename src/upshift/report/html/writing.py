@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from upshift.errors import UsageError
 from upshift.report.html.document import report_page
+from upshift.store.files import replacing
 from upshift.store.history import Run
 
 _UNFINISHED = ("pending", "running")
@@ -26,17 +25,13 @@ def write_page(path: Path, page: str) -> None:
     """
     if path.is_dir():
         raise UsageError(f"{path} is a folder", fix=f"Name a file: -o {path / 'report.html'}.")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text(page, encoding="utf-8")
-        os.replace(unfinished, path)
+        with replacing(path) as draft:
+            draft.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"the report cannot be written to {path}", why=error.strerror, fix="Name another file with -o."
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
 
 
 def write_until_over(

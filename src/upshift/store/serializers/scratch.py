@@ -55,12 +55,19 @@ def written() -> Iterator[None]:
         ) from error
 
 
-def remove(folder: str) -> None:
-    """Remove a folder, files without permission to write included."""
+def remove(folder: str) -> bool:
+    """Remove a folder, files without permission to write included.
+
+    Returns
+    -------
+    bool
+        False: something is left of it, which belongs to another user.
+    """
     for path, _, _ in os.walk(folder):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # it has gone, or is another user's
             os.chmod(path, 0o700)
     shutil.rmtree(folder, ignore_errors=True)
+    return not os.path.lexists(folder)
 
 
 def sweep() -> None:
@@ -69,14 +76,21 @@ def sweep() -> None:
         remove(folder)
 
 
-def left_over() -> Iterator[str]:
-    """The folders of processes that were killed; nobody takes one while it is looked at."""
+def left_over(among: Path | None = None) -> Iterator[str]:
+    """The folders of processes that were killed; nobody takes one while it is looked at.
+
+    Parameters
+    ----------
+    among
+        Where to look; None: :func:`place`.
+    """
+    top = among or place()
     try:
-        names = os.listdir(place())
+        names = os.listdir(top)
     except OSError:  # there are none
         return
     for name in names:
-        path = str(place() / name)
+        path = str(top / name)
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:  # somebody else was faster
@@ -102,14 +116,26 @@ def _own(place: str, owner: int) -> str:
 def _claimed(folder: str, owner: int) -> str:
     """Make a folder and lock it for as long as this process, or a fork of it, lives."""
     place().mkdir(mode=0o700, parents=True, exist_ok=True)
+    locked(folder)
+    return folder
+
+
+def locked(folder: str) -> int:
+    """Make a folder, and lock it against :func:`left_over`; give the descriptor that has the lock.
+
+    Raises
+    ------
+    OSError
+        It cannot be made.
+    """
     while True:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # swept before it was locked
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            with contextlib.suppress(OSError):  # a file system without locks
+            with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
             if os.path.exists(folder) and os.path.samestat(os.fstat(descriptor), os.stat(folder)):
-                return folder
+                return descriptor
             os.close(descriptor)
 
 

@@ -1,0 +1,1 @@
+"""Containers on this machine, by Docker or Podman: one for each attempt."""

@@ -1,0 +1,174 @@
+"""Where containers get their devices: what a supervisor does for its steps, done in the engine.
+
+Which devices a container gets has to be known before it starts. So the engine waits for them and takes
+their locks, on a thread of its own; the supervisor in the container takes the locks over, and has them as
+long as it lives.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from upshift.spec.task import Failure, TaskSpec
+from upshift.worker.devices.waiting import ENFORCED, Devices, Ready, Refuse, Tell
+from upshift.worker.loop import Loop
+from upshift.worker.starters.pools import OWN_THREAD_PREFIX
+
+if TYPE_CHECKING:
+    from upshift.worker.devices.stock import Grant
+
+
+class Desk:
+    """Hands out the accelerators of this machine. Nothing is started before somebody asks."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._asking: dict[str, tuple[TaskSpec, Refuse]] = {}
+        self._devices: Devices | None = None
+        self._thread: threading.Thread | None = None
+        self._wake = -1
+        self._open = True
+
+    def ask(
+        self,
+        name: str,
+        spec: TaskSpec,
+        *,
+        ready: Ready,
+        tell: Tell,
+        refuse: Refuse,
+        wait: float,
+        share: bool,
+    ) -> None:
+        """As :meth:`~upshift.worker.devices.waiting.Devices.ask`; what it is given runs on the desk's thread.
+
+        If that raises anything, whoever waits then is refused.
+
+        Parameters
+        ----------
+        name
+            Who asks, for :meth:`cancel`.
+        """
+        if self._thread is None:
+            self._start()
+        assert spec.granted is not None
+        details = {**spec.granted.details, "enforced_by": ENFORCED}
+        spec = attrs.evolve(spec, granted=attrs.evolve(spec.granted, details=details))
+
+        def served(grant: Grant | None) -> None:
+            self._asking.pop(name, None)
+            ready(grant)
+
+        def refused(failure: Failure) -> None:
+            if self._asking.pop(name, None) is not None:
+                refuse(failure)
+
+        def begin() -> None:
+            assert self._devices is not None
+            self._asking[name] = spec, refused
+            self._devices.ask(spec, ready=served, tell=tell, refuse=refused, wait=wait, share=share)
+
+        self.call(begin)
+
+    def cancel(self, name: str) -> None:
+        """Whoever asked does not wait any more, if so; it is told by ``refuse``."""
+
+        def stop() -> None:
+            if self._devices is not None and name in self._asking:
+                self._devices.cancel(self._asking[name][0])
+
+        self.call(stop)
+
+    def call(self, what: Callable[[], None]) -> None:
+        """Do something on the desk's thread."""
+        if self._thread is None:
+            return
+        self._calls.put(what)
+        os.write(self._wake, b".")
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._thread is None:
+            return
+        self.call(partial(setattr, self, "_open", False))
+        self._thread.join()
+        self._thread = None
+        os.close(self._wake)
+
+    def _start(self) -> None:
+        reader, self._wake = os.pipe()
+        ready = threading.Event()
+        self._thread = threading.Thread(
+            target=self._serve, args=(reader, ready), name=f"{OWN_THREAD_PREFIX}devices", daemon=True
+        )
+        self._thread.start()
+        ready.wait()
+
+    def _serve(self, reader: int, ready: threading.Event) -> None:
+        from upshift.worker.devices.accelerators import Accelerators
+
+        loop = Loop().confined(self._failed)
+        accelerators = Accelerators(loop)
+        self._devices = Devices(loop, lambda: accelerators, engine=os.getpid())
+        loop.watch(reader, lambda: self._hear(reader))
+        ready.set()
+        while self._open:
+            loop.turn()
+        self._devices.forget()
+        accelerators.close()
+        loop.abandon()
+
+    def _hear(self, reader: int) -> None:
+        os.read(reader, 1 << 10)
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                call()
+            except Exception as error:
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Nobody is to wait for ever because of it, and the next one who asks is to be served."""
+        if self._devices is not None:
+            self._devices.forget()
+        for _, refuse in list(self._asking.values()):
+            refuse(Failure(reason="infrastructure", message=f"devices cannot be handed out: {error}"))
+
+
+class Lent:
+    """What a desk gave to a container.
+
+    Parameters
+    ----------
+    grant
+        What it gave, on its own thread.
+    desk
+        The desk.
+    """
+
+    def __init__(self, grant: Grant, desk: Desk) -> None:
+        self._grant = grant
+        self._desk = desk
+
+    @property
+    def grant(self) -> Grant:
+        """What that is."""
+        return self._grant
+
+    def hand_over(self) -> None:
+        """The supervisor in the container takes the locks now."""
+        self._grant.hand_over()
+
+    def give_back(self) -> None:
+        """The container is gone."""
+        self._desk.call(self._grant.give_back)

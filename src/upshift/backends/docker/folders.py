@@ -1,0 +1,125 @@
+"""The folders of this machine that a container has, and its own one, which goes with it.
+
+::
+
+    UPSHIFT_HOME/containers/NAME       /upshift             home, scratch, code: this attempt's own
+                           NAME/tmp    /tmp
+    UPSHIFT_HOME/code/RUNTIME          /upshift/runtime     shared by all, to be read only
+    the store                          the same path
+    mounts of the target               as it says
+
+So nothing that a step leaves in its home, in /tmp or beside its code takes memory, stays, or meets another
+step. The own folder is locked by the engine and by the supervisor in the container; one that nobody has
+locked is left over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from upshift.backends.docker.container import Mount
+from upshift.config.home import home
+from upshift.errors import BackendError
+from upshift.store.serializers import scratch
+
+INSIDE = "/upshift"
+"""``UPSHIFT_HOME`` in the container."""
+RUNTIME = f"{INSIDE}/runtime"
+HOME = f"{INSIDE}/home"
+TEMPORARY = "/tmp"
+
+
+class Own:
+    """The own folder of one container, from before its start until it is gone.
+
+    Raises
+    ------
+    BackendError
+        It cannot be made.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.path = place() / name
+        self._lock = -1
+        try:
+            self._lock = scratch.locked(str(self.path))
+            for part in ("home", "tmp", "code", "runtime"):
+                (self.path / part).mkdir(exist_ok=True)
+            for part in ("", "home", "tmp"):  # whoever the image runs as
+                (self.path / part).chmod(0o1777)
+        except OSError as error:
+            self.remove()
+            raise BackendError(
+                f"the folder of a container cannot be made: {self.path}",
+                why=error.strerror,
+                fix="Set UPSHIFT_HOME to a folder that can be written, on a disk with enough room.",
+            ) from None
+
+    @property
+    def said(self) -> Path:
+        """What the engine's command complains of."""
+        return self.path / "said"
+
+    @property
+    def code(self) -> Path:
+        """Where its copy of the code package goes, for a step finds it there and may write beside it."""
+        return self.path / "code"
+
+    @property
+    def mount(self) -> Mount:
+        """It itself."""
+        return Mount(source=str(self.path), target=INSIDE)
+
+    def mounts(self, store: str, runtime: Path, others: Mapping[str, str]) -> tuple[Mount, ...]:
+        """All that the container has of this machine, where it is to be mounted made ready.
+
+        Parameters
+        ----------
+        store
+            Folder of the store.
+        runtime
+            Folder of the runtime.
+        others
+            Paths in the container, each with what is to be there.
+        """
+        mounts = [
+            self.mount,
+            Mount(source=str(self.path / "tmp"), target=TEMPORARY),
+            Mount(source=str(runtime), target=RUNTIME, read_only=True),
+            Mount(source=os.path.realpath(store), target=store),
+            *(Mount(source=os.path.realpath(os.path.expanduser(o)), target=i) for i, o in others.items()),
+        ]
+        for mount in mounts:
+            # What the engine has to make in a folder of ours, it would make as root.
+            if Path(mount.target).is_relative_to(TEMPORARY) and mount.target != TEMPORARY:
+                point = self.path / "tmp" / Path(mount.target).relative_to(TEMPORARY)
+                if os.path.isdir(mount.source):
+                    point.mkdir(parents=True, exist_ok=True)
+                else:
+                    point.parent.mkdir(parents=True, exist_ok=True)
+                    point.touch()
+        return tuple(mounts)
+
+    def remove(self) -> bool:
+        """The container is gone. False: it has left something there that is another user's."""
+        self.leave()
+        return scratch.remove(str(self.path))
+
+    def leave(self) -> None:
+        """The container goes on, for another engine to watch."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def place() -> Path:
+    """Where all of them are."""
+    return home() / "containers"
+
+
+def sweep() -> None:
+    """Remove those of containers that are gone with everybody who watched them."""
+    for folder in scratch.left_over(place()):
+        scratch.remove(folder)

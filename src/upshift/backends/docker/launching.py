@@ -1,0 +1,101 @@
+"""How a container is started, and the engine's commands that this process talks to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING
+
+import attrs
+
+from upshift.backends.docker.folders import Own
+from upshift.spec import TaskSpec
+
+if TYPE_CHECKING:
+    from upshift.backends.docker.desk import Lent
+    from upshift.worker.devices.stock import Grant
+
+_commands: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """How a container is started.
+
+    Parameters
+    ----------
+    arguments
+        After the engine's name.
+    order
+        What it reads on its standard input.
+    own
+        Its own folder.
+    before
+        The container of the attempt before, which may still be there: an engine that did not answer for long
+        was given up.
+    grant
+        What the desk gave; given back when the container is gone.
+    sweeping
+        Arguments that start a container which removes what this one has left in its own folder.
+    """
+
+    arguments: tuple[str, ...]
+    order: bytes = attrs.field(repr=False)
+    own: Own
+    before: str | None = None
+    grant: Lent | None = None
+    sweeping: tuple[str, ...] = ()
+
+
+def order_for(spec: TaskSpec, secrets: Mapping[str, str], grant: Grant | None) -> bytes:
+    """What the supervisor in the container is told when it is ready."""
+    from upshift.worker.serving.order import order_of
+
+    if grant is None:
+        devices = () if spec.granted is not None and spec.granted.gpus == () else None
+        return order_of(argv=tuple(sys.argv), secrets=dict(secrets), devices=devices)
+    from upshift.accelerators import locks
+
+    return order_of(
+        argv=tuple(sys.argv),
+        secrets=dict(secrets),
+        devices=grant.devices,
+        held=os.environ.get(locks.HELD),
+        remarks=grant.remarks,
+        less=grant.less,
+        waited=grant.waited,
+    )
+
+
+def talk(command: Sequence[str], *, stdin: int, stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a command of the engine, which goes on where this process is killed or interrupted.
+
+    Raises
+    ------
+    OSError
+        It cannot be started.
+    """
+    process = subprocess.Popen(
+        command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+    )
+    _commands.add(process)
+    return process
+
+
+def _let_go_in_child() -> None:
+    """A fork, for local steps of the same run, must not keep these pipes open: nobody would see their end."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for command in list(_commands):
+        for stream in (command.stdin, command.stdout):
+            with contextlib.suppress(OSError, ValueError):
+                if stream is not None:
+                    os.dup2(nowhere, stream.fileno(), inheritable=False)
+    os.close(nowhere)
+    _commands.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

@@ -1,0 +1,130 @@
+"""The options of a target whose steps run in containers on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from upshift.backends.base import refuse_options
+from upshift.backends.manners import MANNERS, manners
+from upshift.config.configuration import Target
+from upshift.errors import ConfigError
+
+ENGINES = ("docker", "podman")
+BUILDERS = ("engine", "daemonless")
+GPUS = ("runtime", "cdi")
+OPTIONS = ("engine", "image", "builder", "network", "gpus", "arguments", *MANNERS)
+"""Their names."""
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """What a target says.
+
+    Parameters
+    ----------
+    engine
+        ``"docker"`` or ``"podman"``.
+    image
+        The image of steps that have no settings of their own.
+    builder
+        What builds images: ``"engine"`` or ``"daemonless"``.
+    network
+        The network of the containers, as ``--network`` takes it; None: the engine's default.
+    gpus
+        How GPUs come into a container: ``"runtime"`` (``--gpus``), or ``"cdi"``; None: whichever is there.
+    arguments
+        More arguments for ``docker run``.
+    wait
+        Seconds that a step waits for accelerators.
+    share
+        Whether it takes accelerators that other programs work with.
+    """
+
+    engine: str
+    image: str | None = None
+    builder: str | None = None
+    network: str | None = None
+    gpus: str | None = None
+    arguments: tuple[str, ...] = ()
+    wait: float
+    share: bool
+
+
+def read_options(target: Target, engine: str) -> Options:
+    """The options of a target, checked.
+
+    Parameters
+    ----------
+    target
+        The target.
+    engine
+        The container engine where it names none.
+
+    Raises
+    ------
+    ConfigError
+        One of them is unknown, or makes no sense.
+    """
+    said = refuse_options(target, OPTIONS)
+    wait, share = manners(target)
+    return Options(
+        engine=_one_of(target, said, "engine", ENGINES) or engine,
+        image=_text(target, said, "image"),
+        builder=_one_of(target, said, "builder", BUILDERS),
+        network=_text(target, said, "network"),
+        gpus=_one_of(target, said, "gpus", GPUS),
+        arguments=_texts(target, said, "arguments"),
+        wait=wait,
+        share=share,
+    )
+
+
+def refuse_missing_mounts(target: Target) -> None:
+    """See that what is to be mounted is there, and goes to an absolute path.
+
+    Raises
+    ------
+    ConfigError
+        It is not.
+    """
+    for inside, outside in target.mounts.items():
+        if not Path(inside).is_absolute() or ".." in Path(inside).parts:
+            raise ConfigError(
+                f"target {target.name!r}: mounts: {inside!r} is no absolute path",
+                fix='Write mounts = { "/data" = "/shared/data" }: the path in the step first.',
+            )
+        if not Path(outside).expanduser().exists():
+            raise ConfigError(
+                f"target {target.name!r}: mounts: {outside} is not there",
+                why=f"Steps are to find it at {inside}.",
+                fix="Make the folder, mount the disk, or correct the path.",
+            )
+
+
+def _text(target: Target, said: Mapping[str, Any], name: str) -> str | None:
+    value = said.get(name)
+    if value is None or (isinstance(value, str) and value.strip()):
+        return value
+    raise _nonsense(target, name, value, "Write a string.")
+
+
+def _texts(target: Target, said: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = said.get(name, [])
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise _nonsense(target, name, value, f'Write a list of strings: {name} = ["--add-host", "db:10.0.0.7"].')
+
+
+def _one_of(target: Target, said: Mapping[str, Any], name: str, forms: tuple[str, ...]) -> str | None:
+    value = said.get(name)
+    if value is None or value in forms:
+        return value
+    raise _nonsense(target, name, value, f"Expected one of {', '.join(forms)}.")
+
+
+def _nonsense(target: Target, name: str, value: object, fix: str) -> ConfigError:
+    return ConfigError(f"target {target.name!r}: {name} = {value!r} makes no sense", fix=fix)

@@ -1,0 +1,395 @@
+"""One container, from its launch to its end, on a thread of its own.
+
+::
+
+    engine's 'run'  ◄── order ──┐                           ready: it is there, give it its order
+         │                    Watch ──► events              started, log, logged
+         └── lines of JSON ────┘                            ended: the result is in the store
+
+Until it has its order the container does nothing, and without one it ends: an engine that is killed while
+it starts a container leaves nothing behind that would run a task twice. After that the container goes on
+whoever watches it. A later engine, or this one where the connection broke, reads ``logs`` instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+from upshift.backends.base import Ended, Event, Logged, LogGrew, Noticed, Sink, Started, Waiting
+from upshift.backends.docker.asking import PATIENCE, complaint, exit_code, ran_out_of_memory, state_of
+from upshift.backends.docker.launching import Launch, talk
+from upshift.config.sizes import format_size
+from upshift.errors import ImageError
+from upshift.images.containers.engine import ContainerEngine
+from upshift.worker.serving.reporting import AT_ONCE, RAN_NOTHING, TAKEN, WITH_GRACE
+from upshift.worker.starters.pools import OWN_THREAD_PREFIX
+
+PULLING = 2.0
+"""Seconds after which it is said that a container still does not run."""
+ENDING = 10.0
+"""Seconds after the last grace that a container is given to end by itself."""
+PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between two questions to an engine that does not answer; then the last one again."""
+GIVEN_UP = 300.0
+"""Seconds after which an engine that does not answer is not waited for any more."""
+KILLED = 137
+"""128 + SIGKILL."""
+TRIES = 5
+"""How often a container is started that ran nothing, before that is the end of its job."""
+
+
+class Watch:
+    """Watches one container, and tells; from before there is one, so that it can be cancelled.
+
+    Parameters
+    ----------
+    engine
+        The engine that has it.
+    name
+        Its name, which is the job's handle.
+    sink
+        Takes what happens.
+    node
+        What this machine is called.
+    memory
+        Bytes that it may have; None: no limit.
+    user
+        Who it runs as, where the image's settings say that; None: this user.
+    again
+        Called where the container is gone and ran nothing: to launch it once more.
+    over
+        Called once nothing of it is left.
+    """
+
+    def __init__(
+        self,
+        engine: ContainerEngine,
+        name: str,
+        *,
+        sink: Sink,
+        node: str,
+        memory: int | None,
+        user: str | None,
+        again: Callable[[Watch], None],
+        over: Callable[[Watch], None],
+    ) -> None:
+        self.name = name
+        self.told = False
+        """Whether its end was told."""
+        self._engine = engine
+        self._sink = sink
+        self._node = node
+        self._memory = memory
+        self._user = user
+        self._again = again
+        self._over = over
+        self._since = time.time()
+        self._launch: Launch | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._timers: list[threading.Timer] = []
+        self._lock = threading.RLock()
+        self._ordered = False
+        self._left = threading.Event()
+        self._cancelled: float | None = None
+        self._last: dict[str, Any] | None = None
+        self._ran_nothing = False
+        self._tries = 0
+
+    # -- what a backend does with it ---------------------------------------------------------------
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it is to end."""
+        return self._cancelled is not None
+
+    def launch(self, launch: Launch) -> None:
+        """Start the container, unless nobody wants it any more."""
+        with self._lock:
+            if self._cancelled is None and not self._left.is_set():
+                self._launch, self._ordered, self._process = launch, False, None
+                self._since = time.time()
+                self._tries += 1
+                self._begin(self._run)
+                return
+        launch.own.remove()
+        if launch.grant is not None:
+            launch.grant.give_back()
+        self.end("cancelled", "cancelled before it was started")
+
+    def end(self, reason: str, message: str) -> None:
+        """There will be no container."""
+        self._tell_end(reason, message)
+        self._over(self)
+
+    def attach(self) -> None:
+        """Watch the container, which runs."""
+        self._ordered = True
+        self._begin(self._resume)
+
+    def cancel(self, grace: float) -> None:
+        """End it: ``grace`` seconds for the step, and what it takes for the supervisor to record that."""
+        with self._lock:
+            if self._cancelled is not None and grace >= self._cancelled:
+                return
+            self._cancelled = grace
+            if self._launch is None and not self._ordered:
+                return  # launch() will see it
+            if not self._ordered:
+                self._withdraw()
+                self._later(max(grace, 1.0), self._kill)
+            elif grace > 0:
+                self._later(0, lambda: self._signal(WITH_GRACE.name))
+                self._later(grace, lambda: self._signal(AT_ONCE.name))
+                self._later(grace + ENDING, self._kill)
+            else:
+                self._later(0, lambda: self._signal(AT_ONCE.name))
+                self._later(ENDING, self._kill)
+
+    def leave(self) -> None:
+        """Watch it no more. What has its order goes on; :meth:`join` waits for the rest of what has ended."""
+        with self._lock:
+            self._left.set()
+            if not self.told:
+                for timer in self._timers:
+                    timer.cancel()
+                if self._ordered and self._process is not None:
+                    self._process.kill()  # the engine's command, not the container
+                elif not self._ordered:
+                    self._withdraw()
+
+    def join(self, deadline: float) -> None:
+        """Wait until it is watched no more; until then at most, by the monotonic clock."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    # -- on its thread -----------------------------------------------------------------------------
+
+    def _begin(self, what: Callable[[], None]) -> None:
+        def work() -> None:
+            problem: str | None = None
+            try:
+                what()
+            except Exception as error:  # of ours, or of the engine's: the job must not hang for it
+                problem = str(error)
+            self._finish(problem)
+
+        self._thread = threading.Thread(target=work, name=f"{OWN_THREAD_PREFIX}{self.name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        assert self._launch is not None
+        launch = self._launch
+        if launch.before is not None:  # a task is never run by two attempts at once
+            self._engine.run(["rm", "--force", launch.before], timeout=PATIENCE, check=False)
+        with open(launch.own.said, "wb") as said:
+            try:
+                command = [*self._engine.command, *launch.arguments]
+                self._process = talk(command, stdin=subprocess.PIPE, stderr=said)
+            except OSError as error:
+                self._tell_end("infrastructure", f"{self._engine.command[0]}: {error.strerror}")
+                return
+        with self._lock:
+            self._later(PULLING, self._explain)
+            if self._left.is_set() or self._cancelled is not None:
+                self._withdraw()
+        assert self._process.stdout is not None
+        self._listen(self._process.stdout)
+        code = self._process.wait()
+        self._process.stdout.close()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # it has ended without its order
+                self._process.stdin.close()
+        if self._last is None and self._ordered and code not in (*RAN_NOTHING, KILLED):
+            self._resume()  # the command ended, and perhaps not the container
+            return
+        self._conclude(code)
+
+    def _resume(self) -> None:
+        """Read what the container has said, and says; until it is certain that it has ended."""
+        silent = time.monotonic()
+        tries = 0
+        while not self._left.is_set():
+            state = state_of(self._engine, self.name)
+            if state == "":
+                self._conclude(exit_code(self._engine, self.name, self._since))
+                return
+            if state is not None:
+                tries = 0
+                with self._lock:
+                    command = [*self._engine.command, "logs", "--follow", self.name]
+                    self._process = talk(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                    if self._left.is_set():
+                        self._process.kill()
+                with self._process as process:
+                    assert process.stdout is not None
+                    self._listen(process.stdout)
+                silent = time.monotonic()
+            elif time.monotonic() - silent > GIVEN_UP:
+                title = self._engine.title
+                self._tell_end("infrastructure", f"{title} has not answered for {GIVEN_UP:g} s")
+                return
+            elif tries == 0:
+                self._sink(Waiting(handle=self.name, why=f"waits for {self._engine.title} to answer again"))
+            self._left.wait(PAUSES[min(tries, len(PAUSES) - 1)])
+            tries += 1
+
+    def _listen(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            self._hear(line)
+
+    def _hear(self, line: bytes) -> None:
+        news: Event | None = None
+        try:
+            said = json.loads(line)
+            event = said["event"]
+            if event == "started":
+                news = Started(handle=self.name, node=self._node)
+            elif event == "log":
+                news = LogGrew(handle=self.name, size=int(said["size"]))
+            elif event == "logged":
+                news = Logged(handle=self.name, values=dict(said["values"]), step=said["step"])
+            elif event == "noticed":
+                news = Noticed(handle=self.name, text=str(said["text"]))
+        except (ValueError, KeyError, TypeError, RecursionError):  # whatever else is written there
+            return
+        if event == "ready":
+            self._give_order()
+        elif event == "ended":
+            self._last = said
+            if said.get("completed"):  # what is left of it ends while the engine goes on
+                self._tell_end(None, None)
+        if news is not None and not self._left.is_set():
+            self._sink(news)
+
+    def _give_order(self) -> None:
+        with self._lock:
+            process, launch = self._process, self._launch
+            if self._ordered or process is None or launch is None or process.stdin is None:
+                return
+            if self._left.is_set() or self._cancelled is not None:
+                return
+            self._ordered = True
+            if launch.grant is not None:
+                launch.grant.hand_over()
+            with contextlib.suppress(OSError):  # it has ended already
+                process.stdin.write(launch.order)
+                process.stdin.close()
+
+    def _withdraw(self) -> None:
+        """It gets no order, and ends."""
+        if self._process is not None and self._process.stdin is not None and not self._ordered:
+            with contextlib.suppress(OSError, ValueError):  # it has ended already, or knows
+                self._process.stdin.write(b"\n")
+                self._process.stdin.close()
+
+    # -- its end -----------------------------------------------------------------------------------
+
+    def _conclude(self, code: int | None) -> None:
+        """It is gone; tell why, unless it has said that itself."""
+        if self._left.is_set() and not self._ordered:
+            return
+        last = self._last
+        if self._left.is_set() and last is None:
+            return
+        if last is not None:
+            problem = None if last.get("problem") is None else str(last["problem"])
+            if problem and self._user is not None:
+                who = f"it runs as {self._user}, who has to have access to the store"
+                problem += f" ({who}; without user=… it runs as you)"
+            self._tell_end("infrastructure" if problem else None, problem)
+        elif self._cancelled is not None:
+            self._tell_end("cancelled", "it was stopped before it could record anything")
+        elif not self._ordered:
+            self._tell_end("infrastructure", self._complaint(code))
+        elif code in RAN_NOTHING and self._tries < TRIES:
+            self._ran_nothing = True
+        else:
+            self._tell_end(*self._cause(code))
+
+    def _cause(self, code: int | None) -> tuple[str, str]:
+        """Why a supervisor ended without a word, by what the engine knows."""
+        title = self._engine.title
+        if ran_out_of_memory(self._engine, self.name, self._since):
+            limit = f" of {format_size(self._memory)}" if self._memory is not None else ""
+            return "out-of-memory", f"the container went beyond its memory{limit}, says {title}"
+        if code == KILLED:
+            return "infrastructure", f"the container was killed from outside (exit code {code}), says {title}"
+        if code == TAKEN:
+            return "infrastructure", "somebody else took the devices each time when they were handed over"
+        words = self._complaint(code) if self._launch is not None else f"exit code {code}"
+        return "infrastructure", f"the supervisor in the container died: {words}"
+
+    def _complaint(self, code: int | None) -> str:
+        said = complaint(None if self._launch is None else self._launch.own.said)
+        return said or f"{self._engine.title} ended it with {code}"
+
+    def _tell_end(self, reason: str | None, message: str | None) -> None:
+        with self._lock:
+            if self.told or self._left.is_set():
+                return
+            self.told = True
+        self._sink(Ended(handle=self.name, reason=reason, message=message))
+
+    def _finish(self, problem: str | None) -> None:
+        if problem is not None:
+            self._tell_end("infrastructure", problem)
+        with self._lock:
+            for timer in self._timers:
+                timer.cancel()
+            self._timers.clear()
+            launch, self._launch = self._launch, None
+            goes_on = self._left.is_set() and self._ordered and not self.told
+            again, self._ran_nothing = self._ran_nothing and not self.told, False
+            self._ordered = self._ordered and not again
+        if launch is not None:
+            if launch.grant is not None:
+                launch.grant.give_back()
+            if goes_on:
+                launch.own.leave()
+            else:
+                self._remove(launch)
+        (self._again if again else self._over)(self)
+
+    def _remove(self, launch: Launch) -> None:
+        """What is in its folder of another user's, only that user can remove."""
+        if not launch.own.remove() and launch.sweeping:
+            with contextlib.suppress(ImageError):
+                self._engine.run(launch.sweeping, timeout=PATIENCE, check=False)
+            launch.own.remove()
+
+    # -- beside it ---------------------------------------------------------------------------------
+
+    def _later(self, seconds: float, what: Callable[[], object]) -> None:
+        timer = threading.Timer(seconds, what)
+        timer.name = f"{OWN_THREAD_PREFIX}timer"
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def _explain(self) -> None:
+        """It takes long to start: an image that is pulled is said to be."""
+        if self._ordered or self.told or self._left.is_set() or self._launch is None:
+            return
+        said = self._complaint(None)
+        if "Unable to find image" in said or "Trying to pull" in said:
+            image = next((word.strip("'") for word in said.split() if word.startswith("'")), "its image")
+            self._sink(Waiting(handle=self.name, why=f"pulls {image}"))
+
+    def _signal(self, signal: str) -> None:
+        with contextlib.suppress(ImageError):  # it has ended, or its end will tell
+            self._engine.run(["kill", "--signal", signal, self.name], timeout=PATIENCE, check=False)
+
+    def _kill(self) -> None:
+        """It does not listen. What is only about to start does not."""
+        process = self._process
+        if process is not None and not self._ordered:
+            process.kill()
+        with contextlib.suppress(ImageError):
+            self._engine.run(["rm", "--force", self.name], timeout=PATIENCE, check=False)

@@ -1,0 +1,284 @@
+"""The images that the steps of a graph run in: :func:`step_images`. Nothing is built here."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from upshift.engine.keys import PACKAGE
+from upshift.engine.places import Place
+from upshift.errors import BackendError, ImageError, UpshiftError
+from upshift.graph import Graph, StepDefinition
+from upshift.spec.hardware import Hardware
+
+if TYPE_CHECKING:
+    from upshift.images.base import Announce, Destination, Finding, Needs
+    from upshift.images.preparing import Prepared
+
+OF_DOCKER = "docker."
+"""What the origins of fields of the image's settings are found under."""
+
+
+@attrs.frozen(kw_only=True)
+class StepImages:
+    """What is known of the images of a graph's steps, by the names of the steps' definitions.
+
+    Parameters
+    ----------
+    prepared
+        Of each step whose place runs images.
+    problems
+        Why nothing can be known of a step's image.
+    locations
+        Where these steps are defined, as ``file:line``.
+    """
+
+    prepared: Mapping[str, Prepared] = attrs.field(factory=dict)
+    problems: Mapping[str, UpshiftError] = attrs.field(factory=dict)
+    locations: Mapping[str, str | None] = attrs.field(factory=dict)
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The steps that cannot run for what was found."""
+        return frozenset(self.problems) | {name for name, image in self.prepared.items() if image.errors}
+
+    def is_unknown(self, step: str) -> bool:
+        """Whether a step runs in an image of which not even the parent is known: nothing is equal to that."""
+        return step in self.problems or (step in self.prepared and self.prepared[step].digest is None)
+
+    @property
+    def refusal(self) -> UpshiftError | None:
+        """The error that names every step whose image will not do; None: all of them can be made."""
+        for error in self.problems.values():
+            return error
+        refused = {name: image for name, image in self.prepared.items() if image.errors}
+        if not refused:
+            return None
+        whys: dict[tuple[Finding, ...], list[str]] = {}
+        for name, image in refused.items():
+            whys.setdefault(image.errors, []).append(name)
+        found = dict.fromkeys(error for errors in whys for error in errors)
+        return ImageError(
+            f"the image of {' and '.join(refused)} will not do",
+            where=next(filter(None, (self._place(name) for name in refused)), None),
+            why="\n".join(
+                f"{', '.join(names)}: {_line(e)}" for errors, names in whys.items() for e in errors
+            ),
+            fix="\n".join(dict.fromkeys(error.fix for error in found if error.fix)) or None,
+        )
+
+    def _place(self, step: str) -> str | None:
+        """The user's line that is to blame, as far as one is known."""
+        image = self.prepared[step]
+        said = (image.ingredients.origins.get(error.field) for error in image.errors)
+        return next(filter(None, said), self.locations[step])
+
+    def marked(self, graph: Graph) -> Graph:
+        """The graph with the digest of the image at each step that runs in one, and at no other."""
+        steps = dict(graph.steps)
+        for name, definition in graph.steps.items():
+            image = self.prepared[name].digest if name in self.prepared else None
+            if definition.image != image:  # that of a recorded graph was another place's, perhaps
+                steps[name] = attrs.evolve(definition, image=image)
+        return attrs.evolve(graph, steps=steps)
+
+    def lines(self) -> Iterator[str]:
+        """What is worth a line before a run: what the user should know, and warnings."""
+        if not self.prepared:  # the forms of images are not imported for nothing
+            return
+        from upshift.images.base import WARNING
+
+        told: dict[str, list[str]] = {}
+        for name, image in self.prepared.items():
+            texts = [
+                *image.ingredients.notes,
+                *(
+                    f"{_line(finding)}{f'. {finding.fix}' if finding.fix else ''}"
+                    for finding in image.findings
+                    if finding.severity == WARNING
+                ),
+            ]
+            for text in texts:
+                told.setdefault(text, []).append(name)
+        for text, names in told.items():
+            yield f"{', '.join(names)}: {text}"
+
+
+@contextlib.contextmanager
+def step_images(
+    graph: Graph,
+    places: Mapping[str | None, Place],
+    granted: Mapping[str, Hardware | None],
+    *,
+    project: str,
+    look: bool,
+    announce: Announce | None,
+) -> Iterator[StepImages]:
+    """What is known of the image of each step that is used, as long as registries are open.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    places
+        As :func:`upshift.engine.places.open_places` gives them.
+    granted
+        What each step gets, by the name of its definition.
+    project
+        Folder of the project.
+    look
+        Whether to look for equal images, which a run does when it needs them.
+    announce
+        Told what takes long.
+    """
+    on = {name: places[graph.steps[name].on] for name in dict.fromkeys(node.step for node in graph.nodes)}
+    destinations = {place: _destination(place) for place in dict.fromkeys(on.values())}
+    used = {name: graph.steps[name] for name, place in on.items() if destinations[place] is not None}
+    if not used:
+        yield StepImages()
+        return
+    from upshift.images.preparing import Kitchen, open_registries
+
+    with open_registries() as registries:
+        kitchens: dict[Place, Kitchen] = {}
+        prepared: dict[str, Prepared] = {}
+        problems: dict[str, UpshiftError] = {}
+        for name, definition in used.items():
+            place = on[name]
+            destination = destinations[place]
+            assert destination is not None
+            if isinstance(destination, UpshiftError):
+                problems[name] = destination
+                continue
+            if place not in kitchens:
+                kitchens[place] = Kitchen(destination, registries, announce=announce)
+            try:
+                image = kitchens[place].prepare(
+                    definition.docker,
+                    needs_of(definition, granted[name], driver=destination.driver),
+                    project=Path(project),
+                    origins=origins_of(definition),
+                    look=look,
+                )
+                prepared[name] = _with_user(image, place.store)
+            except UpshiftError as error:
+                error.where = error.where or definition.location
+                problems[name] = error
+        yield StepImages(
+            prepared=_with_clashes(prepared),
+            problems=problems,
+            locations={name: definition.location for name, definition in used.items()},
+        )
+
+
+def _with_user(image: Prepared, store: str) -> Prepared:
+    """The same, with a finding where the user of its containers cannot write the store."""
+    from upshift.images.checking.users import has_our_users, without_access
+    from upshift.images.containers.facts import facts_of
+
+    engine = image.destination.engine
+    finding = without_access(image.ingredients.recipe.user, store) if engine is not None else None
+    if engine is None or finding is None:
+        return image
+    try:
+        ours = has_our_users(facts_of(engine))
+    except ImageError:  # said where the engine is needed
+        ours = False
+    return attrs.evolve(image, findings=(*image.findings, finding)) if ours else image
+
+
+def _with_clashes(prepared: Mapping[str, Prepared]) -> dict[str, Prepared]:
+    """The same, with a finding where different images are to have one name, which would be the last one's."""
+    from upshift.images.base import ERROR, Finding
+
+    wanted: dict[tuple[object, ...], dict[str, str]] = {}
+    for name, image in prepared.items():
+        ingredients, there = image.ingredients, image.destination
+        if ingredients.tag is not None and image.digest is not None:
+            place = (there.engine and there.engine.name, there.registry)
+            key = (*place, ingredients.repository, ingredients.tag)
+            wanted.setdefault(key, {})[name] = image.digest
+    found = dict(prepared)
+    for digests in wanted.values():
+        if len(set(digests.values())) > 1:
+            tag = prepared[next(iter(digests))].ingredients.tag
+            finding = Finding(
+                severity=ERROR,
+                field="image_tag",
+                what=f'{" and ".join(digests)} run in different images, which would all be called "{tag}"',
+                fix="Give each a tag or a target_repository of its own; or the same settings, for one image.",
+            )
+            for name in digests:
+                found[name] = attrs.evolve(found[name], findings=(*found[name].findings, finding))
+    return found
+
+
+def needs_of(
+    definition: StepDefinition, granted: Hardware | None = None, *, driver: str | None = None
+) -> Needs:
+    """What a step needs of its image.
+
+    Parameters
+    ----------
+    definition
+        The step.
+    granted
+        What it gets where it runs; None: nothing is known of that.
+    driver
+        Version of NVIDIA's driver there.
+    """
+    from upshift.images.base import Needs
+
+    wanted = [one for one in definition.request.alternatives if one.count]
+    devices = (granted.gpus if granted else None) or ()
+    vendors = {device.vendor for device in devices if device.vendor}
+    vendors = vendors or {one.vendor for one in wanted if one.vendor}
+    launcher = definition.launch.launcher if definition.launch else None
+    return Needs(
+        # A plain count means NVIDIA's everywhere where nobody says whose.
+        gpus=frozenset(vendors or {"nvidia"}) if wanted else frozenset(),
+        architectures=tuple(sorted({d.compute_capability for d in devices if d.compute_capability})),
+        driver=driver,
+        python=definition.entry.python,
+        imports=dict(_imports(definition.code)),
+        launchers=frozenset({launcher} if launcher else ()),
+    )
+
+
+def origins_of(definition: StepDefinition) -> dict[str, str]:
+    """Who said what of the image's settings, by field."""
+    return {
+        name.removeprefix(OF_DOCKER): origin
+        for name, origin in definition.origins.items()
+        if name.startswith(OF_DOCKER)
+    }
+
+
+def _imports(code: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    for name, version in code.items():
+        if name.startswith(PACKAGE):
+            distribution = re.sub(r"[-_.]+", "-", name.removeprefix(PACKAGE)).lower()
+            if distribution != "upshift":
+                yield distribution, version
+
+
+def _destination(place: Place) -> Destination | UpshiftError | None:
+    """Where a place takes its images from; why that cannot be said; None: it runs none."""
+    if not place.backend.capabilities.images:
+        return None
+    try:
+        return place.backend.destination()
+    except BackendError as error:  # of what runs; this is before anything does
+        return ImageError(error.what, where=error.where, why=error.why, fix=error.fix)
+    except UpshiftError as error:
+        return error
+
+
+def _line(finding: Finding) -> str:
+    what = finding.what.removesuffix(".")
+    return what if finding.evidence is None else f"{what} ({finding.evidence})"

@@ -1,0 +1,157 @@
+"""The images of a pipeline's steps without a run of it: what ``upshift image`` shows and builds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.backends.registry import open_backend as open_registered
+from upshift.config.configuration import Configuration
+from upshift.engine.images import needs_of, origins_of, step_images
+from upshift.engine.options import RunOptions
+from upshift.engine.places import OpenBackend, close_places, open_places, proposals
+from upshift.errors import NotFound, UsageError, suggestion
+from upshift.graph import Graph
+
+if TYPE_CHECKING:
+    from upshift.images.base import Announce, Destination
+    from upshift.images.preparing import Prepared
+
+
+@attrs.frozen(kw_only=True)
+class NamedImage:
+    """One image, and who it is for.
+
+    Parameters
+    ----------
+    steps
+        The steps that run in it.
+    target
+        Where: the name of a target, or a registry.
+    prepared
+        What is known of it.
+    """
+
+    steps: tuple[str, ...]
+    target: str
+    prepared: Prepared
+
+    @property
+    def place(self) -> str:
+        """Where it is to run, in words."""
+        return f"{'for' if self.prepared.destination.registry == self.target else 'on'} {self.target}"
+
+
+@contextlib.contextmanager
+def named_images(
+    graph: Graph,
+    *,
+    project: str,
+    configuration: Configuration,
+    options: RunOptions,
+    steps: Sequence[str] = (),
+    destination: Destination | None = None,
+    announce: Announce | None = None,
+    open_backend: OpenBackend = open_registered,
+) -> Iterator[tuple[NamedImage, ...]]:
+    """The images of a graph's steps, equal ones once; they can be made as long as this is open.
+
+    Parameters
+    ----------
+    graph, project, configuration, options
+        As for a run.
+    steps
+        Only of these; default: of all that run in images.
+    destination
+        Where they are to run, whatever the steps and the options say; None: as for a run.
+    announce
+        Told what takes long.
+    open_backend
+        Given by tests.
+
+    Raises
+    ------
+    NotFound
+        There is no such step, target or backend.
+    UsageError
+        No step runs in an image there.
+    UpshiftError
+        What is wrong with the settings of a step, or with the place where it runs.
+    """
+    wanted = _steps(graph, steps)
+    if not wanted:
+        raise UsageError(
+            f"pipeline {graph.pipeline} has no steps, and so no images",
+            fix="Call a step in it; with these parameters it calls none.",
+        )
+    if destination is not None:
+        with _for_destination(graph, wanted, destination, project=project, announce=announce) as prepared:
+            yield _grouped(prepared, dict.fromkeys(wanted, destination.registry or ""))
+        return
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
+    try:
+        granted = {
+            name: p.offer.granted for name, p in proposals(graph, places, strict=options.strict).items()
+        }
+        with step_images(graph, places, granted, project=project, look=True, announce=announce) as images:
+            for name in wanted:
+                if name in images.problems:
+                    raise images.problems[name]
+            found = {name: images.prepared[name] for name in wanted if name in images.prepared}
+            on = {name: places[graph.steps[name].on].target.name for name in wanted}
+            if not found:
+                targets = ", ".join(dict.fromkeys(on.values()))
+                raise UsageError(
+                    f"no step of {graph.pipeline} runs in an image on {targets}",
+                    fix="Name a target that runs images with --on, such as --on docker, or a registry that "
+                    "the image is for with --registry.",
+                )
+            yield _grouped(found, on)
+    finally:
+        close_places(places.values())
+
+
+@contextlib.contextmanager
+def _for_destination(
+    graph: Graph, steps: Sequence[str], destination: Destination, *, project: str, announce: Announce | None
+) -> Iterator[dict[str, Prepared]]:
+    from upshift.images.preparing import Kitchen, open_registries
+
+    with open_registries() as registries:
+        kitchen = Kitchen(destination, registries, announce=announce)
+        yield {
+            name: kitchen.prepare(
+                graph.steps[name].docker,
+                needs_of(graph.steps[name], driver=destination.driver),
+                project=Path(project),
+                origins=origins_of(graph.steps[name]),
+            )
+            for name in steps
+        }
+
+
+def _steps(graph: Graph, steps: Sequence[str]) -> list[str]:
+    """The definitions that are used, or those of them that are named, by the name of a use as well."""
+    used = {node.name: node.step for node in graph.nodes}
+    for name in steps:
+        if name not in used and name not in used.values():
+            raise NotFound(f"pipeline {graph.pipeline} has no step {name!r}", fix=suggestion(name, used))
+    return list(dict.fromkeys(used.get(name, name) for name in steps or used))
+
+
+def _grouped(prepared: Mapping[str, Prepared], on: Mapping[str, str]) -> tuple[NamedImage, ...]:
+    groups: dict[tuple[object, ...], NamedImage] = {}
+    for name, image in prepared.items():
+        # Without a digest nothing says that two of them are equal but their recipes.
+        same = image.digest or repr(image.ingredients.recipe)
+        key = (on[name], same, image.findings)
+        known = groups.get(key)
+        steps = (name,) if known is None else (*known.steps, name)
+        groups[key] = NamedImage(steps=steps, target=on[name], prepared=image)
+    return tuple(groups.values())

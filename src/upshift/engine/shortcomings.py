@@ -1,0 +1,85 @@
+"""With what less than it should have a result was made, and whose shortfall that was."""
+
+from __future__ import annotations
+
+import os
+
+from upshift.errors import StoreError
+from upshift.graph import Graph, references
+from upshift.spec.codec import from_json
+from upshift.spec.task import TaskId, TaskResult
+from upshift.store.catalog import Catalog
+from upshift.store.store import Store
+
+
+def shortcoming(result: TaskResult, store: Store, *, strict: bool) -> str | None:
+    """With what less than it should have a result was made, too little to be used; None: it may be.
+
+    Parameters
+    ----------
+    result, store
+        The result, and where it lies.
+    strict
+        Whether no degraded result will do.
+    """
+    missing = missed(result)
+    if missing and not strict:
+        from upshift.accelerators.remedies import may_miss  # rare
+
+        try:  # whose variables are those of whoever has the same key
+            own = store.read_spec(store.spec_path(result.task, result.attempt)).environment
+        except StoreError:
+            own = {}
+        if missing <= may_miss(os.environ) | may_miss(own):
+            return None
+    if missing:
+        return "without its GPU"
+    return "with less than the step asks for" if strict and result.degraded else None
+
+
+def missed(result: TaskResult) -> set[str]:
+    """Frameworks that did not see what was granted, and went on because the user said so."""
+    return set(result.seen.details.get("missed_by", ())) if result.seen is not None else set()
+
+
+def how_degraded(task: TaskId, catalog: Catalog, store: Store) -> str:
+    """How a degraded result was made: with less than its own step asks for, or from such a result.
+
+    Parameters
+    ----------
+    task
+        What made it.
+    catalog, store
+        What is known of its run.
+    """
+    content = store.read_record(task.run, "graph.json")
+    nodes = {} if content is None else {node.name: node for node in from_json(Graph, content).nodes}
+    short: list[str] = []
+    seen = {task.step}
+    pending = [task.step]
+    while pending:
+        name = pending.pop()
+        sources = nodes[name].inputs.values() if name in nodes else ()
+        above = dict.fromkeys(reference.node for source in sources for reference in references(source))
+        behind = [step for step in above if degraded_of(task.run, step, catalog, store)]
+        if not behind:
+            short.append(name)
+        pending += [step for step in behind if step not in seen]
+        seen.update(behind)
+    if short == [task.step]:
+        return "with less than the step asks for"
+    return f"from what {', '.join(short)} made with less than asked for"
+
+
+def degraded_of(run: str, step: str, catalog: Catalog, store: Store) -> dict[int | None, TaskResult]:
+    """The newest results of a run's step that are degraded, by task, whoever did the work."""
+    newest = {attempt.task: attempt.result for attempt in catalog.attempts(run, step)}
+    found = {}
+    for row in catalog.tasks(run, step):
+        result = newest.get(row.task)
+        if row.origin is not None:
+            other, name, index, number = row.origin
+            result = store.read_result(TaskId(run=other, step=name, index=index), number)
+        if result is not None and result.degraded:
+            found[row.task.index] = result
+    return found

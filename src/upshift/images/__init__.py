@@ -1,0 +1,12 @@
+"""From :class:`~upshift.config.DockerSettings` to an image that a backend can run.
+
+::
+
+    DockerSettings ── recipes ──▶ Recipe ─┐
+                                          ├── checking ──▶ findings ── builder ──▶ Image
+    registry or engine ── parents ────────┘                            │
+                                              containers (Docker, Podman) or daemonless
+
+Nothing is built, and nothing downloaded, before the checks have said yes. ``base`` has the forms,
+``preparing`` walks this picture, ``registries`` speaks to image registries, ``kept`` knows what was built.
+"""

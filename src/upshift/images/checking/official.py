@@ -1,0 +1,175 @@
+"""The official images that findings recommend and the documentation lists: a dated table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from upshift.accelerators import compatibility
+from upshift.accelerators.compatibility import parse
+from upshift.images.checking.torch_releases import minor
+
+PYTORCH_PYTHON: Mapping[str, str] = {
+    "2.14": "3.12",
+    "2.13": "3.12",
+    "2.12": "3.12",
+    "2.11": "3.12",
+    "2.10": "3.12",
+    "2.9": "3.11",
+    "2.8": "3.11",
+    "2.7": "3.11",
+    "2.6": "3.11",
+    "2.5": "3.11",
+    "2.4": "3.11",
+    "2.3": "3.10",
+    "2.2": "3.10",
+    "2.1": "3.10",
+    "2.0": "3.10",
+    "1.13.1": "3.10",
+    "1.12": "3.7",
+}
+"""The Python of ``pytorch/pytorch``, by release of PyTorch. A newer release is not judged by it.
+
+Sources: pytorch/pytorch issue 73714 (1.12), RaoFoundation/bittensor pull request 1089 (1.13.1: 3.10.8),
+rlan/notebooks issue 144 (2.5.1: 3.11.10), pull requests 169873 and 170338 (2.10: Ubuntu's 3.12.3 instead of
+conda's), notes on the 2.14.0 image (3.12.3); between those the ``PYTHON_VERSION`` of pytorch/pytorch's
+``docker.Makefile`` and ``Dockerfile`` as they were. Read on 2026-11-21.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Official:
+    """An official image for GPUs of NVIDIA.
+
+    Parameters
+    ----------
+    reference
+        Its name.
+    torch, cuda, python
+        What is in it.
+    """
+
+    reference: str
+    torch: str
+    cuda: str
+    python: str
+
+
+def _pytorch(releases: str) -> tuple[Official, ...]:
+    images = []
+    for release in releases.split():
+        torch, cuda, cudnn = release.split("/")
+        python = PYTORCH_PYTHON.get(torch) or PYTORCH_PYTHON[minor(torch)]
+        reference = f"pytorch/pytorch:{torch}-cuda{cuda}-cudnn{cudnn}-runtime"
+        images.append(Official(reference=reference, torch=torch, cuda=cuda, python=python))
+    return tuple(images)
+
+
+OFFICIAL: tuple[Official, ...] = _pytorch(
+    "2.14.1/13.2/9 2.14.1/13.0/9 2.14.1/12.6/9 "
+    "2.13.0/13.2/9 2.13.0/13.0/9 2.13.0/12.6/9 "
+    "2.12.1/13.0/9 2.12.1/12.6/9 "
+    "2.11.0/13.0/9 2.11.0/12.8/9 2.11.0/12.6/9 "
+    "2.10.0/13.0/9 2.10.0/12.8/9 2.10.0/12.6/9 "
+    "2.9.1/13.0/9 2.9.1/12.8/9 2.9.1/12.6/9 "
+    "2.8.0/12.9/9 2.8.0/12.8/9 2.8.0/12.6/9 "
+    "2.7.1/12.8/9 2.7.1/12.6/9 2.7.1/11.8/9 "
+    "2.6.0/12.6/9 2.6.0/12.4/9 2.6.0/11.8/9 "
+    "2.5.1/12.4/9 2.5.1/12.1/9 2.5.1/11.8/9 "
+    "2.4.1/12.4/9 2.4.1/12.1/9 2.4.1/11.8/9 "
+    "2.3.1/12.1/8 2.3.1/11.8/8 "
+    "2.2.2/12.1/8 2.2.2/11.8/8 "
+    "2.1.2/12.1/8 2.1.2/11.8/8 "
+    "2.0.1/11.7/8 "
+    "1.13.1/11.6/8"
+)
+"""The runtime images of PyTorch, newest first.
+
+Each tag was seen in public files that build on it. Read on 2026-11-21.
+"""
+
+
+def fits(
+    image: Official,
+    *,
+    driver: str | None = None,
+    architectures: Iterable[str] = (),
+    python: str | None = None,
+    machine: str = "x86_64",
+) -> bool:
+    """Whether an image runs with a driver, on devices, and for a Python; what is unknown excludes nothing."""
+    if python is not None and python != image.python:
+        return False
+    if driver is not None and compatibility.driver_runs(image.cuda, driver, None) is False:
+        return False
+    wheels = compatibility.TORCH_WHEELS.get(machine, {}).get(minor(image.torch), {}).get(image.cuda)
+    for capability in architectures:
+        if wheels is not None:
+            if compatibility.has_kernels(wheels, capability) is False:
+                return False
+        elif not compiles_for(image.cuda, capability):
+            return False
+    return True
+
+
+def compiles_for(cuda: str, capability: str) -> bool:
+    """Whether a CUDA release compiles for a device, as far as the tables say."""
+    found = compatibility.SUPPORTED_BY_CUDA.get(capability)
+    if found is None:
+        return True
+    first, last = found
+    return parse(first)[:2] <= parse(cuda)[:2] and (last is None or parse(cuda)[0] <= last)
+
+
+def nearest(
+    *,
+    driver: str | None = None,
+    architectures: Iterable[str] = (),
+    python: str | None = None,
+    torch: str | None = None,
+    cuda: str | None = None,
+    platform: str = "linux/amd64",
+) -> Official | None:
+    """The official image that fits, and is least unlike what was asked for; None: none is known.
+
+    Parameters
+    ----------
+    driver, architectures
+        Where it is to run.
+    python
+        Minor version that it must have.
+    torch
+        A release of PyTorch: the image with it, or the nearest newer one, else the newest that fits. Of its
+        images the one with the newest CUDA that the driver has everything of, else with the oldest.
+    cuda
+        Where ``torch`` says nothing, a release of CUDA: the nearest one of its major version goes before all
+        others, with its newest PyTorch.
+    platform
+        ``linux/amd64``; of others no image is known to have CUDA.
+    """
+    if platform.split("/")[:2] != ["linux", "amd64"]:
+        return None
+    capabilities = tuple(architectures)
+    fitting = [i for i in OFFICIAL if fits(i, driver=driver, architectures=capabilities, python=python)]
+    if not fitting:
+        return None
+    alike = [image for image in fitting if parse(image.cuda)[0] == parse(cuda)[0]] if cuda else []
+    if alike and not torch:
+        return min(alike, key=lambda image: _distance(image.cuda, cuda))
+    wanted = parse(torch)[:2]
+    newer = [image for image in fitting if parse(image.torch)[:2] >= wanted] if wanted else []
+    release = (newer[-1] if newer else fitting[0]).torch
+    of_it = [image for image in fitting if image.torch == release]
+    return next((image for image in of_it if _settled(image, driver)), of_it[-1])
+
+
+def _distance(one: str, other: str | None) -> int:
+    """Between two releases of a major version of CUDA, as far as both say which they are."""
+    return sum(abs(a - b) for a, b in zip(parse(one)[1:2], parse(other)[1:2], strict=False))
+
+
+def _settled(image: Official, driver: str | None) -> bool:
+    """Whether a driver has everything of an image's CUDA. An unknown one is assumed to be old."""
+    newest = compatibility.newest_cuda(driver)
+    return newest is not None and parse(image.cuda) <= parse(newest)

@@ -1,0 +1,211 @@
+"""The images that Upshift has built and that are still there, in container engines and in registries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.config.home import home
+from upshift.errors import ImageError
+from upshift.images.base import HOME_LABEL, PROJECT_LABEL, RECIPE_LABEL
+from upshift.images.daemonless.naming import TAG_PREFIX, tag_of
+from upshift.images.reference import Reference
+
+if TYPE_CHECKING:
+    from upshift.images.containers.engine import ContainerEngine
+    from upshift.images.registries.client import Registries
+
+
+@attrs.frozen(kw_only=True)
+class Kept:
+    """An image that is there.
+
+    Parameters
+    ----------
+    place
+        Where: the name of an engine, or of a repository in a registry.
+    reference
+        What it is removed by: its id in an engine, ``registry/name:tag`` elsewhere.
+    names
+        What it is called.
+    recipe
+        Digest of its recipe; empty: it is what a build that failed, or was killed, has left.
+    made
+        When, in seconds since the epoch; None: it does not say. One that is built without an engine has the
+        same bytes whenever it is, so it cannot.
+    bytes
+        Its size: in an engine unpacked and with its parent, in a registry the layers as they are stored.
+    containers
+        How many containers are of it, running or not.
+    project
+        Name of the folder of the project that had it built first; None: it does not say.
+    ours
+        Whether that was with the ``UPSHIFT_HOME`` of now; None: in a registry, which is not asked for that.
+        Other projects and homes may use it as well, since equal recipes are one image.
+    """
+
+    place: str
+    reference: str
+    names: tuple[str, ...]
+    recipe: str
+    made: float | None = None
+    bytes: int | None = None
+    containers: int = 0
+    project: str | None = None
+    ours: bool | None = None
+
+
+def this_home() -> str:
+    """The label of this ``UPSHIFT_HOME``'s images: who may read an image does not learn the path."""
+    return hashlib.sha256(str(home().resolve()).encode()).hexdigest()[:16]
+
+
+def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
+    """The images in an engine, newest first, with what builds have left.
+
+    What somebody has built on one of them inherits its label, and is none of them.
+
+    Raises
+    ------
+    ImageError
+        The engine cannot be asked.
+    """
+    from upshift.images.containers.unfinished import left_in
+
+    listed = engine.run(["images", "--quiet", "--no-trunc", "--filter", f"label={RECIPE_LABEL}"]).stdout
+    found = []
+    for described in _described(engine, dict.fromkeys(listed.split())):
+        labels = (described.get("Config") or {}).get("Labels") or described.get("Labels") or {}
+        names = tuple(described.get("RepoTags") or ())
+        recipe = labels.get(RECIPE_LABEL, "")
+        if names and not any(name.endswith(f":{tag_of(recipe)}") for name in names):
+            continue
+        identity = described["Id"]
+        users = engine.run(["ps", "--all", "--quiet", "--filter", f"ancestor={identity}"]).stdout
+        found.append(
+            Kept(
+                place=engine.name,
+                reference=identity,
+                names=names,
+                recipe=recipe,
+                made=_made(described),
+                bytes=described.get("Size"),
+                containers=len(users.split()),
+                project=labels.get(PROJECT_LABEL),
+                ours=labels.get(HOME_LABEL) == this_home(),
+            )
+        )
+    for name in left_in(engine):  # the image may have other names, which are nobody's business
+        image = engine.describe(name)
+        if image is None:
+            continue
+        found.append(
+            Kept(
+                place=engine.name,
+                reference=image["Id"],
+                names=(name,),
+                recipe="",
+                made=_made(image),
+                bytes=image.get("Size"),
+                ours=True,
+            )
+        )
+    return sorted(found, key=lambda image: -(image.made or 0.0))
+
+
+def kept_in_registry(registries: Registries, repository: Reference) -> list[Kept]:
+    """The images in a repository, in the order of their tags.
+
+    Raises
+    ------
+    ImageError
+        The registry cannot be asked.
+    """
+    tags = registries.tags(repository)
+    if not any(tag.startswith(TAG_PREFIX) for tag in tags):
+        return []
+    names: dict[str, list[str]] = {}
+    sizes: dict[str, int] = {}
+    for tag in tags:
+        digest, manifest = registries.manifest(repository.with_tag(tag))
+        names.setdefault(digest, []).append(tag)
+        sizes[digest] = sum(layer.get("size", 0) for layer in manifest.get("layers") or [])
+    found = []
+    for digest, called in names.items():
+        ours = [tag for tag in called if tag.startswith(TAG_PREFIX)]
+        if ours:
+            # What else it is called goes with it, as in an engine: many registries remove whole images only.
+            others = [tag for tag in called if tag not in ours]
+            found.append(
+                Kept(
+                    place=repository.name,
+                    reference=repository.with_tag(ours[0]).full,
+                    names=tuple(str(repository.with_tag(tag)) for tag in (*ours, *others)),
+                    recipe="sha256:" + ours[0].removeprefix(TAG_PREFIX),
+                    bytes=sizes[digest],
+                )
+            )
+    return found
+
+
+def remove_from_engine(engine: ContainerEngine, image: Kept) -> None:
+    """Remove an image with all of its names.
+
+    Raises
+    ------
+    ImageError
+        The engine does not do it: a container is of it, or another image was built on it.
+    """
+    if image.containers:
+        raise ImageError(
+            f"{image.names[0] if image.names else image.reference} is in use",
+            why=f"{image.containers} of the engine's containers are of it.",
+            fix=f"See which: {engine.name} ps --all --filter ancestor={image.reference}",
+        )
+    for name in image.names or (image.reference,):
+        engine.run(["rmi", name])
+
+
+def remove_from_registry(registries: Registries, image: Kept) -> None:
+    """Remove an image from a registry, with all of its names.
+
+    Raises
+    ------
+    ImageError
+        The registry does not do it.
+    """
+    for name in image.names:
+        registries.delete(Reference.parse(name))
+
+
+def _described(engine: ContainerEngine, images: Iterable[str]) -> Sequence[Mapping[str, Any]]:
+    images = list(images)
+    if not images:
+        return []
+    said: list[dict[str, Any]] = json.loads(engine.run(["image", "inspect", *images]).stdout)
+    return said
+
+
+def _made(described: Mapping[str, Any]) -> float | None:
+    """When an image was made: one that adds only names and variables may have its parent's date."""
+    tagged = (described.get("Metadata") or {}).get("LastTagTime")
+    moments = [_seconds(text) for text in (described.get("Created"), tagged)]
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _seconds(text: object) -> float | None:
+    """A moment as engines and registries write it: with nanoseconds, which Python does not read."""
+    if not isinstance(text, str):
+        return None
+    whole, dot, rest = text.partition(".")
+    zone = rest.lstrip("0123456789") if dot else ""
+    try:
+        moment = datetime.fromisoformat((whole + zone).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return moment.timestamp() if moment.year > 1970 else None  # nobody's clock: it says no time

@@ -1,0 +1,348 @@
+"""Images that are known by their names: what is in them, without a look. Dated tables, by publisher.
+
+Only under its publisher's own name is an image taken for what it is called: a mirror may hold anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from upshift.accelerators.compatibility import parse
+from upshift.images.base import Contents
+from upshift.images.checking.official import PYTORCH_PYTHON
+from upshift.images.checking.torch_releases import COMPANIONS, minor
+from upshift.images.parents.declared import GLIBC
+from upshift.images.reference import Reference
+
+TABLE = "the table of known images"
+
+LAUNCHERS = frozenset({"accelerate", "deepspeed", "transformers", "datasets", "lightning"})
+"""What images with a bare framework do not have."""
+
+
+@attrs.frozen(kw_only=True)
+class Known:
+    """An image whose name says what it is.
+
+    Parameters
+    ----------
+    title
+        For people: ``an AWS Deep Learning Container``.
+    contents
+        What its name says; None where it does not.
+    source
+        Where that was read, and when.
+    wants_login
+        Whether its registry gives it to nobody without one.
+    """
+
+    title: str
+    contents: Contents
+    source: str
+    wants_login: bool = False
+
+
+def known(reference: Reference) -> Known | None:
+    """What is known of an image by its name; None: nothing.
+
+    Parameters
+    ----------
+    reference
+        The image.
+    """
+    for pattern, read in _FAMILIES:
+        match = pattern.fullmatch(reference.name)
+        if match:
+            return read(reference, match)
+    return None
+
+
+def _python(reference: Reference, match: re.Match[str]) -> Known | None:
+    tag = reference.tag or ""
+    found = re.match(r"(3\.\d+(?:\.\d+)?)(?:-|$)", tag)
+    if "windows" in tag or "nanoserver" in tag:
+        return None
+    python = found[1] if found else None
+    codename = re.search(r"buster|bullseye|bookworm|trixie", tag)
+    glibc = "" if "alpine" in tag else GLIBC[f"debian {codename[0]}"] if codename else None
+    return Known(
+        title="an official image of Python",
+        contents=Contents(
+            python=python,
+            interpreter="/usr/local/bin/python3",
+            site_packages=f"/usr/local/lib/python{minor(python)}/site-packages" if python else None,
+            externally_managed=False,
+            cuda="",
+            stacks={"amd": "", "neuron": ""},
+            packages={},
+            glibc=glibc,
+            source=TABLE,
+        ),
+        source="docker-library/python Dockerfile-linux.template and versions.json; read on 2026-11-21",
+    )
+
+
+def _pytorch(reference: Reference, match: re.Match[str]) -> Known | None:
+    found = re.fullmatch(
+        r"(\d+\.\d+\.\d+)(?:-cuda(\d+\.\d+)-cudnn\d+-(?:runtime|devel))?", reference.tag or ""
+    )
+    if not found:
+        return None
+    torch, cuda = found[1], found[2]
+    python = PYTORCH_PYTHON.get(torch) or PYTORCH_PYTHON.get(minor(torch))
+    conda = parse(torch) < (2, 10)  # from then on it is Ubuntu's own Python
+    if python is None:
+        return None
+    return Known(
+        title="an official image of PyTorch",
+        contents=Contents(
+            python=python,
+            interpreter="/opt/conda/bin/python3" if conda else "/usr/bin/python3",
+            site_packages=f"/opt/conda/lib/python{python}/site-packages"
+            if conda
+            else f"/usr/local/lib/python{python}/dist-packages",
+            externally_managed=not conda,
+            cuda=cuda,
+            stacks={"amd": "", "neuron": ""},
+            packages=_with_companions(torch, cuda),
+            complete=False,
+            lacks=LAUNCHERS,
+            glibc=_pytorch_glibc(torch),
+            source=TABLE,
+        ),
+        source="pytorch/pytorch Dockerfile, as it was for 1.12 to 2.14; read on 2026-11-21",
+    )
+
+
+def _with_companions(torch: str, cuda: str | None) -> Mapping[str, str] | None:
+    """Sources: the Dockerfile, with torchaudio since 2.0; pytorch/pytorch issue 91097 (1.13.1 has 1.13.0)."""
+    if torch == "1.13.1":
+        return None
+    local = f"+cu{cuda.replace('.', '')}" if cuda else ""
+    packages = {"torch": torch + local}
+    for name in ("torchvision", "torchaudio") if parse(torch) >= (2,) else ("torchvision",):
+        for built in COMPANIONS[name]:
+            if built.torch == f"=={torch}":
+                packages[name] = built.version + local
+    return packages
+
+
+def _pytorch_glibc(torch: str) -> str:
+    """Sources: pytorch/pytorch pull requests 101301 (Ubuntu 20.04), 113032 (22.04), 170338 (24.04)."""
+    release = parse(torch)[:2]
+    for first, ubuntu in (((2, 10), "24.04"), ((2, 2), "22.04"), ((2, 1), "20.04")):
+        if release >= first:
+            return GLIBC[f"ubuntu {ubuntu}"]
+    return GLIBC["ubuntu 18.04"]
+
+
+def _nvidia_cuda(reference: Reference, match: re.Match[str]) -> Known | None:
+    tag = reference.tag or ""
+    found = re.match(r"(\d+\.\d+(?:\.\d+)?)-(?:cudnn\d*-)?(base|runtime|devel)-ubuntu(\d\d\.\d\d)", tag)
+    if not found:
+        return None
+    bare = found[2] != "devel"  # of whose packages not all were read
+    return Known(
+        title="an image of CUDA by NVIDIA",
+        contents=Contents(
+            python="" if bare else None,
+            cuda=minor(found[1]),
+            stacks={"amd": "", "neuron": ""},
+            packages={} if bare else None,
+            glibc=GLIBC.get(f"ubuntu {found[3]}"),
+            source=TABLE,
+        ),
+        source="NVIDIA's Dockerfile for CUDA 12.4.1 on Ubuntu 22.04, base; read on 2026-11-21",
+    )
+
+
+def _tensorflow(reference: Reference, match: re.Match[str]) -> Known | None:
+    tag = reference.tag or ""
+    release = re.match(r"(\d+\.\d+\.\d+)", tag)
+    if not release and not tag.startswith("latest"):
+        return None
+    gpu = "gpu" in tag
+    version = release[1] if release else None
+    new = version is None or parse(version) >= (2, 14)
+    if not new and parse(version) < (2, 12):
+        return None
+    python = "3.11" if new else "3.8"
+    return Known(
+        title="an official image of TensorFlow",
+        contents=Contents(
+            python=python,
+            interpreter="/usr/bin/python3",
+            site_packages=f"/usr/local/lib/python{python}/dist-packages",
+            externally_managed=False,
+            cuda=None if gpu else "",  # its environment says it
+            stacks={"amd": "", "neuron": ""},
+            packages={"tensorflow": version} if version else None,
+            complete=False,
+            lacks=LAUNCHERS | {"torch"},
+            glibc=GLIBC["ubuntu 22.04" if new else "ubuntu 20.04"],
+            source=TABLE,
+        ),
+        source="tensorflow/build tensorflow_runtime_dockerfiles, of 2023-02 to 2026-02; read on 2026-11-21",
+    )
+
+
+def _rocm(reference: Reference, match: re.Match[str]) -> Known | None:
+    text = f"{reference.repository}:{reference.tag or ''}"
+    rocm = re.search(r"rocm(\d+\.\d+(?:\.\d+)?)", text)
+    if not rocm:
+        return None
+    return Known(
+        title="an image of ROCm by AMD",
+        contents=Contents(
+            python=_python_in(text),
+            cuda="",
+            stacks={"amd": rocm[1], "neuron": ""},
+            packages=_torch_in(r"pytorch(?:_release)?[-_](\d+\.\d+(?:\.\d+)?)", text),
+            complete=False,
+            glibc=_glibc_in(text),
+            source=TABLE,
+        ),
+        source="tags of Docker Hub's rocm/pytorch, such as "
+        "rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0; read on 2026-11-21",
+    )
+
+
+def _aws(reference: Reference, match: re.Match[str]) -> Known | None:
+    repository, tag = match["repository"], reference.tag or ""
+    framework = re.match(r"(\d+\.\d+\.\d+)", tag)
+    venv = repository == "pytorch" and tag.startswith(("2.11", "2.12", "2.13"))  # on Amazon Linux
+    python = _python_in(tag) or ("3.12" if venv else None)
+    neuron = re.search(r"sdk(\d+\.\d+(?:\.\d+)?)", tag)
+    cuda = _cuda_in(tag)
+    if cuda is None and ("-cpu" in tag or neuron):
+        cuda = ""
+    torch = framework[1] if framework and "pytorch" in repository else None
+    packages = {"torch": torch + (f"+cu{cuda.replace('.', '')}" if cuda else "")} if torch else None
+    return Known(
+        title="an AWS Deep Learning Container",
+        contents=Contents(
+            python=python,
+            interpreter="/opt/venv/bin/python3" if venv else None,
+            site_packages=f"/opt/venv/lib/python{python}/site-packages" if venv else None,
+            cuda=cuda,
+            stacks={"amd": "", "neuron": neuron[1] if neuron else ""},
+            packages=packages,
+            complete=False,
+            glibc=_glibc_in(tag),
+            source=TABLE,
+        ),
+        source="aws/deep-learning-containers docs/src/data and docker/; read on 2026-11-21",
+        wants_login=not reference.registry.startswith("public."),
+    )
+
+
+def _google(reference: Reference, match: re.Match[str]) -> Known | None:
+    text = f"{match['repository']}:{reference.tag or ''}"
+    cuda = _cuda_in(text)
+    if cuda is None and "cpu" in text:
+        cuda = ""
+    return Known(
+        title="a Deep Learning Container of Google Cloud",
+        contents=Contents(
+            python=_python_in(text),
+            cuda=cuda,
+            stacks={"amd": "", "neuron": ""},
+            complete=False,
+            glibc=_glibc_in(text),
+            source=TABLE,
+        ),
+        source="names such as huggingface-pytorch-training-cu121.2-3.transformers.4-42.ubuntu2204.py310 in "
+        "Hugging Face, 'Available DLCs on Google Cloud'; read on 2026-11-21",
+        wants_login=True,
+    )
+
+
+def _azure(reference: Reference, match: re.Match[str]) -> Known | None:
+    text = f"{match['repository']}:{reference.tag or ''}"
+    cuda = _cuda_in(text)
+    return Known(
+        title="an image of Azure Machine Learning",
+        contents=Contents(
+            python=_python_in(text),
+            cuda="" if cuda is None and "-cpu" in text else cuda,
+            stacks={"amd": "", "neuron": ""},
+            complete=False,
+            glibc=_glibc_in(text),
+            source=TABLE,
+        ),
+        source="Microsoft, 'Prebuilt Docker images for inference', with names such as "
+        "minimal-ubuntu22.04-py39-cuda11.8-gpu-inference; read on 2026-11-21",
+    )
+
+
+def _titled(title: str, source: str) -> Callable[[Reference, re.Match[str]], Known | None]:
+    def read(reference: Reference, match: re.Match[str]) -> Known | None:
+        return Known(title=title, contents=Contents(complete=False), source=source)
+
+    return read
+
+
+def _cuda_in(text: str) -> str | None:
+    """The CUDA of ``cuda11.8`` or ``cu118``."""
+    found = re.search(r"cuda(\d+\.\d+)", text)
+    if found:
+        return found[1]
+    short = re.search(r"(?:^|[-_.:])cu(\d{2})(\d)(?!\d)", text)
+    return f"{short[1]}.{short[2]}" if short else None
+
+
+def _python_in(text: str) -> str | None:
+    """The Python of ``py310`` or ``py3.10``; ``py3`` says none."""
+    found = re.search(r"(?:^|[-_.:])py(?:thon)?3\.?(\d{1,2})(?!\d)", text)
+    return f"3.{found[1]}" if found else None
+
+
+def _glibc_in(text: str) -> str | None:
+    found = re.search(r"ubuntu(\d\d)\.?(\d\d)", text)
+    if found:
+        return GLIBC.get(f"ubuntu {found[1]}.{found[2]}")
+    return GLIBC["amzn 2023"] if "amzn2023" in text else None
+
+
+def _torch_in(pattern: str, text: str) -> Mapping[str, str] | None:
+    found = re.search(pattern, text)
+    return {"torch": found[1]} if found else None
+
+
+_Read = Callable[[Reference, re.Match[str]], "Known | None"]
+
+_FAMILIES: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
+    (re.compile(pattern), read)
+    for pattern, read in (
+        (r"docker\.io/library/python", _python),
+        (r"docker\.io/pytorch/pytorch", _pytorch),
+        (r"(?:docker\.io|nvcr\.io)/nvidia/cuda", _nvidia_cuda),
+        (r"docker\.io/tensorflow/tensorflow", _tensorflow),
+        (r"docker\.io/rocm/.+", _rocm),
+        (
+            r"(?:\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?|public\.ecr\.aws/(?:deep-learning-containers|neuron))"
+            r"/(?P<repository>(?:pytorch|tensorflow|huggingface|autogluon|mxnet|stabilityai|djl|vllm|sglang)[a-z0-9-]*|base)",
+            _aws,
+        ),
+        (
+            r"(?:[a-z]+-docker\.pkg\.dev|(?:[a-z]+\.)?gcr\.io)"
+            r"/(?:deeplearning-platform-release|vertex-ai/(?:training|prediction))/(?P<repository>.+)",
+            _google,
+        ),
+        (r"mcr\.microsoft\.com/azureml/(?P<repository>.+)", _azure),
+        (
+            r"docker\.io/huggingface/.+",
+            _titled(
+                "an image of Hugging Face", "Docker Hub's huggingface; its tags do not say what is in them"
+            ),
+        ),
+        (
+            r"nvcr\.io/nvidia/(?:pytorch|tensorflow|jax)",
+            _titled("an image of NVIDIA NGC", "its tags name a month; its environment says CUDA and PyTorch"),
+        ),
+    )
+)
+"""Registry and repository, and who reads the rest. The first that fits."""

@@ -1,0 +1,1 @@
+"""From settings to a recipe: everything that they name is read, flattened and hashed."""

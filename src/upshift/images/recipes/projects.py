@@ -1,0 +1,386 @@
+"""What a project says that it needs: ``pyproject.toml``, and the locks of uv, Poetry and PEP 751.
+
+Sources: PEP 621, PEP 751, https://docs.astral.sh/uv/concepts/projects/sync/,
+https://python-poetry.org/docs/pyproject/ and the lock files themselves (November 2026).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upshift.errors import SettingsError
+from upshift.images.pep508 import normalized, packaging_of, parsed, written
+from upshift.images.recipes.ourselves import UPSHIFT
+from upshift.images.recipes.reading import read_text
+from upshift.images.recipes.requirement_lines import Line
+from upshift.images.recipes.requirements import Reader, no_requirement
+from upshift.images.uv import find_uv
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_PYPI = "https://pypi.org/simple"
+_LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
+_OF_A_LOCK = re.compile(r"""(["'])([^"']+)\1\s+(not\s+)?in\s+(extras|dependency_groups)\b""")
+_ALWAYS, _NEVER = "python_version > '0'", "python_version < '0'"
+_WRITE = "pyproject.toml, uv.lock, pylock.toml, pylock.NAME.toml or poetry.lock"
+
+
+def read_project(path: Path, reader: Reader, where: str) -> None:
+    """Read a project file or lock, whichever it is by its name.
+
+    Parameters
+    ----------
+    path
+        The file.
+    reader
+        Takes what is found.
+    where
+        The place that named the file.
+
+    Raises
+    ------
+    SettingsError
+        It cannot be read, or does not say what is to be installed.
+    MissingExtra
+        uv is needed to read its lock, and not installed.
+    """
+    name = path.name
+    if not os.path.isfile(path):
+        read_text(path, where)
+    if name == "pyproject.toml":
+        lock = next((other for other in _LOCKS if (path.parent / other).is_file()), None)
+        if lock is not None:
+            reader.note(f"{lock} beside {name} has exact versions: pyproject_path={lock!r} installs these")
+        lines = dependencies(path, "", where)
+    elif name == "uv.lock":
+        lines = _well_formed(_of_pylock, _parsed(_exported(path, where), path, where), path, where)
+    elif name == "pylock.toml" or (name.startswith("pylock.") and name.endswith(".toml")):
+        lines = _well_formed(_of_pylock, _read(path, where), path, where)
+    elif name == "poetry.lock":
+        lines = _well_formed(_of_poetry, _read(path, where), path, where)
+    else:
+        raise SettingsError(
+            f"pyproject_path={name!r} is no file that Upshift knows", where=where, fix=f"Name {_WRITE}."
+        )
+    reader.pins(lines, path.parent)
+
+
+def dependencies(path: Path, extras: str, where: str) -> list[Line]:
+    """What a ``pyproject.toml`` needs.
+
+    Parameters
+    ----------
+    path
+        The file.
+    extras
+        Of its optional dependencies those to add, with commas between.
+    where
+        The place that named the file.
+
+    Raises
+    ------
+    SettingsError
+        It says that in a way that only another tool understands, or none.
+    """
+
+    def lines(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:
+        return _of_pyproject(data, extras, path, where)
+
+    return _well_formed(lines, _read(path, where), path, where)
+
+
+def _well_formed(
+    lines: Callable[[Mapping[str, Any], Path, str], Iterator[Line]],
+    data: Mapping[str, Any],
+    path: Path,
+    where: str,
+) -> list[Line]:
+    """The lines that a file gives, whose tables and values may be anything."""
+    try:
+        found = list(lines(data, path, where))
+        for line in found:
+            _text(line.text)
+    except SettingsError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        why = "A table, a list or a text in it is something else."
+        if isinstance(error, (KeyError, ValueError)):
+            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise SettingsError(
+            f"{path.name} has not the form of one",
+            where=where,
+            why=why,
+            fix="Let the tool that it is for write or check it.",
+        ) from None
+    return found
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"a {type(value).__name__} stands where a text belongs")
+    return value
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError(f"a {type(value).__name__} stands where a list of texts belongs")
+    return [_text(one) for one in value]
+
+
+def _of_pyproject(data: Mapping[str, Any], extras: str, path: Path, where: str) -> Iterator[Line]:
+    project, tool = data.get("project"), data.get("tool", {})
+    if not isinstance(project, dict) or "dependencies" in project.get("dynamic", ()):
+        lock = "poetry.lock" if "poetry" in tool else "a requirements file or a lock"
+        raise SettingsError(
+            f"{path.name} has no table [project] with its dependencies",
+            where=where,
+            why="They are in a form of another tool, or made when the project is built.",
+            fix=f"Name {lock}.",
+        )
+    lines = list(_asked(project, filter(None, map(str.strip, extras.split(","))), path, where))
+    named = {normalized(name) for name in tool.get("uv", {}).get("sources", {})}
+    elsewhere = sorted(named & {normalized(requirement.name) for requirement in lines})
+    if elsewhere:
+        raise SettingsError(
+            f"{path.name} has {', '.join(elsewhere)} from a source of its own (tool.uv.sources)",
+            where=where,
+            why="A list of requirements cannot say that.",
+            fix='uv lock, and pyproject_path="uv.lock".',
+        )
+    for index in tool.get("uv", {}).get("index", ()):
+        if not index.get("explicit"):
+            option = "--index-url" if index.get("default") else "--extra-index-url"
+            yield Line(f"{option} {_text(index['url'])}", f"{path.name} (tool.uv.index)")
+    for requirement in lines:
+        yield Line(written(requirement), f"{path.name} (project.dependencies)")
+
+
+def _asked(
+    project: Mapping[str, Any], extras: Iterable[str], path: Path, where: str
+) -> Iterator[Requirement]:
+    """What a project needs, with extras. One that names the project itself means its own extras, no index."""
+    tables = project.get("optional-dependencies", {})
+    known = {normalized(name): _texts(found) for name, found in tables.items()}
+    itself, module = normalized(_text(project.get("name", ""))), packaging_of("markers")
+    pending: dict[tuple[str | None, frozenset[str]], None] = {(None, frozenset()): None}
+    pending |= {(extra, frozenset()): None for extra in extras}
+    seen = set()
+    while pending:
+        one = next(iter(pending))
+        del pending[one]
+        if one in seen:
+            continue
+        seen.add(one)
+        extra, conditions = one
+        if extra is not None and normalized(extra) not in known:
+            raise SettingsError(
+                f"{path.name} has no extra {extra!r}", where=where, fix=f"Known: {sorted(known)}."
+            )
+        for text in _texts(project.get("dependencies", [])) if extra is None else known[normalized(extra)]:
+            requirement = parsed(text)
+            if requirement is None:
+                table = "dependencies" if extra is None else "optional-dependencies"
+                raise no_requirement(Line(text, f"{path.name} (project.{table})"))
+            markers = conditions | ({str(requirement.marker)} if requirement.marker else set())
+            if normalized(requirement.name) == itself:
+                pending |= {(inner, markers): None for inner in sorted(requirement.extras)}
+                continue
+            if markers:
+                requirement.marker = module.Marker(" and ".join(f"({marker})" for marker in sorted(markers)))
+            yield requirement
+
+
+def _exported(path: Path, where: str) -> str:
+    """What a lock of uv says, in the form of PEP 751; nothing is resolved, and no network asked."""
+    uv = find_uv(f"{path.name} cannot be read")
+    command = [uv, "export", "--frozen", "--offline", "--no-default-groups", "--no-emit-project"]
+    command += [
+        "--no-header",
+        "--no-annotate",
+        "--quiet",
+        "--no-python-downloads",
+        "--python",
+        sys.executable,
+    ]
+    command += ["--format", "pylock.toml", "--no-config", "--project", str(path.parent)]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("UV_")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=path.parent)
+    if done.returncode:
+        said = done.stderr.strip() or f"uv ended with {done.returncode}"
+        raise SettingsError(
+            f"{path.name} cannot be read",
+            where=where,
+            why=said,
+            fix="uv lock makes it anew; it needs the pyproject.toml beside it.",
+        )
+    return done.stdout
+
+
+def _of_pylock(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:
+    version = str(data.get("lock-version", ""))
+    if version.partition(".")[0] != "1":
+        raise SettingsError(
+            f"{path.name} has lock-version {version or 'none'}",
+            where=where,
+            fix="Upshift reads version 1 (PEP 751).",
+        )
+    groups = _texts(data.get("default-groups", []))
+    for package in data.get("packages", ()):
+        marker = _for_the_default(package["marker"], groups) if package.get("marker") else None
+        if normalized(package["name"]) != UPSHIFT and marker != _NEVER:
+            yield from _locked({**package, "marker": None if marker == _ALWAYS else marker}, path, where)
+
+
+def _for_the_default(marker: str, groups: Collection[str]) -> str:
+    """A marker of a lock without what only locks know: no extras, and the groups that count by default."""
+
+    def told(found: re.Match[str]) -> str:
+        chosen = found[4] == "dependency_groups" and normalized(found[2]) in map(normalized, groups)
+        return _NEVER if chosen == bool(found[3]) else _ALWAYS
+
+    replaced = _OF_A_LOCK.sub(told, marker)
+    if not re.sub(rf"{_ALWAYS}|{_NEVER}|\band\b|\bor\b|[()\s]", "", replaced):
+        return _ALWAYS if packaging_of("markers").Marker(replaced).evaluate() else _NEVER
+    return replaced
+
+
+def _locked(package: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:
+    """The lines for a package of a pylock."""
+    name, marker = package["name"], package.get("marker")
+    at = f"{path.name} ({name})"
+    files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else [])]
+    if "version" in package and files and package.get("index", _PYPI).rstrip("/") == _PYPI:
+        hashes = sorted(
+            {f"--hash={kind}:{value}" for file in files for kind, value in file["hashes"].items()}
+        )
+        yield Line(" ".join([_marked(f"{name}=={package['version']}", marker), *hashes]), at)
+    elif files:
+        yield from _of_another_index(package, at, where)
+    elif "vcs" in package:
+        vcs = package["vcs"]
+        below = f"#subdirectory={vcs['subdirectory']}" if vcs.get("subdirectory") else ""
+        yield Line(_marked(f"{name} @ {vcs['type']}+{vcs['url']}@{vcs['commit-id']}{below}", marker), at)
+    elif "url" in package.get("archive", {}):
+        yield Line(_marked(f"{name} @ {package['archive']['url']}", marker), at)
+    elif "path" in package.get("archive", {}):
+        yield Line(_marked(f"{name} @ ./{package['archive']['path']}", marker), at)
+    elif package.get("directory", {}).get("path", ".") != ".":
+        yield Line(package["directory"]["path"], at)
+
+
+def _of_another_index(package: Mapping[str, Any], at: str, where: str) -> Iterator[Line]:
+    """The files themselves: a list of requirements cannot say which package is from which index."""
+    seen = set()
+    for wheel in package.get("wheels", ()):
+        address = wheel.get("url")
+        file = str(wheel.get("name") or (address or "").rpartition("/")[2].partition("#")[0])
+        markers = _markers_of(file)
+        if address is None or markers is None or markers in seen:
+            continue
+        seen.add(markers)
+        kind, value = sorted(wheel["hashes"].items())[-1]
+        every = [f"({marker})" for marker in (package.get("marker"), markers) if marker]
+        yield Line(_marked(f"{package['name']} @ {address}#{kind}={value}", " and ".join(every)), at)
+    if not seen:
+        raise SettingsError(
+            f"{package['name']} of {package.get('index')} has no wheel for Linux in {at.partition(' ')[0]}",
+            where=where,
+            fix="Lock it for Linux, or build a wheel and name that.",
+        )
+
+
+def _markers_of(wheel: str) -> str | None:
+    """The environments that a wheel is for, as a marker; empty: all; None: none with glibc on Linux."""
+    utils = packaging_of("utils")
+    try:
+        tags = utils.parse_wheel_filename(wheel.replace("%2B", "+"))[3]
+    except utils.InvalidWheelFilename:
+        return None
+    for tag in sorted(tags, key=str):
+        if tag.platform != "any" and not tag.platform.startswith(("linux_", "manylinux")):
+            continue
+        markers = []
+        if tag.interpreter.startswith("cp") and len(tag.interpreter) > 3:
+            version = f"{tag.interpreter[2]}.{tag.interpreter[3:]}"
+            markers.append(f"python_version {'>=' if tag.abi.startswith('abi') else '=='} '{version}'")
+        if tag.abi.endswith("t") and tag.abi.startswith("cp"):
+            continue  # free-threaded
+        if tag.platform != "any":
+            machine = (
+                tag.platform.partition("_")[2]
+                if tag.platform.startswith("linux_")
+                else _machine(tag.platform)
+            )
+            markers.append(f"platform_machine == '{machine}'")
+        return " and ".join(markers)
+    return None
+
+
+def _machine(platform: str) -> str:
+    known = ("x86_64", "aarch64", "i686", "armv7l", "ppc64le", "s390x", "riscv64")
+    return next((machine for machine in known if platform.endswith(machine)), platform)
+
+
+def _of_poetry(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:
+    version = str(data.get("metadata", {}).get("lock-version", ""))
+    parts = tuple(int(part) for part in version.split(".") if part.isdigit())
+    if not (2, 1) <= parts < (3,):
+        raise SettingsError(
+            f"{path.name} has lock-version {version or 'none'}",
+            where=where,
+            why="Before 2.1 a lock does not say which packages are for the project itself.",
+            fix="poetry lock, with Poetry 2; or poetry export, and requirements= the file that it writes.",
+        )
+    for package in data.get("package", ()):
+        name, groups = package["name"], package.get("groups", ["main"])
+        if "main" not in groups or package.get("optional") or normalized(name) == UPSHIFT:
+            continue
+        marker = package.get("markers")
+        marker = marker.get("main") if isinstance(marker, dict) else marker
+        at = f"{path.name} ({name})"
+        source = package.get("source", {})
+        kind = source.get("type")
+        if kind == "git":
+            commit = source.get("resolved_reference") or source.get("reference")
+            yield Line(_marked(f"{name} @ git+{source['url']}@{commit}", marker), at)
+        elif kind == "url":
+            yield Line(_marked(f"{name} @ {source['url']}", marker), at)
+        elif kind in ("file", "directory"):
+            yield Line(source["url"] if source["url"].startswith((".", "/")) else f"./{source['url']}", at)
+        else:
+            hashes = sorted({f"--hash={file['hash']}" for file in package.get("files", ())})
+            yield Line(" ".join([_marked(f"{name}=={package['version']}", marker), *hashes]), at)
+    for address in _indexes_of_poetry(data):
+        yield Line(f"--extra-index-url {address}", path.name)
+
+
+def _indexes_of_poetry(data: Mapping[str, Any]) -> Iterable[str]:
+    sources = (package.get("source", {}) for package in data.get("package", ()))
+    return dict.fromkeys(source["url"] for source in sources if source.get("type") == "legacy")
+
+
+def _marked(requirement: str, marker: str | None) -> str:
+    return f"{requirement} ; {marker}" if marker else requirement
+
+
+def _read(path: Path, where: str) -> dict[str, Any]:
+    return _parsed(read_text(path, where), path, where)
+
+
+def _parsed(text: str, path: Path, where: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path.name} is no TOML: {error}", where=where) from None
+    return data

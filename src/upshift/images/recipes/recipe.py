@@ -1,0 +1,235 @@
+"""What an image is made from: the settings, with everything that they name read and checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from upshift.config.docker import DockerSettings
+from upshift.errors import SettingsError, nearest
+from upshift.images.base import Ingredients, Recipe
+from upshift.images.recipes.reading import digest_of
+from upshift.images.recipes.requirement_lines import variables_in
+from upshift.images.recipes.requirements import Reader, Requirements
+
+DEFAULT_PARENT = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
+"""The official slim Python of the running minor version."""
+
+
+WITHOUT_UPSHIFT = "without-upshift.txt"
+"""Name of the file that keeps installers from taking Upshift from an index for a package that needs it."""
+
+
+def make_ingredients(
+    settings: DockerSettings | None,
+    *,
+    project: Path,
+    platform: str,
+    origins: Mapping[str, str] = {},
+) -> Ingredients:
+    """Read all that the settings name. Nothing is downloaded or resolved.
+
+    Parameters
+    ----------
+    settings
+        What the user said; None: nothing.
+    project
+        The folder that relative paths start from.
+    platform
+        What the machines run that the image is for: ``linux/amd64``.
+    origins
+        Who said what, by field of the settings: ``pipeline.py:3 (@step)``.
+
+    Raises
+    ------
+    SettingsError
+        The settings name what is not there, makes no sense, or cannot be together.
+    MissingExtra
+        A package that reads requirements is not installed.
+    """
+    said = settings or DockerSettings()
+    _refuse_what_lacks_its_other_half(said, origins)
+    requirements = requirements_of(said, project=project, origins=origins)
+    notes = list(requirements.notes)
+    if said.platform is not None and said.platform != platform:
+        notes.append(
+            f"platform={said.platform}: the target runs {platform}, which emulates it or cannot run it"
+        )
+    paths, installer_args = dict(requirements.paths), requirements.installer_args
+    if requirements.lines:
+        paths[WITHOUT_UPSHIFT] = Path(__file__).with_name(f"without_upshift_{_installer(said)}.txt")
+        installer_args += (option_without_upshift(_installer(said)),)
+    dockerfile, context, root, base = None, {}, None, None
+    if said.dockerfile is not None:
+        from upshift.images.recipes.context import read_context
+        from upshift.images.recipes.instructions import base_of
+
+        read = read_context(
+            _below(project, said.dockerfile),
+            None if said.build_context_root is None else _below(project, said.build_context_root),
+            where=_place(origins, "dockerfile"),
+        )
+        dockerfile, context, root = read.dockerfile, dict(read.files), read.root
+        _refuse_undeclared(said.build_args or {}, dockerfile, said.dockerfile, origins)
+        found = base_of(dockerfile, said.build_args or {}, said.platform or platform)
+        base = found.image
+        if found.unknown is not None:
+            notes.append(
+                f"FROM {found.unknown} of {said.dockerfile} cannot be told before it is built: what it names "
+                "is not checked; build_args= gives values to its ARGs"
+            )
+        notes += read.notes
+    return Ingredients(
+        recipe=Recipe(
+            parent=said.parent_image or (None if said.dockerfile else DEFAULT_PARENT),
+            platform=said.platform or platform,
+            dockerfile=dockerfile,
+            context=context,
+            build_args=dict(sorted((said.build_args or {}).items())),
+            apt_packages=tuple(sorted(set(said.apt_packages or ()))),
+            requirements=requirements.lines,
+            files={
+                name: digest_of(path, _place(origins, "requirements")) for name, path in sorted(paths.items())
+            },
+            installer=_installer(said),
+            installer_args=_installer_args(said, origins) + installer_args,
+            environment=dict(sorted((said.environment or {}).items())),
+            user=said.user,
+            skip_build=bool(said.skip_build),
+        ),
+        context_root=root,
+        dockerfile=None if said.dockerfile is None else _below(project, said.dockerfile),
+        paths=paths,
+        notes=tuple(notes),
+        repository=said.target_repository,
+        tag=said.image_tag,
+        rebuild=bool(said.prevent_build_reuse),
+        origins=dict(origins),
+        base=base,
+        project=project.absolute().name,
+    )
+
+
+def option_without_upshift(installer: str) -> str:
+    """The option by which an installer reads :data:`WITHOUT_UPSHIFT`, of no interest to users."""
+    return f"--{'overrides' if installer == 'uv' else 'constraint'}={WITHOUT_UPSHIFT}"
+
+
+def requirements_of(
+    settings: DockerSettings, *, project: Path, origins: Mapping[str, str] = {}
+) -> Requirements:
+    """What the settings install: ``requirements`` first, whose packages go before those of the other sources.
+
+    Raises
+    ------
+    SettingsError
+        A source cannot be read, or makes no sense.
+    MissingExtra
+        A package that reads it is not installed.
+    """
+    if not (settings.requirements or settings.pyproject_path or settings.replicate_local_python_environment):
+        return Requirements()
+    reader = Reader(project, _installer(settings))
+    if isinstance(settings.requirements, str):
+        path = _below(project, settings.requirements)
+        if not os.path.exists(path) and not path.suffix:
+            raise SettingsError(
+                f"requirements={settings.requirements!r} is the path of a file, and there is none",
+                where=_place(origins, "requirements"),
+                fix=f"For the package say requirements=[{settings.requirements!r}].",
+            )
+        reader.file(path, _place(origins, "requirements"))
+    elif settings.requirements:
+        reader.listed(settings.requirements, _place(origins, "requirements"))
+    if settings.pyproject_path is not None:
+        from upshift.images.recipes.projects import read_project
+
+        path = _below(project, settings.pyproject_path)
+        read_project(path, reader, _place(origins, "pyproject_path"))
+    if settings.replicate_local_python_environment:
+        from upshift.images.recipes.present import replicate
+
+        replicate(reader, project)
+    found = reader.found
+    missing = [name for name in variables_in(found.lines) if not os.environ.get(name)]
+    if missing:
+        raise SettingsError(
+            f"requirements refer to ${{{missing[0]}}}, and the variable {missing[0]} is not set",
+            where=_place(origins, "requirements"),
+            fix=f"export {missing[0]}=… before the run.",
+        )
+    return found
+
+
+def _refuse_what_lacks_its_other_half(said: DockerSettings, origins: Mapping[str, str]) -> None:
+    if said.skip_build and said.parent_image is None:
+        raise SettingsError(
+            "skip_build=True uses parent_image as it is, and none is said",
+            where=_place(origins, "skip_build"),
+            fix="Name the image, or leave skip_build out.",
+        )
+    for name in ("build_context_root", "build_args"):
+        if getattr(said, name) and said.dockerfile is None:
+            raise SettingsError(
+                f"{name} is for a Dockerfile, and none is said",
+                where=_place(origins, name),
+                fix=f"Name it with dockerfile=, or leave {name} out.",
+            )
+
+
+def _refuse_undeclared(
+    build_args: Mapping[str, str], dockerfile: str, name: str, origins: Mapping[str, str]
+) -> None:
+    """An engine would only warn of an argument that nothing takes."""
+    if not build_args:
+        return
+    from upshift.images.recipes.instructions import declared_arguments, is_predefined
+
+    declared = declared_arguments(dockerfile)
+    for argument in build_args:
+        if argument not in declared and not is_predefined(argument):
+            meant = nearest(argument, declared)
+            raise SettingsError(
+                f"build_args: {name} declares no ARG {argument}",
+                where=_place(origins, "build_args"),
+                fix=f"Write ARG {argument} where it is used, or leave it out."
+                if meant is None
+                else f"Did you mean {meant}, of {name}:{declared[meant]}?",
+            )
+
+
+def _installer(said: DockerSettings) -> str:
+    return said.python_package_installer or "uv"
+
+
+def _installer_args(said: DockerSettings, origins: Mapping[str, str]) -> tuple[str, ...]:
+    options = said.python_package_installer_args or {}
+    if "system" in options and _installer(said) == "pip":
+        raise SettingsError(
+            "pip knows no option --system",
+            where=_place(origins, "python_package_installer_args"),
+            why="It is uv's, and pip installs into the image's Python anyway.",
+            fix='Leave it out, or say python_package_installer="uv".',
+        )
+    return tuple(_rendered(options))
+
+
+def _rendered(options: Mapping[str, str | tuple[str, ...] | None]) -> Iterator[str]:
+    """Options as on a command line, a word each."""
+    for name, value in options.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            if len(name) == 1:
+                yield from (f"-{name}",) if one is None else (f"-{name}", one)
+            else:
+                yield f"--{name}" if one is None else f"--{name}={one}"
+
+
+def _below(project: Path, path: str) -> Path:
+    """A path of the settings, which starts from the project or from ``~``."""
+    return project / os.path.expanduser(path)
+
+
+def _place(origins: Mapping[str, str], field: str) -> str:
+    return origins.get(field) or f"{field} of DockerSettings"

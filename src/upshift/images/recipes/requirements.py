@@ -1,0 +1,397 @@
+"""What is to be installed: lists and files, flattened to the lines of one requirements file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import attrs
+
+from upshift.config.leaks import secret_in, unexpanded_in
+from upshift.errors import SettingsError
+from upshift.images.pep508 import normalized, packaging_of, parsed, pinned, written
+from upshift.images.recipes.ourselves import UPSHIFT, needed_by
+from upshift.images.recipes.reading import digest_of, read_text
+from upshift.images.recipes.requirement_lines import Line, hashes_split, lines_of, listed, name_in, option_in
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_ARCHIVES = (".whl", ".tar.gz", ".zip")
+_KEPT = frozenset(
+    {"--extra-index-url", "--find-links", "--index-url", "--no-binary", "--no-index", "--only-binary"}
+)
+_OF_PIP = frozenset({"--pre", "--prefer-binary", "--require-hashes", "--trusted-host"})
+_KNOWN = _KEPT | _OF_PIP | {"--constraint", "--editable", "--requirement"}
+_FLAGS = frozenset({"--no-index", "--pre", "--prefer-binary", "--require-hashes"})
+_FOR_UV = {
+    "--pre": "--prerelease=allow",
+    "--require-hashes": "--require-hashes",
+    "--trusted-host": "--allow-insecure-host={}",
+}
+_ADDRESS = re.compile(r"(?:[a-z]+\+)?(?:https?|ssh|git)://.*")
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
+_EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
+_WITH_EXTRAS = re.compile(r"(.*?)(\[[^\]]*\])?(\s*;.*)?", re.DOTALL)
+
+
+@attrs.frozen(kw_only=True)
+class Requirements:
+    """What is to be installed.
+
+    Parameters
+    ----------
+    lines
+        As of a requirements file, without what Upshift brings itself.
+    paths
+        Files of this machine that the lines name.
+    notes
+        Lines for the user.
+    installer_args
+        Options of the installer that stand for lines which it does not read from a file.
+    """
+
+    lines: tuple[str, ...] = ()
+    paths: Mapping[str, Path] = attrs.field(factory=dict)
+    notes: tuple[str, ...] = ()
+    installer_args: tuple[str, ...] = ()
+
+
+class Reader:
+    """Reads requirements, one source after the other.
+
+    Parameters
+    ----------
+    project
+        The folder that paths start from, and whose code travels by itself.
+    installer
+        ``"uv"`` or ``"pip"``.
+
+    Attributes
+    ----------
+    lines, paths, notes, installer_args
+        As in :class:`Requirements`.
+    names
+        The packages that the lines name, normalized.
+    """
+
+    def __init__(self, project: Path, installer: str) -> None:
+        self.lines: dict[str, None] = {}
+        self.paths: dict[str, Path] = {}
+        self.notes: dict[str, None] = {}
+        self.installer_args: dict[str, None] = {}
+        self.names: set[str] = set()
+        self._project = project
+        self._installer = installer
+        self._reading: list[Path] = []
+        self._asked: dict[str, list[tuple[Requirement, str]]] = {}
+
+    @property
+    def found(self) -> Requirements:
+        """All of it.
+
+        Raises
+        ------
+        SettingsError
+            Only some of it has hashes, and pip installs either all or none with them.
+        """
+        own = [line for line in self.lines if not line.startswith("-")]
+        without = [line for line in own if "--hash" not in line]
+        if self._installer == "pip" and without and len(without) < len(own):
+            raise SettingsError(
+                f"pip installs nothing without a hash where others have one: {without[0]}",
+                fix='Give all of them hashes, or say python_package_installer="uv".',
+            )
+        return Requirements(
+            lines=tuple(self.lines),
+            paths=self.paths,
+            notes=tuple(self.notes),
+            installer_args=tuple(self.installer_args),
+        )
+
+    def listed(self, items: Iterable[str], where: str) -> None:
+        """A list in the settings.
+
+        Raises
+        ------
+        SettingsError
+            An item is no requirement, or names what is not there.
+        """
+        for line in listed(items, where):
+            self._line(line, self._project)
+
+    def file(self, path: Path, where: str) -> None:
+        """A requirements file, and those that it includes.
+
+        Raises
+        ------
+        SettingsError
+            It cannot be read, or a line of it makes no sense.
+        """
+        path = path.resolve()
+        if path in self._reading:
+            raise SettingsError(f"{self._shown(path)} includes itself", where=where)
+        text = read_text(path, where)
+        self._reading.append(path)
+        for line in lines_of(text, self._shown(path)):
+            self._line(line, path.parent)
+        self._reading.pop()
+
+    def pins(self, lines: Iterable[Line], folder: Path) -> None:
+        """Versions that were found elsewhere; what is named already goes before them."""
+        named = frozenset(self.names)
+        for line in lines:
+            requirement = parsed(hashes_split(line.text)[0])
+            if requirement is None or normalized(requirement.name) not in named:
+                self._line(line, folder)
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+        self.notes[text] = None
+
+    def _line(self, line: Line, folder: Path) -> None:
+        if secret_in(line.text) is not None:
+            raise no_requirement(line)
+        if unexpanded_in(line.text):
+            raise SettingsError(
+                "a requirement refers to a variable in an address, and nothing puts in its value",
+                where=line.where,
+                why="pip and uv read it as ${TOKEN}, with braces and in capitals.",
+                fix="Write https://me:${TOKEN}@host/simple.",
+            )
+        option = option_in(line.text)
+        if option is None:
+            self._requirement(line, folder)
+        else:
+            self._option(*option, line, folder)
+
+    def _option(self, name: str, value: str | None, line: Line, folder: Path) -> None:
+        if name not in _KNOWN:
+            raise SettingsError(
+                f"{line.text.split()[0]} is no option of a requirements file",
+                where=line.where,
+                fix="Options of the installer go into python_package_installer_args.",
+            )
+        if (value is None) != (name in _FLAGS):
+            missing = "names nothing" if value is None else "takes no value"
+            raise SettingsError(f"{name} {missing}", where=line.where)
+        value = value or ""
+        if " -" in value:
+            raise SettingsError(
+                f"{line.text} are several options", where=line.where, fix="Write each on a line of its own."
+            )
+        if name == "--requirement":
+            self.file(self._local(value, line, folder), line.where)
+        elif name == "--constraint":
+            self._constraint(self._local(value, line, folder), line)
+        elif name == "--editable":
+            self._requirement(Line(value, line.where), folder)
+        elif name == "--find-links" and not _ADDRESS.fullmatch(value):
+            raise SettingsError(
+                f"--find-links {value} is a folder of this machine",
+                where=line.where,
+                fix="Name the wheels themselves, by their paths.",
+            )
+        elif name in _KEPT or (name in _OF_PIP and self._installer == "pip"):
+            self.lines[f"{name} {value}" if value else name] = None
+        elif name in _FOR_UV:
+            self.installer_args[_FOR_UV[name].format(value)] = None
+        else:
+            raise SettingsError(
+                f"uv knows no {name}",
+                where=line.where,
+                fix='Say python_package_installer="pip", or leave it out.',
+            )
+
+    def _local(self, value: str, line: Line, folder: Path) -> Path:
+        if _ADDRESS.fullmatch(value):
+            raise SettingsError(
+                f"{value} is not on this machine",
+                where=line.where,
+                why="What is read there may be another thing tomorrow, and nobody would see it.",
+                fix="Keep a copy in the project, and name that.",
+            )
+        return folder / os.path.expanduser(value)
+
+    def _constraint(self, path: Path, line: Line) -> None:
+        shown = self._shown(path.resolve())
+        for inner in lines_of(read_text(path, line.where), shown):
+            kind = secret_in(inner.text)
+            if kind is not None or inner.text.startswith("-"):
+                raise SettingsError(
+                    f"a file of constraints holds {kind or 'an option'}",
+                    where=inner.where,
+                    fix="Put options into the requirements, and all constraints into one file.",
+                )
+        self.lines[f"--constraint {self._taken(path, line)}"] = None
+
+    def _requirement(self, line: Line, folder: Path) -> None:
+        text, options = hashes_split(line.text)
+        requirement = parsed(text)
+        with_address = text if requirement is None else requirement.url or ""
+        try:
+            urlsplit(with_address)
+        except ValueError:  # brackets in the name of the host
+            raise no_requirement(line) from None
+        if requirement is not None and not (requirement.url or "").startswith(("file:", ".", "/")):
+            self._named(requirement, options, line)
+            return
+        address = requirement.url if requirement is not None else text
+        assert address is not None
+        if _ADDRESS.fullmatch(address):
+            self._address(address, options, line)
+            return
+        match = _WITH_EXTRAS.fullmatch(address)
+        assert match is not None
+        place, extras, marker = match[1].strip(), match[2] or "", (match[3] or "").strip()
+        if requirement is not None:
+            extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+            marker = f"; {requirement.marker}" if requirement.marker else ""
+        local = unquote(urlsplit(place).path) if place.startswith("file:") else os.path.expanduser(place)
+        if requirement is None and not _is_path(local):
+            raise no_requirement(line)
+        path = folder / local
+        if os.path.isdir(path):
+            self._folder(path, extras, line)
+        elif not os.path.isfile(path):  # both say no to a name that is too long
+            raise SettingsError(
+                f"there is no file {self._shown(path)}",
+                where=line.where,
+                fix="A path starts from the folder of the file that names it; in a list, from the project.",
+            )
+        else:
+            self._archive(path, " ".join(filter(None, (extras, marker))), options, line)
+
+    def _named(self, requirement: Requirement, options: str, line: Line) -> None:
+        name = normalized(requirement.name)
+        if re.search(r"\b(?:extras|dependency_groups)\b", _QUOTED.sub("", str(requirement.marker or ""))):
+            raise SettingsError(
+                f"{line.text!r} asks for extras or groups in its marker",
+                where=line.where,
+                why="Only a lock has them (PEP 751).",
+                fix="Name what is to be installed, without that part of the marker.",
+            )
+        if name == UPSHIFT:
+            self._upshift(written(requirement), requirement.extras)
+            return
+        if requirement.marker is None and not requirement.url:
+            self._refuse_contradiction(name, requirement, line)
+        self.names.add(name)
+        self.lines[f"{written(requirement)} {options}".rstrip()] = None
+
+    def _refuse_contradiction(self, name: str, requirement: Requirement, line: Line) -> None:
+        for other, where in self._asked.setdefault(name, []):
+            pins = [
+                (pin, two.specifier)
+                for one, two in ((requirement, other), (other, requirement))
+                for pin in pinned(one)
+            ]
+            if pins and not any(allowed.contains(pin, prereleases=True) for pin, allowed in pins):
+                raise SettingsError(
+                    f"no {requirement.name} is both {requirement.specifier} and {other.specifier}",
+                    where=" and ".join(dict.fromkeys((where, line.where))),
+                    fix="Ask for one of them.",
+                )
+        self._asked[name].append((requirement, line.where))
+
+    def _address(self, address: str, options: str, line: Line) -> None:
+        egg = _EGG.search(address)
+        name = normalized(egg[1] if egg else name_in(address))
+        if name == UPSHIFT:
+            self._upshift(address, ())
+            return
+        if egg:
+            bare = _EGG.sub("", address).replace("#&", "#")
+            address = f"{egg[1]} @ {bare}"
+        if egg or urlsplit(address).path.endswith(_ARCHIVES):
+            self.names.add(name)
+        self.lines[f"{address} {options}".rstrip()] = None
+
+    def _folder(self, path: Path, extras: str, line: Line) -> None:
+        from upshift.images.recipes.projects import dependencies
+
+        if not os.path.samefile(path, self._project):
+            if (path / "src" / UPSHIFT).is_dir() and (path / "pyproject.toml").is_file():
+                self._upshift(line.text, ())
+                return
+            raise SettingsError(
+                f"{line.text} is a folder with sources",
+                where=line.where,
+                why="The code of the project travels by itself; other packages have to be wheels.",
+                fix="Build a wheel (uv build --wheel), and name that.",
+            )
+        self.note(
+            f"{line.text} in requirements: the project's code travels by itself; what it needs is installed"
+        )
+        for dependency in dependencies(path / "pyproject.toml", extras.strip("[]"), line.where):
+            self._line(dependency, path)
+
+    def _archive(self, path: Path, behind: str, options: str, line: Line) -> None:
+        if not path.name.endswith(_ARCHIVES):
+            raise SettingsError(
+                f"{self._shown(path)} is no package",
+                where=line.where,
+                fix="A wheel is. A requirements file is named by requirements=PATH, or -r PATH in the list.",
+            )
+        if path.name.endswith(".whl") and path.name.count("-") not in (4, 5):
+            raise SettingsError(
+                f"{path.name} is no name of a wheel", where=line.where, fix="Leave it as it was built."
+            )
+        name = normalized(name_in(path.name))
+        if name == UPSHIFT:
+            self._upshift(path.name, ())
+            return
+        self.names.add(name)
+        self.lines[f"./{self._taken(path, line)}{behind} {options}".rstrip()] = None
+
+    def _taken(self, path: Path, line: Line) -> str:
+        """The name that a file of this machine has in the recipe."""
+        path = path.resolve()
+        digest = digest_of(path, line.where)
+        name, others = path.name, 1
+        while name in self.paths and digest_of(self.paths[name], line.where) != digest:
+            others += 1
+            name = f"{others}/{path.name}"
+        self.paths.setdefault(name, path)
+        return name
+
+    def _upshift(self, text: str, extras: Iterable[str]) -> None:
+        self.note(f"{text} in requirements: the running version of Upshift is used, and none installed")
+        for line in needed_by(frozenset(extras)):
+            self._line(Line(line, f"upshift[{','.join(sorted(extras))}]"), self._project)
+
+    def _shown(self, path: Path) -> str:
+        relative = os.path.relpath(path, self._project)
+        return os.path.normpath(path) if relative.startswith("..") else relative
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or text.startswith(".") or text.endswith(_ARCHIVES)
+
+
+def no_requirement(line: Line) -> SettingsError:
+    """The error for a line that is none, with the reason; one that holds a secret is not shown."""
+    kind = secret_in(line.text)
+    if kind is not None:
+        return SettingsError(
+            f"a requirement holds {kind}",
+            where=line.where,
+            why="What is written there is in the records of runs and images, which others can read.",
+            fix="Write a variable in its place: https://me:${TOKEN}@host/simple.",
+        )
+    module = packaging_of("requirements")
+    try:
+        module.Requirement(line.text)
+        reason = None
+    except module.InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+    return SettingsError(
+        f"{line.text!r} is no requirement",
+        where=line.where,
+        why=reason,
+        fix='Write it as in "torch==2.4.*", "name @ https://…", "./dist/name-1.0-py3-none-any.whl".',
+    )

@@ -1,0 +1,158 @@
+"""The names of images, as Docker writes them: ``python:3.11-slim``, ``registry.example.org/ml/base:1``."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from upshift.config import image_names as names
+from upshift.errors import ImageError
+
+DOCKER_HUB = "docker.io"
+"""The registry of names that begin with none."""
+
+_ALIASES = {"index.docker.io": DOCKER_HUB, "registry-1.docker.io": DOCKER_HUB}
+_LIBRARY = "library/"  # where Docker Hub keeps the official images
+
+_REGISTRY = re.compile(names.REGISTRY)
+_REPOSITORY = re.compile(names.REPOSITORY)
+_TAG = re.compile(names.TAG)
+_DIGEST = re.compile(names.DIGEST)
+_FIGURES = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
+_ID = re.compile(names.ID)
+_LONGEST = 255
+
+
+@attrs.frozen(kw_only=True)
+class Reference:
+    """The name of an image, in full.
+
+    Parameters
+    ----------
+    registry
+        ``docker.io``, ``registry.example.org:5000``.
+    repository
+        ``library/python``.
+    tag
+        ``3.11-slim``; None: there is none, since a digest says which it is.
+    digest
+        ``sha256:…``, of a manifest.
+    """
+
+    registry: str
+    repository: str
+    tag: str | None = None
+    digest: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """Read a name as Docker does: without a registry it is Docker Hub's, without a tag ``latest``.
+
+        Raises
+        ------
+        ImageError
+            It is no name of an image; says which part, and what would be one.
+        """
+        if "://" in text:
+            raise _wrong(text, "it begins with a scheme", f"write it without: {text.split('://', 1)[1]!r}")
+        if _ID.fullmatch(text):
+            raise _wrong(text, "this is the id of an image in an engine", "give the image a name: docker tag")
+        rest, at, digest = text.partition("@")
+        if at and not _DIGEST.fullmatch(digest):
+            raise _wrong(text, f"{digest!r} is no digest", "a digest is sha256: and 64 characters of 0-9a-f")
+        first, slash, after = rest.partition("/")
+        registry, path = DOCKER_HUB, rest
+        if slash and (any(mark in first for mark in ".:") or first == "localhost" or first != first.lower()):
+            registry, path = first, after
+            if not _REGISTRY.fullmatch(registry):
+                raise _wrong(text, f"{registry!r} is no registry", "a registry is HOST or HOST:PORT")
+            registry = _ALIASES.get(registry.lower(), registry.lower())
+        repository, colon, tag = path.partition(":")
+        if colon and not _TAG.fullmatch(tag):
+            why = f"{tag!r} is no tag" if tag else "nothing follows the colon"
+            raise _wrong(text, why, "a tag is up to 128 letters, digits, '_', '.' and '-'")
+        if not _REPOSITORY.fullmatch(repository):
+            raise _wrong(text, *_why_not(repository))
+        if registry == DOCKER_HUB and "/" not in repository:
+            repository = _LIBRARY + repository
+        if len(registry) + 1 + len(repository) > _LONGEST:
+            raise _wrong(text, f"it is longer than {_LONGEST} characters", "choose a shorter one")
+        return cls(
+            registry=registry,
+            repository=repository,
+            tag=tag or (None if digest else "latest"),
+            digest=digest or None,
+        )
+
+    @property
+    def name(self) -> str:
+        """Registry and repository, in full."""
+        return f"{self.registry}/{self.repository}"
+
+    @property
+    def full(self) -> str:
+        """With the registry, which engines other than Docker's may ask for."""
+        return self.name + self._which
+
+    @property
+    def version(self) -> str:
+        """What a registry is asked for: the digest, or else the tag."""
+        return self.digest or self.tag or "latest"
+
+    def with_tag(self, tag: str) -> Reference:
+        """The image of this tag in the same repository.
+
+        Raises
+        ------
+        ImageError
+            It is no tag.
+        """
+        if not _TAG.fullmatch(tag):
+            text = f"{self.name}:{tag}"
+            raise _wrong(text, f"{tag!r} is no tag", "a tag is up to 128 letters, digits, '_', '.' and '-'")
+        return attrs.evolve(self, tag=tag, digest=None)
+
+    def with_digest(self, digest: str) -> Reference:
+        """The image of this digest in the same repository; the tag, which may move, is dropped."""
+        return attrs.evolve(self, tag=None, digest=digest)
+
+    @property
+    def _which(self) -> str:
+        return (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+
+    @property
+    def brief(self) -> str:
+        """For messages: without most of the figures of a digest."""
+        return shortened(str(self))
+
+    def __str__(self) -> str:
+        """As people write it: without Docker Hub's own prefixes."""
+        if self.registry != DOCKER_HUB:
+            return self.full
+        return self.repository.removeprefix(_LIBRARY) + self._which
+
+
+def shortened(text: str) -> str:
+    """A text without most of the figures of the digests in it, by which nobody tells anything apart."""
+    return _FIGURES.sub(r"\1…", text)
+
+
+def is_digest(text: object) -> bool:
+    """Whether this is the digest of something in a registry: ``sha256:`` and 64 hexadecimal digits."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def _why_not(repository: str) -> tuple[str, str]:
+    if not repository:
+        return "nothing names the repository", "write REGISTRY/NAME:TAG, or NAME:TAG for Docker Hub"
+    if any(character.isspace() for character in repository):
+        return "it has white space in it", "write it without"
+    if _REPOSITORY.fullmatch(repository.lower()):
+        return "the name has upper case letters", f"write {repository.lower()!r}"
+    allowed = "parts between slashes are a-z, 0-9, and single '.', '_', '__' or '-' between these"
+    return f"{repository!r} is no name of a repository", allowed
+
+
+def _wrong(text: str, why: str, fix: str) -> ImageError:
+    return ImageError(f"{text!r} is no name of an image", why=why, fix=fix)

@@ -1,0 +1,418 @@
+"""Image registries, by the protocol of Docker and OCI: :class:`Registries`.
+
+https://github.com/opencontainers/distribution-spec/blob/main/spec.md, version 1.1, read in November 2026
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from upshift.config.configuration import load_configuration
+from upshift.errors import ImageError
+from upshift.images.base import Parent, Tell
+from upshift.images.reference import Reference, is_digest
+from upshift.images.registries.credentials import Credentials
+from upshift.images.registries.documents import (
+    ACCEPT,
+    chosen,
+    configuration_of,
+    damaged,
+    document_of,
+    hasher_of,
+    is_index,
+    parent_of,
+    refuse_other,
+)
+from upshift.images.registries.faults import keeps_everything, missing, told, unexpected
+from upshift.images.registries.no_answer import LOST, REFUSED, SLOW, NoAnswer
+from upshift.images.registries.session import Scope, Session
+from upshift.images.registries.transport import LARGEST, TIMEOUT, Answer, Transport
+from upshift.images.registries.uploads import Upload
+
+_DIGEST_HEADER = "Docker-Content-Digest"
+_BREAKS = 5
+"""How often in a row the reading of a blob may break before it has got on by :data:`_PROGRESS` bytes."""
+_PROGRESS = 1 << 20
+
+
+class Registries:
+    """All registries, read and written with the logins of this user. Threads may share it.
+
+    ::
+
+        with Registries() as registries:
+            parent = registries.parent(Reference.parse("python:3.11-slim"), "linux/amd64")
+
+    Every method raises :class:`~upshift.errors.ImageError` where the registry cannot be reached, is slow or
+    in trouble, wants a login, or talks nonsense. What is asked for by a digest, or comes with one, is
+    compared with it.
+
+    Parameters
+    ----------
+    credentials
+        Where logins are found; default: where Docker and Podman keep them.
+    timeout
+        Seconds that a registry may be silent.
+    insecure
+        Registries that may be spoken to without TLS, beside those on this machine; default: those that
+        the configuration names in ``insecure_registries``.
+    transport
+        What carries requests; default: one of its own, with this timeout.
+
+    Raises
+    ------
+    MissingExtra
+        urllib3 is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        credentials: Credentials | None = None,
+        timeout: float = TIMEOUT,
+        insecure: Collection[str] | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        self._transport = transport or Transport(timeout=timeout)
+        self._credentials = credentials or Credentials()
+        names = load_configuration().insecure_registries if insecure is None else insecure
+        self._insecure = frozenset(name.lower() for name in names)
+        self._sessions: dict[str, Session] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Registries:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._transport.close()
+
+    def parent(self, reference: Reference, platform: str) -> Parent:
+        """What an image is, for one platform. Its manifest and configuration are read, none of its layers.
+
+        Parameters
+        ----------
+        reference
+            The image.
+        platform
+            ``linux/amd64``, ``linux/arm64``, ``linux/arm/v7``.
+
+        Raises
+        ------
+        ImageError
+            It is not there, or not for this platform; the message names those that there are.
+        """
+        what = f"{reference.brief} cannot be read"
+        with told(what, reference):
+            digest, manifest = self._manifest(what, reference, reference.version)
+            if is_index(manifest):
+                own = chosen(reference, manifest, platform)
+                digest, manifest = self._manifest(what, reference, own)
+            config = self._configuration(what, reference, manifest)
+        return parent_of(reference, digest, platform, manifest, config)
+
+    def manifest(self, reference: Reference) -> tuple[str, dict[str, Any]]:
+        """The digest and the text of what a name stands for: an image, or a list of images.
+
+        Raises
+        ------
+        ImageError
+            It is not there.
+        """
+        what = f"{reference.brief} cannot be read"
+        with told(what, reference):
+            return self._manifest(what, reference, reference.version)
+
+    def digest(self, reference: Reference) -> str | None:
+        """The digest of what a name stands for now, an image or a list of them; None: it is not there."""
+        what = f"{reference.brief} cannot be read"
+        with told(what, reference):
+            answer = self._ask("HEAD", reference, f"manifests/{reference.version}", headers=ACCEPT)
+            if answer.status == 404:
+                return None
+            if answer.status != 200:
+                raise unexpected(what, reference, answer)
+            stated = reference.digest or answer.headers.get(_DIGEST_HEADER)
+            return stated if is_digest(stated) else self._manifest(what, reference, reference.version)[0]
+
+    def blob(self, reference: Reference, digest: str) -> Iterator[bytes]:
+        """A blob of an image's repository, in blocks as they arrive; goes on where a connection breaks.
+
+        What was yielded counts only once the iteration has ended without an error: the digest is known at the
+        end.
+
+        Parameters
+        ----------
+        reference
+            An image in the repository.
+        digest
+            Of the blob.
+
+        Raises
+        ------
+        ImageError
+            It is not there, is not what the digest says, or cannot be read to its end.
+        """
+        what = f"{digest[:19]}… of {reference.brief} cannot be read"
+        hasher = hasher_of(what, digest)
+        got, breaks, last_break = 0, 0, 0
+        with told(what, reference):
+            while True:
+                try:
+                    for block in self._blob_from(what, reference, digest, got):
+                        hasher.update(block)
+                        got += len(block)
+                        yield block
+                    break
+                except NoAnswer as error:
+                    breaks = breaks + 1 if got - last_break < _PROGRESS else 1
+                    last_break = got
+                    passes = error.kind in (LOST, SLOW) or (error.kind == REFUSED and got > 0)
+                    if not passes or breaks >= _BREAKS:
+                        raise
+                    self._transport.pause(breaks)
+        if f"{hasher.name}:{hasher.hexdigest()}" != digest:
+            raise damaged(what, reference)
+
+    def has_blob(self, reference: Reference, digest: str) -> bool:
+        """Whether the repository has a blob."""
+        what = f"{digest[:19]}… of {reference.name} cannot be looked up"
+        with told(what, reference):
+            answer = self._ask("HEAD", reference, f"blobs/{digest}", follow=False)
+            if answer.status not in (200, 302, 303, 307, 404):
+                raise unexpected(what, reference, answer)
+            return answer.status != 404  # or else it says where it keeps it
+
+    def mount_blob(self, reference: Reference, digest: str, source: Reference) -> bool:
+        """Have the registry take a blob over from another of its repositories, without a byte sent.
+
+        Returns
+        -------
+        bool
+            Whether it has; else it is to be uploaded.
+        """
+        if source.registry != reference.registry:
+            return False
+        upload = self._upload(reference, f"{digest[:19]}… cannot be taken over into {reference.name}")
+        with told(upload.what, reference):
+            return upload.mount(digest, source.repository)
+
+    def upload_blob(
+        self,
+        reference: Reference,
+        content: Path | bytes,
+        digest: str,
+        *,
+        tell: Tell | None = None,
+        text: str | None = None,
+    ) -> None:
+        """Put a blob into a repository; goes on, or starts again, where a connection breaks.
+
+        Parameters
+        ----------
+        reference
+            An image in the repository.
+        content
+            A file, or its bytes.
+        digest
+            Of them.
+        tell
+            Takes the progress of the stage ``"push"``. What it raises ends the upload.
+        text
+            What the progress is called; default: the beginning of the digest.
+
+        Raises
+        ------
+        ImageError
+            It cannot be put there. The repository has all of it, or nothing.
+        """
+        upload = self._upload(reference, f"nothing can be pushed to {reference.name}")
+        with told(upload.what, reference):
+            upload.put(content, digest, tell=tell, text=text or digest[:19])
+
+    def put_manifest(self, reference: Reference, body: bytes, media_type: str) -> str:
+        """Give an image its name. Last of all: whoever sees the name gets all of the image.
+
+        Parameters
+        ----------
+        reference
+            The name: a tag, or the digest of ``body``.
+        body
+            The manifest.
+        media_type
+            Its type.
+
+        Returns
+        -------
+        str
+            Its digest.
+
+        Raises
+        ------
+        ImageError
+            The registry does not take it, for example because it lacks a blob.
+        """
+        what = f"{reference.brief} cannot be pushed"
+        digest = "sha256:" + hashlib.sha256(body).hexdigest()
+        with told(what, reference):
+            answer = self._ask(
+                "PUT",
+                reference,
+                f"manifests/{reference.version}",
+                actions="pull,push",
+                headers={"Content-Type": media_type},
+                body=body,
+            )
+        if answer.status not in (200, 201, 202):
+            raise unexpected(what, reference, answer)
+        refuse_other(what, reference, body, answer.headers.get(_DIGEST_HEADER, digest))
+        return digest
+
+    def tags(self, reference: Reference) -> list[str]:
+        """The tags of a repository, in order; empty where it does not exist."""
+        what = f"the tags of {reference.name} cannot be read"
+        found, path = list[str](), "tags/list?n=1000"
+        seen = set[str]()
+        with told(what, reference):
+            while path not in seen:  # a registry that gives the same page for ever does not keep anybody
+                seen.add(path)
+                answer = self._ask("GET", reference, path)
+                if answer.status == 404:
+                    break
+                if answer.status != 200:
+                    raise unexpected(what, reference, answer)
+                page = document_of(what, reference, answer.body).get("tags")
+                found += [tag for tag in page if isinstance(tag, str)] if isinstance(page, list) else []
+                following = re.match(r"\s*<([^>]+)>", answer.headers.get("Link", ""))
+                if not following:
+                    break
+                path = following[1]
+        return sorted(set(found))
+
+    def delete(self, reference: Reference) -> None:
+        """Remove a tag; where the registry can remove whole images only, the image with all its tags.
+
+        What is not there is removed already.
+
+        Raises
+        ------
+        ImageError
+            The registry does not do it.
+        """
+        what = f"{reference.brief} cannot be removed"
+        with told(what, reference):
+            answer = self._ask("DELETE", reference, f"manifests/{reference.version}", actions="pull,delete")
+            if answer.status in (400, 404, 405) and reference.digest is None:
+                digest = self.digest(reference)
+                if digest is None:
+                    return
+                answer = self._ask("DELETE", reference, f"manifests/{digest}", actions="pull,delete")
+        if answer.status == 405:
+            raise keeps_everything(what, reference)
+        if answer.status not in (200, 202, 204, 404):
+            raise unexpected(what, reference, answer)
+
+    def check_writable(self, reference: Reference) -> None:
+        """Begin an upload to a repository, and give it up.
+
+        Raises
+        ------
+        ImageError
+            Nothing can be pushed there; why, and how it could.
+        """
+        upload = self._upload(reference, f"nothing can be pushed to {reference.name}")
+        with told(upload.what, reference):
+            upload.abandon(upload.start())
+
+    def _session(self, registry: str) -> Session:
+        with self._lock:
+            if registry not in self._sessions:
+                self._sessions[registry] = Session(
+                    registry,
+                    transport=self._transport,
+                    credentials=self._credentials,
+                    insecure=self._insecure,
+                )
+            return self._sessions[registry]
+
+    def _upload(self, reference: Reference, what: str) -> Upload:
+        return Upload(self._session(reference.registry), self._transport, reference, what)
+
+    def _ask(
+        self,
+        method: str,
+        reference: Reference,
+        path: str,
+        *,
+        actions: str = "pull",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        follow: bool = True,
+    ) -> Answer:
+        address = path if path.startswith(("/", "http")) else f"/v2/{reference.repository}/{path}"
+        scopes = [Scope(reference.repository, actions)]
+        session = self._session(reference.registry)
+        return session.answer(method, address, scopes, headers=headers, body=body, follow=follow)
+
+    def _manifest(self, what: str, reference: Reference, version: str) -> tuple[str, dict[str, Any]]:
+        """A manifest or index, and its digest."""
+        answer = self._ask("GET", reference, f"manifests/{version}", headers=ACCEPT)
+        if answer.status == 404:
+            raise self._missing(reference, version)
+        if answer.status != 200:
+            raise unexpected(what, reference, answer)
+        digest = version if is_digest(version) else answer.headers.get(_DIGEST_HEADER)
+        if digest is None:
+            digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
+        refuse_other(what, reference, answer.body, digest)
+        return digest, document_of(what, reference, answer.body)
+
+    def _missing(self, reference: Reference, version: str) -> ImageError:
+        """The error for an image that is not there, with what the user may have meant."""
+        try:
+            there = self.tags(reference)
+        except ImageError:
+            there = []
+        return missing(reference, version, there)
+
+    def _configuration(self, what: str, reference: Reference, manifest: dict[str, Any]) -> dict[str, Any]:
+        content = b""
+        for block in self.blob(reference, configuration_of(reference, manifest)):
+            content += block
+            if len(content) > LARGEST:
+                raise ImageError(
+                    what,
+                    why=f"its configuration has more than {LARGEST >> 20} MiB",
+                    fix="Name another image.",
+                )
+        return document_of(what, reference, content)
+
+    def _blob_from(self, what: str, reference: Reference, digest: str, offset: int) -> Iterator[bytes]:
+        """The rest of a blob."""
+        session = self._session(reference.registry)
+        address = f"/v2/{reference.repository}/blobs/{digest}"
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        opened = session.open("GET", address, [Scope(reference.repository)], headers=headers)
+        if opened.status not in (200, 206):
+            body = b"".join(self._transport.read(opened, whole=True))
+            answer = Answer(status=opened.status, headers=opened.headers, body=body, url=opened.url)
+            if opened.status >= 500:
+                raise NoAnswer(
+                    f"{reference.registry} answers {opened.status}", fix="Try again later.", kind=LOST
+                )
+            if opened.status == 404:
+                raise ImageError(what, why=f"{reference.name} has it not", fix="Push the image again.")
+            raise unexpected(what, reference, answer)
+        skip = offset if opened.status == 200 else 0
+        for block in self._transport.read(opened):
+            if skip:
+                block, skip = block[skip:], max(0, skip - len(block))
+            if block:
+                yield block

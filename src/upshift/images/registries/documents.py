@@ -1,0 +1,217 @@
+"""What the documents of a registry say: lists, manifests and configurations of images, Docker's and OCI's.
+
+https://github.com/opencontainers/image-spec/blob/main/manifest.md, version 1.1, read in November 2026
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from upshift.errors import ImageError
+from upshift.images.base import Parent
+from upshift.images.reference import Reference, is_digest
+
+INDEXES = frozenset(
+    {
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+    }
+)
+"""Media types of what lists one image for each platform."""
+
+MANIFESTS = frozenset(
+    {
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    }
+)
+"""Media types of images."""
+
+ACCEPT = {"Accept": ", ".join(sorted(MANIFESTS | INDEXES))}
+"""The header that asks for these."""
+
+_CONFIGURATIONS = frozenset(
+    {"application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"}
+)
+_ANOTHER = "Name another image."
+
+
+def document_of(what: str, reference: Reference, content: bytes) -> dict[str, Any]:
+    """What the text of a document says.
+
+    Parameters
+    ----------
+    what
+        What cannot be done where it is none.
+    reference
+        The image that it is about.
+    content
+        The text.
+
+    Raises
+    ------
+    ImageError
+        It is no document.
+    """
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise ImageError(
+            what,
+            why=f"{reference.registry} answers with something else than a document of a registry",
+            fix="Check the name of the registry.",
+        )
+    return document
+
+
+def is_index(manifest: Mapping[str, Any]) -> bool:
+    """Whether a document lists images, and is none itself."""
+    return "manifests" in manifest or str(manifest.get("mediaType")) in INDEXES
+
+
+def chosen(reference: Reference, index: Mapping[str, Any], platform: str) -> str:
+    """The digest of the manifest for a platform, out of a list.
+
+    Raises
+    ------
+    ImageError
+        There is none; the message names the platforms that there are.
+    """
+    there = dict[str, str]()
+    listed = index.get("manifests")
+    for entry in listed if isinstance(listed, list) else []:
+        described = entry.get("platform") if isinstance(entry, dict) else None
+        # Of an unknown system are notes about images: who built them, and how.
+        if isinstance(described, dict) and described.get("os") != "unknown":
+            there.setdefault(_platform(described), str(entry.get("digest")))
+    if is_digest(there.get(platform)):
+        return there[platform]
+    raise _not_for(reference, platform, list(there))
+
+
+def configuration_of(reference: Reference, manifest: Mapping[str, Any]) -> str:
+    """The digest of the configuration of an image.
+
+    Raises
+    ------
+    ImageError
+        It is no image.
+    """
+    described = manifest.get("config")
+    kind = described.get("mediaType") if isinstance(described, dict) else manifest.get("mediaType")
+    if isinstance(described, dict) and str(kind) in _CONFIGURATIONS:
+        return str(described.get("digest"))
+    why = f"what is there is {kind or 'something else'}"
+    if manifest.get("schemaVersion") == 1:
+        why = "its manifest has the form of before 2016"
+    raise ImageError(f"{reference} is no container image", why=why, fix=_ANOTHER)
+
+
+def parent_of(
+    reference: Reference,
+    digest: str,
+    platform: str,
+    manifest: dict[str, Any],
+    config: dict[str, Any],
+) -> Parent:
+    """What a manifest and a configuration say of an image.
+
+    Raises
+    ------
+    ImageError
+        It is for another platform, or they make no sense.
+    """
+    own = _platform(config)
+    if own != platform:
+        raise _not_for(reference, platform, [own])
+    try:
+        return _read(reference, digest, platform, manifest, config)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        why = "its manifest or configuration has not the form of one"
+        raise ImageError(f"{reference} is no container image", why=why, fix=_ANOTHER) from None
+
+
+def damaged(what: str, reference: Reference) -> ImageError:
+    """The error for content that is not what its digest says."""
+    return ImageError(
+        what,
+        why=f"what {reference.registry} gives is not what its digest says",
+        fix="Ask who runs the registry; something on the way to it may change what it sends.",
+    )
+
+
+def refuse_other(what: str, reference: Reference, content: bytes, digest: str) -> None:
+    """Raise :func:`damaged` for content that is not what a digest says, and for what is no digest."""
+    algorithm, _, stated = digest.partition(":")
+    if not is_digest(digest) or hashlib.new(algorithm, content).hexdigest() != stated:
+        raise damaged(what, reference)
+
+
+def hasher_of(what: str, digest: str) -> Any:
+    """What computes a digest of this kind.
+
+    Raises
+    ------
+    ImageError
+        It is none.
+    """
+    if not is_digest(digest):
+        raise ImageError(what, why=f"{digest[:80]!r} is no digest", fix="Ask who made the image.")
+    return hashlib.new(digest.partition(":")[0])
+
+
+def _read(
+    reference: Reference, digest: str, platform: str, manifest: dict[str, Any], config: dict[str, Any]
+) -> Parent:
+    settings = config.get("config") or {}
+    layers = manifest.get("layers") or []
+    if not all(is_digest(layer["digest"]) for layer in layers):
+        raise ValueError
+    return Parent(
+        reference=reference,
+        digest=digest,
+        platform=platform,
+        environment=dict(entry.partition("=")[::2] for entry in _texts(settings.get("Env"))),
+        labels={_text(name): _text(value) for name, value in (settings.get("Labels") or {}).items()},
+        user=_text(settings.get("User") or "") or None,
+        entrypoint=_texts(settings.get("Entrypoint")),
+        working_dir=_text(settings.get("WorkingDir") or "") or None,
+        layers=tuple(layer["digest"] for layer in layers),
+        bytes=sum(int(layer.get("size") or 0) for layer in layers),
+        config=config,
+        manifest=manifest,
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, type(None))):
+        raise TypeError
+    return tuple(map(_text, value or ()))
+
+
+def _platform(described: Mapping[str, Any]) -> str:
+    """``linux/amd64``; a variant that is its architecture's usual one is left out, as Docker does."""
+    system, architecture = described.get("os") or "linux", described.get("architecture") or "unknown"
+    variant = described.get("variant")
+    if variant and (architecture, variant) not in (("arm64", "v8"), ("amd64", "v1")):
+        return f"{system}/{architecture}/{variant}"
+    return f"{system}/{architecture}"
+
+
+def _not_for(reference: Reference, platform: str, there: list[str]) -> ImageError:
+    return ImageError(
+        f"{reference} is not for {platform}",
+        why=f"it is for {', '.join(there) or 'nothing that is known'}",
+        fix="Name an image for this platform, or set platform in DockerSettings to one of those.",
+    )

@@ -1,0 +1,344 @@
+"""HTTP to image registries, one request at a time: proxies, certificates, redirects, second tries.
+
+What a registry answers is handed back, whatever it is. No answer, or half of one, is :class:`NoAnswer`.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import attrs
+
+from upshift._version import __version__
+from upshift.errors import MissingExtra
+from upshift.images.registries.network import certificates_of, proxy_for, trusted, without_login
+from upshift.images.registries.no_answer import LOST, NoAnswer, explained, host_of, joined, slow
+
+if TYPE_CHECKING:
+    import urllib3
+
+TIMEOUT = 15.0
+"""Seconds that a registry may be silent."""
+
+TRIES = 3
+"""How often something is asked at most."""
+
+_PAUSES = (0.2, 1.0, 3.0)  # seconds before the second, third and later tries
+_LONGEST_PAUSE = 10.0  # what a registry may ask for by Retry-After
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MOST_REDIRECTS = 5
+LARGEST = 16 << 20
+"""Bytes of an answer that is kept in memory: a manifest has at most 4 MiB, a configuration little more."""
+_BLOCK = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """What a registry said, read to its end.
+
+    Parameters
+    ----------
+    status
+        Of HTTP.
+    headers
+        Their case does not count.
+    body
+        All of it.
+    url
+        Where it came from, after redirects.
+    tries
+        How often it was asked.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = attrs.field(repr=False)
+    url: str
+    tries: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class Opened:
+    """An answer whose body is still to be read.
+
+    Parameters
+    ----------
+    url
+        Where it comes from, after redirects.
+    response
+        The library's.
+    """
+
+    url: str
+    response: urllib3.BaseHTTPResponse
+
+    @property
+    def status(self) -> int:
+        """Of HTTP."""
+        return self.response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Their case does not count."""
+        return self.response.headers
+
+
+class Transport:
+    """Connections to registries, kept open between requests; threads may share one.
+
+    Parameters
+    ----------
+    timeout
+        Seconds that the other side may be silent.
+    environ
+        Where proxies and certificates are named.
+    wait
+        Waits for seconds.
+
+    Raises
+    ------
+    MissingExtra
+        urllib3 is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: float = TIMEOUT,
+        environ: Mapping[str, str] = os.environ,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        try:
+            import urllib3
+        except ImportError:
+            raise MissingExtra(
+                "image registries are read with urllib3, which is not installed",
+                fix="pip install 'upshift[images]'",
+            ) from None
+        self._urllib3 = urllib3
+        self._silence = timeout
+        self._connecting = min(timeout, 10.0)
+        self._environ = environ
+        self._wait = wait or threading.Event().wait
+        self._pools: dict[tuple[str, str | None], urllib3.PoolManager] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for pool in self._pools.values():
+            pool.clear()
+
+    def answer(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        tries: int = TRIES,
+        follow: bool = True,
+    ) -> Answer:
+        """Ask, and read the answer to its end; again where the registry is in trouble for a moment.
+
+        Parameters
+        ----------
+        method, url, headers, body
+            Of the request; whoever sends a body to a place where it must not arrive twice allows one try.
+        tries
+            How often at most.
+        follow
+            Whether redirects of GET and HEAD are followed.
+
+        Raises
+        ------
+        NoAnswer
+            Nobody answers.
+        """
+        tried = 0
+        while True:
+            tried += 1
+            last = tried >= tries
+            try:
+                opened = self.open(method, url, headers=headers, body=body, follow=follow)
+                content = b"".join(self.read(opened, whole=True))
+            except NoAnswer as error:
+                # Who is not there, or says nothing for long, will not be there in a second.
+                if last or error.kind != LOST:
+                    if tried > 1:
+                        error.why += f" ({tried} times)"
+                    raise
+                self.pause(tried)
+                continue
+            if opened.status not in _TRANSIENT or last or not self.pause(tried, opened.headers):
+                return Answer(
+                    status=opened.status, headers=opened.headers, body=content, url=opened.url, tries=tried
+                )
+
+    def open(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Any = None,
+        follow: bool = True,
+        slack: float = 0.0,
+    ) -> Opened:
+        """Ask once, and hand the answer back before its body is read.
+
+        Parameters
+        ----------
+        method, url, headers, body
+            Of the request.
+        follow
+            Whether redirects of GET and HEAD are followed.
+        slack
+            Seconds that the other side may take longer than usual before it answers.
+
+        Raises
+        ------
+        NoAnswer
+            Nobody answers.
+        """
+        sent = {"User-Agent": f"upshift/{__version__}", **(headers or {})}
+        for _ in range(_MOST_REDIRECTS):
+            response = self._send(method, url, sent, body, slack)
+            to = response.headers.get("Location")
+            follows = follow and method in ("GET", "HEAD") and response.status in _REDIRECTS
+            if not follows or not to:
+                return Opened(url=url, response=response)
+            response.drain_conn()
+            url = self._redirected(url, to, sent)
+        raise NoAnswer(f"{host_of(url)} redirects without an end", fix="Ask who runs the registry.")
+
+    def read(self, opened: Opened, *, whole: bool = False) -> Iterator[bytes]:
+        """The body, in blocks, as it arrives.
+
+        Parameters
+        ----------
+        opened
+            From :meth:`open`.
+        whole
+            Whether it is to be kept in memory, and so must be small and come in good time.
+
+        Raises
+        ------
+        NoAnswer
+            It ends before its end, or is too large.
+        """
+        response, url = opened.response, opened.url
+        got, started = 0, time.monotonic()
+        try:
+            while True:
+                block = response.read(_BLOCK, decode_content=whole)
+                if not block:
+                    return
+                got += len(block)
+                if whole and got > LARGEST:
+                    raise NoAnswer(
+                        f"{host_of(url)} answers with more than {LARGEST >> 20} MiB",
+                        fix="Ask who runs the registry.",
+                    )
+                if whole and time.monotonic() - started > 2 * self._silence:
+                    raise slow(url, 2 * self._silence)
+                yield block
+        except (self._urllib3.exceptions.HTTPError, OSError) as error:
+            raise explained(error, url, self._silence, got) from None
+        finally:
+            response.close() if response.length_remaining else response.release_conn()
+
+    def pause(self, tried: int, headers: Mapping[str, str] | None = None) -> bool:
+        """Wait before the next try; False: the registry asks for more patience than there is.
+
+        Parameters
+        ----------
+        tried
+            How often it has been tried.
+        headers
+            Of the answer, which may say how long to wait.
+        """
+        asked = (headers or {}).get("Retry-After", "")
+        seconds = float(asked) if asked.isdecimal() else _PAUSES[min(tried, len(_PAUSES)) - 1]
+        if seconds > _LONGEST_PAUSE:
+            return False
+        self._wait(seconds)
+        return True
+
+    def _redirected(self, url: str, to: str, headers: dict[str, str]) -> str:
+        """Where to ask next. A login goes to the registry alone, and nothing goes from https to http."""
+        target = joined(url, to)
+        before, after = urlsplit(url), urlsplit(target)
+        if before.scheme == "https" and after.scheme != "https":
+            raise NoAnswer(
+                f"{host_of(url)} redirects from https to {after.scheme or 'nowhere'}://{host_of(target)}",
+                fix="Ask who runs the registry.",
+            )
+        if (before.scheme, before.netloc) != (after.scheme, after.netloc):
+            headers.pop("Authorization", None)
+        return target
+
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: Any, slack: float
+    ) -> urllib3.BaseHTTPResponse:
+        parts = urlsplit(url)
+        proxy = proxy_for(parts.scheme, parts.hostname or "", self._environ)
+        try:
+            return self._pool(parts.scheme, parts.netloc, proxy).request(
+                method,
+                url,
+                headers=dict(headers),
+                body=body,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                timeout=self._urllib3.Timeout(connect=self._connecting, read=self._silence + slack),
+            )
+        except (self._urllib3.exceptions.HTTPError, OSError) as error:
+            connecting = isinstance(error, self._urllib3.exceptions.ConnectTimeoutError)
+            silence = self._connecting if connecting else self._silence + slack
+            raise explained(error, url, silence) from None
+
+    def _pool(self, scheme: str, netloc: str, proxy: str | None) -> urllib3.PoolManager:
+        folders = certificates_of(netloc) if scheme == "https" else []
+        key = (
+            f"{scheme} {netloc if folders else ''}",
+            proxy,
+        )  # certificates of one registry are for that alone
+        with self._lock:
+            if key not in self._pools:
+                options: dict[str, Any] = {"maxsize": 8, "blocksize": _BLOCK}
+                if scheme == "https":
+                    options["ssl_context"] = self._trusted(folders)
+                if proxy is None:
+                    self._pools[key] = self._urllib3.PoolManager(**options)
+                else:
+                    self._pools[key] = self._through(proxy, options)
+            return self._pools[key]
+
+    def _through(self, proxy: str, options: dict[str, Any]) -> urllib3.ProxyManager:
+        try:
+            address, login = without_login(proxy)
+            headers = self._urllib3.make_headers(proxy_basic_auth=login) if login else None
+            return self._urllib3.ProxyManager(address, proxy_headers=headers, **options)
+        except ValueError:
+            raise NoAnswer(
+                "the address of its proxy makes no sense",
+                fix="Check HTTPS_PROXY and HTTP_PROXY: http://HOST:PORT",
+            ) from None
+
+    def _trusted(self, folders: list[Path]) -> ssl.SSLContext:
+        try:
+            return trusted(self._environ, folders)
+        except OSError as error:  # which an SSLError is
+            raise NoAnswer(
+                f"the certificates in {error.filename} cannot be read ({error.strerror})",
+                fix="Name a file or folder with certificates (PEM).",
+            ) from None

@@ -1,0 +1,236 @@
+"""The port at which rank 0 will listen for the others: chosen, checked, and kept until then.
+
+PyTorch's TCPStore listens with ``SO_REUSEADDR``. So it may have a port to which somebody is bound who set
+that as well and does not listen, and nobody else is given that port meanwhile, be it by ``bind(0)`` or for a
+connection. Two that keep the same port in this way would not notice each other: so each has a name beside it,
+an abstract socket (Linux), which belongs to the network namespace as ports do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from upshift.errors import BackendError
+
+_LISTENS: Final = "0A"
+"""The state of a socket that listens, as proc(5) shows it: ``TCP_LISTEN`` of ``tcp_states.h``."""
+_TRIES: Final = 20
+_LONGEST: Final = 60
+"""Characters of a command line that are shown."""
+
+
+class Port:
+    """A port that nobody else is given while this lives, but for a listener that shares addresses.
+
+    Parameters
+    ----------
+    number
+        The port.
+    held
+        What keeps it. A process that is forked from this one must not.
+    """
+
+    def __init__(self, number: int, *held: socket.socket) -> None:
+        self.number = number
+        self.held = held
+
+    def answer(self) -> socket.socket:
+        """Answer who connects there, until what is returned is closed: rank 0 does not listen yet.
+
+        Raises
+        ------
+        OSError
+            Somebody listens there already.
+        """
+        trial = socket.socket(self.held[0].family)
+        try:
+            if trial.family == socket.AF_INET6:
+                trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(("", self.number))
+            trial.listen()
+        except OSError:
+            trial.close()
+            raise
+        return trial
+
+    def close(self) -> None:
+        """Let go of it. Who listens there by now goes on to do so."""
+        for one in self.held:
+            one.close()
+
+    def __enter__(self) -> Port:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def keep(wanted: int | None, *, argument: str = "port") -> Port:
+    """Keep a port for rank 0.
+
+    Parameters
+    ----------
+    wanted
+        The one that the user has fixed; None: any that is free.
+    argument
+        What the user calls it.
+
+    Raises
+    ------
+    BackendError
+        The port is taken, or may not be used; or there is none.
+    """
+    if wanted is None:
+        return _any()
+    try:
+        return _kept(wanted)
+    except PermissionError:
+        raise BackendError(
+            f"{argument}={wanted} may not be used by this user",
+            why="Ports below 1024 are for the system (ip(7), ip_unprivileged_port_start).",
+            fix=f"Name a higher one, or leave out {argument}: then one that is free is chosen.",
+        ) from None
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise BackendError(f"{argument}={wanted} cannot be used", why=error.strerror) from None
+        raise BackendError(
+            f"{argument}={wanted} is taken",
+            why=f"{taker(wanted) or 'Somebody'} has it.",
+            fix=f"Stop that, or leave out {argument}: then one that is free is chosen.",
+        ) from None
+
+
+def wait_until_free(port: int, seconds: float) -> None:
+    """Wait until nobody keeps this port any more, but no longer than so many seconds."""
+    with socket.socket(socket.AF_UNIX) as waiting, contextlib.suppress(OSError):
+        waiting.settimeout(seconds)
+        waiting.connect(_mark(port))
+        waiting.recv(1)  # it ends with the keeper, who says nothing
+
+
+def taker(port: int) -> str | None:
+    """Who has a port of this machine, in words; None: nobody, or the kernel does not tell."""
+    if sys.platform != "linux":
+        return None
+    other = _keeper(port)
+    if other is not None:
+        return f"Another step of Upshift ({other})"
+    found = sorted(_sockets(port), key=lambda one: one.state != _LISTENS)
+    if not found:
+        return None
+    by_inode = {one.inode for one in found}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if by_inode & set(_inodes(pid)):
+            return _described(int(pid)).capitalize()
+    return f"A process of user {_user(found[0].uid)!r} that cannot be looked into"
+
+
+# -- keeping --------------------------------------------------------------------------------------
+
+
+def _any() -> Port:
+    for _ in range(_TRIES):
+        try:
+            return _kept(0)
+        except OSError as error:
+            problem = error
+    raise BackendError("no port is free for the processes of the step to meet at", why=problem.strerror)
+
+
+def _kept(number: int) -> Port:
+    """A port, 0 for any.
+
+    Raises
+    ------
+    OSError
+        As ``bind(2)``.
+    """
+    held = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        if held.family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", number))
+        number = held.getsockname()[1]
+        if sys.platform == "linux":
+            mark.bind(_mark(number))
+            mark.listen()  # so that who asks is told by whom (SO_PEERCRED)
+    except OSError:
+        held.close()
+        mark.close()
+        raise
+    return Port(number, held, mark)
+
+
+def _mark(number: int) -> str:
+    return f"\0upshift/port/{number}"
+
+
+# -- asking who has it ----------------------------------------------------------------------------
+
+
+def _keeper(port: int) -> str | None:
+    """The process of ours that keeps this port."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(_mark(port))
+        except BlockingIOError:  # many ask at once
+            return "its process is not known"
+        except OSError:
+            return None
+        size = struct.calcsize("3i")  # struct ucred: pid, uid, gid; unix(7)
+        pid, uid, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return f"{_described(pid)}, of user {_user(uid)!r}" if pid else f"of user {_user(uid)!r}"
+
+
+class _Socket(NamedTuple):
+    state: str
+    uid: int
+    inode: str
+
+
+def _sockets(port: int) -> Iterator[_Socket]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()  # sl, local address, remote address, state, …, uid, timeout, inode
+                if int(fields[1].rpartition(":")[2], 16) == port:
+                    yield _Socket(fields[3], int(fields[7]), fields[9])
+
+
+def _inodes(pid: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry.path)
+                if target.startswith("socket:["):
+                    yield target[len("socket:[") : -1]
+
+
+def _described(pid: int) -> str:
+    command = ""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        command = " ".join(words.split())  # one line, whatever the arguments hold
+    if len(command) > _LONGEST:
+        command = command[: _LONGEST - 1] + "…"
+    return f"process {pid}" + (f" ({command})" if command else "")
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

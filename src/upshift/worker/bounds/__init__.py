@@ -1,0 +1,1 @@
+"""The bounds of a step process: memory, CPUs, session and environment."""

@@ -1,0 +1,1 @@
+"""The accelerators of this machine among the tasks of its supervisors."""

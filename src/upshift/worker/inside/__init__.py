@@ -1,0 +1,1 @@
+"""What runs in the step's own process: its inputs and outputs, and all that its code can ask of Upshift."""

@@ -1,0 +1,1 @@
+"""How step processes come to be: forked from a zygote or from the supervisor, or started afresh."""

@@ -1,0 +1,1 @@
+"""What the processes of a step use, as their supervisor sees it from outside."""

@@ -1,0 +1,117 @@
+"""One container's watch, and the desk that hands out devices: what must not be lost, whatever goes wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+
+import attrs
+import pytest
+
+from upshift.backends.base import Ended, Event, Logged, LogGrew
+from upshift.backends.docker.desk import Desk
+from upshift.backends.docker.folders import Own
+from upshift.backends.docker.launching import Launch
+from upshift.backends.docker.watch import Watch
+from upshift.errors import BackendError
+from upshift.images.containers.engine import ContainerEngine
+from upshift.spec import Code, EntryPoint, Failure, Hardware, TaskId, TaskSpec
+from upshift.worker.devices.stock import Grant
+
+NAME = "upshift-one-1-0123456789ab"
+
+
+class Told:
+    """A watch of an engine that must not be asked, and what it has told."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.events: list[Event] = []
+        self.over: list[Watch] = []
+        command = (str(tmp_path / "no-engine"),)
+        engine = ContainerEngine(
+            name="docker", command=command, version="0", platform="linux/amd64", buildkit=False
+        )
+        self.watch = Watch(
+            engine,
+            NAME,
+            sink=self.events.append,
+            node="here",
+            memory=None,
+            user=None,
+            again=self.over.append,
+            over=self.over.append,
+        )
+
+
+@pytest.fixture
+def told(tmp_path: Path, upshift_home: Path) -> Told:
+    return Told(tmp_path)
+
+
+def test_what_is_cancelled_before_there_is_a_container_gets_none(told: Told) -> None:
+    told.watch.cancel(0)
+    own = Own(NAME)
+    told.watch.launch(Launch(arguments=("run",), order=b"", own=own))
+    assert told.events == [Ended(handle=NAME, reason="cancelled", message="cancelled before it was started")]
+    assert told.over == [told.watch] and not own.path.exists()
+
+
+def test_what_is_left_before_there_is_a_container_gets_none(told: Told) -> None:
+    told.watch.leave()
+    own = Own(NAME)
+    told.watch.launch(Launch(arguments=("run",), order=b"", own=own))
+    assert told.events == [] and not own.path.exists()
+
+
+def test_lines_that_make_no_sense_are_nothing(told: Told) -> None:
+    lines = [
+        *("", "[]", "7", '"ended"', "{", "null", '{"event": "log"}', '{"event": "log", "size": "x"}'),
+        *('{"event": "logged", "values": 7, "step": 1}', '{"event": ["ended"]}'),
+        json.dumps({"event": "log", "size": 3}),
+        json.dumps({"event": "logged", "values": {"loss": 0.5}, "step": 2}),
+    ]
+    told.watch._listen(io.BytesIO("\n".join(lines).encode()))
+    assert told.events == [
+        LogGrew(handle=NAME, size=3),
+        Logged(handle=NAME, values={"loss": 0.5}, step=2),
+    ]
+
+
+def test_a_folder_that_cannot_be_made_leaves_nothing(upshift_home: Path) -> None:
+    half = upshift_home / "containers" / NAME
+    half.mkdir(parents=True)
+    (half / "tmp").write_text("no folder")
+    with pytest.raises(BackendError, match="cannot be made"):
+        Own(NAME)
+    assert not half.exists()
+
+
+def test_who_fails_at_the_desk_is_told_and_the_next_one_is_served(upshift_home: Path) -> None:
+    spec = TaskSpec(
+        task=TaskId(run="r", step="s"),
+        attempt=1,
+        pipeline="p",
+        entry=EntryPoint(module="m", qualname="f"),
+        code=Code(project="/p"),
+        store="/s",
+        granted=Hardware(gpus=()),
+    )
+    refused: SimpleQueue[Failure] = SimpleQueue()
+    served: SimpleQueue[Grant | None] = SimpleQueue()
+    desk = Desk()
+
+    def fail(grant: Grant | None) -> None:
+        raise ZeroDivisionError("of the test's")
+
+    def ask(name: str, ready: Callable[[Grant | None], None]) -> None:
+        task = attrs.evolve(spec, task=TaskId(run="r", step=name))
+        desk.ask(name, task, ready=ready, tell=str, refuse=refused.put, wait=60, share=False)
+
+    ask("first", fail)
+    ask("second", served.put)
+    grant = served.get(timeout=60)
+    assert grant is not None and grant.devices == ()
+    desk.close()

@@ -1,0 +1,40 @@
+"""Where images go in a registry."""
+
+from __future__ import annotations
+
+import pytest
+
+from upshift.errors import ImageError
+from upshift.images.base import Destination, Ingredients, Recipe
+from upshift.images.daemonless.naming import repository_of, tag_of
+
+
+def _name(repository: str | None, registry: str | None) -> str:
+    ingredients = Ingredients(recipe=Recipe(parent="python", platform="linux/amd64"), repository=repository)
+    return repository_of(ingredients, Destination(platform="linux/amd64", registry=registry)).name
+
+
+@pytest.mark.parametrize(
+    ("repository", "registry", "name"),
+    [
+        (None, "r.example.org/ml", "r.example.org/ml/upshift"),
+        ("train", "r.example.org/ml/", "r.example.org/ml/train"),
+        ("team/train", "127.0.0.1:5000", "127.0.0.1:5000/team/train"),
+        ("other.org/team/train", "r.example.org/ml", "other.org/team/train"),
+        ("localhost/train", "r.example.org", "localhost/train"),
+        ("train", "docker.io/me", "docker.io/me/train"),
+    ],
+)
+def test_a_repository_is_below_the_targets_registry_unless_it_names_one(
+    repository: str | None, registry: str, name: str
+) -> None:
+    assert _name(repository, registry) == name
+
+
+def test_without_any_registry_the_way_to_name_one_is_shown() -> None:
+    with pytest.raises(ImageError, match=r'registry = "registry.example.org/ml"'):
+        _name("train", None)
+
+
+def test_tags_hold_the_whole_digest() -> None:
+    assert tag_of("sha256:" + "a" * 64) == "upshift-" + "a" * 64

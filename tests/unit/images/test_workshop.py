@@ -1,0 +1,52 @@
+"""The folder that images are made in."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from upshift.errors import ImageError
+from upshift.images.workshop import workshop
+
+KILLED = """
+import os, signal
+from upshift.images.workshop import workshop
+with workshop() as folder:
+    (folder / "context").mkdir()
+    (folder / "context" / "data").write_text("half")
+    print(folder, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UPSHIFT_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_nobody_else_reads_it_and_nothing_is_left_of_it(home: Path) -> None:
+    with workshop() as folder, workshop() as other:
+        assert folder != other and folder.stat().st_mode & 0o777 == 0o700
+    assert list(home.rglob("building-*")) == []
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(home: Path) -> None:
+    died = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
+    assert died.returncode == -signal.SIGKILL
+    left = Path(died.stdout.strip())
+    assert (left / "context" / "data").exists()
+    with workshop() as folder:
+        assert set(home.rglob("building-*")) == {folder, folder.with_suffix(".lock")}
+
+
+def test_a_full_disk_is_told_in_a_users_words() -> None:
+    with pytest.raises(ImageError, match="the disk is full") as caught, workshop():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert "UPSHIFT_HOME" in (caught.value.fix or "")
