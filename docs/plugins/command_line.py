@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -19,10 +20,15 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def _commands() -> str:
     top = click.Context(upshift, info_name="upshift", help_option_names=["-h", "--help"])
-    parts = []
-    for name in upshift.list_commands(top):
-        command = upshift.get_command(top, name)
+    return "\n".join(_below(upshift, top))
+
+
+def _below(group: click.Group, outer: click.Context) -> Iterator[str]:
+    """The commands of a group; of a group among them its own, too."""
+    for name in group.list_commands(outer):
+        command = group.get_command(outer, name)
         assert command is not None
-        context = click.Context(command, parent=top, info_name=name, terminal_width=_WIDTH)
-        parts.append(f"## upshift {name}\n\n```text\n{command.get_help(context)}\n```\n")
-    return "\n".join(parts)
+        context = click.Context(command, parent=outer, info_name=name, terminal_width=_WIDTH)
+        yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
+        if isinstance(command, click.Group):
+            yield from _below(command, context)
