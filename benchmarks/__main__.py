@@ -7,7 +7,21 @@ import time
 
 import attrs
 
-from benchmarks import array, chain, fan_out, install, kept, profile, report, reuse, sampling, startup
+from benchmarks import (
+    array,
+    chain,
+    container,
+    fan_out,
+    images,
+    install,
+    kept,
+    launch,
+    profile,
+    report,
+    reuse,
+    sampling,
+    startup,
+)
 from benchmarks.harness import Effort, Report
 from benchmarks.page import figure
 
@@ -21,6 +35,9 @@ MEASUREMENTS = {
     "array": array.measure,
     "startup": startup.measure,
     "install": install.measure,
+    "images": images.measure,
+    "container": container.measure,
+    "launch": launch.measure,
 }
 
 

@@ -120,8 +120,12 @@ class MadeUp:
         used: Hardware | None = None,
         outputs: Mapping[str, Artifact] | None = None,
         cards: Sequence[Card] = (),
+        **more: Any,
     ) -> TaskId:
-        """An attempt, and how the task stands after it; ``seconds`` None: it still runs."""
+        """An attempt, and how the task stands after it; ``seconds`` None: it still runs.
+
+        ``more`` are fields of its result.
+        """
         task = self.id(step, index)
         status = "running" if seconds is None else "failed" if failure else "completed"
         if failure is not None and failure.reason == "cancelled":
@@ -143,6 +147,7 @@ class MadeUp:
                 seen=seen or Hardware(cpu_count=16, memory=64_000_000_000, gpus=()),
                 used=used,
                 cards=tuple(cards),
+                **more,
             )
         self._attempts.append(
             AttemptRow(

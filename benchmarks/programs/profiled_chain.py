@@ -20,10 +20,10 @@ from upshift import pipeline, step
 from upshift.backends.local.backend import LocalBackend
 from upshift.store.catalog import Catalog
 from upshift.store.store import Store
-from upshift.worker import step as step_process
-from upshift.worker.attempt import Attempt
-from upshift.worker.supervisor import Supervisor
-from upshift.worker.zygote import Zygote
+from upshift.worker.inside import step as step_process
+from upshift.worker.serving.supervisor import Supervisor
+from upshift.worker.starters.zygote import Zygote
+from upshift.worker.supervision.attempt import Attempt
 
 _marks = os.memfd_create("marks")  # shared by every process that is forked from here
 fcntl.fcntl(_marks, fcntl.F_SETFL, os.O_APPEND)  # else two of them may write to the same place
