@@ -61,10 +61,13 @@ def several():
 
 
 def on_a_small_disk(project: Project, commands: str, *, ballast: int = 0) -> Outcome:
-    """Do commands with a tmpfs of 600 KiB as the store, a part of it in a file that the step may remove."""
+    """Do commands with a small tmpfs as the store, a part of it taken by a file that the step may remove.
+
+    What pipes still hold then is written into the room that it leaves: it has to be larger.
+    """
     store = shlex.quote(str(project.home / "store"))
     script = (
-        f"mkdir -p {store} && mount -t tmpfs -o size=600k tmpfs {store} && "
+        f"mkdir -p {store} && mount -t tmpfs -o size={500 + ballast // 1000}k tmpfs {store} && "
         f"{f'head -c {ballast} /dev/zero > {store}/ballast && ' if ballast else ''}"
         f"UPSHIFT={shlex.quote(UPSHIFT)} && {commands}"
     )
@@ -85,7 +88,7 @@ def test_a_log_that_goes_on_once_there_is_room_says_how_much_is_missing_and_wher
         "$UPSHIFT run pipeline.py:example > run.out 2> run.err && $UPSHIFT show latest --json > run.json && "
         "$UPSHIFT show latest > show.out && $UPSHIFT report latest --output report.html > /dev/null && "
         "$UPSHIFT logs latest noisy > log.out 2> log.err",
-        ballast=100_000,
+        ballast=400_000,
     )
     assert outcome.code == 0, outcome.text
     texts = {file.name: file.read_text() for file in project.folder.glob("*.*") if file.is_file()}
@@ -116,7 +119,7 @@ def test_metrics_go_on_once_there_is_room_and_are_those_that_were_logged(project
         project,
         "$UPSHIFT run pipeline.py:example > /dev/null && "
         "cp $UPSHIFT_HOME/store/runs/*/tasks/noisy/0.1.metrics kept.metrics",
-        ballast=100_000,
+        ballast=400_000,
     )
     assert outcome.code == 0, outcome.text
     found = read_metrics(project.folder / "kept.metrics")
@@ -155,7 +158,7 @@ def test_of_several_processes_each_log_says_what_it_lacks(project: Project) -> N
         "$UPSHIFT run pipeline.py:several > run.out 2> run.err && $UPSHIFT show latest --json > run.json && "
         "$UPSHIFT show latest > show.out && "
         "for rank in 0 1; do $UPSHIFT logs latest ranks --rank $rank > log$rank.out 2> log$rank.err; done",
-        ballast=400_000,
+        ballast=1_000_000,
     )
     assert outcome.code == 0, outcome.text
     found = [(gap["what"], gap["rank"]) for gap in gaps(project, "ranks")]

@@ -13,7 +13,6 @@ start before it writes down what happened: see :mod:`upshift.engine.journal`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from heapq import heappop, heappush
 from queue import Empty
 from typing import Any
@@ -21,14 +20,14 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
+from upshift.engine.admission import Admission, Made
 from upshift.engine.attempts import Attempt, Verdict, judge
 from upshift.engine.follow import reader_of
 from upshift.engine.journal import over
-from upshift.engine.keys import debugged_key
 from upshift.engine.notes import Notes
-from upshift.engine.places import Place, Terms
+from upshift.engine.places import Place
 from upshift.engine.raising import with_more_memory
-from upshift.engine.reuse import Hit, intact
+from upshift.engine.reuse import intact
 from upshift.engine.shortfalls import Shortfalls
 from upshift.engine.stopping import Command, stopping_line
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
@@ -38,7 +37,7 @@ from upshift.engine.work import Work
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
 from upshift.report.gaps import in_words
 from upshift.report.progress import TaskChange
-from upshift.spec.artifact import Artifact, Value
+from upshift.spec.artifact import Artifact
 from upshift.spec.task import Failure, TaskId, TaskResult
 from upshift.store import artifacts
 from upshift.store.catalog import AttemptRow
@@ -56,7 +55,7 @@ class Driver:
         self._walk = work.walk
         self._journal = work.journal
         self._notes = Notes(work)
-        self._unexplained: list[tuple[Task, Mapping[str, Value]]] = []
+        self._admission = Admission(work)
         self._timers: list[tuple[float, int, Task]] = []
         self._retries = 0
         self._submits = 0
@@ -119,11 +118,9 @@ class Driver:
                 self._admit(self._walk.ready.popleft())
             self._launch()
         self._launch()
-        for task, inputs in self._unexplained:
-            task.cache_reason = self._work.reuse.why(task, inputs)
+        for task in self._admission.explain():
             if task.status == RUNNING:  # submitted; nobody has said yet that it started
                 self._journal.task(task, status=PENDING)
-        self._unexplained.clear()
         for line in self._shortfalls.lines():
             self._journal.notice(line)
         if self._work.building.start() or self._submits:
@@ -135,29 +132,18 @@ class Driver:
 
     def _admit(self, task: Task) -> None:
         """Take the task's result from where it is already, or queue it."""
-        task_id = self._journal.id(task)
         try:
             inputs, _ = task_inputs(task, self._walk.nodes, self._items_of)
         except (BlobMissing, BlobDamaged) as error:
             self._make_again(task, Failure(reason="infrastructure", message=str(error)))
             return
-        task.key = self._work.keys.key(task.node, inputs)
-        if self._work.is_debugged(task):
-            task.key = debugged_key(task.key)
-        terms = self._work.terms_of(task)
-        if task.redone_for is not None:
-            task.cached, task.origin = False, None
-            task.cache_reason = "its result was lost"
+        found = self._admission.of(task, inputs)
+        if found is None:
             self._queue(task)
-        elif not self._resumed(task, task_id, terms):
-            found = self._work.reuse.find(task, task.key, strict=terms.strict, now=self._work.clock.now())
-            if isinstance(found, Hit):
-                self._reuse(task, found)
-            else:
-                task.cache_reason = found
-                if found is None:
-                    self._unexplained.append((task, inputs))
-                self._queue(task)
+        elif isinstance(found, Made):
+            self._has(task, found.result)
+        else:
+            self._take_over(task, found.attempt, same=found.same)
 
     def _queue(self, task: Task) -> None:
         if self._work.is_debugged(task) or not self._work.building.hold(task, self._image_made):
@@ -171,36 +157,6 @@ class Driver:
             self._queue(task)
         else:
             self._walk.failed(task, failure)
-
-    def _reuse(self, task: Task, hit: Hit) -> None:
-        result = hit.result
-        task.cached = True
-        task.cache_reason = hit.reason
-        task.origin = (result.task.run, result.task.step, result.task.index, result.attempt)
-        self._has(task, result)
-
-    def _resumed(self, task: Task, task_id: TaskId, terms: Terms) -> bool:
-        """Go on with what an earlier engine of this run left of the task."""
-        found = self._work.leftovers.of(task_id, task.key, strict=terms.strict)
-        task.attempts = max(task.attempts, found.attempts)
-        if found.watched is not None:
-            self._take_over(task, found.watched, same=found.same)
-            return True
-        if found.over is not None:
-            attempt, verdict = found.over
-            self._journal.attempt(attempt, verdict, ended=self._work.clock.now())
-        row = found.row
-        others = row is not None and row.origin is not None
-        if found.result is None or (others and not self._work.reuse.enabled):
-            return False
-        if self._work.is_debugged(task):
-            return False
-        if row is not None:
-            task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
-        if not others:  # nothing may have been forked yet, and a thread would be in the way of that
-            discard(self._work.store.address, found.result, wait=True)
-        self._has(task, found.result)
-        return True
 
     def _has(self, task: Task, result: TaskResult) -> None:
         """The task has a result that was there already."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -76,8 +77,24 @@ def flush_c_streams() -> None:
         _libc.fflush(None)
 
 
+@contextlib.contextmanager
+def forking() -> Iterator[None]:
+    """Within, SIGTERM waits, in a process that is forked here until that calls :func:`detach`.
+
+    It would otherwise come to a handler of this process, which means nothing in the other, and be lost.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def detach(parent: int) -> None:
-    """Make this process a session of its own, that dies with ``parent`` and inherits its orphans."""
+    """Make this process a session of its own, that dies with ``parent`` and inherits its orphans.
+
+    SIGTERM ends it, also one that has come since the fork; see :func:`forking`.
+    """
     if os.getsid(0) != os.getpid():
         os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -86,6 +103,7 @@ def detach(parent: int) -> None:
     become_subreaper()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def enter(bounds: Confinement) -> None:

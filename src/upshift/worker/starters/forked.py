@@ -16,7 +16,7 @@ from functools import partial
 from upshift.spec import TaskSpec
 from upshift.store.store import Store
 from upshift.worker import proc
-from upshift.worker.bounds.confine import Confinement, detach, enter, host_facts
+from upshift.worker.bounds.confine import Confinement, detach, enter, forking, host_facts
 from upshift.worker.inside import step
 from upshift.worker.loop import Loop
 from upshift.worker.output.streams import own_streams
@@ -59,12 +59,13 @@ class ForkStarter(FreshStarter):
         gc.freeze()
         parent, baseline = os.getpid(), proc.unreclaimable(os.getpid())
         try:
-            pid = os.fork()
-            if pid == 0:
-                for descriptor in (log, seen, messages):
-                    os.close(descriptor)
-                work = partial(self._be_step, spec, bounds, parent, log_end, seen_end, messages_end)
-                step.live(work, messages_end)
+            with forking():
+                pid = os.fork()
+                if pid == 0:
+                    for descriptor in (log, seen, messages):
+                        os.close(descriptor)
+                    work = partial(self._be_step, spec, bounds, parent, log_end, seen_end, messages_end)
+                    step.live(work, messages_end)
         except OSError:
             for descriptor in (log, seen, messages):
                 os.close(descriptor)

@@ -42,7 +42,14 @@ from upshift.spec import (
 from upshift.store import artifacts, serializers
 from upshift.store.store import Store, open_store
 from upshift.worker import proc, sockets
-from upshift.worker.bounds.confine import Confinement, become_subreaper, detach, enter, host_facts
+from upshift.worker.bounds.confine import (
+    Confinement,
+    become_subreaper,
+    detach,
+    enter,
+    forking,
+    host_facts,
+)
 from upshift.worker.forms import Outcome, Seen
 from upshift.worker.inside import step
 from upshift.worker.output.streams import own_streams
@@ -155,15 +162,16 @@ class Zygote:
         orders_end, orders = (end.detach() for end in socket.socketpair())
         parent = os.getpid()
         try:
-            with warnings.catch_warnings() if WARNED else contextlib.nullcontext():
-                if WARNED:
-                    warnings.simplefilter("ignore", DeprecationWarning)  # threads: looked at above
-                pid = os.fork()
-            if pid == 0:
-                for descriptor in (log, seen, messages, orders, self._woken):
-                    os.close(descriptor)
-                spare = partial(self._be_spare, parent, log_end, seen_end, messages_end, orders_end)
-                step.live(spare, messages_end)
+            with forking():
+                with warnings.catch_warnings() if WARNED else contextlib.nullcontext():
+                    if WARNED:
+                        warnings.simplefilter("ignore", DeprecationWarning)  # threads: looked at above
+                    pid = os.fork()
+                if pid == 0:
+                    for descriptor in (log, seen, messages, orders, self._woken):
+                        os.close(descriptor)
+                    spare = partial(self._be_spare, parent, log_end, seen_end, messages_end, orders_end)
+                    step.live(spare, messages_end)
             self._live.add(pid)
             self._tell(
                 {"event": "spare", "pid": pid, "baseline": self._baseline}, log, seen, messages, orders

@@ -157,12 +157,19 @@ class LocalMember(Member):
             loop.watch(descriptor, partial(self._ready, descriptor))
 
     def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or not a group yet
-            if not self.ended:
-                send = os.kill if self.heeds and number == signal.SIGTERM else os.killpg
-                send(self.pid, number)
-                if number == signal.SIGTERM:  # which one that is stopped would not hear of
-                    send(self.pid, signal.SIGCONT)
+        if not self.ended:
+            alone = self.heeds and number == signal.SIGTERM
+            self._send(number, alone=alone)
+            if number == signal.SIGTERM:  # which one that is stopped would not hear of
+                self._send(signal.SIGCONT, alone=alone)
+
+    def _send(self, number: int, *, alone: bool) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone
+            if not alone:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, number)
+                    return
+            os.kill(self.pid, number)  # also where it was forked just now, and leads no group yet
 
     def kill(self) -> None:
         if not self.ended:

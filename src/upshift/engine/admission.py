@@ -1,0 +1,113 @@
+"""Where a ready task's result is taken from before anything is submitted: :class:`Admission`.
+
+A result may be there already, of another run or of this one before its engine was killed; a job of
+that engine may still be at it; or there is none, and the task has to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from upshift.engine.attempts import Attempt
+from upshift.engine.keys import debugged_key
+from upshift.engine.reuse import Hit
+from upshift.engine.tasks import Task
+from upshift.engine.work import Work
+from upshift.spec.artifact import Value
+from upshift.spec.task import TaskResult
+from upshift.store.checkpoints import discard
+
+
+@attrs.frozen
+class Made:
+    """The task's result is there."""
+
+    result: TaskResult
+
+
+@attrs.frozen
+class Running:
+    """An earlier engine's job is at the task; ``same``: it does the work that is asked for now."""
+
+    attempt: Attempt
+    same: bool
+
+
+class Admission:
+    """Looks where a task's result may be, and notes on the task what was found.
+
+    Parameters
+    ----------
+    work
+        What the driver works with.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._unexplained: list[tuple[Task, Mapping[str, Value]]] = []
+
+    def of(self, task: Task, inputs: Mapping[str, Value]) -> Made | Running | None:
+        """What there is of a task; None: it has to run.
+
+        Parameters
+        ----------
+        task
+            The task. Its key, and what :class:`~upshift.engine.tasks.Task` says of reuse, are set.
+        inputs
+            Its inputs.
+        """
+        key = self._work.keys.key(task.node, inputs)
+        task.key = key = debugged_key(key) if self._work.is_debugged(task) else key
+        if task.redone_for is not None:
+            task.cached, task.origin = False, None
+            task.cache_reason = "its result was lost"
+            return None
+        strict = self._work.terms_of(task).strict
+        left = self._left(task, key, strict=strict)
+        if left is not None:
+            return left
+        found = self._work.reuse.find(task, key, strict=strict, now=self._work.clock.now())
+        if isinstance(found, Hit):
+            made = found.result
+            task.cached, task.cache_reason = True, found.reason
+            task.origin = (made.task.run, made.task.step, made.task.index, made.attempt)
+            return Made(made)
+        task.cache_reason = found
+        if found is None:
+            self._unexplained.append((task, inputs))
+        return None
+
+    def explain(self) -> list[Task]:
+        """Say of the tasks that have to run why they do, where that takes a while to find out.
+
+        Returns
+        -------
+        list
+            Those tasks.
+        """
+        explained = [task for task, _ in self._unexplained]
+        for task, inputs in self._unexplained:
+            task.cache_reason = self._work.reuse.why(task, inputs)
+        self._unexplained.clear()
+        return explained
+
+    def _left(self, task: Task, key: str, *, strict: bool) -> Made | Running | None:
+        """What an earlier engine of this run left of the task."""
+        left = self._work.leftovers.of(self._work.journal.id(task), key, strict=strict)
+        task.attempts = max(task.attempts, left.attempts)
+        if left.watched is not None:
+            return Running(left.watched, left.same)
+        if left.over is not None:
+            attempt, verdict = left.over
+            self._work.journal.attempt(attempt, verdict, ended=self._work.clock.now())
+        row = left.row
+        others = row is not None and row.origin is not None
+        if left.result is None or (others and not self._work.reuse.enabled) or self._work.is_debugged(task):
+            return None
+        if row is not None:
+            task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
+        if not others:  # nothing may have been forked yet, and a thread would be in the way of that
+            discard(self._work.store.address, left.result, wait=True)
+        return Made(left.result)
