@@ -86,7 +86,7 @@ def test_ranks_meet_in_one_container(project: Project) -> None:
 
 def test_the_first_that_fails_ends_all(project: Project) -> None:
     code = """
-import os, signal
+import os, signal, time
 import upshift
 from upshift import run_with_torchrun
 
@@ -94,8 +94,10 @@ from upshift import run_with_torchrun
 @step
 def act() -> None:
     if upshift.current.rank == 1:
+        while not os.path.exists("/tmp/waits"):  # both are in one container
+            time.sleep(0.01)
         raise LookupError("the rank that fails")
-    signal.pause()
+    os.mkdir("/tmp/waits"), signal.pause()
 
 @pipeline
 def example():
@@ -106,7 +108,7 @@ def example():
     attempt = project.attempt("act")
     assert (attempt["reason"], attempt["error"]["rank"]) == ("user-error", 1)
     (stack,) = attempt["stacks"]
-    assert stack["where"] == "pipeline.py:12" and f'File "{project.folder}/pipeline.py"' in stack["text"]
+    assert stack["where"] == "pipeline.py:14" and f'File "{project.folder}/pipeline.py"' in stack["text"]
 
 
 def test_a_module_has_the_arguments_of_its_script(project: Project) -> None:

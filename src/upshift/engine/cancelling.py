@@ -16,10 +16,10 @@ from upshift.engine.control import ask
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import RunOwned, StoreError
 from upshift.spec.task import Failure
-from upshift.store.catalog import AttemptRow, Catalog, RunRow, open_catalog
+from upshift.store.catalog import AttemptRow, Catalog, RunRow, TaskRow, open_catalog
 from upshift.store.endings import record_ending
 from upshift.store.lease import Lease
-from upshift.store.store import open_store
+from upshift.store.store import Store, open_store
 
 if TYPE_CHECKING:
     from upshift.backends.base import Backend, Event
@@ -66,10 +66,10 @@ def cancel(ref: str, configuration: Configuration) -> str:
 
 
 def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalog) -> int:
-    attempts = [attempt for attempt in catalog.attempts(row.id) if attempt.status in _UNFINISHED]
-    stopped = _stop_jobs(row, attempts, configuration) if attempts else set()
-    now = time.time()
     store = open_store(row.store, durability=configuration.durability)
+    attempts = _unfinished(row, catalog, store)
+    stopped = _stop_jobs(row, attempts, store, configuration) if attempts else set()
+    now = time.time()
     ended = []
     for attempt in attempts:
         result = store.read_result(attempt.task, attempt.number)
@@ -85,9 +85,11 @@ def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalo
             )
         )
     status = {attempt.task: attempt.status for attempt in ended}
+    known = {task.task: task for task in catalog.tasks(row.id)}
+    unknown = [TaskRow(task=task, status=PENDING) for task in status if task not in known]
     tasks = [
         attrs.evolve(task, status=status.get(task.task, CANCELLED))
-        for task in catalog.tasks(row.id)
+        for task in (*known.values(), *unknown)
         if task.status in _UNFINISHED
     ]
     catalog.record(tasks, ended)
@@ -96,9 +98,21 @@ def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalo
     return len(stopped)
 
 
-def _stop_jobs(row: RunRow, attempts: list[AttemptRow], configuration: Configuration) -> set[str]:
+def _unfinished(row: RunRow, catalog: Catalog, store: Store) -> list[AttemptRow]:
+    """The attempts that may still run, also those that the engine was killed before it recorded."""
+    recorded = catalog.attempts(row.id)
+    known = {(attempt.task, attempt.number) for attempt in recorded}
+    return [attempt for attempt in recorded if attempt.status in _UNFINISHED] + [
+        AttemptRow(task=spec.task, number=spec.attempt, status=PENDING, backend=spec.backend)
+        for spec in store.unfinished(row.id)
+        if spec.backend is not None and (spec.task, spec.attempt) not in known
+    ]
+
+
+def _stop_jobs(
+    row: RunRow, attempts: list[AttemptRow], store: Store, configuration: Configuration
+) -> set[str]:
     """Stop what still runs of these attempts, and wait until it has ended."""
-    store = open_store(row.store, durability=configuration.durability)
     inbox: SimpleQueue[Event] = SimpleQueue()
     target = configuration.target(row.target)
     unconfigured = {name: configuration.target(name) for name in UNCONFIGURED}

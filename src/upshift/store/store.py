@@ -261,6 +261,23 @@ class Store:
                     if result is not None:
                         yield result
 
+    def unfinished(self, run: str) -> Iterator[TaskSpec]:
+        """The specs of a run's attempts that have left no result; one that is torn was never submitted."""
+        tasks = f"runs/{safe(run)}/tasks"
+        for step in self._records.names(tasks):
+            names = set(self._records.names(f"{tasks}/{step}"))
+            for name in sorted(names):
+                attempt = name.removesuffix("spec.json")
+                if attempt == name or f"{attempt}result.json" in names:
+                    continue
+                try:
+                    spec = self.read_spec(f"{tasks}/{step}/{name}")
+                except StoreUnavailable:
+                    raise
+                except StoreError:
+                    continue
+                yield spec
+
     def _result(self, relative: str) -> TaskResult | None:
         content = self._records.read(relative)
         return None if content is None else unpack_result(content, f"{self.address}/{relative}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from engine_kit import Bench, kill_when_idle, killed_run, never
+from engine_kit import Bench, Killed, kill_when_idle, killed_run, never
 
 from upshift import engine
 from upshift.backends import registry
@@ -165,6 +165,34 @@ def test_a_run_whose_engine_was_killed_is_cancelled_and_its_jobs_are_stopped(
     assert {s.name: s.status for s in run.steps} == {"one": "completed", "double": "cancelled"}
     held.outcomes = {}
     held.clock.idle = never
+    assert held.run(chain(held), resume=run_id).output == 2
+
+
+@pytest.mark.parametrize("submitted", [True, False])
+def test_a_job_that_the_engine_was_killed_before_it_recorded_is_stopped(
+    held: Bench, monkeypatch: pytest.MonkeyPatch, submitted: bool
+) -> None:
+    held.outcomes = {("one", 0): Hang()}
+    submit = held.cluster.submit
+
+    def killed(job, sink):  # type: ignore[no-untyped-def]
+        if submitted:
+            submit(job, sink)
+        raise Killed
+
+    monkeypatch.setattr(held.cluster, "submit", killed)
+    run_id = killed_run(held, chain(held), monkeypatch)
+    assert held.catalog.attempts(run_id) == []
+    assert len(held.cluster.running) == submitted
+    monkeypatch.setattr("upshift.engine.cancelling.open_backend", held.cluster.open)
+    said = engine.cancel(run_id, held.configuration)
+    assert said.endswith("1 of its tasks still ran and were stopped") == submitted
+    assert held.cluster.running == {}
+    run = held.look(run_id)
+    assert {s.name: s.status for s in run.steps} == {"one": "cancelled", "double": "cancelled"}
+    held.outcomes = {}
+    held.clock.idle = never
+    monkeypatch.setattr(held.cluster, "submit", submit)
     assert held.run(chain(held), resume=run_id).output == 2
 
 

@@ -111,6 +111,16 @@ class _Waiting(NamedTuple):
     grant: Grant | None
     nodes: Nodes | None = None
 
+    def let_go(self) -> None:
+        """It will not run: give back what it has."""
+        if self.grant is not None:
+            self.grant.give_back()
+        if self.nodes is not None:
+            self.nodes.close()
+
+
+_BEFORE_IT_RAN = Failure(reason="cancelled", message="cancelled before it ran")
+
 
 class ForkServer:
     """Supervises attempts for whoever is connected."""
@@ -138,7 +148,6 @@ class ForkServer:
         self._waiting: collections.deque[_Waiting] = collections.deque()
         self._gathering: dict[Key, tuple[_Waiting, Rehearsal]] = {}
         self._rehearsals: set[Rehearsal] = set()
-        self._cancelled: dict[Key, float] = {}
         self._listener = sockets.private(listener)
         self._engines: set[Peer] = set()
         self._stores: dict[str, Store] = {}
@@ -232,7 +241,7 @@ class ForkServer:
                 spec,
                 ready=lambda grant: self._ready(_Waiting(spec, store, secrets, grant), wait, share),
                 tell=lambda why: self._tell({"event": "waiting", "handle": name, "why": why}),
-                refuse=lambda failure: self._refuse(name, spec, store, failure),
+                refuse=lambda failure: self._refuse(spec, store, failure),
                 wait=wait,
                 share=share,
                 nodes=_nodes(spec),
@@ -252,7 +261,7 @@ class ForkServer:
         from upshift.worker.serving.rehearsal import Rehearsal  # what no other task needs is not imported
 
         spec = waiting.spec
-        key, name = (spec.task, spec.attempt), handle(self._place.name, spec.task, spec.attempt)
+        key, name = (spec.task, spec.attempt), self._name_of(spec)
 
         def complete(nodes: Nodes) -> None:
             del self._gathering[key]
@@ -261,7 +270,7 @@ class ForkServer:
 
         def refuse(failure: Failure) -> None:
             self._stop_gathering(key)
-            self._refuse(name, spec, waiting.store, failure)
+            self._refuse(spec, waiting.store, failure)
 
         def troubled(error: Exception) -> None:
             if key in self._gathering:
@@ -294,19 +303,18 @@ class ForkServer:
     def _stop_gathering(self, key: Key) -> None:
         waiting, rehearsal = self._gathering.pop(key)
         rehearsal.cancel()
-        if waiting.grant is not None:
-            waiting.grant.give_back()
+        waiting.let_go()
 
     def _kin(self) -> set[int]:
         return self._supervisor.kin.union(*(rehearsal.pids for rehearsal in self._rehearsals))
 
-    def _refuse(self, name: str, spec: TaskSpec, store: Store, failure: Failure) -> None:
+    def _refuse(self, spec: TaskSpec, store: Store, failure: Failure) -> None:
         problem = None
         try:
             self._supervisor.refuse(spec, store, failure)
         except UpshiftError as error:
             problem = f"{failure.message}; and the result could not be written: {error.in_short}"
-        self._tell({"event": "ended", "handle": name, "problem": problem})
+        self._over(spec, problem)
 
     def _dispatch(self) -> None:
         """Start what waits, as far as there are processes for it; have one more than is needed."""
@@ -322,24 +330,18 @@ class ForkServer:
                 self._supervisor.start(spec, store, starter, secrets, grant, nodes)
             except Exception as error:
                 self._cannot_start(waiting, error)
-            grace = self._cancelled.pop((spec.task, spec.attempt), None)
-            if grace is not None:
-                self._supervisor.cancel(spec.task, spec.attempt, grace)
         self._nursery.keep(sum(processes(waiting.spec) for waiting in self._waiting) + 1)
 
     def _cannot_start(self, waiting: _Waiting, error: Exception) -> None:
         """An attempt ends before it began, and none beside it, be that for a mistake of ours."""
-        if waiting.grant is not None:
-            waiting.grant.give_back()
-        if waiting.nodes is not None:
-            waiting.nodes.close()
-        name = handle(self._place.name, waiting.spec.task, waiting.spec.attempt)
+        waiting.let_go()
+        name = self._name_of(waiting.spec)
         if isinstance(error, BackendError):
-            self._refuse(name, waiting.spec, waiting.store, causes.unavailable(error))
+            self._refuse(waiting.spec, waiting.store, causes.unavailable(error))
         elif isinstance(error, (OSError, UpshiftError)):
             self._not_started(name, error)
         else:
-            self._refuse(name, waiting.spec, waiting.store, causes.mistake(error, "start the step"))
+            self._refuse(waiting.spec, waiting.store, causes.mistake(error, "start the step"))
 
     def _not_started(self, name: str, error: Exception) -> None:
         if isinstance(error, (OSError, UpshiftError)):
@@ -352,25 +354,27 @@ class ForkServer:
         for wanted in self._wanted:
             if wanted.name == name:
                 self._wanted.remove(wanted)
-                failure = Failure(reason="cancelled", message="cancelled before it ran")
-                self._refuse(name, wanted.spec, wanted.store, failure)
+                self._refuse(wanted.spec, wanted.store, _BEFORE_IT_RAN)
                 return
         for spec in self._supervisor.devices.asking:
-            if handle(self._place.name, spec.task, spec.attempt) == name:
+            if self._name_of(spec) == name:
                 self._supervisor.devices.cancel(spec)
                 return
-        for task, attempt in self._keys():
-            if handle(self._place.name, task, attempt) != name:
-                continue
-            if (task, attempt) in self._gathering:
-                waiting, _ = self._gathering[task, attempt]
-                self._stop_gathering((task, attempt))
-                failure = Failure(reason="cancelled", message="cancelled before it ran")
-                self._refuse(name, waiting.spec, waiting.store, failure)
-            elif (task, attempt) in self._supervisor.attempts:
-                self._supervisor.cancel(task, attempt, grace)
-            else:
-                self._cancelled[task, attempt] = grace
+        for key, (waiting, _) in self._gathering.items():
+            if self._name_of(waiting.spec) == name:
+                self._stop_gathering(key)
+                self._refuse(waiting.spec, waiting.store, _BEFORE_IT_RAN)
+                return
+        for waiting in self._waiting:
+            if self._name_of(waiting.spec) == name:
+                self._waiting.remove(waiting)
+                waiting.let_go()
+                self._refuse(waiting.spec, waiting.store, _BEFORE_IT_RAN)
+                return
+        for attempt in self._supervisor.attempts.values():
+            if self._name_of(attempt.spec) == name:
+                attempt.cancel(grace)
+                return
 
     def _do_query(self, engine: Peer, name: str) -> None:
         running = any(handle(self._place.name, *key) == name for key in self._keys())
@@ -390,26 +394,29 @@ class ForkServer:
     # -- as the watcher of the attempts -----------------------------------------------------------
 
     def started(self, attempt: Attempt) -> None:
-        self._tell({"event": "started", "handle": self._handle(attempt)})
+        self._tell({"event": "started", "handle": self._name_of(attempt.spec)})
 
     def log_grew(self, attempt: Attempt, size: int) -> None:
-        self._tell({"event": "log", "handle": self._handle(attempt), "size": size}, droppable=True)
+        self._tell({"event": "log", "handle": self._name_of(attempt.spec), "size": size}, droppable=True)
 
     def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
-        news = {"event": "logged", "handle": self._handle(attempt), "step": step, "values": values}
+        news = {"event": "logged", "handle": self._name_of(attempt.spec), "step": step, "values": values}
         self._tell(news, droppable=True)
 
     def noticed(self, attempt: Attempt, text: str) -> None:
-        self._tell({"event": "noticed", "handle": self._handle(attempt), "text": text})
+        self._tell({"event": "noticed", "handle": self._name_of(attempt.spec), "text": text})
 
     def ended(self, attempt: Attempt, problem: str | None) -> None:
-        self._tell({"event": "ended", "handle": self._handle(attempt), "problem": problem})
+        self._over(attempt.spec, problem)
+
+    def _over(self, spec: TaskSpec, problem: str | None) -> None:
+        self._tell({"event": "ended", "handle": self._name_of(spec), "problem": problem})
         for rehearsal in self._rehearsals:
-            if (rehearsal.spec.task, rehearsal.spec.attempt) == (attempt.spec.task, attempt.spec.attempt):
+            if (rehearsal.spec.task, rehearsal.spec.attempt) == (spec.task, spec.attempt):
                 rehearsal.let_go()
 
-    def _handle(self, attempt: Attempt) -> str:
-        return handle(self._place.name, attempt.spec.task, attempt.spec.attempt)
+    def _name_of(self, spec: TaskSpec) -> str:
+        return handle(self._place.name, spec.task, spec.attempt)
 
 
 def _nodes(spec: TaskSpec) -> int:
