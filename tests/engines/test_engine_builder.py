@@ -307,7 +307,7 @@ def test_a_file_that_a_dockerfile_mounts_is_looked_into(workshop: Workshop, tmp_
 def test_a_dockerfile_that_fails_shows_its_line_and_output(workshop: Workshop, tmp_path: Path) -> None:
     text = (
         f"FROM {workshop.parent.reference}\n\n# Words.\n"
-        "RUN echo first >&2 \\\n && seq 60 && echo broken-here >&2 && exit 3\n"
+        "RUN echo first >&2 \\\n && seq 60 >&2 && echo broken-here >&2 && exit 3\n"
     )
     path = tmp_path / "Dockerfile"
     path.write_text(text)

@@ -97,11 +97,10 @@ class Admission:
         """What an earlier engine of this run left of the task."""
         left = self._work.leftovers.of(self._work.journal.id(task), key, strict=strict)
         task.attempts = max(task.attempts, left.attempts)
+        for attempt, verdict in left.over:
+            self._work.journal.attempt(attempt, verdict, ended=self._work.clock.now())
         if left.watched is not None:
             return Running(left.watched, left.same)
-        if left.over is not None:
-            attempt, verdict = left.over
-            self._work.journal.attempt(attempt, verdict, ended=self._work.clock.now())
         row = left.row
         others = row is not None and row.origin is not None
         if left.result is None or (others and not self._work.reuse.enabled) or self._work.is_debugged(task):

@@ -34,7 +34,7 @@ class Found:
     result, row
         Its result, if that is of the same work and whole; and its row, if it had ended.
     over
-        An attempt of which nobody had seen the end, and what became of it.
+        Attempts of which nobody had recorded the end, and what became of each.
     watched, same
         An attempt that runs, and whether it does the same work.
     """
@@ -42,7 +42,7 @@ class Found:
     attempts: int = 0
     result: TaskResult | None = None
     row: TaskRow | None = None
-    over: tuple[Attempt, Verdict] | None = None
+    over: tuple[tuple[Attempt, Verdict], ...] = ()
     watched: Attempt | None = None
     same: bool = False
 
@@ -133,15 +133,27 @@ class Leftovers:
         if row is not None and row.status == COMPLETED:
             result = self._usable(self._recorded(row, number), key, strict=strict)
             return Found(attempts=number, result=result, row=row)
-        attempt = self._unfinished.pop(task, None) or self._left_behind(task, number)
+        attempt = self._unfinished.pop(task, None)
+        over: tuple[tuple[Attempt, Verdict], ...] = ()
+        if attempt is None or attempt.ended is not None:
+            # The engine may have seen its end, and submitted the next one, before it wrote either down.
+            over = () if attempt is None else (self._over(attempt, attempt.ended),)
+            later = self._left_behind(task, number)
+            if later is not None:
+                attempt = later
+                over += () if later.ended is None else (self._over(later, later.ended),)
         if attempt is None:
             return Found(attempts=number)
         if attempt.ended is None:
-            return Found(attempts=attempt.number, watched=attempt, same=same_work(attempt.spec.key, key))
-        result = self._store.read_result(task, attempt.number)
-        verdict = judge(task, attempt.number, result, attempt.ended)
-        usable = self._usable(result, key, strict=strict) if verdict.failure is None else None
-        return Found(attempts=attempt.number, over=(attempt, verdict), result=usable)
+            same = same_work(attempt.spec.key, key)
+            return Found(attempts=attempt.number, over=over, watched=attempt, same=same)
+        _, verdict = over[-1]
+        usable = self._usable(verdict.result, key, strict=strict) if verdict.failure is None else None
+        return Found(attempts=attempt.number, over=over, result=usable)
+
+    def _over(self, attempt: Attempt, ended: Ended | None) -> tuple[Attempt, Verdict]:
+        result = self._store.read_result(attempt.task_id, attempt.number)
+        return attempt, judge(attempt.task_id, attempt.number, result, ended)
 
     def _recorded(self, row: TaskRow, number: int) -> TaskResult | None:
         task = row.task

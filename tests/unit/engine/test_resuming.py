@@ -8,7 +8,7 @@ import signal
 import pytest
 from engine_kit import Bench, Killed, changed, kill_when_idle, killed_run, never
 
-from upshift.backends.fake import Fail, FakeCluster, Hang
+from upshift.backends.fake import Fail, FakeCluster, Hang, Lose
 from upshift.config import Retry
 from upshift.errors import RunCancelled, RunFailed, RunOwned
 from upshift.graph import FromStep, Graph, Node
@@ -133,6 +133,34 @@ def test_a_job_whose_handle_was_never_recorded_is_found_again(
     run = held.run(graph, resume=run_id)
     assert held.ran() == ["one", "double"]
     assert [a.number for a in run["one"].tasks[0].attempts] == [1]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_retry_that_was_never_recorded_is_found_again(
+    held: Bench, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    graph = chain(held, retry=Retry(times=1, delay=0))
+    held.outcomes = {("one", 1): Lose()}
+    submit = held.cluster.submit
+
+    def die_after_the_second(job, sink):  # type: ignore[no-untyped-def]
+        handle = submit(job, sink)
+        if job.spec.attempt == 2:
+            raise Killed
+        return handle
+
+    held.cluster.submit = die_after_the_second  # type: ignore[method-assign]
+    run_id = killed_run(held, graph, monkeypatch)
+    assert [(a.number, a.status) for a in held.catalog.attempts(run_id)] == [(1, "running")]
+    assert len(held.cluster.running) == 1
+    held.cluster.submit = submit  # type: ignore[method-assign]
+    if ends:
+        held.cluster.finish()
+    held.clock.idle = never
+    run = held.run(graph, resume=run_id)
+    assert held.ran() == ["one", "one", "double"]
+    assert held.cluster.most_at_once == 1
+    assert [(a.number, a.status) for a in run["one"].tasks[0].attempts] == [(1, "failed"), (2, "completed")]
 
 
 def test_a_spec_that_was_never_submitted_leads_to_the_next_attempt(
