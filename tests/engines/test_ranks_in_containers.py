@@ -86,18 +86,19 @@ def test_ranks_meet_in_one_container(project: Project) -> None:
 
 def test_the_first_that_fails_ends_all(project: Project) -> None:
     code = """
-import os, signal, time
+import contextlib, os, signal
 import upshift
 from upshift import run_with_torchrun
 
 @run_with_torchrun(nproc_per_node=2)
 @step
 def act() -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo("/tmp/waits")  # both are in one container
     if upshift.current.rank == 1:
-        while not os.path.exists("/tmp/waits"):  # both are in one container
-            time.sleep(0.01)
+        open("/tmp/waits").read()  # until the other one is at its last line
         raise LookupError("the rank that fails")
-    os.mkdir("/tmp/waits"), signal.pause()
+    open("/tmp/waits", "w").close(), signal.pause()
 
 @pipeline
 def example():
@@ -108,7 +109,7 @@ def example():
     attempt = project.attempt("act")
     assert (attempt["reason"], attempt["error"]["rank"]) == ("user-error", 1)
     (stack,) = attempt["stacks"]
-    assert stack["where"] == "pipeline.py:14" and f'File "{project.folder}/pipeline.py"' in stack["text"]
+    assert stack["where"] == "pipeline.py:15" and f'File "{project.folder}/pipeline.py"' in stack["text"]
 
 
 def test_a_module_has_the_arguments_of_its_script(project: Project) -> None:
