@@ -35,7 +35,7 @@ class Analysis:
 
     def __init__(self, project: Path, begun: Iterable[dict[str, Any]] = ()) -> None:
         walk = self._walk = Walk(project)
-        own = [namespace for namespace in begun if walk.sources.kind(namespace)[0] == PROJECT]
+        own = [namespace for namespace in begun if walk.sources.of_namespace(namespace).kind == PROJECT]
         self._modules = list(dict.fromkeys(walk.sources.of_namespace(namespace) for namespace in own))
         self._begun = [walk.module(module) for module in self._modules]
 
@@ -81,11 +81,11 @@ class Analysis:
             found = getattr(found, part, None)
         if isinstance(found, type) or type(found) is FunctionType:
             return self.function(found)
-        kind, version = self._walk.sources.kind(vars(live))
-        if kind == PACKAGE:
-            return self._entries([self._walk.package(version)])
-        if kind == PROJECT and module != "__main__":  # what a notebook defines travels by value
-            return self._entries([self._whole(self._walk.sources.of_namespace(vars(live)))])
+        owner = self._walk.sources.of_namespace(vars(live))
+        if owner.kind == PACKAGE:
+            return self._entries([self._walk.package(owner.version)])
+        if owner.kind == PROJECT and module != "__main__":  # what a notebook defines travels by value
+            return self._entries([self._whole(owner)])
         return self._entries([])
 
     def _unimported(self, name: str) -> Node:
@@ -159,6 +159,6 @@ class Analysis:
         below: list[type] = type.__subclasses__(cls)
         for subclass in below:
             owner = sys.modules.get(subclass.__module__)
-            if owner is not None and self._walk.sources.kind(vars(owner))[0] == PROJECT:
+            if owner is not None and self._walk.sources.of_namespace(vars(owner)).kind == PROJECT:
                 yield subclass
             yield from self._subclasses(subclass)

@@ -67,7 +67,7 @@ def _acts(walk: Walk, value: Any) -> bool:
     owner = sys.modules.get(getattr(value, "__module__", None) or "")
     if owner is None:
         return False
-    kind, _ = walk.sources.kind(vars(owner))
+    kind = walk.sources.of_namespace(vars(owner)).kind
     if kind not in (PACKAGE, STANDARD):
         return False
     path = (owner.__name__.partition(".")[0], *value.__qualname__.split("."))
@@ -78,7 +78,7 @@ def _acts(walk: Walk, value: Any) -> bool:
 
 def _home(walk: Walk, module: Module, name: str, value: Any) -> tuple[Module, str] | None:
     """The live module of the project that a constant was imported from, and its name there."""
-    facts = walk.sources.facts(module.file)
+    facts = module.facts
     if facts is None:
         return None
     bound = facts.bound(name)
@@ -104,7 +104,7 @@ def _constant(walk: Walk, node: Node, module: Module, name: str, value: Any) -> 
     if complete and not walk.freshness.doubtful(module.file):
         node.add(title, digest)
         return
-    facts = walk.sources.facts(module.file)
+    facts = module.facts
     if facts is not None and name in facts.names:
         written = facts.bound(name)
         if complete and _is_literal(facts, written, digest):
@@ -128,7 +128,7 @@ def unknown(node: Node, title: str, reason: str) -> None:
 
 def _made_reading(walk: Walk, module: Module, name: str) -> bool:
     """Whether what is bound to a name may be made of what a file holds."""
-    facts = walk.sources.facts(module.file)
+    facts = module.facts
     bound = () if facts is None else facts.bound(name)
     numbers = [what.number for what in bound if isinstance(what, Bound) and not what.definition]
     if facts is None or not numbers:

@@ -38,21 +38,20 @@ def expand_class(walk: Walk, node: Node, cls: type) -> None:
     """Fill in the node of a class."""
     owner = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
     namespace = _globals_of(cls) if owner is None else vars(owner)
-    kind, version = walk.sources.kind(namespace) if namespace else (PROJECT, "")
-    if kind == UPSHIFT or (owner is not None and cls.__module__ == "builtins"):
+    module = walk.sources.of_namespace(namespace) if namespace else Module(str(cls.__module__))
+    if module.kind == UPSHIFT or (owner is not None and cls.__module__ == "builtins"):
         return
-    if version:
-        node.next.append(walk.package(version))
+    if module.version:
+        node.next.append(walk.package(module.version))
     if cls.__flags__ & _IMMUTABLE:
-        if kind == PROJECT and owner is not None:
-            node.next.append(walk.module(walk.sources.of_namespace(namespace)))
+        if module.kind == PROJECT and owner is not None:
+            node.next.append(walk.module(module))
         return
-    if kind != PROJECT and is_by_name(cls):
-        return
-    if kind != PROJECT or not namespace:
-        module = Module(str(cls.__module__), None, None, "")  # made by a call, such as make_dataclass
-    else:
-        module = walk.sources.of_namespace(namespace)
+    if module.kind != PROJECT:
+        if is_by_name(cls):
+            return
+        module = Module(str(cls.__module__))  # made by a call, such as make_dataclass
+    elif namespace:
         node.next.append(walk.module(module))
     title = walk.title(module, cls.__qualname__)
     file = file_of(cls, module)
@@ -76,7 +75,7 @@ def _globals_of(cls: type) -> dict[str, Any]:
 
 def _is_foreign(walk: Walk, base: type) -> bool:
     owner = sys.modules.get(base.__module__)
-    return owner is not None and walk.sources.kind(vars(owner))[0] == PACKAGE
+    return owner is not None and walk.sources.of_namespace(vars(owner)).kind == PACKAGE
 
 
 def file_of(cls: type, module: Module) -> str | None:
@@ -151,9 +150,9 @@ def _is_plain(walk: Walk, module: Module, qualname: str, function: FunctionType)
     code = function.__code__
     file = file_of_code(module, code)
     facts = walk.sources.facts(file)
-    if facts is None or walk.freshness.doubtful(file):
+    if facts is None or walk.freshness.doubtful(file) or code.co_name != qualname.rpartition(".")[2]:
         return False
-    return facts.methods.get(qualname) == (f"{code.co_name}:{code.co_firstlineno}", live_defaults(function))
+    return facts.methods.get(qualname) == (code.co_firstlineno, live_defaults(function))
 
 
 def _fields(walk: Walk, node: Node, cls: type, title: str) -> None:

@@ -19,7 +19,7 @@ Use = tuple[Chain, Union[tuple[int, str], None], bool]
 BY_LITERAL = (-1, "")
 """The origin of what is called as importing functions are, with the name of a module that is written out."""
 
-VERSION = 8
+VERSION = 9
 """To be raised whenever the same source gives other facts than before."""
 
 
@@ -128,14 +128,12 @@ class Facts:
     Attributes
     ----------
     names
-        Names that something at the top level binds.
-    functions
-        ``"name:line"`` to numbers of units; lambdas on one line share an entry.
+        Names that something at the top level binds; :meth:`bound` says what.
     classes
         Qualified name to numbers of units.
     methods
-        Qualified name of a method without computed default values to its ``"name:line"`` and its default
-        values, where nothing else is on that line.
+        Qualified name of a method without computed default values to its first line and its default
+        values, where no other function of its name begins on that line.
     statements
         In order.
     imports
@@ -154,12 +152,12 @@ class Facts:
 
     __slots__ = (
         "_at",
+        "_functions",
         "_units",
         "classes",
         "decorated",
         "defined",
         "docstring",
-        "functions",
         "idle",
         "imports",
         "methods",
@@ -169,9 +167,8 @@ class Facts:
         "statements",
     )
 
-    functions: dict[str, tuple[int, ...]]
     classes: dict[str, tuple[int, ...]]
-    methods: dict[str, tuple[str, str | None]]
+    methods: dict[str, tuple[int, str]]
     imports: tuple[tuple[int, str, tuple[str, ...]], ...]
     stars: tuple[tuple[int, str], ...]
     defined: tuple[str, ...]
@@ -181,7 +178,7 @@ class Facts:
 
     def __init__(self, packed: Bytes) -> None:
         self.packed = memoryview(packed)
-        self._at, statements, self.names, self.functions, self.classes, *rest = marshal.loads(packed)
+        self._at, statements, self.names, self._functions, self.classes, *rest = marshal.loads(packed)
         self.methods, self.imports, self.stars, self.defined, self.decorated, self.idle, self.docstring = rest
         self._units: dict[int, UnitFacts] = {}
         self.statements = tuple(map(StatementFacts._make, statements))
@@ -198,17 +195,44 @@ class Facts:
             known = self._units[number] = self._unpacked(number + 1)
         return known
 
+    def functions(self, name: str, line: int) -> list[UnitFacts]:
+        """The functions of this name whose code begins on this line: one, or several lambdas."""
+        units = map(self.unit, _each(self._functions.get(line)))
+        return [unit for unit in units if unit.qualname == name or unit.qualname.endswith("." + name)]
+
     def _unpacked(self, part: int) -> UnitFacts:
         unit = UnitFacts._make(marshal.loads(self.packed[-self._at[part] :]))
         return unit._replace(decorators=tuple(map(DecoratorFacts._make, unit[4]))) if unit[4] else unit
 
     def bound(self, name: str) -> tuple[Union[Import, Bound], ...]:
         """What binds a name at the top level, in order; nothing where it is none of :attr:`names`."""
-        return tuple(map(_binding, self.names.get(name, ())))
+        return tuple(map(_unpacked_binding, _each(self.names.get(name))))
 
 
-def _binding(packed: tuple[Any, ...]) -> Import | Bound:
-    return Bound._make(packed) if len(packed) == 2 else Import._make(packed)
+# Every object that is unpacked takes time, and most are never looked at: a list of one item is packed as
+# the item, and what binds a name as a number, which is negative for a statement.
+
+
+def _short(items: list[Any]) -> Any:
+    return items[0] if len(items) == 1 else items
+
+
+def _each(packed: Any) -> list[Any]:
+    if packed is None:
+        return []
+    return packed if type(packed) is list else [packed]
+
+
+def _packed_binding(bound: Import | Bound) -> int | tuple[Any, ...]:
+    if isinstance(bound, Import):
+        return tuple(bound)
+    return bound.number if bound.definition else ~bound.number
+
+
+def _unpacked_binding(packed: Any) -> Import | Bound:
+    if type(packed) is tuple:
+        return Import._make(packed)
+    return Bound(True, packed) if packed >= 0 else Bound(False, ~packed)
 
 
 def pack(
@@ -216,6 +240,7 @@ def pack(
     units: Iterable[UnitFacts],
     statements: Iterable[StatementFacts],
     bindings: Mapping[str, Iterable[Import | Bound]],
+    functions: Mapping[int, list[int]],
     *others: Any,
 ) -> bytes:
     """Facts as :mod:`marshal` writes them, and after them the units, each by itself.
@@ -224,13 +249,17 @@ def pack(
     ----------
     bindings
         Name at the top level to what binds it.
+    functions
+        First line to numbers of the units of functions.
     others
         The other attributes of :class:`Facts`, in order.
     """
     parts = [_packed(unit) for unit in (whole, *units)]
     at = [*accumulate(len(part) for part in reversed(parts))][::-1]  # how far from the end
-    names = {name: tuple(map(tuple, bound)) for name, bound in bindings.items()}
-    return b"".join([marshal.dumps((tuple(at), tuple(map(tuple, statements)), names, *others)), *parts])
+    names = {name: _short(list(map(_packed_binding, bound))) for name, bound in bindings.items()}
+    lines = {line: _short(numbers) for line, numbers in functions.items()}
+    header = (tuple(at), tuple(map(tuple, statements)), names, lines, *others)
+    return b"".join([marshal.dumps(header), *parts])
 
 
 def _packed(unit: UnitFacts) -> bytes:

@@ -26,15 +26,15 @@ _SKIPPED_ATTRIBUTES = ("__wrapped__", "__upshift_function__", "__upshift_options
 
 def expand_function(walk: Walk, node: Node, function: FunctionType) -> None:
     """Fill in the node of a function."""
-    kind, version = walk.sources.kind(function.__globals__)
-    if kind == PROJECT:
-        _project_function(walk, node, function)
-    elif version:
-        node.next.append(walk.package(version))
+    module = walk.sources.of_namespace(function.__globals__)
+    if module.kind == PROJECT:
+        _project_function(walk, node, module, function)
+    elif module.version:
+        node.next.append(walk.package(module.version))
     own = function.__dict__
     if own and own.get("__wrapped__") is not None:
         _inside(walk, node, own["__wrapped__"])
-    if kind != PROJECT and kind != UPSHIFT:
+    if module.kind != PROJECT and module.kind != UPSHIFT:
         _foreign_function(walk, node, function)
 
 
@@ -62,17 +62,16 @@ def _inside(walk: Walk, node: Node, value: Any, title: str = "") -> None:
         node.add(title, digest)
 
 
-def _project_function(walk: Walk, node: Node, function: FunctionType) -> None:
-    module = walk.sources.of_namespace(function.__globals__)
+def _project_function(walk: Walk, node: Node, module: Module, function: FunctionType) -> None:
     node.next.append(walk.module(module))
     values = cells_of(function)
     file, units = units_of(walk, module, function)
     title = walk.title(module, units[0].qualname if units else function.__qualname__)
     if not units:
         _bytecode(walk, node, function, module, file)
+    scope = Scope(module, values)
     for unit in units:
-        name = title if unit is units[0] else walk.title(module, unit.qualname)
-        walk.unit(node, Scope(module, values), unit, name)
+        walk.unit(node, scope, unit, title if len(units) == 1 else walk.title(module, unit.qualname))
     for free, value in values.items():
         held(walk, node, value, f"closure {free} of {title}")
     defaults(walk, node, function, units, title)
@@ -87,13 +86,11 @@ def units_of(walk: Walk, module: Module, function: FunctionType) -> tuple[str, l
     """Where a function's source is, and the source; none where it is not what was loaded."""
     code = function.__code__
     file = file_of_code(module, code)
-    facts = walk.sources.facts(file)
+    facts = module.facts if file == module.file else walk.sources.facts(file)
     if facts is None:
         return file, []
-    found = facts.functions.get(f"{code.co_name}:{code.co_firstlineno}")
-    if found is None or not walk.freshness.loaded(file, code):
-        return file, []
-    return file, list(map(facts.unit, found))
+    found = facts.functions(code.co_name, code.co_firstlineno)
+    return file, found if found and walk.freshness.loaded(file, code) else []
 
 
 def file_of_code(module: Module, code: CodeType) -> str:

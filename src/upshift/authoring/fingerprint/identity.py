@@ -96,7 +96,7 @@ def _label(walk: Walk, value: Any) -> str:
     else:
         owner = sys.modules.get(value.__module__) if isinstance(value.__module__, str) else None
         namespace = {} if owner is None else vars(owner)
-    if namespace and walk.sources.kind(namespace)[0] == PROJECT:
+    if namespace and walk.sources.of_namespace(namespace).kind == PROJECT:
         return f"{walk.sources.of_namespace(namespace).name}.{value.__qualname__}"
     return f"{value.__module__}.{value.__qualname__}"
 
@@ -105,7 +105,7 @@ def _function(walk: Walk, function: FunctionType, within: tuple[int, ...]) -> li
     from upshift.authoring.fingerprint.functions import units_of
 
     units: list[Any] = []
-    if walk.sources.kind(function.__globals__)[0] == PROJECT:
+    if walk.sources.of_namespace(function.__globals__).kind == PROJECT:
         module = walk.sources.of_namespace(function.__globals__)
         _, units = units_of(walk, module, function)
     parts = [unit.digest for unit in units] or [code_digest(function.__code__)]

@@ -126,7 +126,7 @@ def _widen(walk: Walk, node: Node, value: Any, module: Module) -> None:
 
 def _written(walk: Walk, node: Node, module: Module, name: str, rest: Chain, bare: bool) -> bool:
     """Add what the source of a module binds a name to; False if it does not bind it."""
-    facts = walk.sources.facts(module.file)
+    facts = module.facts
     if facts is None:
         return False
     if name in facts.names:
@@ -141,7 +141,7 @@ def _written(walk: Walk, node: Node, module: Module, name: str, rest: Chain, bar
 
 def expand_written(walk: Walk, node: Node, module: Module, name: str, rest: Chain, bare: bool) -> None:
     """Fill in the node of a name that has a meaning in source only."""
-    facts = walk.sources.facts(module.file)
+    facts = module.facts
     assert facts is not None
     node.next.append(walk.module(module))
     scope = Scope(module)
@@ -206,15 +206,14 @@ def through(
         The module whose code says so: what a dynamic look-up there may reach.
     """
     namespace = vars(live)
-    kind, version = walk.sources.kind(namespace)
-    if kind == UPSHIFT:
+    owner = walk.sources.of_namespace(namespace)
+    if owner.kind == UPSHIFT:
         return
-    if kind != PROJECT:
-        _foreign_attributes(walk, node, live, chain, version, within)
+    if owner.kind != PROJECT:
+        _foreign_attributes(walk, node, live, chain, owner.version, within)
         if bare and not chain and is_loader(live):
             node.next.append(walk.everything())
         return
-    owner = walk.sources.of_namespace(namespace)
     node.next.append(walk.module(owner))
     if not chain:
         if bare:

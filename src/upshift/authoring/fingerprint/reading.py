@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,20 +75,20 @@ class _FactsOf:
         parts: list[ast.AST] = [self._tree, *tops, *(definition.node for definition in definitions)]
         digests = normalize(self._tree, parts)
         index = {id(definition.node): number for number, definition in enumerate(definitions)}
-        functions: dict[str, tuple[int, ...]] = {}
+        functions: dict[int, list[int]] = {}
         classes: dict[str, tuple[int, ...]] = {}
         for number, definition in enumerate(definitions):
             if isinstance(definition.node, ast.ClassDef):
                 classes[definition.qualname] = (*classes.get(definition.qualname, ()), number)
             else:
-                key = function_key(definition)
-                functions[key] = (*functions.get(key, ()), number)
-        methods: dict[str, tuple[str, str | None]] = {}
-        for key, (number, *others) in functions.items():
-            definition = definitions[number]
-            spelled_out = definition.defaults is not None and not others
-            if spelled_out and definition.qualname.rpartition(".")[0] in classes:
-                methods[definition.qualname] = (key, definition.defaults)
+                functions.setdefault(definition.line, []).append(number)
+        methods: dict[str, tuple[int, str]] = {}
+        for line, numbers in functions.items():
+            names = Counter(definitions[number].qualname.rpartition(".")[2] for number in numbers)
+            for definition in map(definitions.__getitem__, numbers):
+                owner, _, name = definition.qualname.rpartition(".")
+                if owner in classes and names[name] == 1 and definition.defaults is not None:
+                    methods[definition.qualname] = (line, definition.defaults)
         decorated = []
         for top, uses, decorators, binds, attributes in self._pending:
             if isinstance(top, _DEFINITIONS):
@@ -190,11 +191,6 @@ class _FactsOf:
 def _docstring(tree: ast.Module) -> str:
     text = ast.get_docstring(tree, clean=False)
     return "" if text is None else combined([text])
-
-
-def function_key(definition: Definition) -> str:
-    """How a live function's code finds its definition: its name and first line."""
-    return f"{definition.qualname.rpartition('.')[2]}:{definition.line}"
 
 
 def _unit(definition: Definition, digests: dict[int, Normal]) -> UnitFacts:

@@ -35,7 +35,7 @@ _CHUNK = 1 << 16
 
 
 class Module:
-    """A module of the project.
+    """A module.
 
     Parameters
     ----------
@@ -47,6 +47,10 @@ class Module:
         What its names are bound to; None while it is not imported.
     package
         What its relative imports start from.
+    kind, version
+        Where it is from, and for a package its distribution and version.
+    facts
+        What its source says; None where that is not Python, not there, or not the project's.
 
     Attributes
     ----------
@@ -56,11 +60,23 @@ class Module:
         The nodes of what importing it does, of its names, of what its source refers to, and others.
     """
 
-    def __init__(self, name: str, file: str | None, namespace: dict[str, Any] | None, package: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        file: str | None = None,
+        namespace: dict[str, Any] | None = None,
+        package: str = "",
+        kind: str = PROJECT,
+        version: str = "",
+        facts: Facts | None = None,
+    ) -> None:
         self.name = name
         self.file = file
         self.namespace = namespace
         self.package = package
+        self.kind = kind
+        self.version = version
+        self.facts = facts
         self.shown = name
         self.node: Node | None = None
         self.bindings: dict[str, Node] = {}
@@ -69,7 +85,7 @@ class Module:
 
 
 class Sources:
-    """The modules of a project and their facts; one for each analysis.
+    """Modules and their facts; one for each analysis.
 
     Parameters
     ----------
@@ -87,7 +103,6 @@ class Sources:
         """Of every file that was read, and not changed meanwhile."""
         self._by_namespace: dict[int, tuple[Module, dict[str, Any]]] = {}
         self._by_name: dict[str, Module | str | None] = {}
-        self._kinds: dict[int, tuple[tuple[str, str], dict[str, Any]]] = {}
 
     def save(self) -> None:
         """Keep the facts for the next process."""
@@ -95,24 +110,8 @@ class Sources:
 
     # modules
 
-    def kind(self, namespace: dict[str, Any]) -> tuple[str, str]:
-        """Where a module is from, and for a package its distribution and version."""
-        known = self._kinds.get(id(namespace))
-        if known is None:
-            known = self._kinds[id(namespace)] = (self._kind(namespace), namespace)
-        return known[0]
-
-    def _kind(self, namespace: dict[str, Any]) -> tuple[str, str]:
-        name = namespace.get("__name__")
-        file = namespace.get("__file__")
-        name = name if isinstance(name, str) else ""
-        file = file if isinstance(file, str) else None
-        if file is None and namespace.get("__path__") is not None:
-            file = next((os.path.join(path, "") for path in namespace["__path__"]), None)
-        return kind_of(name, file)
-
     def of_namespace(self, namespace: dict[str, Any]) -> Module:
-        """The project's module with these globals."""
+        """The module with these globals."""
         known = self._by_namespace.get(id(namespace))
         if known is None:
             known = self._by_namespace[id(namespace)] = (self._module(namespace), namespace)
@@ -123,12 +122,17 @@ class Sources:
         name = name if isinstance(name, str) else "?"
         file = namespace.get("__file__")
         file = file if isinstance(file, str) else None
+        place = file
+        if file is None and namespace.get("__path__") is not None:
+            place = next((os.path.join(path, "") for path in namespace["__path__"]), None)
+        kind, version = kind_of(name, place)
         package = namespace.get("__package__")
         if not isinstance(package, str):
             package = name if "__path__" in namespace else name.rpartition(".")[0]
         if name in ("__main__", "__mp_main__") and file is not None and os.path.exists(file):
             name = module_name(Path(file))[0]
-        return self._named(Module(name, file, namespace, package))
+        facts = self.facts(file) if kind == PROJECT else None
+        return self._named(Module(name, file, namespace, package, kind, version, facts))
 
     def _named(self, module: Module) -> Module:
         file = module.file
@@ -155,8 +159,8 @@ class Sources:
     def _find(self, name: str) -> Module | str | None:
         live = sys.modules.get(name)
         if isinstance(live, ModuleType):
-            kind, version = self.kind(vars(live))
-            return self.of_namespace(vars(live)) if kind == PROJECT else version
+            found = self.of_namespace(vars(live))
+            return found if found.kind == PROJECT else found.version
         spec = _spec(name)
         if spec is None:
             return None
@@ -166,13 +170,13 @@ class Sources:
         if kind != PROJECT:
             return version
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-        return self._named(Module(name, file, None, package))
+        return self._named(Module(name, file, None, package, facts=self.facts(file)))
 
     def unimported(self, name: str, file: str, package: str) -> Module:
         """The module in a file that nobody has imported."""
         known = self._by_name.get(name)
         if not isinstance(known, Module) or known.file != file:
-            known = self._by_name[name] = self._named(Module(name, file, None, package))
+            known = self._by_name[name] = self._named(Module(name, file, None, package, facts=self.facts(file)))
         return known
 
     def absolute(self, module: Module, level: int, name: str) -> str:

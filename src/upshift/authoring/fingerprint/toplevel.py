@@ -44,7 +44,7 @@ def expand_module(walk: Walk, node: Node, module: Module) -> None:
 
     It acts if a process that has not imported it may find other things changed, the project's included.
     """
-    facts = walk.sources.facts(module.file)
+    facts = module.facts
     if facts is None:
         content = None if module.file is None else walk.sources.content(module.file)
         if content is not None:  # written in C, or not readable as Python
@@ -90,7 +90,7 @@ def _classes(walk: Walk, node: Node, module: Module, facts: Facts) -> None:
         for base in cls.__mro__[1:-1]:  # the last is object
             top = base.__module__.partition(".")[0]
             owner = sys.modules.get(base.__module__)
-            kind = None if owner is None else walk.sources.kind(vars(owner))[0]
+            kind = None if owner is None else walk.sources.of_namespace(vars(owner)).kind
             node.acts |= kind == PROJECT and owner is not sys.modules.get(cls.__module__)
             if kind != PACKAGE or top in purity.UNREGISTERING:
                 continue
@@ -211,6 +211,6 @@ def _own_acts(walk: Walk, scope: Scope, chain: Chain) -> bool:
     if code in _CONTAINERS:
         return False
     namespace = vars(sys.modules.get(code.__module__) or builtins)
-    if walk.sources.kind(namespace)[0] != PROJECT:
+    if walk.sources.of_namespace(namespace).kind != PROJECT:
         return True
     return any(node.acts for node in reachable([walk.code(code)], modules=False))

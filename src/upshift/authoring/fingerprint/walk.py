@@ -50,7 +50,7 @@ class Walk:
         self.project = project
         self.sources = Sources(project)
         self.freshness = Freshness(self.sources)
-        self.nowhere = Module("?", None, None, "")
+        self.nowhere = Module("?")
         """What stands for code that no module is known of."""
         self.classes: dict[int, type] = {}
         """Every class that was reached, by ``id`` of its node."""
@@ -201,7 +201,7 @@ class Walk:
 
     def _is_inert(self, module: Module, name: str) -> bool:
         """Whether a name that has no value in a module is a plain built-in."""
-        facts = self.sources.facts(module.file)
+        facts = module.facts
         if facts is None or name in facts.names or name not in INERT:
             return False
         return vars(builtins).get(name) is INERT[name]
@@ -214,7 +214,7 @@ class Walk:
         """Whether a decorator comes from a library, which may read the docstring."""
         value = scope.look_up(chain) if chain else None
         owner = modules.get((value if is_code(value) else type(value)).__module__ or "")
-        return owner is not None and self.sources.kind(vars(owner))[0] == PACKAGE
+        return owner is not None and self.sources.of_namespace(vars(owner)).kind == PACKAGE
 
     # values and names
 
@@ -235,7 +235,7 @@ class Walk:
 
     def is_own(self, function: FunctionType) -> bool:
         """Whether a function was written in the project."""
-        return self.sources.kind(function.__globals__)[0] == PROJECT
+        return self.sources.of_namespace(function.__globals__).kind == PROJECT
 
     def token(self, value: Any) -> str:
         """What a function, class or module is called; see :mod:`identity`."""

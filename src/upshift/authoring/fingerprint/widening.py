@@ -109,7 +109,7 @@ def expand_widened(walk: Walk, node: Node, module: Module, reason: str, deep: bo
     from upshift.authoring.fingerprint.names import resolve, through
 
     node.next.append(walk.module(module))
-    facts = walk.sources.facts(module.file)
+    facts = module.facts
     title = f"all of {module.name} ({module.shown}): {reason}"
     scope = Scope(module)
     if facts is not None:
@@ -128,8 +128,8 @@ def expand_widened(walk: Walk, node: Node, module: Module, reason: str, deep: bo
         if not is_module(value):
             if deep or not imported:
                 resolve(walk, node, scope, ((name,), None, True))
-        elif deep and walk.sources.kind(vars(value))[0] == PROJECT:
-            node.next.append(walk.widened(walk.sources.of_namespace(vars(value)), reason, deep=True))
+        elif deep and (owner := walk.sources.of_namespace(vars(value))).kind == PROJECT:
+            node.next.append(walk.widened(owner, reason, deep=True))
         elif deep:
             through(walk, node, value, (), True, module)
 
