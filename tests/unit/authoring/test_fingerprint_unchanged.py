@@ -129,10 +129,16 @@ def test_packages_are_named_with_their_version(project: Project) -> None:
     assert project.fingerprint(BASE)["package numpy"] == numpy.__version__
 
 
-def test_every_digest_names_its_algorithm(project: Project) -> None:
-    digests = {n: d for n, d in project.fingerprint(BASE).items() if not n.startswith(("package ", "python"))}
+def test_code_has_a_digest_that_names_its_algorithm_and_what_is_imported_its_name(project: Project) -> None:
+    found = {n: d for n, d in project.fingerprint(BASE).items() if not n.startswith(("package ", "python"))}
+    imported = {
+        "pipe.Model (pipe.py)": "models.Model",
+        "pipe.helpers (pipe.py)": "module helpers",
+        "pipe.np (pipe.py)": "module numpy",
+    }
 
-    assert all(digest.partition(":")[0] in ("blake3", "sha256") for digest in digests.values())
+    assert {name: found.pop(name) for name in imported} == imported
+    assert all(digest.partition(":")[0] in ("blake3", "sha256") for digest in found.values())
 
 
 def test_what_calls_a_pipeline_at_the_top_level_is_no_part_of_its_steps(project: Project) -> None:

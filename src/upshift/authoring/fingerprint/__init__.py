@@ -55,7 +55,7 @@ def fingerprint(
     Returns
     -------
     dict
-        Name, for people, to digest or version. Equal if and only if the reached code is.
+        Name, for people, to digest, version, or the name of what is imported. Equal if and only if the reached code is.
     """
     return Analysis(project, begun).function(function)
 

@@ -11,7 +11,16 @@ from typing import Any
 
 from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.methods import expand_method
-from upshift.authoring.fingerprint.nodes import Node, reachable
+from upshift.authoring.fingerprint.nodes import (
+    ACTS,
+    MODULE,
+    READS_SOURCE,
+    REFLECTS,
+    SUBCLASSES,
+    Node,
+    marks_of,
+    reachable,
+)
 from upshift.authoring.fingerprint.sources import PACKAGE, PROJECT, Module
 from upshift.authoring.fingerprint.toplevel import is_upshift
 from upshift.authoring.fingerprint.walk import Walk
@@ -63,7 +72,7 @@ class Analysis:
         dict
             Name to file. Whoever runs a step elsewhere has to import them first.
         """
-        if not any(node.acts for node in reachable(self._begun) if node.module):
+        if not any(node.marks & ACTS and node.marks & MODULE for node in reachable(self._begun)):
             return {}
         return {module.name: module.file for module in self._modules if module.file is not None}
 
@@ -119,12 +128,12 @@ class Analysis:
 
     def _entries(self, start: list[Node]) -> dict[str, str]:
         nodes = self._with_subclasses(start)
-        documented = [node for node in nodes if node.reflects]
+        marks = marks_of(nodes)
         found: dict[str, str] = {}
         several: dict[str, set[str]] = {}
         for node in nodes:
             for name, digest, with_docstrings in node.entries:
-                if with_docstrings and documented:
+                if with_docstrings and marks & REFLECTS:
                     digest = combined([digest, with_docstrings])
                 elif not digest:
                     continue
@@ -132,7 +141,7 @@ class Analysis:
                 if known is not digest and known != digest:
                     several.setdefault(name, {known}).add(digest)
         found.update({name: combined(sorted(digests)) for name, digests in several.items()})
-        if [node for node in nodes if node.reads_source]:
+        if marks & READS_SOURCE:
             found.update(self._walk.sources.texts())
         self._walk.sources.save()
         entries = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
@@ -143,7 +152,7 @@ class Analysis:
         """Reached code; with all subclasses of reached classes, where it asks for subclasses."""
         while True:
             nodes = reachable(start)
-            if not [node for node in nodes if node.subclasses]:
+            if not marks_of(nodes) & SUBCLASSES:
                 return nodes
             classes = [self._walk.classes[id(node)] for node in nodes if id(node) in self._walk.classes]
             more = [self._walk.code(subclass) for cls in classes for subclass in self._subclasses(cls)]

@@ -12,7 +12,7 @@ from upshift.authoring.fingerprint import purity
 from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import Bound, Facts, Import
 from upshift.authoring.fingerprint.names import imported
-from upshift.authoring.fingerprint.nodes import Node, reachable
+from upshift.authoring.fingerprint.nodes import ACTS, HIDES, READS, SEEN, Node, marks_of, reachable
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PACKAGE, STANDARD, Module
 from upshift.authoring.fingerprint.values import is_code, is_module
@@ -33,20 +33,21 @@ def expand_binding(walk: Walk, node: Node, module: Module, name: str) -> None:
     value = module.namespace[name]
     node.next.append(walk.module(module))
     if is_module(value):
-        node.add(walk.title(module, name), walk.token_digest(f"module {value.__name__}"))
+        node.add(walk.title(module, name), walk.token(value))
         return
     if is_code(value):
         node.next.append(walk.code(value))
         if not is_home(module, name, value):
-            node.add(walk.title(module, name), walk.token_digest(walk.token(value)))
-            node.acts |= _acts(walk, value)
+            node.add(walk.title(module, name), walk.token(value))
+            if _acts(walk, value):
+                node.marks |= ACTS
             made = _made_reading(walk, module, name)
-            if made and any(other.hides for other in reachable([walk.code(value)], modules=False)):
+            if made and marks_of(reachable([walk.code(value)], modules=False)) & HIDES:
                 unknown(node, walk.title(module, name), READ)
         return
     home = _home(walk, module, name, value)
     if home is not None:
-        node.add(walk.title(module, name), walk.token_digest(f"{home[0].name}.{home[1]}"))
+        node.add(walk.title(module, name), f"{home[0].name}.{home[1]}")
         node.next.append(walk.binding(*home))
         return
     _constant(walk, node, module, name, value)
@@ -99,7 +100,8 @@ def _home(walk: Walk, module: Module, name: str, value: Any) -> tuple[Module, st
 
 def _constant(walk: Walk, node: Node, module: Module, name: str, value: Any) -> None:
     digest, complete, hides = walk.digest(node, value)
-    node.seen = not hides
+    if not hides:
+        node.marks |= SEEN
     title = f"constant {walk.title(module, name)}"
     if complete and not walk.freshness.doubtful(module.file):
         node.add(title, digest)
@@ -138,7 +140,7 @@ def _made_reading(walk: Walk, module: Module, name: str) -> bool:
         if statement.reads:
             return True
         walk.uses(making, Scope(module), statement.uses)
-    return any(node.reads for node in reachable([making], modules=False, making=True))
+    return bool(marks_of(reachable([making], modules=False, making=True)) & READS)
 
 
 def _expand_nothing(walk: Walk, node: Node) -> None:

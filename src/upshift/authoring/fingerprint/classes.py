@@ -12,7 +12,7 @@ from upshift.authoring.fingerprint.facts import Facts, UnitFacts
 from upshift.authoring.fingerprint.functions import defaults, file_of_code, held, units_of
 from upshift.authoring.fingerprint.holding import cells_of, live_defaults
 from upshift.authoring.fingerprint.identity import DESCRIPTORS, SKIPPED_ATTRIBUTES, is_by_name, is_derived
-from upshift.authoring.fingerprint.nodes import Node
+from upshift.authoring.fingerprint.nodes import HIDES, Node
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PACKAGE, PROJECT, UPSHIFT, Module
 
@@ -61,9 +61,9 @@ def expand_class(walk: Walk, node: Node, cls: type) -> None:
     node.next.extend(walk.code(base) for base in (*cls.__bases__, type(cls)) if base is not object)
     if any(base is not object and _is_foreign(walk, base) for base in cls.__bases__):
         node.next.append(walk.docstring(cls))
-    _attributes(walk, node, cls, units, title)
+    _attributes(walk, node, cls, module, units, title)
     _fields(walk, node, cls, title)
-    if node.hides and any(unit.made_reading for unit in units):
+    if node.marks & HIDES and any(unit.made_reading for unit in units):
         unknown(node, title, READ)
 
 
@@ -102,6 +102,8 @@ def _functions(cls: type) -> list[FunctionType]:
 def _class_cells(cls: type) -> dict[str, Any]:
     """The variables of the function that a class was made in, as far as its methods hold them."""
     cells: dict[str, Any] = {}
+    if "<locals>" not in cls.__qualname__:
+        return cells
     for function in _functions(cls):
         if function.__closure__:
             cells.update(cells_of(function))
@@ -109,29 +111,34 @@ def _class_cells(cls: type) -> dict[str, Any]:
     return cells
 
 
-def _attributes(walk: Walk, node: Node, cls: type, units: list[UnitFacts], title: str) -> None:
+def _attributes(
+    walk: Walk, node: Node, cls: type, module: Module, units: list[UnitFacts], title: str
+) -> None:
     assigned = {name for unit in units for name in unit.assigned}
     parts: list[str] = []
     for name, value in sorted(vars(cls).items()):
-        if name in SKIPPED_ATTRIBUTES or type(value) in DESCRIPTORS:
+        if name in SKIPPED_ATTRIBUTES:
             continue
         if type(value) is FunctionType:
-            if not _is_in_class(walk, node, name, value, cls):
+            if not _is_in_class(walk, node, name, value, cls, module):
                 node.next.append(walk.code(value))
                 parts.append(f"{name} {walk.token(value)}")
-        elif name in assigned or not is_derived(name, value):
+        elif type(value) not in DESCRIPTORS and (name in assigned or not is_derived(name, value)):
             parts.append(f"{name} {walk.digest(node, value).digest}")
     if parts:
         node.add(f"attributes of {title}", combined(parts))
 
 
-def _is_in_class(walk: Walk, node: Node, name: str, function: FunctionType, cls: type) -> bool:
-    """Whether the source of the class says all about a method."""
+def _is_in_class(
+    walk: Walk, node: Node, name: str, function: FunctionType, cls: type, module: Module
+) -> bool:
+    """Whether the source of the class, which is in this module, says all about a method."""
     if function.__module__ != cls.__module__ or function.__dict__:
         return False
     qualname = f"{cls.__qualname__}.{name}"
-    module = walk.sources.of_namespace(function.__globals__)
-    if not function.__closure__ and _is_plain(walk, module, qualname, function):
+    if function.__globals__ is not module.namespace:
+        module = walk.sources.of_namespace(function.__globals__)
+    if not function.__closure__ and _is_plain(walk, module, name, qualname, function):
         return True
     _, units = units_of(walk, module, function)
     if {unit.qualname for unit in units} != {qualname}:
@@ -145,14 +152,14 @@ def _is_in_class(walk: Walk, node: Node, name: str, function: FunctionType, cls:
     return True
 
 
-def _is_plain(walk: Walk, module: Module, qualname: str, function: FunctionType) -> bool:
+def _is_plain(walk: Walk, module: Module, name: str, qualname: str, function: FunctionType) -> bool:
     """Whether a method is the only one of its name on its line of the source, which has its defaults."""
     code = function.__code__
-    file = file_of_code(module, code)
-    facts = walk.sources.facts(file)
-    if facts is None or walk.freshness.doubtful(file) or code.co_name != qualname.rpartition(".")[2]:
+    if module.facts is None or code.co_name != name or file_of_code(module, code) != module.file:
         return False
-    return facts.methods.get(qualname) == (code.co_firstlineno, live_defaults(function))
+    if module.facts.methods.get(qualname) != (code.co_firstlineno, live_defaults(function)):
+        return False
+    return not walk.freshness.doubtful(module.file)
 
 
 def _fields(walk: Walk, node: Node, cls: type, title: str) -> None:

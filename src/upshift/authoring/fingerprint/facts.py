@@ -16,11 +16,33 @@ from upshift.store.digest import Bytes
 Chain = tuple[str, ...]
 Use = tuple[Chain, Union[tuple[int, str], None], bool]
 """What is referred to; see :mod:`upshift.authoring.fingerprint.references`."""
+Word = str
+"""A use as one text, ``"range"``, ``"=helpers.scale"`` where it is bare: there are very many."""
+BARE = "="
 BY_LITERAL = (-1, "")
 """The origin of what is called as importing functions are, with the name of a module that is written out."""
 
-VERSION = 9
+VERSION = 10
 """To be raised whenever the same source gives other facts than before."""
+
+
+def word_of(use: Use) -> Word:
+    """A use as one text."""
+    chain, origin, bare = use
+    came = "" if origin is None else f"{origin[0]} {origin[1]} "
+    return f"{BARE if bare else ''}{came}{'.'.join(chain)}"
+
+
+def root_of(word: Word) -> str:
+    """The name in the surrounding scope that a use begins with; where an import brings it, no name at all."""
+    return word.removeprefix(BARE).partition(".")[0]
+
+
+def use_of(word: Word) -> Use:
+    """What :func:`word_of` was given."""
+    *came, path = word.removeprefix(BARE).split(" ")
+    chain = tuple(path.split(".")) if path else ()
+    return chain, (int(came[0]), came[1]) if came else None, word.startswith(BARE)
 
 
 class DecoratorFacts(NamedTuple):
@@ -28,7 +50,7 @@ class DecoratorFacts(NamedTuple):
 
     digest: str
     chain: Chain
-    uses: tuple[Use, ...]
+    uses: tuple[Word, ...]
 
 
 class UnitFacts(NamedTuple):
@@ -58,7 +80,7 @@ class UnitFacts(NamedTuple):
     qualname: str
     digest: str
     documented: str
-    uses: tuple[Use, ...]
+    uses: tuple[Word, ...]
     decorators: tuple[DecoratorFacts, ...]
     attributes: tuple[str, ...]
     defaults: str | None
@@ -87,7 +109,7 @@ class StatementFacts(NamedTuple):
     """
 
     digest: str
-    uses: tuple[Use, ...]
+    uses: tuple[Word, ...]
     binds: tuple[str, ...]
     acts: bool
     calls: tuple[Chain, ...]

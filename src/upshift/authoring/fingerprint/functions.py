@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import types
 from types import CodeType, FunctionType
@@ -13,7 +14,7 @@ from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import UnitFacts
 from upshift.authoring.fingerprint.holding import NO_DEFAULTS, cells_of, defaults_of, live_defaults
 from upshift.authoring.fingerprint.names import resolve
-from upshift.authoring.fingerprint.nodes import Node
+from upshift.authoring.fingerprint.nodes import HIDES, Node
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PROJECT, UPSHIFT, Module
 from upshift.authoring.fingerprint.values import is_code, is_module
@@ -21,6 +22,7 @@ from upshift.authoring.fingerprint.values import is_code, is_module
 if TYPE_CHECKING:
     from upshift.authoring.fingerprint.walk import Walk
 
+_DEFAULTS = operator.attrgetter("defaults")
 _SKIPPED_ATTRIBUTES = ("__wrapped__", "__upshift_function__", "__upshift_options__")
 
 
@@ -78,7 +80,7 @@ def _project_function(walk: Walk, node: Node, module: Module, function: Function
     for attribute, value in function.__dict__.items():
         if attribute not in _SKIPPED_ATTRIBUTES:
             held(walk, node, value, f"attribute {attribute} of {title}")
-    if node.hides and any(unit.made_reading for unit in units):
+    if node.marks & HIDES and any(unit.made_reading for unit in units):
         unknown(node, title, READ)
 
 
@@ -121,7 +123,7 @@ def _bytecode(walk: Walk, node: Node, function: FunctionType, module: Module, fi
 def defaults(walk: Walk, node: Node, function: FunctionType, units: list[UnitFacts], name: str) -> None:
     """Add the default values of a function's arguments, unless its source spells them out."""
     live = live_defaults(function)
-    if not units or live is None or any(unit.defaults != live for unit in units):
+    if live is None or {*map(_DEFAULTS, units)} != {live}:
         for argument, value in defaults_of(function).items():
             held(walk, node, value, f"default {argument} of {name}")
         if units and live == NO_DEFAULTS:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from upshift.authoring.fingerprint import purity
 from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import BY_LITERAL, Chain, Import, Use
-from upshift.authoring.fingerprint.nodes import Node
+from upshift.authoring.fingerprint.nodes import ACTS, READS, READS_SOURCE, REFLECTS, Node
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PROJECT, UPSHIFT, Module
 from upshift.authoring.fingerprint.values import is_code, is_module
@@ -77,8 +77,10 @@ def resolve(walk: Walk, node: Node, scope: Scope, use: Use) -> None:
         if is_module(value):
             through(walk, node, value, rest, bare, module)
         return
-    node.reflects |= root in REFLECTION
-    node.reads_source |= root in SOURCE
+    if root in REFLECTION:
+        node.marks |= REFLECTS
+    if root in SOURCE:
+        node.marks |= READS_SOURCE
     value = _NOTHING if module.namespace is None else module.namespace.get(root, _NOTHING)
     if is_module(value):
         node.next.append(walk.binding(module, root))
@@ -104,8 +106,10 @@ def _builtin(walk: Walk, node: Node, module: Module, name: str) -> None:
     if value is _NOTHING:
         node.add(walk.title(module, name), ABSENT)
         return
-    node.acts |= purity.builtin_acts(name)
-    node.reads |= name in ("open", "input")
+    if purity.builtin_acts(name):
+        node.marks |= ACTS
+    if name in ("open", "input"):
+        node.marks |= READS
     _widen(walk, node, value, module)
     if type(value) is FunctionType:
         node.next.append(walk.code(value))
@@ -114,7 +118,7 @@ def _builtin(walk: Walk, node: Node, module: Module, name: str) -> None:
 def _widen(walk: Walk, node: Node, value: Any, module: Module) -> None:
     widening = widening_of(value)
     if widening is not None:
-        node.acts = True
+        node.marks |= ACTS
         if widening.project:
             node.next.append(walk.everything())
         if widening.module:
@@ -253,6 +257,7 @@ def _foreign_attributes(
 def _foreign(walk: Walk, node: Node, path: Chain, version: str) -> None:
     if version:
         node.next.append(walk.package(version))
-        node.acts |= purity.package_acts(path)
-    elif path[0] in sys.stdlib_module_names:
-        node.acts |= purity.standard_acts(path)
+        if purity.package_acts(path):
+            node.marks |= ACTS
+    elif path[0] in sys.stdlib_module_names and purity.standard_acts(path):
+        node.marks |= ACTS

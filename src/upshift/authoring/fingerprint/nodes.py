@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,23 @@ if TYPE_CHECKING:
 Expand = Callable[..., None]
 """Called as ``expand(walk, node, *given)``."""
 
+MODULE = 1
+"""The node is the top level of a module, which runs as a whole when the module is imported."""
+ACTS = 2
+"""Calling it may change something that is not the project's own."""
+HIDES = 4
+"""A value in it may hold data that cannot be seen."""
+READS = 8
+"""It may read a file."""
+SEEN = 16
+"""It is a value of which everything is seen, wherever it is from."""
+REFLECTS = 32
+"""It reads docstrings or source."""
+READS_SOURCE = 64
+"""It reads source text, comments and all."""
+SUBCLASSES = 128
+"""It looks for subclasses."""
+
 
 class Node:
     """A piece of code: what it adds to a fingerprint, and what it reaches.
@@ -19,44 +38,18 @@ class Node:
     ----------
     expand, walk, given
         What fills the node in, the first time that it is reached.
-    module
-        Whether it is the top level of a module, which runs as a whole when the module is imported.
+    marks
+        What is special about it: some of the constants above.
     """
 
-    __slots__ = (
-        "_expand",
-        "acts",
-        "entries",
-        "hides",
-        "module",
-        "next",
-        "reads",
-        "reads_source",
-        "reflects",
-        "seen",
-        "subclasses",
-    )
+    __slots__ = ("_expand", "entries", "marks", "next")
 
-    def __init__(self, expand: Expand, walk: Walk, *given: Any, module: bool = False) -> None:
+    def __init__(self, expand: Expand, walk: Walk, *given: Any, marks: int = 0) -> None:
         self._expand: tuple[Expand, Walk, tuple[Any, ...]] | None = (expand, walk, given)
         self.entries: list[tuple[str, str, str]] = []
-        """Name, digest, and the digest with docstrings if there are any."""
+        """Name; digest, version, or what it is called; and the digest with docstrings if there are any."""
         self.next: list[Node] = []
-        self.module = module
-        self.reflects = False
-        """Whether it reads docstrings or source."""
-        self.reads_source = False
-        """Whether it reads source text, comments and all."""
-        self.subclasses = False
-        """Whether it looks for subclasses."""
-        self.acts = False
-        """Whether calling it may change something that is not the project's own."""
-        self.hides = False
-        """Whether a value in it may hold data that cannot be seen."""
-        self.reads = False
-        """Whether it may read a file."""
-        self.seen = False
-        """Whether it is a value of which everything is seen, wherever it is from."""
+        self.marks = marks
 
     def expanded(self) -> Node:
         """The node, filled in."""
@@ -73,7 +66,7 @@ class Node:
         name
             For people.
         digest
-            Of the code; empty if only the docstring is added.
+            Of the code, or whatever else tells it apart; empty if only the docstring is added.
         documented
             Of its docstrings as well, if it has any.
         """
@@ -93,10 +86,15 @@ def reachable(start: Iterable[Node], *, modules: bool = True, making: bool = Fal
     found = list(dict.fromkeys(start))
     seen = set(found)
     for node in found:  # grows while it is walked
-        if node.expanded().seen and making:
+        if node.expanded().marks & SEEN and making:
             continue
         for successor in node.next:
-            if successor not in seen and (modules or not successor.module):
+            if successor not in seen and (modules or not successor.marks & MODULE):
                 seen.add(successor)
                 found.append(successor)
     return found
+
+
+def marks_of(nodes: Iterable[Node]) -> int:
+    """The marks that any of these nodes has."""
+    return functools.reduce(operator.or_, map(operator.attrgetter("marks"), nodes), 0)

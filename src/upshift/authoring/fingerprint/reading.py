@@ -18,6 +18,7 @@ from upshift.authoring.fingerprint.facts import (
     UnitFacts,
     Use,
     pack,
+    word_of,
 )
 from upshift.authoring.fingerprint.holding import NO_DEFAULTS
 from upshift.authoring.fingerprint.normalize import Normal, normalize
@@ -166,7 +167,7 @@ class _FactsOf:
             qualname="",
             digest=normal.digest,
             documented=normal.documented,
-            uses=tuple(unique(self._whole_uses)),
+            uses=tuple(map(word_of, unique(self._whole_uses))),
             decorators=tuple(_decorator(decorator, digests) for decorator in self._whole_decorators),
             attributes=tuple(sorted(self._attributes)),
             defaults=NO_DEFAULTS,
@@ -199,7 +200,7 @@ def _unit(definition: Definition, digests: dict[int, Normal]) -> UnitFacts:
         qualname=definition.qualname,
         digest=normal.digest,
         documented=normal.documented,
-        uses=tuple(definition.uses),
+        uses=tuple(map(word_of, definition.uses)),
         decorators=tuple(_decorator(decorator, digests) for decorator in definition.decorators),
         attributes=tuple(sorted(definition.attributes)),
         defaults=definition.defaults,
@@ -210,7 +211,9 @@ def _unit(definition: Definition, digests: dict[int, Normal]) -> UnitFacts:
 
 
 def _decorator(decorator: Decorator, digests: dict[int, Normal]) -> DecoratorFacts:
-    return DecoratorFacts(digests[id(decorator.node)].digest, decorator.chain, tuple(decorator.uses))
+    return DecoratorFacts(
+        digests[id(decorator.node)].digest, decorator.chain, tuple(map(word_of, decorator.uses))
+    )
 
 
 def _statement(
@@ -225,7 +228,7 @@ def _statement(
     value = getattr(node, "value", None) if isinstance(node, (*_ASSIGNMENTS, ast.Expr)) else None
     return StatementFacts(
         digest=digests[id(node)].digest,
-        uses=tuple(unique([*uses, *inner])),
+        uses=tuple(map(word_of, unique([*uses, *inner]))),
         binds=tuple(sorted(binds)),
         acts=_acts(node),
         calls=tuple(dict.fromkeys(_calls(value))) if value is not None else (),

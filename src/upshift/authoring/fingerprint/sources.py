@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from upshift.authoring.fingerprint.facts import Facts, Use
+from upshift.authoring.fingerprint.facts import Facts, Word
 from upshift.authoring.fingerprint.memo import Memo
 from upshift.authoring.fingerprint.nodes import Node
 from upshift.authoring.fingerprint.packages import installed
@@ -80,7 +80,7 @@ class Module:
         self.shown = name
         self.node: Node | None = None
         self.bindings: dict[str, Node] = {}
-        self.uses: dict[Use, Node] = {}
+        self.uses: dict[Word, Node] = {}
         self.nodes: dict[tuple[object, ...], Node] = {}
 
 
@@ -176,7 +176,9 @@ class Sources:
         """The module in a file that nobody has imported."""
         known = self._by_name.get(name)
         if not isinstance(known, Module) or known.file != file:
-            known = self._by_name[name] = self._named(Module(name, file, None, package, facts=self.facts(file)))
+            known = self._by_name[name] = self._named(
+                Module(name, file, None, package, facts=self.facts(file))
+            )
         return known
 
     def absolute(self, module: Module, level: int, name: str) -> str:

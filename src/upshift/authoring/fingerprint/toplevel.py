@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.authoring.fingerprint import purity
 from upshift.authoring.fingerprint.digests import combined
-from upshift.authoring.fingerprint.facts import Chain, Facts, Import, StatementFacts, Use
+from upshift.authoring.fingerprint.facts import Chain, Facts, Import, StatementFacts, Word, use_of
 from upshift.authoring.fingerprint.names import imported
-from upshift.authoring.fingerprint.nodes import Node, reachable
+from upshift.authoring.fingerprint.nodes import ACTS, Node, marks_of, reachable
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PACKAGE, PROJECT, Module
 from upshift.authoring.fingerprint.values import is_code, is_module
@@ -48,7 +48,7 @@ def expand_module(walk: Walk, node: Node, module: Module) -> None:
     if facts is None:
         content = None if module.file is None else walk.sources.content(module.file)
         if content is not None:  # written in C, or not readable as Python
-            node.acts = True
+            node.marks |= ACTS
             node.add(f"module {module.name} ({module.shown})", combined([repr(content)]))
         return
     if facts.docstring:
@@ -62,21 +62,23 @@ def expand_module(walk: Walk, node: Node, module: Module) -> None:
             tainted.update(statement.binds)
         elif statement.acts or _calls_act(walk, scope, statement, facts):
             effects.append(statement.digest)
-            walk.uses(node, scope, [use for use in statement.uses if not _is_pipeline(scope, use)])
+            walk.uses(node, scope, [word for word in statement.uses if not _is_pipeline(scope, word)])
         else:
-            node.acts |= any(_is_own(walk, scope, call, facts) for call in statement.calls)
+            if any(_is_own(walk, scope, call, facts) for call in statement.calls):
+                node.marks |= ACTS
     for number in facts.decorated:
         unit = facts.unit(number)
         own = [decorator.chain for decorator in unit.decorators if decorator.chain]
-        node.acts |= any(_is_own(walk, scope, chain, facts) for chain in own)
+        if any(_is_own(walk, scope, chain, facts) for chain in own):
+            node.marks |= ACTS
         if not any(_registers(walk, scope, chain, facts) for chain in own):
             continue
-        if not any(_is_pipeline(scope, use) for use in unit.uses):  # else a command, which runs it
+        if not any(_is_pipeline(scope, word) for word in unit.uses):  # else a command, which runs it
             walk.unit(node, scope, unit, walk.title(module, unit.qualname))
-            node.acts = True
+            node.marks |= ACTS
     _classes(walk, node, module, facts)
     if effects:
-        node.acts = True
+        node.marks |= ACTS
         node.add(f"top level of {module.name} ({module.shown})", combined(effects))
 
 
@@ -91,12 +93,13 @@ def _classes(walk: Walk, node: Node, module: Module, facts: Facts) -> None:
             top = base.__module__.partition(".")[0]
             owner = sys.modules.get(base.__module__)
             kind = None if owner is None else walk.sources.of_namespace(vars(owner)).kind
-            node.acts |= kind == PROJECT and owner is not sys.modules.get(cls.__module__)
+            if kind == PROJECT and owner is not sys.modules.get(cls.__module__):
+                node.marks |= ACTS
             if kind != PACKAGE or top in purity.UNREGISTERING:
                 continue
             if "__init_subclass__" in vars(base) or type(base) not in (type, abc.ABCMeta):
                 node.next.append(walk.code(cls))
-                node.acts = True
+                node.marks |= ACTS
                 break
 
 
@@ -113,22 +116,23 @@ def _imports(walk: Walk, node: Node, module: Module, facts: Facts) -> None:
             if isinstance(what, Import) and not what.attribute:
                 target = walk.sources.absolute(module, what.level, what.module)
                 imported(walk, node, target, (), bare=False)
-                node.acts |= isinstance(package := walk.sources.find(target), str) and package != ""
+                if isinstance(package := walk.sources.find(target), str) and package != "":
+                    node.marks |= ACTS
 
 
 def _is_pipeline_call(walk: Walk, scope: Scope, statement: StatementFacts, tainted: set[str]) -> bool:
     """Whether a statement runs a pipeline, or uses what one gave. It is not part of any step."""
-    if any(chain and chain[0] in tainted for chain, _, _ in statement.uses):
+    if any(chain and chain[0] in tainted for chain, _, _ in map(use_of, statement.uses)):
         return True
     first = statement.calls[0] if statement.calls else ()
     if first == ("print",):
-        return any(_is_pipeline(scope, use) for use in statement.uses)
+        return any(_is_pipeline(scope, word) for word in statement.uses)
     return bool(first) and is_upshift(scope.look_up(first[:1]))
 
 
-def _is_pipeline(scope: Scope, use: Use) -> bool:
+def _is_pipeline(scope: Scope, word: Word) -> bool:
     """Whether a name means a pipeline."""
-    chain, origin, _ = use
+    chain, origin, _ = use_of(word)
     value = scope.look_up(chain) if chain and origin is None else None
     return getattr(type(value), "__upshift_kind__", None) == "pipeline"
 
@@ -146,7 +150,7 @@ def _calls_act(walk: Walk, scope: Scope, statement: StatementFacts, facts: Facts
     if all(_path(walk, scope, call, facts) for call in statement.calls):
         return False
     # A function of the project may change what it is given.
-    given = [chain for chain, origin, bare in statement.uses if bare and origin is None]
+    given = [chain for chain, origin, bare in map(use_of, statement.uses) if bare and origin is None]
     paths = [_path(walk, scope, chain, facts) for chain in given]
     return any(path is not None and _path_acts(path) for path in paths)
 
@@ -213,4 +217,4 @@ def _own_acts(walk: Walk, scope: Scope, chain: Chain) -> bool:
     namespace = vars(sys.modules.get(code.__module__) or builtins)
     if walk.sources.of_namespace(namespace).kind != PROJECT:
         return True
-    return any(node.acts for node in reachable([walk.code(code)], modules=False))
+    return bool(marks_of(reachable([walk.code(code)], modules=False)) & ACTS)

@@ -12,7 +12,7 @@ from typing import Any
 from upshift.authoring.fingerprint.bindings import expand_binding, is_home
 from upshift.authoring.fingerprint.classes import expand_class
 from upshift.authoring.fingerprint.digests import combined
-from upshift.authoring.fingerprint.facts import Chain, UnitFacts, Use
+from upshift.authoring.fingerprint.facts import BARE, Chain, UnitFacts, Word, root_of, use_of
 from upshift.authoring.fingerprint.freshness import Freshness
 from upshift.authoring.fingerprint.functions import expand_function
 from upshift.authoring.fingerprint.identity import token
@@ -25,7 +25,16 @@ from upshift.authoring.fingerprint.names import (
     resolve,
     through,
 )
-from upshift.authoring.fingerprint.nodes import Expand, Node
+from upshift.authoring.fingerprint.nodes import (
+    HIDES,
+    MODULE,
+    READS,
+    READS_SOURCE,
+    REFLECTS,
+    SUBCLASSES,
+    Expand,
+    Node,
+)
 from upshift.authoring.fingerprint.requirements import required
 from upshift.authoring.fingerprint.scope import Scope
 from upshift.authoring.fingerprint.sources import PACKAGE, PROJECT, Module, Sources
@@ -59,7 +68,6 @@ class Walk:
         self._nodes: dict[tuple[object, ...], Node] = {}
         self._lineages: dict[str, list[Node]] = {}
         self._tokens: dict[int, tuple[str, object]] = {}
-        self._token_digests: dict[str, str] = {}
         self._tangle = Tangle(self.is_own)
 
     # nodes
@@ -94,7 +102,7 @@ class Walk:
     def module(self, module: Module) -> Node:
         """The node of what importing a module does."""
         if module.node is None:
-            module.node = Node(expand_module, self, module, module=True)
+            module.node = Node(expand_module, self, module, marks=MODULE)
         return module.node
 
     def lineage(self, name: str) -> list[Node]:
@@ -146,7 +154,8 @@ class Walk:
     def unit(self, node: Node, scope: Scope, unit: UnitFacts, name: str) -> None:
         """Add a unit of source to a node: its digest, and all that it refers to."""
         _, digest, documented, uses, decorators, attributes, _, _, reads, _ = unit
-        node.reads |= reads
+        if reads:
+            node.marks |= READS
         documented = documented if documented != digest else ""
         if decorators:
             counting = [d for d in decorators if not self._is_upshift(scope, d.chain)]
@@ -155,49 +164,55 @@ class Walk:
                 self.uses(node, scope, decorator.uses)
                 if documented and self._is_foreign(scope, decorator.chain):
                     node.add(f"docstring of {name}", documented)
-        node.add(name, digest, documented)
+        node.entries.append((name, digest, documented))
         if attributes:
-            node.reflects |= not REFLECTION.isdisjoint(attributes)
-            node.reads_source |= not SOURCE.isdisjoint(attributes)
-            node.subclasses |= "__subclasses__" in attributes
+            if not REFLECTION.isdisjoint(attributes):
+                node.marks |= REFLECTS
+            if not SOURCE.isdisjoint(attributes):
+                node.marks |= READS_SOURCE
+            if "__subclasses__" in attributes:
+                node.marks |= SUBCLASSES
             for name in FRAMES.intersection(attributes):
                 node.next.append(self.everything())
         self.uses(node, scope, uses)
 
-    def uses(self, node: Node, scope: Scope, uses: Collection[Use]) -> None:
+    def uses(self, node: Node, scope: Scope, words: Collection[Word]) -> None:
         """Add to a node what source refers to."""
         module = scope.module
         if scope.cells or scope.own:
             own = {*scope.cells, *scope.own}
-            for use in uses:
-                chain, origin, _ = use
-                if origin is None and chain[0] in own:
-                    resolve(self, node, scope, use)
-            uses = [use for use in uses if use[1] is not None or use[0][0] not in own]
+            others = []
+            for word in words:
+                if root_of(word) in own:
+                    resolve(self, node, scope, use_of(word))
+                else:
+                    others.append(word)
+            words = others
         known = module.uses
-        for use in uses:
-            if use not in known:
-                known[use] = self._meant(module, use)
-        node.next.extend(map(known.__getitem__, uses))
+        for word in words:
+            meant = known.get(word)
+            if meant is None:
+                meant = known[word] = self._meant(module, word)
+            node.next.append(meant)
 
-    def _meant(self, module: Module, use: Use) -> Node:
+    def _meant(self, module: Module, word: Word) -> Node:
         """The node of what source refers to, the same for all units of a module."""
-        chain, origin, bare = use
-        if origin is None and len(chain) == 1 and module.namespace is not None:
-            # Most names are these, and need no node of their own.
-            name = chain[0]
+        name = word.removeprefix(BARE)
+        if module.namespace is not None and name.isidentifier():
+            # Most words are these, and need no node of their own.
             value: Any = module.namespace.get(name, _NOTHING)
             if value is _NOTHING:
                 if self._is_inert(module, name):
                     return self._inert
             elif name not in SPECIAL:
-                followed = type(value) is FunctionType or is_code(value)
-                if not followed or not (bare or is_module(value)):
-                    if followed and is_home(module, name, value):
-                        return self.code(value)
-                    if not widening_of(value):
-                        return self.binding(module, name)
-        return Node(resolve, self, Scope(module), use)
+                followed = is_code(value)
+                if followed and (name != word or is_module(value)):
+                    pass  # what is handed on, and attributes of modules
+                elif followed and is_home(module, name, value):
+                    return self.code(value)
+                elif not widening_of(value):
+                    return self.binding(module, name)
+        return Node(resolve, self, Scope(module), use_of(word))
 
     def _is_inert(self, module: Module, name: str) -> bool:
         """Whether a name that has no value in a module is a plain built-in."""
@@ -230,7 +245,8 @@ class Walk:
             return self.token(code)
 
         seen = value_digest(value, follow, self.is_own, self._tangle)
-        node.hides |= seen.hides
+        if seen.hides:
+            node.marks |= HIDES
         return seen
 
     def is_own(self, function: FunctionType) -> bool:
@@ -243,13 +259,6 @@ class Walk:
         if known is None:
             known = self._tokens[id(value)] = (token(self, value), value)
         return known[0]
-
-    def token_digest(self, name: str) -> str:
-        """The digest of what something is called."""
-        digest = self._token_digests.get(name)
-        if digest is None:
-            digest = self._token_digests[name] = combined([name])
-        return digest
 
     def title(self, module: Module, name: str) -> str:
         """What a name of a module is called in a fingerprint; :mod:`upshift.engine.reasons` reads it."""

@@ -53,6 +53,7 @@ _PROJECT = frozenset(
         ("gc", "get_objects"), ("gc", "get_referents"), ("gc", "get_referrers"),
     }
 )  # fmt: skip
+_OWNERS = _LOADERS | {owner for owner, _ in _NAMES | _PROJECT}
 FRAMES = frozenset(
     {
         "__globals__", "__builtins__", "f_globals", "f_builtins", "f_locals", "f_back", "tb_frame",
@@ -86,7 +87,10 @@ def widening_of(value: Any) -> Widening | None:
         return Widening("sys.modules", module=False, project=True)
     if type(value) not in (BuiltinFunctionType, FunctionType, type, abc.ABCMeta):
         return None
-    owner, name = value.__module__, value.__qualname__
+    owner = value.__module__
+    if owner not in _OWNERS:  # nearly all
+        return None
+    name = value.__qualname__
     key = (owner, name)
     names = key in _NAMES
     loads = key in _PROJECT or (owner in _LOADERS and key not in _NO_LOADERS)
