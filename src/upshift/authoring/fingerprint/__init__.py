@@ -55,7 +55,8 @@ def fingerprint(
     Returns
     -------
     dict
-        Name, for people, to digest, version, or the name of what is imported. Equal if and only if the reached code is.
+        Name, for people, to digest, version, or the name of what is imported. Equal if and only if the
+        reached code is.
     """
     return Analysis(project, begun).function(function)
 
