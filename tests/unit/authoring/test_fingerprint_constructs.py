@@ -472,6 +472,90 @@ SEEN: dict[str, tuple[dict[str, str], str, str]] = {
         "return 1",
         "return 2",
     ),
+    "an attribute whose name has a blank": (
+        {
+            "pipe.py": """
+            class Table: pass
+            table = Table()
+            setattr(table, "Unit Price", 1)
+            def step(x): return getattr(table, "Unit Price") * x + getattr(table, "a.b", 0)
+            """
+        },
+        "* x",
+        "+ x",
+    ),
+    "a module whose name has a blank": (
+        {
+            "pipe.py": """
+            import importlib
+            def step(x): return importlib.import_module("my helpers").f(x)
+            """,
+            "my helpers.py": "def f(x): return x + 1\n",
+        },
+        "x + 1",
+        "x + 2",
+    ),
+    "a module in a folder whose name has a blank": (
+        {
+            "pipe.py": "def step(x): return __import__('my pkg.mod').mod.f(x)\n",
+            "my pkg/__init__.py": "",
+            "my pkg/mod.py": "def f(x): return x + 1\n",
+        },
+        "x + 1",
+        "x + 2",
+    ),
+    "an attribute with a dot in its name, which a module makes": (
+        {
+            "pipe.py": "import pkg\ndef step(x): return getattr(pkg, 'sub.f')(x)\n",
+            "pkg/__init__.py": """
+            from pkg import sub
+            def made(x): return x + 1
+            def __getattr__(name): return made
+            """,
+            "pkg/sub.py": "def f(x): return x\n",
+        },
+        "x + 1",
+        "x + 2",
+    ),
+    "a function that is named as a variable of a method's decorator": (
+        {
+            "pipe.py": """
+            def deco(func):
+                def wrapper(*args): return func(*args)
+                return wrapper
+            def func(x): return x + 1
+            class A:
+                @deco
+                def m(self, x): return 1
+                def n(self, x): return func(x)
+            def step(x): return A().n(x)
+            """
+        },
+        "x + 1",
+        "x + 2",
+    ),
+    "the same of a class that is made in a function": (
+        {
+            "pipe.py": """
+            import functools
+            def deco(func):
+                @functools.wraps(func)
+                def wrapper(*args): return func(*args)
+                return wrapper
+            def func(x): return x + 1
+            def make():
+                class A:
+                    @deco
+                    def m(self, x): return 1
+                    def n(self, x): return func(x)
+                return A
+            A = make()
+            def step(x): return A().n(x)
+            """
+        },
+        "x + 1",
+        "x + 2",
+    ),
     "a computed default of an attrs class": (
         {
             "pipe.py": """

@@ -6,7 +6,16 @@ import ast
 
 import pytest
 
-from upshift.authoring.fingerprint.facts import Bound, Facts, Import
+from upshift.authoring.fingerprint.facts import (
+    BY_LITERAL,
+    Bound,
+    Facts,
+    Import,
+    Use,
+    root_of,
+    use_of,
+    word_of,
+)
 from upshift.authoring.fingerprint.reading import read_facts
 
 SOURCE = '''
@@ -40,6 +49,29 @@ def test_what_is_kept_is_what_was_read() -> None:
     assert [statement.binds for statement in kept.statements] == [("N",), ("g",)]
     assert kept.whole == read.whole
     assert [kept.unit(number) for number in range(4)] == [read.unit(number) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        (("range",), None, False),
+        (("helpers", "scale"), None, True),
+        (("é", "x"), (0, "package.module"), True),
+        ((), (2, ""), False),
+        (("import_module",), BY_LITERAL, False),
+        (("f",), (0, "my helpers"), False),
+        (("table", "Unit Price"), None, True),
+        (("pkg", "sub.f"), None, False),
+        (("x", ""), None, False),
+        (("x", "=y", "!z", "a\nb"), None, True),
+        ((), (0, "!odd"), False),
+    ],
+)
+def test_a_use_is_the_same_after_it_was_written_as_a_word(use: Use) -> None:
+    chain, origin, _ = use
+
+    assert use_of(word_of(use)) == use
+    assert (root_of(word_of(use)) == chain[0]) if origin is None else not root_of(word_of(use)).isidentifier()
 
 
 def test_a_plain_function_is_not_what_a_library_may_have_registered() -> None:

@@ -66,12 +66,44 @@ def step(x): return Model().run() + (x in NAMES)
 
 
 def test_whatever_the_hash_seed(project: Project) -> None:
-    project.write({"pipe.py": REACHING, "helpers.py": "def f(x): return {x, 'p', 'q', 'r'}\n"})
+    point = """
+import attrs
+@attrs.frozen
+class Point:  # attrs writes a hash into the code of its __hash__
+    x: int
+"""
+    helper = "from point import Point\ndef f(x): return {x, 'p', 'q', 'r', Point(x)}\n"
+    project.write({"pipe.py": REACHING, "helpers.py": helper, "point.py": point})
     show = script(project, "from pipe import step\n")
 
     first, second = (run(project, "-c", show, PYTHONHASHSEED=seed) for seed in ("1", "2"))
 
     assert first == second
+
+
+def test_what_cannot_be_told_of_a_package_below_the_project_is_the_same_in_every_process(
+    project: Project,
+) -> None:
+    """Code that loads whatever it is told to reaches every module below the project's folder."""
+    lib = "import logging\nlog = logging.getLogger(__name__)  # first\nN = 1\n"
+    project.write(
+        {
+            "pipe.py": "import pickle, lib\ndef step(x): return pickle.loads(x), lib.N\n",
+            "deps/lib/__init__.py": lib,
+        }
+    )
+    metadata = project.folder / "deps" / "lib-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: lib\nVersion: 1.0\n")
+    (metadata / "RECORD").write_text("lib/__init__.py,,\nlib-1.0.dist-info/RECORD,,\n")
+    show = f"import sys; sys.path.append({str(project.folder / 'deps')!r})\n"
+    show += script(project, "from pipe import step\n")
+
+    first, again = run(project, "-c", show), run(project, "-c", show)
+    (project.folder / "deps/lib/__init__.py").write_text(lib.replace("first", "second"))
+
+    assert first == again == run(project, "-c", show)
+    assert "all of lib" in first
 
 
 def test_run_as_a_script_or_imported(project: Project) -> None:

@@ -55,9 +55,10 @@ def expand_class(walk: Walk, node: Node, cls: type) -> None:
         node.next.append(walk.module(module))
     title = walk.title(module, cls.__qualname__)
     file = file_of(cls, module)
-    units = class_units(walk.sources.facts(file), cls.__qualname__)
+    facts = walk.sources.facts(file)
+    units = class_units(facts, cls.__qualname__)
     for unit in units:
-        walk.unit(node, Scope(module, _class_cells(cls), unit.assigned), unit, title)
+        walk.unit(node, Scope(module, _class_cells(cls, facts), unit.assigned), unit, title)
     node.next.extend(walk.code(base) for base in (*cls.__bases__, type(cls)) if base is not object)
     if any(base is not object and _is_foreign(walk, base) for base in cls.__bases__):
         node.next.append(walk.docstring(cls))
@@ -99,13 +100,20 @@ def _functions(cls: type) -> list[FunctionType]:
     return found
 
 
-def _class_cells(cls: type) -> dict[str, Any]:
-    """The variables of the function that a class was made in, as far as its methods hold them."""
+def _class_cells(cls: type, facts: Facts | None) -> dict[str, Any]:
+    """The variables of the function that a class was made in, as far as its methods hold them.
+
+    Those of a wrapper that a decorator has put in place of a method are other variables.
+    """
     cells: dict[str, Any] = {}
-    if "<locals>" not in cls.__qualname__:
+    if facts is None or "<locals>" not in cls.__qualname__:
         return cells
     for function in _functions(cls):
-        if function.__closure__:
+        code = function.__code__
+        if function.__closure__ and any(
+            unit.qualname.startswith(f"{cls.__qualname__}.")
+            for unit in facts.functions_at(code.co_name, code.co_firstlineno)
+        ):
             cells.update(cells_of(function))
     cells.pop("__class__", None)
     return cells
@@ -155,9 +163,10 @@ def _is_in_class(
 def _is_plain(walk: Walk, module: Module, name: str, qualname: str, function: FunctionType) -> bool:
     """Whether a method is the only one of its name on its line of the source, which has its defaults."""
     code = function.__code__
-    if module.facts is None or code.co_name != name or file_of_code(module, code) != module.file:
+    if code.co_name != name or file_of_code(module, code) != module.file:
         return False
-    if module.facts.methods.get(qualname) != (code.co_firstlineno, live_defaults(function)):
+    facts = module.facts
+    if facts is None or facts.methods.get(qualname) != (code.co_firstlineno, live_defaults(function)):
         return False
     return not walk.freshness.doubtful(module.file)
 

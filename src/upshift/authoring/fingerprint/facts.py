@@ -18,28 +18,38 @@ Use = tuple[Chain, Union[tuple[int, str], None], bool]
 """What is referred to; see :mod:`upshift.authoring.fingerprint.references`."""
 Word = str
 """A use as one text, ``"range"``, ``"=helpers.scale"`` where it is bare: there are very many."""
-BARE = "="
+BARE, ODD = "=", "!"
 BY_LITERAL = (-1, "")
 """The origin of what is called as importing functions are, with the name of a module that is written out."""
 
-VERSION = 10
+VERSION = 11
 """To be raised whenever the same source gives other facts than before."""
 
 
 def word_of(use: Use) -> Word:
     """A use as one text."""
     chain, origin, bare = use
+    if not all(map(str.isidentifier, chain)) or (origin and " " in origin[1]):
+        return f"{ODD}{use!r}"  # getattr(table, "unit price"), import_module("my helpers")
     came = "" if origin is None else f"{origin[0]} {origin[1]} "
     return f"{BARE if bare else ''}{came}{'.'.join(chain)}"
 
 
 def root_of(word: Word) -> str:
-    """The name in the surrounding scope that a use begins with; where an import brings it, no name at all."""
+    """The name in the surrounding scope that a use begins with; no name where an import brings it."""
+    if word.startswith(ODD):
+        chain, origin, _ = use_of(word)
+        return chain[0] if origin is None else ""
     return word.removeprefix(BARE).partition(".")[0]
 
 
 def use_of(word: Word) -> Use:
     """What :func:`word_of` was given."""
+    if word.startswith(ODD):
+        from ast import literal_eval  # rare
+
+        use: Use = literal_eval(word[1:])
+        return use
     *came, path = word.removeprefix(BARE).split(" ")
     chain = tuple(path.split(".")) if path else ()
     return chain, (int(came[0]), came[1]) if came else None, word.startswith(BARE)
@@ -217,10 +227,14 @@ class Facts:
             known = self._units[number] = self._unpacked(number + 1)
         return known
 
-    def functions(self, name: str, line: int) -> list[UnitFacts]:
+    def functions_at(self, name: str, line: int) -> list[UnitFacts]:
         """The functions of this name whose code begins on this line: one, or several lambdas."""
-        units = map(self.unit, _each(self._functions.get(line)))
-        return [unit for unit in units if unit.qualname == name or unit.qualname.endswith("." + name)]
+        found = []
+        for number in _unpacked_list(self._functions.get(line)):
+            unit = self.unit(number)
+            if unit.qualname == name or unit.qualname.endswith("." + name):
+                found.append(unit)
+        return found
 
     def _unpacked(self, part: int) -> UnitFacts:
         unit = UnitFacts._make(marshal.loads(self.packed[-self._at[part] :]))
@@ -228,21 +242,24 @@ class Facts:
 
     def bound(self, name: str) -> tuple[Union[Import, Bound], ...]:
         """What binds a name at the top level, in order; nothing where it is none of :attr:`names`."""
-        return tuple(map(_unpacked_binding, _each(self.names.get(name))))
+        return tuple(map(_unpacked_binding, _unpacked_list(self.names.get(name))))
 
 
-# Every object that is unpacked takes time, and most are never looked at: a list of one item is packed as
-# the item, and what binds a name as a number, which is negative for a statement.
+# Every object that is unpacked takes time, and most are never looked at. So a list of one item is packed
+# as the item, which is never a list itself.
 
 
-def _short(items: list[Any]) -> Any:
+def _packed_list(items: list[Any]) -> Any:
     return items[0] if len(items) == 1 else items
 
 
-def _each(packed: Any) -> list[Any]:
+def _unpacked_list(packed: Any) -> list[Any]:
     if packed is None:
         return []
     return packed if type(packed) is list else [packed]
+
+
+# And what binds a name, other than an import, is a number; a negative one for a statement.
 
 
 def _packed_binding(bound: Import | Bound) -> int | tuple[Any, ...]:
@@ -278,8 +295,8 @@ def pack(
     """
     parts = [_packed(unit) for unit in (whole, *units)]
     at = [*accumulate(len(part) for part in reversed(parts))][::-1]  # how far from the end
-    names = {name: _short(list(map(_packed_binding, bound))) for name, bound in bindings.items()}
-    lines = {line: _short(numbers) for line, numbers in functions.items()}
+    names = {name: _packed_list(list(map(_packed_binding, bound))) for name, bound in bindings.items()}
+    lines = {line: _packed_list(numbers) for line, numbers in functions.items()}
     header = (tuple(at), tuple(map(tuple, statements)), names, lines, *others)
     return b"".join([marshal.dumps(header), *parts])
 

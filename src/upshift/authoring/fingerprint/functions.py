@@ -91,7 +91,7 @@ def units_of(walk: Walk, module: Module, function: FunctionType) -> tuple[str, l
     facts = module.facts if file == module.file else walk.sources.facts(file)
     if facts is None:
         return file, []
-    found = facts.functions(code.co_name, code.co_firstlineno)
+    found = facts.functions_at(code.co_name, code.co_firstlineno)
     return file, found if found and walk.freshness.loaded(file, code) else []
 
 

@@ -96,17 +96,17 @@ def _label(walk: Walk, value: Any) -> str:
     else:
         owner = sys.modules.get(value.__module__) if isinstance(value.__module__, str) else None
         namespace = {} if owner is None else vars(owner)
-    if namespace and walk.sources.of_namespace(namespace).kind == PROJECT:
-        return f"{walk.sources.of_namespace(namespace).name}.{value.__qualname__}"
-    return f"{value.__module__}.{value.__qualname__}"
+    module = walk.sources.of_namespace(namespace) if namespace else walk.nowhere
+    own = namespace and module.kind == PROJECT
+    return f"{module.name if own else value.__module__}.{value.__qualname__}"
 
 
 def _function(walk: Walk, function: FunctionType, within: tuple[int, ...]) -> list[str]:
     from upshift.authoring.fingerprint.functions import units_of
 
     units: list[Any] = []
-    if walk.sources.of_namespace(function.__globals__).kind == PROJECT:
-        module = walk.sources.of_namespace(function.__globals__)
+    module = walk.sources.of_namespace(function.__globals__)
+    if module.kind == PROJECT:
         _, units = units_of(walk, module, function)
     parts = [unit.digest for unit in units] or [code_digest(function.__code__)]
     for name, value in [*cells_of(function).items(), *defaults_of(function).items()]:

@@ -35,10 +35,9 @@ def expand_method(walk: Walk, node: Node, method: FunctionType, owner: type | No
         for name in sorted(names - seen):
             seen.add(name)
             for cls in owner.__mro__:
-                if (
-                    name in vars(cls)
-                    and walk.sources.of_namespace(vars(sys.modules[cls.__module__])).kind == PROJECT
-                ):
+                if name not in vars(cls):
+                    continue
+                if walk.sources.of_namespace(vars(sys.modules[cls.__module__])).kind == PROJECT:
                     pending.extend(_reach(walk, node, cls, name))
 
 

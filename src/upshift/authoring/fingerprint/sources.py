@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib.machinery
 import linecache
 import os
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +34,8 @@ _UPSHIFT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 _STANDARD = os.path.dirname(os.__file__)
 _SOURCE_SUFFIXES = (".py", ".pyw", ".ipynb")
 _CHUNK = 1 << 16
+_SALT = re.compile(r"^\s*-?\d+,$", re.MULTILINE)
+"""In a ``__hash__`` that attrs made: the hash of a name, which is another one in each process."""
 
 
 class Module:
@@ -49,8 +53,8 @@ class Module:
         What its relative imports start from.
     kind, version
         Where it is from, and for a package its distribution and version.
-    facts
-        What its source says; None where that is not Python, not there, or not the project's.
+    read
+        Gives the facts about a file.
 
     Attributes
     ----------
@@ -68,7 +72,7 @@ class Module:
         package: str = "",
         kind: str = PROJECT,
         version: str = "",
-        facts: Facts | None = None,
+        read: Callable[[str | None], Facts | None] = lambda file: None,
     ) -> None:
         self.name = name
         self.file = file
@@ -76,12 +80,17 @@ class Module:
         self.package = package
         self.kind = kind
         self.version = version
-        self.facts = facts
         self.shown = name
+        self._read = read
         self.node: Node | None = None
         self.bindings: dict[str, Node] = {}
         self.uses: dict[Word, Node] = {}
         self.nodes: dict[tuple[object, ...], Node] = {}
+
+    @property
+    def facts(self) -> Facts | None:
+        """The facts about its source; None where that is not Python, or not there."""
+        return self._read(self.file)
 
 
 class Sources:
@@ -131,8 +140,7 @@ class Sources:
             package = name if "__path__" in namespace else name.rpartition(".")[0]
         if name in ("__main__", "__mp_main__") and file is not None and os.path.exists(file):
             name = module_name(Path(file))[0]
-        facts = self.facts(file) if kind == PROJECT else None
-        return self._named(Module(name, file, namespace, package, kind, version, facts))
+        return self._named(Module(name, file, namespace, package, kind, version, self.facts))
 
     def _named(self, module: Module) -> Module:
         file = module.file
@@ -170,15 +178,13 @@ class Sources:
         if kind != PROJECT:
             return version
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-        return self._named(Module(name, file, None, package, facts=self.facts(file)))
+        return self._named(Module(name, file, None, package, read=self.facts))
 
     def unimported(self, name: str, file: str, package: str) -> Module:
         """The module in a file that nobody has imported."""
         known = self._by_name.get(name)
         if not isinstance(known, Module) or known.file != file:
-            known = self._by_name[name] = self._named(
-                Module(name, file, None, package, facts=self.facts(file))
-            )
+            known = self._by_name[name] = self._named(Module(name, file, None, package, read=self.facts))
         return known
 
     def absolute(self, module: Module, level: int, name: str) -> str:
@@ -320,7 +326,10 @@ def _content(file: str) -> tuple[bytes | None, os.stat_result | None]:
         owners = (vars(module) for module in list(sys.modules.values()) if type(module) is ModuleType)
         owner = next((names for names in owners if names.get("__file__") == file), None)
         lines = linecache.getlines(file, owner)  # a cell of a notebook, or a module in an archive
-        return "".join(lines).encode("utf-8", "surrogatepass") if lines else None, _status(file)
+        text = "".join(lines)
+        if file.startswith("<attrs generated"):
+            text = _SALT.sub("0,", text)
+        return text.encode("utf-8", "surrogatepass") if lines else None, _status(file)
 
 
 def _status(file: str) -> os.stat_result | None:

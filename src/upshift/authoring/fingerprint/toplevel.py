@@ -63,9 +63,8 @@ def expand_module(walk: Walk, node: Node, module: Module) -> None:
         elif statement.acts or _calls_act(walk, scope, statement, facts):
             effects.append(statement.digest)
             walk.uses(node, scope, [word for word in statement.uses if not _is_pipeline(scope, word)])
-        else:
-            if any(_is_own(walk, scope, call, facts) for call in statement.calls):
-                node.marks |= ACTS
+        elif any(_is_own(walk, scope, call, facts) for call in statement.calls):
+            node.marks |= ACTS
     for number in facts.decorated:
         unit = facts.unit(number)
         own = [decorator.chain for decorator in unit.decorators if decorator.chain]

@@ -164,7 +164,7 @@ class Walk:
                 self.uses(node, scope, decorator.uses)
                 if documented and self._is_foreign(scope, decorator.chain):
                     node.add(f"docstring of {name}", documented)
-        node.entries.append((name, digest, documented))
+        node.add(name, digest, documented)
         if attributes:
             if not REFLECTION.isdisjoint(attributes):
                 node.marks |= REFLECTS
@@ -205,13 +205,12 @@ class Walk:
                 if self._is_inert(module, name):
                     return self._inert
             elif name not in SPECIAL:
-                followed = is_code(value)
-                if followed and (name != word or is_module(value)):
-                    pass  # what is handed on, and attributes of modules
-                elif followed and is_home(module, name, value):
-                    return self.code(value)
-                elif not widening_of(value):
-                    return self.binding(module, name)
+                followed, bare = is_code(value), name != word
+                if not followed or not (bare or is_module(value)):
+                    if followed and is_home(module, name, value):
+                        return self.code(value)
+                    if not widening_of(value):
+                        return self.binding(module, name)
         return Node(resolve, self, Scope(module), use_of(word))
 
     def _is_inert(self, module: Module, name: str) -> bool:
