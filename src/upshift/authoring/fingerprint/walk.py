@@ -172,7 +172,7 @@ class Walk:
                 node.marks |= READS_SOURCE
             if "__subclasses__" in attributes:
                 node.marks |= SUBCLASSES
-            for name in FRAMES.intersection(attributes):
+            if not FRAMES.isdisjoint(attributes):
                 node.next.append(self.everything())
         self.uses(node, scope, uses)
 
