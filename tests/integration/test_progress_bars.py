@@ -28,7 +28,7 @@ def example():
     return train.map(n=[1, 2])
 """
 LAUNCHED = "@run_with_torchrun(nproc_per_node=2)"
-LINES = r"{0}begin\n{0}epoch 0\n{0}epoch 1\n{0}epoch 2\n{0}epochs: 100%\|█+\| 3/3 \[.*it/s\]\n{0}end\n"
+LINES = r"{0}begin\n{0}epoch 0\n{0}epoch 1\n{0}epoch 2\n{0}epochs: 100%\|█+\| 3/3 \[.*it/s\] *\n{0}end\n"
 
 
 def test_nested_bars_of_a_mapped_step_leave_one_line_each(project: Project) -> None:
