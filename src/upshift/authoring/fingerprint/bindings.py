@@ -20,7 +20,7 @@ from upshift.authoring.fingerprint.values import is_code, is_module
 if TYPE_CHECKING:
     from upshift.authoring.fingerprint.walk import Walk
 
-READ = "made from a file, cannot be compared"
+FROM_FILE = "made from a file, cannot be compared"
 
 
 def expand_binding(walk: Walk, node: Node, module: Module, name: str) -> None:
@@ -43,7 +43,7 @@ def expand_binding(walk: Walk, node: Node, module: Module, name: str) -> None:
                 node.marks |= ACTS
             made = _made_reading(walk, module, name)
             if made and marks_of(reachable([walk.code(value)], modules=False)) & HIDES:
-                unknown(node, walk.title(module, name), READ)
+                unknown(node, walk.title(module, name), FROM_FILE)
         return
     home = _home(walk, module, name, value)
     if home is not None:
@@ -79,7 +79,7 @@ def _acts(walk: Walk, value: Any) -> bool:
 
 def _home(walk: Walk, module: Module, name: str, value: Any) -> tuple[Module, str] | None:
     """The live module of the project that a constant was imported from, and its name there."""
-    facts = module.facts
+    facts = walk.sources.facts(module.file)
     if facts is None:
         return None
     bound = facts.bound(name)
@@ -106,14 +106,14 @@ def _constant(walk: Walk, node: Node, module: Module, name: str, value: Any) -> 
     if complete and not walk.freshness.doubtful(module.file):
         node.add(title, digest)
         return
-    facts = module.facts
+    facts = walk.sources.facts(module.file)
     if facts is not None and name in facts.names:
         written = facts.bound(name)
         if complete and _is_literal(facts, written, digest):
             node.add(title, digest)
             return
         if hides and _made_reading(walk, module, name):
-            unknown(node, title, READ)
+            unknown(node, title, FROM_FILE)
         parts = _as_written(walk, node, module, facts, name)
         node.add(title, combined([digest, *parts]) if parts else digest)
     elif complete:
@@ -130,7 +130,7 @@ def unknown(node: Node, title: str, reason: str) -> None:
 
 def _made_reading(walk: Walk, module: Module, name: str) -> bool:
     """Whether what is bound to a name may be made of what a file holds."""
-    facts = module.facts
+    facts = walk.sources.facts(module.file)
     bound = () if facts is None else facts.bound(name)
     numbers = [what.number for what in bound if isinstance(what, Bound) and not what.definition]
     if facts is None or not numbers:

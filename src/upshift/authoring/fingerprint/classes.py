@@ -6,7 +6,7 @@ import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from upshift.authoring.fingerprint.bindings import READ, unknown
+from upshift.authoring.fingerprint.bindings import FROM_FILE, unknown
 from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import Facts, UnitFacts
 from upshift.authoring.fingerprint.functions import defaults, file_of_code, held, units_of
@@ -65,7 +65,7 @@ def expand_class(walk: Walk, node: Node, cls: type) -> None:
     _attributes(walk, node, cls, module, units, title)
     _fields(walk, node, cls, title)
     if node.marks & HIDES and any(unit.made_reading for unit in units):
-        unknown(node, title, READ)
+        unknown(node, title, FROM_FILE)
 
 
 def _globals_of(cls: type) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _is_plain(walk: Walk, module: Module, name: str, qualname: str, function: Fu
     code = function.__code__
     if code.co_name != name or file_of_code(module, code) != module.file:
         return False
-    facts = module.facts
+    facts = walk.sources.facts(module.file)
     if facts is None or facts.methods.get(qualname) != (code.co_firstlineno, live_defaults(function)):
         return False
     return not walk.freshness.doubtful(module.file)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import types
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from upshift.authoring.fingerprint.bindings import READ, unknown
+from upshift.authoring.fingerprint.bindings import FROM_FILE, unknown
 from upshift.authoring.fingerprint.bytecode import code_digest, code_names
 from upshift.authoring.fingerprint.digests import combined
 from upshift.authoring.fingerprint.facts import UnitFacts
@@ -22,7 +21,6 @@ from upshift.authoring.fingerprint.values import is_code, is_module
 if TYPE_CHECKING:
     from upshift.authoring.fingerprint.walk import Walk
 
-_DEFAULTS = operator.attrgetter("defaults")
 _SKIPPED_ATTRIBUTES = ("__wrapped__", "__upshift_function__", "__upshift_options__")
 
 
@@ -81,14 +79,14 @@ def _project_function(walk: Walk, node: Node, module: Module, function: Function
         if attribute not in _SKIPPED_ATTRIBUTES:
             held(walk, node, value, f"attribute {attribute} of {title}")
     if node.marks & HIDES and any(unit.made_reading for unit in units):
-        unknown(node, title, READ)
+        unknown(node, title, FROM_FILE)
 
 
 def units_of(walk: Walk, module: Module, function: FunctionType) -> tuple[str, list[UnitFacts]]:
     """Where a function's source is, and the source; none where it is not what was loaded."""
     code = function.__code__
     file = file_of_code(module, code)
-    facts = module.facts if file == module.file else walk.sources.facts(file)
+    facts = walk.sources.facts(file)
     if facts is None:
         return file, []
     found = facts.functions_at(code.co_name, code.co_firstlineno)
@@ -123,7 +121,7 @@ def _bytecode(walk: Walk, node: Node, function: FunctionType, module: Module, fi
 def defaults(walk: Walk, node: Node, function: FunctionType, units: list[UnitFacts], name: str) -> None:
     """Add the default values of a function's arguments, unless its source spells them out."""
     live = live_defaults(function)
-    if live is None or {*map(_DEFAULTS, units)} != {live}:
+    if live is None or {unit.defaults for unit in units} != {live}:
         for argument, value in defaults_of(function).items():
             held(walk, node, value, f"default {argument} of {name}")
         if units and live == NO_DEFAULTS:

@@ -130,7 +130,7 @@ def _widen(walk: Walk, node: Node, value: Any, module: Module) -> None:
 
 def _written(walk: Walk, node: Node, module: Module, name: str, rest: Chain, bare: bool) -> bool:
     """Add what the source of a module binds a name to; False if it does not bind it."""
-    facts = module.facts
+    facts = walk.sources.facts(module.file)
     if facts is None:
         return False
     if name in facts.names:
@@ -145,7 +145,7 @@ def _written(walk: Walk, node: Node, module: Module, name: str, rest: Chain, bar
 
 def expand_written(walk: Walk, node: Node, module: Module, name: str, rest: Chain, bare: bool) -> None:
     """Fill in the node of a name that has a meaning in source only."""
-    facts = module.facts
+    facts = walk.sources.facts(module.file)
     assert facts is not None
     node.next.append(walk.module(module))
     scope = Scope(module)

@@ -12,7 +12,6 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,8 +52,6 @@ class Module:
         What its relative imports start from.
     kind, version
         Where it is from, and for a package its distribution and version.
-    read
-        Gives the facts about a file.
 
     Attributes
     ----------
@@ -72,7 +69,6 @@ class Module:
         package: str = "",
         kind: str = PROJECT,
         version: str = "",
-        read: Callable[[str | None], Facts | None] = lambda file: None,
     ) -> None:
         self.name = name
         self.file = file
@@ -81,16 +77,10 @@ class Module:
         self.kind = kind
         self.version = version
         self.shown = name
-        self._read = read
         self.node: Node | None = None
         self.bindings: dict[str, Node] = {}
         self.uses: dict[Word, Node] = {}
         self.nodes: dict[tuple[object, ...], Node] = {}
-
-    @property
-    def facts(self) -> Facts | None:
-        """The facts about its source; None where that is not Python, or not there."""
-        return self._read(self.file)
 
 
 class Sources:
@@ -140,7 +130,7 @@ class Sources:
             package = name if "__path__" in namespace else name.rpartition(".")[0]
         if name in ("__main__", "__mp_main__") and file is not None and os.path.exists(file):
             name = module_name(Path(file))[0]
-        return self._named(Module(name, file, namespace, package, kind, version, self.facts))
+        return self._named(Module(name, file, namespace, package, kind, version))
 
     def _named(self, module: Module) -> Module:
         file = module.file
@@ -178,13 +168,13 @@ class Sources:
         if kind != PROJECT:
             return version
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-        return self._named(Module(name, file, None, package, read=self.facts))
+        return self._named(Module(name, file, None, package))
 
     def unimported(self, name: str, file: str, package: str) -> Module:
         """The module in a file that nobody has imported."""
         known = self._by_name.get(name)
         if not isinstance(known, Module) or known.file != file:
-            known = self._by_name[name] = self._named(Module(name, file, None, package, read=self.facts))
+            known = self._by_name[name] = self._named(Module(name, file, None, package))
         return known
 
     def absolute(self, module: Module, level: int, name: str) -> str:

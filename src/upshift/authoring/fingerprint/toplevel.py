@@ -44,7 +44,7 @@ def expand_module(walk: Walk, node: Node, module: Module) -> None:
 
     It acts if a process that has not imported it may find other things changed, the project's included.
     """
-    facts = module.facts
+    facts = walk.sources.facts(module.file)
     if facts is None:
         content = None if module.file is None else walk.sources.content(module.file)
         if content is not None:  # written in C, or not readable as Python

@@ -215,7 +215,7 @@ class Walk:
 
     def _is_inert(self, module: Module, name: str) -> bool:
         """Whether a name that has no value in a module is a plain built-in."""
-        facts = module.facts
+        facts = self.sources.facts(module.file)
         if facts is None or name in facts.names or name not in INERT:
             return False
         return vars(builtins).get(name) is INERT[name]

@@ -113,7 +113,7 @@ def expand_widened(walk: Walk, node: Node, module: Module, reason: str, deep: bo
     from upshift.authoring.fingerprint.names import resolve, through
 
     node.next.append(walk.module(module))
-    facts = module.facts
+    facts = walk.sources.facts(module.file)
     title = f"all of {module.name} ({module.shown}): {reason}"
     scope = Scope(module)
     if facts is not None:
