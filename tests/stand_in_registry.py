@@ -40,7 +40,8 @@ class Fault:
 
     ``status``: that is the answer, with ``body``. ``cut``: the answer ends after so many bytes of its body.
     ``silent``: there is none until the registry ends. ``lose``: the connection is closed once so many bytes
-    of the request's body have arrived; ``keep`` says whether these are kept.
+    of the request's body have arrived; ``keep`` says whether these are kept. ``drip``: the ``"head"`` or the
+    ``"body"`` of the answer comes byte by byte, with ``pause`` seconds between.
     """
 
     method: str
@@ -51,6 +52,8 @@ class Fault:
     headers: Mapping[str, str] = attrs.field(factory=dict)
     cut: int | None = None
     silent: bool = False
+    drip: str | None = None
+    pause: float = 0.02
     lose: int | None = None
     keep: bool = True
 
@@ -228,6 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
             if fault is not None:
                 fault.times -= 1
         self.cut = fault.cut if fault else None
+        self.drip = fault if fault is not None and fault.drip else None
         if fault is not None and fault.silent:
             registry.ending.wait()
             raise _Lost
@@ -249,11 +253,15 @@ class _Handler(BaseHTTPRequestHandler):
         if self.cut == 0:  # all is done, and nobody learns of it
             self.connection.shutdown(socket.SHUT_RDWR)
             raise _Lost
+        if self.drip is not None and self.drip.drip == "head":
+            self.drop_by_drop(b"HTTP/1.1 200 OK\r\nX-Much: " + b"x" * 9999, self.drip.pause)
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if self.drip is not None:
+            self.drop_by_drop(body, self.drip.pause)
         if self.command == "HEAD":
             return
         self.wfile.write(body if self.cut is None else body[: self.cut])
@@ -261,6 +269,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
             raise _Lost
+
+    def drop_by_drop(self, content: bytes, pause: float) -> None:
+        for byte in content:
+            self.wfile.write(bytes((byte,)))
+            self.wfile.flush()
+            if self.registry.ending.wait(pause):
+                break
+        raise _Lost
 
     def says(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         body = json.dumps({"errors": [{"code": code, "message": message, "detail": None}]}).encode()

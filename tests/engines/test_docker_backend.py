@@ -128,6 +128,36 @@ class Waiting:
         self.engine.communicate()
 
 
+def test_places_and_variables_are_those_of_the_project(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_DATA", "here alone")
+    project.write("""
+import ctypes, os
+
+@step(retries=0)
+def crash() -> int:
+    return ctypes.string_at(0)
+
+@step(retries=0)
+def read() -> str:
+    return os.environ["MY_DATA"]
+
+@pipeline
+def crashing():
+    return crash()
+
+@pipeline
+def reading():
+    return read()
+""")
+    crashed = project.upshift("run", "pipeline.py:crashing", "--on", "box", expect=1).err
+    assert f'File "{project.folder}/pipeline.py", line ' in crashed
+    assert "where: pipeline.py:" in crashed and "/upshift/code" not in crashed
+    read = project.upshift("run", "pipeline.py:reading", "--on", "box", expect=1).err
+    assert 'DockerSettings(runtime_environment={"MY_DATA": "…"})' in read
+
+
 def test_a_step_gets_what_it_asks_for_and_sees_no_more(either: Project) -> None:
     either.run(
         """

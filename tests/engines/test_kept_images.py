@@ -152,9 +152,12 @@ def example():
     assert image["place"] == f"{to[1]}/upshift" and image["made"] is None and image["bytes"] > 0
     assert json.loads(project.upshift("image", "list", *to, "--json").out) == [image]
     project.write(f'[targets.shop]\nbackend = "docker"\nregistry = "{to[1]}"\n', "upshift.toml", header="")
-    aged = project.upshift("image", "prune", "--on", "shop", "--older-than", "0s", "--dry-run").out
+    aged = project.upshift("image", "prune", "--on", "shop", "--all", "--older-than", "0s", "--dry-run").out
     assert f"1 more image in {to[1]}/upshift would stay, since nothing tells when it was built" in aged
-    removed = project.upshift("image", "prune", *to).out
+    stays = project.upshift("image", "prune", *to).out
+    assert f"1 image in {to[1]}/upshift stays: a registry does not tell who had it built. --all" in stays
+    assert json.loads(project.upshift("image", "list", *to, "--json").out) == [image]
+    removed = project.upshift("image", "prune", *to, "--all").out
     assert removed.startswith(f"removed {to[1]}/upshift:upshift-")
     assert project.upshift("image", "list", *to).out == "No images.\n"
     assert project.upshift("image", "prune", *to).out == "Nothing to remove.\n"

@@ -69,7 +69,7 @@ def list_images(target: str | None, registry: str | None, repository: str, as_js
     "--all",
     "everybodys",
     is_flag=True,
-    help="Also those in a container engine that another UPSHIFT_HOME, or nobody known, had built.",
+    help="Also those that another UPSHIFT_HOME, or nobody known, had built: in a registry all.",
 )
 @_takes_place
 @_JSON
@@ -84,9 +84,9 @@ def prune(
 ) -> int:
     """Remove images that Upshift has built.
 
-    Of a container engine, which others may use too, those that were built with this UPSHIFT_HOME; of a
-    registry all of the repository. One that a container is of stays. The next run builds anew what it needs.
-    Exit code 1: one that was to go could not be removed, or no container engine could be asked.
+    By default those that were built with this UPSHIFT_HOME. Images in a registry do not tell who had them
+    built: --all removes all of the repository. An image with a container stays. The next run rebuilds what it
+    needs. Exit code 1: an image could not be removed, or no container engine could be asked.
     """
     import json
     import time
@@ -110,7 +110,7 @@ def prune(
             for image in kept:
                 if before is not None and image.made is not None and image.made > before:
                     continue
-                if image.ours is False and not everybodys:
+                if not image.ours and not everybodys:
                     others.append(image)
                     continue
                 if before is not None and image.made is None:

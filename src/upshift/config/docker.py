@@ -86,11 +86,27 @@ class DockerSettings:
         "apt": "apt_packages",
         "env": "runtime_environment",
         "build_options": "build_args",
+        "build_config": "build_args=… and platform=…",
+        "parent_image_build_config": "build_context_root=…, build_args=… and platform=…",
+        "dockerignore": "a .dockerignore file in build_context_root",
+        "local_project_install_command": 'requirements=["-e ."]: what the project needs is installed; its '
+        "code travels as a code package",
+        "pyproject_export_command": 'pyproject_path="uv.lock", "pylock.toml" or "poetry.lock"',
+        "disable_automatic_requirements_detection": "nothing of it: only what the settings name is installed",
+        "install_deployment_requirements": "requirements=[…]; nothing of a deployment is in an image",
         "required_integrations": "requirements=[…] with the packages of these integrations",
         "required_hub_plugins": "requirements",
         "install_stack_requirements": "requirements=[…]; nothing of a stack is in an image",
-        "copy_files": "nothing of them: the project's files travel as a code package",
-        "source_files": "nothing of them: the project's files travel as a code package",
+        **dict.fromkeys(
+            (
+                "copy_files",
+                "source_files",
+                "allow_including_files_in_images",
+                "allow_download_from_code_repository",
+                "allow_download_from_artifact_store",
+            ),
+            "nothing of it: the project's files travel as a code package",
+        ),
         "copy_global_config": "nothing of it: no configuration is in an image",
     }
 

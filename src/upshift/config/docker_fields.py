@@ -31,6 +31,8 @@ _APT = r"[a-z0-9][a-z0-9+.-]+(?::[a-z0-9-]+)?(?:=[A-Za-z0-9.+:~-]+|/[a-z0-9-]+)?
 _OPTION = r"-{0,2}([A-Za-z][A-Za-z0-9_-]*)"
 _IMAGE = rf"{names.IMAGE}|sha256:[0-9a-f]{{64}}"
 _USER = r"[a-z_][a-z0-9_-]*\$?|[0-9]+"
+_HIGHEST_ID = 2**32 - 2  # of a user or a group; the next number stands for none
+_OF_RECIPES = r"upshift-[0-9a-f]{64}"
 _ARCHITECTURES = {
     "x86_64": "amd64",
     "x64": "amd64",
@@ -52,9 +54,23 @@ def text(value: Any, field: Any) -> str | None:
         value = os.fspath(value)
     if value is not None and (not isinstance(value, str) or not value.strip() or "\0" in value):
         raise _wrong(field.name, value, "a non-empty string")
+    if value is not None:
+        _refuse_controls(field.name, value)
     if value is not None and "://" in value:
         _refuse_secret(field.name, value)
     return value
+
+
+def _refuse_controls(subject: str, text: str) -> None:
+    """What is rendered into lines must be one: a line break in it would begin another line or instruction."""
+    found = next((c for c in text if not c.isprintable() and c != "\t"), None)
+    if found is not None:
+        kind = "a line break" if found in "\n\r" else f"a control character ({found!r})"
+        raise SettingsError(
+            f"{_OWNER}: {subject} holds {kind}",
+            where=user_location(),
+            fix="Write each value on a line of its own: a list takes several.",
+        )
 
 
 def _wrong(field: str, value: object, expected: str, *, meant: object = None) -> SettingsError:
@@ -119,6 +135,8 @@ def user(value: Any, field: Any) -> str | None:
     said = text(value, field)
     if said is not None and not all(re.fullmatch(_USER, part) for part in said.split(":", 1)):
         raise _wrong(field.name, said, 'a user, or "user:group"; names or numbers')
+    if said is not None and any(part.isdigit() and int(part) > _HIGHEST_ID for part in said.split(":")):
+        raise _wrong(field.name, said, f"numbers up to {_HIGHEST_ID}")
     return said
 
 
@@ -135,7 +153,10 @@ def _listed(value: Any, field: Any, expected: str) -> tuple[str, ...] | None:
     if not isinstance(value, (list, tuple)) or not all(isinstance(i, str) and i.strip() for i in value):
         meant = value.replace(",", " ").split() if isinstance(value, str) else None
         raise _wrong(field.name, value, expected, meant=meant or None)
-    return tuple(item.strip() for item in value)
+    items = tuple(item.strip() for item in value)
+    for number, item in enumerate(items):
+        _refuse_controls(f"{field.name}[{number}]", item)
+    return items
 
 
 def requirements(value: Any, field: Any) -> str | tuple[str, ...] | None:
@@ -280,6 +301,7 @@ def _installer_option(name: Any, value: Any, field: str) -> tuple[str, Any]:
         raise _wrong(field, name, "as value a string, a list of them, or None for a bare flag")
     for text in texts:
         kind, subject = secret_in(text), f"{field}[{name!r}]"
+        _refuse_controls(subject, text)
         if kind is not None:
             raise _secret(subject, f"holds {kind}", _IN_REQUIREMENTS)
         if re.search(r"://[^\s/]*\$", text):
@@ -291,4 +313,8 @@ image = _matching(_IMAGE, 'an image: "python:3.12-slim", "registry.example.org/m
 repository = _matching(
     names.NAME, 'a name without tag, in small letters: "registry.example.org/ml/train"', _repository_meant
 )
-tag = _matching(names.TAG, "letters, digits, '_', '.' and '-', at most 128", lambda text: None)
+tag = _matching(
+    rf"(?!{_OF_RECIPES}$){names.TAG}",
+    "letters, digits, '_', '.' and '-', at most 128; not upshift-DIGEST, by which Upshift finds images",
+    lambda text: None,
+)

@@ -12,7 +12,7 @@ _FILE = ("names a file, which the image does not have", "Leave it out.")
 _REFUSED = {
     ("target", "t", "prefix", "root", "user", "python", "p"): _PLACE,
     ("python-version", "python-platform", "platform", "abi", "implementation", "directory"): _PLACE,
-    ("dry-run", "check"): ("would install nothing", "Leave it out."),
+    ("dry-run", "check", "help", "h", "version", "V"): ("would install nothing", "Leave it out."),
     ("requirement", "requirements", "r", "requirements-from-script", "group"): _WHAT,
     ("editable", "e", "extra", "all-extras", "upgrade-group"): _WHAT,
     ("constraint", "constraints", "c"): (_FILE[0], 'Write requirements=["-c FILE", …].'),

@@ -14,9 +14,10 @@ from upshift.engine.keys import PACKAGE
 from upshift.engine.places import Place
 from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.graph import Graph, StepDefinition
-from upshift.spec.hardware import Hardware
+from upshift.spec.hardware import Device, Hardware
 
 if TYPE_CHECKING:
+    from upshift.config.wanted import Wanted
     from upshift.images.base import Announce, Destination, Finding, Needs
     from upshift.images.preparing import Prepared
 
@@ -242,12 +243,22 @@ def needs_of(
     return Needs(
         # A plain count means NVIDIA's everywhere where nobody says whose.
         gpus=frozenset(vendors or {"nvidia"}) if wanted else frozenset(),
-        architectures=tuple(sorted({d.compute_capability for d in devices if d.compute_capability})),
+        architectures=tuple(sorted(_architectures(devices, wanted))),
         driver=driver,
         python=definition.entry.python,
         imports=dict(_imports(definition.code)),
         launchers=frozenset({launcher} if launcher else ()),
     )
+
+
+def _architectures(devices: Iterable[Device], wanted: Iterable[Wanted]) -> set[str]:
+    """Of the devices that are granted here; for other machines, of the kinds that the request names."""
+    from upshift.config.kinds import members
+
+    granted = {device.compute_capability for device in devices}
+    kinds = [one.kind for one in wanted if one.kind is not None and one.kind.vendor == "nvidia"]
+    named = {member.capability for kind in kinds for member in members(kind)}
+    return {found for found in granted or named if found}
 
 
 def origins_of(definition: StepDefinition) -> dict[str, str]:

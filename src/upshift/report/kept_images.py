@@ -83,11 +83,19 @@ def pruned_text(
     lines = [f"{verb} {_title(image)}, in {image.place}" for image in removed]
     lines += [f"{'would stay' if dry_run else 'stays'}: {name}: {why}" for name, why in stayed.items()]
     lines = lines or ["Nothing to remove."]
-    if others:
-        verb, them = ("was", "it") if len(others) == 1 else ("were", "them")
+    foreign = [image for image in others if image.ours is False]
+    if foreign:
+        verb, them = ("was", "it") if len(foreign) == 1 else ("were", "them")
         lines.append(
-            f"{count(len(others), 'more image')} {verb} not built with this UPSHIFT_HOME: "
+            f"{count(len(foreign), 'more image')} {verb} not built with this UPSHIFT_HOME: "
             f"upshift image list shows whose, --all removes {them} as well."
+        )
+    for place in dict.fromkeys(image.place for image in others if image.ours is None):
+        number = sum(image.place == place and image.ours is None for image in others)
+        stays, them = ("stays", "it") if number == 1 else ("stay", "them")
+        lines.append(
+            f"{count(number, 'image')} in {place} {stays}: a registry does not tell who had {them} built. "
+            f"--all removes {them}."
         )
     for place in dict.fromkeys(image.place for image in ageless):
         number = sum(image.place == place for image in ageless)

@@ -483,6 +483,25 @@ def test_devices_that_nobody_knows_yet_are_of_the_vendor_asked_for(
     assert needs_of(definition(request=request_)).gpus == vendors
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "architectures"),
+    [
+        ("B200:1", ("10.0",)),
+        (["L4:1", "T4:1"], ("7.5", "8.9")),
+        ("A100", ("8.0",)),
+        ("MI300X:8", ()),
+        ("other:Fancy:1", ()),
+    ],
+)
+def test_a_named_accelerator_says_what_the_image_has_to_run_on(
+    accelerator: str | list[str], architectures: tuple[str, ...]
+) -> None:
+    request = ResourceSettings(accelerator=accelerator)
+    assert needs_of(definition(request=request)).architectures == architectures
+    here = Hardware(gpus=(Device(vendor="nvidia", index=0, compute_capability="9.0"),))
+    assert needs_of(definition(request=request), here).architectures == ("9.0",)
+
+
 def test_what_the_code_imports_is_needed_by_its_normal_name() -> None:
     code = {"m.f (m.py)": "code:1", "package Scikit_Learn": "1.5.0", "package upshift": "0.1"}
     assert needs_of(definition(code=code)).imports == {"scikit-learn": "1.5.0"}

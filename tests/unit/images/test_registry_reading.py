@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import socket
 from pathlib import Path
@@ -271,15 +270,22 @@ def test_a_registry_that_says_nothing_is_not_waited_for(registry: StandInRegistr
     assert len(registry.asked("GET", "/manifests/")) == 1
 
 
-def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(
-    registry: StandInRegistry, registries: Registries, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(registry: StandInRegistry, part: str) -> None:
     registry.add("base", "1")
-    now = itertools.count(step=100.0)  # seconds that pass between two looks at the clock
-    monkeypatch.setattr("upshift.images.registries.transport.time.monotonic", lambda: next(now))
-    with pytest.raises(ImageError) as caught:
+    registry.goes_wrong("GET", "/manifests/", drip=part)
+    with open_registries(timeout=QUICK) as registries, pytest.raises(ImageError) as caught:
         registries.parent(image(registry.name, "base:1"), AMD)
-    assert caught.value.why == f"{registry.name} has not answered within 60 s"
+    said = {"head": "has not answered within 0.3 s", "body": "sends less than 1,000 bytes a second"}
+    assert caught.value.why == f"{registry.name} {said[part]}"
+
+
+def test_a_blob_that_comes_byte_by_byte_is_given_up(registry: StandInRegistry) -> None:
+    digest = registry.add_blob("base", bytes(10_000))
+    registry.goes_wrong("GET", "/blobs/", times=99, drip="body")
+    with open_registries(timeout=QUICK) as registries, pytest.raises(ImageError) as caught:
+        list(registries.blob(image(registry.name, "base:1"), digest))
+    assert caught.value.why == f"{registry.name} sends less than 1,000 bytes a second"
 
 
 def test_trouble_that_passes_is_not_seen(registry: StandInRegistry) -> None:

@@ -150,6 +150,22 @@ def test_a_line_that_makes_no_sense_is_named(
     assert "correct-horse" not in text
 
 
+def test_a_value_of_a_lock_cannot_add_lines(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "pylock.toml").write_text(
+        'lock-version = "1.0"\n[[packages]]\nname = "tiny"\n'
+        'archive = {url = "https://h/tiny-1.0.tar.gz\\n--index-url https://other.example.org"}\n'
+    )
+    text = refused(read, pyproject_path="pylock.toml")
+    assert "a requirement holds a line break" in text
+    assert "pylock.toml (tiny)" in text
+
+
+def test_another_tool_among_requirements_gets_a_word(read: Read) -> None:
+    found = read(requirements=["zenml==0.39.1"])
+    assert found.lines == ("zenml==0.39.1",)
+    assert "steps need nothing of zenml here" in found.notes[0]
+
+
 def test_versions_that_exclude_each_other_are_refused_with_both_places(read: Read, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy>=2\nsix\n-r more.txt\n")
     (tmp_path / "more.txt").write_text("numpy==1.26.4\n")

@@ -71,6 +71,11 @@ def test_what_was_removed_and_what_stays() -> None:
         "1 more image was not built with this UPSHIFT_HOME: upshift image list shows whose, --all removes it "
         "as well.",
     ]
+    assert pruned_text([], {}, [THERE, THERE], dry_run=False).splitlines() == [
+        "Nothing to remove.",
+        "2 images in r.example.org/ml/upshift stay: a registry does not tell who had them built. --all "
+        "removes them.",
+    ]
 
 
 def test_what_does_not_tell_its_age_stays_in_a_line() -> None:

@@ -173,7 +173,11 @@ class _Stream:
         decompressor = new()
         data = first
         while True:
-            yield decompressor.decompress(data)
+            try:
+                plain = decompressor.decompress(data)
+            except Exception as error:  # that of zstd has a class of its own, in a module that may be missing
+                raise tarfile.ReadError(str(error)) from None
+            yield plain
             data = decompressor.unused_data if decompressor.eof else b""
             while not data:
                 more = next(self._chunks, None)
@@ -198,7 +202,7 @@ class _Stream:
                 return new
         raise ImageError(
             f"layer {self._name} is compressed with zstd, which this Python cannot read",
-            fix="pip install backports.zstd, or use Python 3.14.",
+            fix="pip install 'upshift[images]'",
         )
 
 

@@ -33,6 +33,7 @@ _FOR_UV = {
     "--require-hashes": "--require-hashes",
     "--trusted-host": "--allow-insecure-host={}",
 }
+_OTHER_TOOLS = frozenset({"metaflow", "zenml"})
 _ADDRESS = re.compile(r"(?:[a-z]+\+)?(?:https?|ssh|git)://.*")
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)")
@@ -156,6 +157,13 @@ class Reader:
     def _line(self, line: Line, folder: Path) -> None:
         if secret_in(line.text) is not None:
             raise no_requirement(line)
+        if any(not character.isprintable() and character != "\t" for character in line.text):
+            raise SettingsError(
+                f"a requirement holds a line break or another control character: {line.text!r}",
+                where=line.where,
+                why="It would be several lines of a requirements file.",
+                fix="Write each requirement on a line of its own.",
+            )
         if unexpanded_in(line.text):
             raise SettingsError(
                 "a requirement refers to a variable in an address, and nothing puts in its value",
@@ -278,6 +286,11 @@ class Reader:
         if name == UPSHIFT:
             self._upshift(written(requirement), requirement.extras)
             return
+        if name in _OTHER_TOOLS:
+            self.note(
+                f"{line.text} in requirements: steps need nothing of {name} here; it is installed as asked, "
+                "with all that it needs"
+            )
         if requirement.marker is None and not requirement.url:
             self._refuse_contradiction(name, requirement, line)
         self.names.add(name)

@@ -93,6 +93,11 @@ def slow(url: str, seconds: float) -> NoAnswer:
     return NoAnswer(f"{host_of(url)} has not answered within {seconds:g} s", kind=SLOW)
 
 
+def trickles(url: str, rate: int) -> NoAnswer:
+    """So little comes that it would take for ever."""
+    return NoAnswer(f"{host_of(url)} sends less than {rate:,} bytes a second", kind=SLOW)
+
+
 def joined(base: str, to: str) -> str:
     """A whole address, out of what a registry gives as one.
 

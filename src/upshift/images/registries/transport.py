@@ -5,7 +5,10 @@ What a registry answers is handed back, whatever it is. No answer, or half of on
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import socket
 import ssl
 import threading
 import time
@@ -19,7 +22,7 @@ import attrs
 from upshift._version import __version__
 from upshift.errors import MissingExtra
 from upshift.images.registries.network import certificates_of, proxy_for, trusted, without_login
-from upshift.images.registries.no_answer import LOST, NoAnswer, explained, host_of, joined, slow
+from upshift.images.registries.no_answer import LOST, NoAnswer, explained, host_of, joined, slow, trickles
 
 if TYPE_CHECKING:
     import urllib3
@@ -38,6 +41,8 @@ _MOST_REDIRECTS = 5
 LARGEST = 16 << 20
 """Bytes of an answer that is kept in memory: a manifest has at most 4 MiB, a configuration little more."""
 _BLOCK = 1 << 20
+_SLOWEST = 1000
+"""Bytes a second at which an answer still counts as one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -236,18 +241,24 @@ class Transport:
         """
         response, url = opened.response, opened.url
         got, started = 0, time.monotonic()
+        counted, since = 0, started
         try:
             while True:
-                block = response.read(_BLOCK, decode_content=whole)
+                block = response.read1(_BLOCK, decode_content=whole)  # as soon as there is any
                 if not block:
                     return
                 got += len(block)
+                now = time.monotonic()
+                if now - since > self._silence:
+                    if got - counted < _SLOWEST * self._silence:
+                        raise trickles(url, _SLOWEST)
+                    counted, since = got, now
                 if whole and got > LARGEST:
                     raise NoAnswer(
                         f"{host_of(url)} answers with more than {LARGEST >> 20} MiB",
                         fix="Ask who runs the registry.",
                     )
-                if whole and time.monotonic() - started > 2 * self._silence:
+                if whole and now - started > 2 * self._silence:
                     raise slow(url, 2 * self._silence)
                 yield block
         except (self._urllib3.exceptions.HTTPError, OSError) as error:
@@ -321,6 +332,7 @@ class Transport:
                     self._pools[key] = self._urllib3.PoolManager(**options)
                 else:
                     self._pools[key] = self._through(proxy, options)
+                self._pools[key].pool_classes_by_scheme = _impatient_pools()
             return self._pools[key]
 
     def _through(self, proxy: str, options: dict[str, Any]) -> urllib3.ProxyManager:
@@ -342,3 +354,41 @@ class Transport:
                 f"the certificates in {error.filename} cannot be read ({error.strerror})",
                 fix="Name a file or folder with certificates (PEM).",
             ) from None
+
+
+@functools.cache
+def _impatient_pools() -> dict[str, Any]:
+    """Pools whose connections also give up a head of an answer that comes byte by byte.
+
+    The library's limit is for each piece that arrives, so that a byte now and then would keep it waiting.
+    """
+    from urllib3 import connection, connectionpool
+
+    class Impatient:
+        def getresponse(self) -> Any:
+            own: Any = self
+            late = threading.Event()
+
+            def give_up() -> None:
+                late.set()
+                with contextlib.suppress(OSError, AttributeError):
+                    own.sock.shutdown(socket.SHUT_RDWR)
+
+            timer = threading.Timer(2 * own.timeout, give_up)
+            timer.daemon = True
+            timer.start()
+            try:
+                return super().getresponse()  # type: ignore[misc]
+            finally:
+                timer.cancel()
+                if late.is_set():  # half a head may pass for one
+                    raise TimeoutError from None
+
+    pools = {}
+    for scheme, pool, plain in (
+        ("http", connectionpool.HTTPConnectionPool, connection.HTTPConnection),
+        ("https", connectionpool.HTTPSConnectionPool, connection.HTTPSConnection),
+    ):
+        own = type("Connection", (Impatient, plain), {})
+        pools[scheme] = type("Pool", (pool,), {"ConnectionCls": own})
+    return pools

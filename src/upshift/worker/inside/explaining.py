@@ -82,6 +82,7 @@ def explain(error: BaseException, spec: TaskSpec, project: Callable[[], Path]) -
         fix=(error.fix if isinstance(error, UpshiftError) else None)
         or _without_terminal(error, spec)
         or packaged.advice(error, spec.code, folder)
+        or packaged.missing_variable(error, spec.code)
         or shadowing.advice(error, folder)
         or unimported.advice(error),
     )

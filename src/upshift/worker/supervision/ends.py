@@ -19,6 +19,7 @@ from upshift.worker.supervision.gang import Gang
 from upshift.worker.supervision.member import LocalMember, Member
 from upshift.worker.supervision.site import Site
 from upshift.worker.usercode import cells, last_stack
+from upshift.worker.usercode.packaged import at_home
 
 
 @attrs.frozen
@@ -114,11 +115,13 @@ class Ends:
         return self._last_line(self._gang.main) or self._spec.location
 
     def _last_line(self, member: Member) -> str | None:
-        return last_stack.user_line(member.sight()[1], self._spec.code.project, relative_to=self._spec.cwd)
+        code = self._spec.code
+        folder = self._spec.cwd if code.package is None else code.project
+        return last_stack.user_line(at_home(member.sight()[1], code), code.project, relative_to=folder)
 
     def _died(self, member: Member) -> Failure:
         """Why a process ended without an outcome; its last stack may tell."""
-        code, stack = member.code or 0, member.sight()[1]
+        code, stack = member.code or 0, at_home(member.sight()[1], self._spec.code)
         if code >= 0:
             return causes.exited(code)
         here = isinstance(member, LocalMember)

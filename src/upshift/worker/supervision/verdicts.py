@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from upshift.launch import blame
 from upshift.launch.stacks import Answer, answer, waits_for_others
 from upshift.launch.whereabouts import listed, whereabouts
 from upshift.spec import Failure, Stack, TaskSpec
-from upshift.store.digest import split
 from upshift.worker.supervision.gang import Gang
 from upshift.worker.supervision.member import Member
+from upshift.worker.usercode.packaged import at_home
 
 _TAIL = 1 << 14
 """Bytes at the end of the log of a process that crashed in which C++ may have said why."""
@@ -126,11 +125,9 @@ def answers_of(members: Iterable[Member], spec: TaskSpec) -> dict[int, Answer]:
 
 
 def _answers(texts: Mapping[int, str], spec: TaskSpec) -> dict[int, Answer]:
-    project, folder = spec.code.project, spec.cwd
-    if spec.code.package is not None:  # where a package is unpacked is of no use to its user
-        unpacked = re.compile(rf"/[^\s\"(]*/{split(spec.code.package)[1]}(?=/)")
-        texts = {rank: unpacked.sub(lambda _: project, text) for rank, text in texts.items()}
-        folder = project
+    project = spec.code.project
+    folder = spec.cwd if spec.code.package is None else project
+    texts = {rank: at_home(text, spec.code) for rank, text in texts.items()}
     found = {rank: answer(rank, text, project=project, relative_to=folder) for rank, text in texts.items()}
     return {rank: one for rank, one in found.items() if one is not None}
 

@@ -1,12 +1,22 @@
-"""What the user's project has and its code package has not, where a step runs from the package."""
+"""A step that runs from a code package: its places in the project, and what did not travel with it."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from upshift.spec import Code
+from upshift.store.digest import split
 from upshift.store.ignore import looks_secret
+
+
+def at_home(text: str, code: Code) -> str:
+    """A text with the project's path in place of the folder that its package is unpacked in."""
+    if code.package is None:
+        return text
+    unpacked = re.compile(rf"/[^\s\"(]*/{split(code.package)[1]}(?=/)")
+    return unpacked.sub(lambda _: code.project, text)
 
 
 def advice(error: BaseException, code: Code, folder: str) -> str | None:
@@ -34,6 +44,23 @@ def advice(error: BaseException, code: Code, folder: str) -> str | None:
                 f"(replay with --current-code, resume without --same-code); for later runs, {also}."
             )
     return None
+
+
+def missing_variable(error: BaseException, code: Code) -> str | None:
+    """What to do about a variable that a step misses because it did not travel; None: it misses none."""
+    trace, last = error.__traceback__, None
+    while trace is not None:
+        trace, last = trace.tb_next, trace
+    if code.package is None or last is None or not isinstance(error, KeyError):
+        return None
+    name = error.args[0] if error.args else None
+    if not isinstance(name, str) or last.tb_frame.f_code is not type(os.environ).__getitem__.__code__:
+        return None
+    return (
+        f"Variables of the machine where the run was started do not travel. Say "
+        f'DockerSettings(runtime_environment={{"{name}": "…"}}), or for a secret '
+        f'@step(secrets={{"{name}": "env:{name}"}}).'
+    )
 
 
 def _missed(error: BaseException, code: Code, folder: str) -> Iterator[str]:
