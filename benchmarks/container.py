@@ -17,15 +17,15 @@ from benchmarks.harness import Effort, Report, Row, Turns, fresh_home
 from tests.engines import base_image
 from upshift.backends.base import Ended, Event, Job
 from upshift.backends.docker.backend import DockerBackend
-from upshift.config.configuration import Target
-from upshift.config.resources import ResourceSettings
+from upshift.code.packages import make_package
+from upshift.code.runtime_package import runtime_blob
 from upshift.errors import UpshiftError
 from upshift.images.containers.engine import ContainerEngine, find_engine
-from upshift.spec import Code, EntryPoint, TaskId, TaskSpec
-from upshift.store import artifacts
-from upshift.store.packages import make_package
-from upshift.store.runtime import runtime_blob
-from upshift.store.store import open_store
+from upshift.model.configuration import Target
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec import Code, EntryPoint, TaskId, TaskSpec
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import open_store
 
 ROUNDS = 15
 IMAGE = "upshift-bench-container:base"

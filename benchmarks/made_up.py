@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 
 from upshift.config import ResourceSettings
-from upshift.graph import Graph, Node, StepDefinition
-from upshift.spec import (
+from upshift.model.graph import Graph, Node, StepDefinition
+from upshift.model.spec import (
     Artifact,
     Card,
     Device,
@@ -24,13 +24,13 @@ from upshift.spec import (
     encode,
     to_json,
 )
-from upshift.store.artifacts import save
-from upshift.store.catalog import Catalog
-from upshift.store.history import Run
-from upshift.store.metrics import header as metrics_header
-from upshift.store.rows import AttemptRow, RunRow, TaskRow
-from upshift.store.series import GPU_COLUMNS, header, sample
-from upshift.store.store import open_store
+from upshift.runs.catalog import Catalog
+from upshift.runs.history import Run
+from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runtime.storage.artifacts import save
+from upshift.runtime.storage.metrics import header as metrics_header
+from upshift.runtime.storage.series import GPU_COLUMNS, header, sample
+from upshift.runtime.storage.store import open_store
 
 STARTED = 1_795_262_400.0
 """2026-11-21 12:00:00 UTC."""

@@ -62,8 +62,8 @@ def measure(effort: Effort) -> Report:
 
 
 def _fill(home: Path, runs: int) -> None:
-    from upshift.config.configuration import load_configuration
-    from upshift.store.catalog import RunRow, open_catalog
+    from upshift.model.configuration import load_configuration
+    from upshift.runs.catalog import RunRow, open_catalog
 
     with patch.dict(os.environ, {"UPSHIFT_HOME": str(home)}):
         catalog = open_catalog(load_configuration())

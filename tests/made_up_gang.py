@@ -9,10 +9,10 @@ import attrs
 
 from benchmarks.made_up import MadeUp, definition, devices, series, used
 from upshift.config import ResourceSettings
-from upshift.graph import FromStep, Graph, Node
-from upshift.spec import Card, Code, EntryPoint, Failure, Hardware, Launch, Stack, TaskSpec
-from upshift.store.history import Run
-from upshift.store.metrics import header, read_by_rank, summaries_of
+from upshift.model.graph import FromStep, Graph, Node
+from upshift.model.spec import Card, Code, EntryPoint, Failure, Hardware, Launch, Stack, TaskSpec
+from upshift.runs.history import Run
+from upshift.runtime.storage.metrics import header, read_by_rank, summaries_of
 
 ASKED = ResourceSettings(cpu_count=8, memory="64GB", accelerator="H100:2", num_nodes=2)
 HOSTS = ("gpu-a", "gpu-b")

@@ -8,13 +8,13 @@ from pathlib import Path
 import attrs
 
 from upshift.config import ResourceSettings
-from upshift.graph import FromStep, Graph, Node, StepDefinition
-from upshift.spec import Artifact, EntryPoint, Failure, Hardware, TaskId, TaskResult, encode, to_json
-from upshift.store.artifacts import save
-from upshift.store.catalog import Catalog
-from upshift.store.history import Run
-from upshift.store.rows import AttemptRow, RunRow, TaskRow
-from upshift.store.store import open_store
+from upshift.model.graph import FromStep, Graph, Node, StepDefinition
+from upshift.model.spec import Artifact, EntryPoint, Failure, Hardware, TaskId, TaskResult, encode, to_json
+from upshift.runs.catalog import Catalog
+from upshift.runs.history import Run
+from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runtime.storage.artifacts import save
+from upshift.runtime.storage.store import open_store
 
 STARTED = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc).timestamp()
 REQUEST = ResourceSettings(cpu_count=2, memory="4GB", gpu_count=1)

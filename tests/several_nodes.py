@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from upshift.launch.seats import Seat, usual_port
-from upshift.spec import Launch, TaskResult, TaskSpec
+from upshift.model.spec import Launch, TaskResult, TaskSpec
+from upshift.runtime.launch.seats import Seat, usual_port
 
 SAY = (
     "import os, signal, socket, sys, time, upshift\n"
@@ -61,7 +61,7 @@ class Cluster:
         path = Path(self.bench.store.address) / self.bench.store.write_spec(spec)
         seat = attrs.evolve(self.seat(node, nodes), **changed)
         process = subprocess.Popen(
-            [*self.prefixes[node], sys.executable, "-m", "upshift.worker", str(path)],
+            [*self.prefixes[node], sys.executable, "-m", "upshift.runtime", str(path)],
             env={**os.environ, **seat.variables()},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

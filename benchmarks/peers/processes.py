@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 import psutil
 
-from upshift.worker.bounds.confine import become_subreaper
+from upshift.runtime.confine import become_subreaper
 
 LIMIT = 300.0
 """Seconds after which a command is stopped."""

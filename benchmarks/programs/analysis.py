@@ -94,7 +94,7 @@ def main() -> None:
     sys.path.insert(0, str(folder))
     import steps  # type: ignore[import-not-found]
 
-    from upshift.authoring.fingerprint import fingerprint
+    from upshift.code.fingerprint import fingerprint
 
     began = time.perf_counter()
     pieces = fingerprint(steps.work.callee.function, folder)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from upshift.worker.bounds.confine import become_subreaper
+from upshift.runtime.confine import become_subreaper
 
 
 def main() -> None:

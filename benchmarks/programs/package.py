@@ -9,8 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from upshift.store.packages import make_package
-from upshift.store.store import open_store
+from upshift.code.packages import make_package
+from upshift.runtime.storage.store import open_store
 
 with tempfile.TemporaryDirectory() as folder:
     project = Path(folder)

@@ -18,12 +18,12 @@ from typing import Any
 
 from upshift import pipeline, step
 from upshift.backends.local.backend import LocalBackend
-from upshift.store.catalog import Catalog
-from upshift.store.store import Store
-from upshift.worker.inside import step as step_process
-from upshift.worker.serving.supervisor import Supervisor
-from upshift.worker.starters.zygote import Zygote
-from upshift.worker.supervision.attempt import Attempt
+from upshift.runs.catalog import Catalog
+from upshift.runtime.step import step as step_process
+from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.attempt import Attempt
+from upshift.runtime.supervisor.serving.supervisor import Supervisor
+from upshift.runtime.supervisor.starters.zygote import Zygote
 
 _marks = os.memfd_create("marks")  # shared by every process that is forked from here
 fcntl.fcntl(_marks, fcntl.F_SETFL, os.O_APPEND)  # else two of them may write to the same place

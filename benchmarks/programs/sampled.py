@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from upshift import ResourceSettings, pipeline, step
-from upshift.store.series import read_series
+from upshift.runtime.storage.series import read_series
 
 SETTLE = 3.0
 """Seconds until every task has started, for each hundred tasks."""

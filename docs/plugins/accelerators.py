@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from upshift.config.catalogue import KINDS, Kind
-from upshift.config.sizes import format_size
+from upshift.model.settings.catalogue import KINDS, Kind
+from upshift.model.settings.sizes import format_size
 
 PLACE = "<!-- accelerators -->"
 _VENDORS = {

@@ -10,7 +10,7 @@ import attrs
 from upshift.backends.base import Capabilities
 from upshift.backends.registry import backend_names, capabilities_of
 from upshift.config import ResourceSettings
-from upshift.config.configuration import Target
+from upshift.model.configuration import Target
 
 PLACE = "<!-- backends -->"
 _YES, _NO = "yes", "–"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from upshift.accelerators.compatibility import (
+from upshift.images.checking.official import OFFICIAL, Official, fits, nearest
+from upshift.images.checking.torch_releases import COMPANIONS
+from upshift.model.settings.catalogue import KINDS
+from upshift.runtime.accelerators.compatibility import (
     DRIVER_OF_CUDA,
     LEAST_DRIVER,
     SUPPORTED_BY_CUDA,
@@ -13,9 +16,6 @@ from upshift.accelerators.compatibility import (
     newest_cuda,
     parse,
 )
-from upshift.config.catalogue import KINDS
-from upshift.images.checking.official import OFFICIAL, Official, fits, nearest
-from upshift.images.checking.torch_releases import COMPANIONS
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from upshift.authoring.placeholders import unmapped
     from upshift.authoring.resume import resume
     from upshift.authoring.steps import Step, step
-    from upshift.config.docker import DockerSettings
-    from upshift.config.resources import ResourceSettings
-    from upshift.config.retry import Retry
     from upshift.errors import (
         BackendError,
         BlobDamaged,
@@ -43,12 +40,15 @@ if TYPE_CHECKING:
         UpshiftError,
         UsageError,
     )
-    from upshift.store.external import External
-    from upshift.store.history import Run, get_run, list_runs
-    from upshift.worker.inside.cards import HTML
-    from upshift.worker.inside.cleanup import cleanup_memory
-    from upshift.worker.inside.context import current
-    from upshift.worker.inside.metrics import log
+    from upshift.model.settings.docker import DockerSettings
+    from upshift.model.settings.resources import ResourceSettings
+    from upshift.model.settings.retry import Retry
+    from upshift.runs.history import Run, get_run, list_runs
+    from upshift.runtime.step.cards import HTML
+    from upshift.runtime.step.cleanup import cleanup_memory
+    from upshift.runtime.step.context import current
+    from upshift.runtime.step.metrics import log
+    from upshift.runtime.storage.external import External
 
 __all__ = [
     "HTML",
@@ -99,20 +99,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DockerSettings": "upshift.config.docker",
-    "External": "upshift.store.external",
-    "HTML": "upshift.worker.inside.cards",
+    "DockerSettings": "upshift.model.settings.docker",
+    "External": "upshift.runtime.storage.external",
+    "HTML": "upshift.runtime.step.cards",
     "Pipeline": "upshift.authoring.pipelines",
-    "ResourceSettings": "upshift.config.resources",
-    "Retry": "upshift.config.retry",
-    "Run": "upshift.store.history",
+    "ResourceSettings": "upshift.model.settings.resources",
+    "Retry": "upshift.model.settings.retry",
+    "Run": "upshift.runs.history",
     "Step": "upshift.authoring.steps",
-    "cleanup_memory": "upshift.worker.inside.cleanup",
-    "current": "upshift.worker.inside.context",
-    "get_run": "upshift.store.history",
+    "cleanup_memory": "upshift.runtime.step.cleanup",
+    "current": "upshift.runtime.step.context",
+    "get_run": "upshift.runs.history",
     "gpu_profile": "upshift.authoring.decorators",
-    "list_runs": "upshift.store.history",
-    "log": "upshift.worker.inside.metrics",
+    "list_runs": "upshift.runs.history",
+    "log": "upshift.runtime.step.metrics",
     "pipeline": "upshift.authoring.pipelines",
     "resources": "upshift.authoring.decorators",
     "resume": "upshift.authoring.resume",
@@ -134,7 +134,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(_HOMES.get(name, "upshift.errors")), name)
     except (ImportError, AttributeError) as error:
-        known = importlib.import_module("upshift.worker.usercode.shadowing").load_error(error)
+        known = importlib.import_module("upshift.runtime.usercode.shadowing").load_error(error)
         if known is None:
             raise
         raise known from None
@@ -145,7 +145,7 @@ def __getattr__(name: str) -> Any:
 def _missing(name: str) -> Exception:
     import sys
 
-    from upshift.config.later import name_to_come
+    from upshift.model.settings.later import name_to_come
 
     text = name_to_come(name)
     # ``from upshift import …`` has words of its own for an AttributeError; hasattr() knows nothing else.

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from benchmarks.made_up import MadeUp, definition, devices, metrics, series, used
 from upshift.config import ResourceSettings
-from upshift.graph import FromStep, Graph, Node
-from upshift.spec import Artifact, Failure, Hardware
-from upshift.store.artifacts import save
-from upshift.store.history import Run
-from upshift.store.rows import TaskRow
+from upshift.model.graph import FromStep, Graph, Node
+from upshift.model.spec import Artifact, Failure, Hardware
+from upshift.runs.history import Run
+from upshift.runs.rows import TaskRow
+from upshift.runtime.storage.artifacts import save
 
 DEEP = ResourceSettings(cpu_count=8, memory="32GB", accelerator="H100:2")
 WIDE = ResourceSettings(cpu_count=4, memory="4GB")

@@ -17,12 +17,12 @@ from selenium.webdriver.common.keys import Keys
 
 from benchmarks.made_up import STARTED, MadeUp, definition, devices, large, metrics, series, used
 from made_up_gang import HANG, RAISED, finetuning
-from upshift.graph import Graph, Node
+from upshift.model.graph import Graph, Node
 from upshift.report.html.document import report_page
 from upshift.report.html.elements import visible
-from upshift.store.history import Run
-from upshift.store.rows import TaskRow
-from upshift.store.series import read_series
+from upshift.runs.history import Run
+from upshift.runs.rows import TaskRow
+from upshift.runtime.storage.series import read_series
 
 NASTY = {
     "script": "</script><script>window.broken = 1</script>",

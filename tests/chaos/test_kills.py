@@ -13,7 +13,7 @@ import pytest
 from victims import EXPECTED, SOURCE, kill, start, victims
 
 import upshift
-from upshift.store.store import open_store
+from upshift.runtime.storage.store import open_store
 
 SEEDS = range(20)
 KILLS = 10

@@ -13,13 +13,13 @@ import attrs
 from upshift.backends import registry
 from upshift.backends.base import Backend, Capabilities, Ended, Event, Job, Started
 from upshift.backends.fake import Complete, FakeCluster, Hang, Outcome
-from upshift.config.configuration import Target
-from upshift.config.resources import ResourceSettings
-from upshift.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, TaskResult, TaskSpec
-from upshift.store import artifacts
-from upshift.store.packages import make_package
-from upshift.store.runtime import runtime_blob
-from upshift.store.store import Store, open_store
+from upshift.code.packages import make_package
+from upshift.code.runtime_package import runtime_blob
+from upshift.model.configuration import Target
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, TaskResult, TaskSpec
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store, open_store
 
 PATIENCE = 60.0
 """Seconds after which an event that was promised is not believed in any more."""

@@ -7,11 +7,11 @@ import pytest
 from contract_kit import Ground, Watched
 
 from upshift.backends.base import Capabilities, Ended, LogGrew, Started
-from upshift.config.configuration import Target
-from upshift.config.resources import ResourceSettings
 from upshift.errors import ConfigError
-from upshift.spec import Hardware
-from upshift.store import artifacts
+from upshift.model.configuration import Target
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec import Hardware
+from upshift.runtime.storage import artifacts
 
 REQUESTS = {
     "cpu_count": 10_000,

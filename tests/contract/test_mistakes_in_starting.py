@@ -10,7 +10,7 @@ import pytest
 from contract_kit import Ground
 
 from upshift.backends.base import Ended, Started
-from upshift.spec import Hardware, Launch
+from upshift.model.spec import Hardware, Launch
 
 NO_PORT = Launch(launcher="torchrun", per_node=2, port=99999)
 """Of a spec that no engine makes: the kernel's own functions do not take such a number."""

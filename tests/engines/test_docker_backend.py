@@ -21,9 +21,9 @@ from containers import CONF, EngineWithImage, engine_with_image
 from contract.contract_kit import Ground
 from project import Project
 from upshift.backends.base import Ended, Job
-from upshift.spec import Code, EntryPoint, TaskId, TaskSpec, to_json
-from upshift.store.runtime import runtime_blob
-from upshift.store.store import open_store
+from upshift.code.runtime_package import runtime_blob
+from upshift.model.spec import Code, EntryPoint, TaskId, TaskSpec, to_json
+from upshift.runtime.storage.store import open_store
 
 MEGABYTES = 10**6
 

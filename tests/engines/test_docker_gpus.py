@@ -19,10 +19,10 @@ from containers import EngineWithImage, engine_with_image
 from contract.contract_kit import Ground
 from nvml import FakeNvml, Gpu
 from project import Project
-from upshift.accelerators import locks
 from upshift.backends.base import Ended, Waiting
 from upshift.backends.docker.desk import Lent
-from upshift.config.resources import ResourceSettings
+from upshift.model.settings.resources import ResourceSettings
+from upshift.runtime.accelerators import locks
 
 WITHOUT_GPUS = """#!/bin/sh
 # As docker does with NVIDIA's toolkit: it takes --gpus, here and says which.

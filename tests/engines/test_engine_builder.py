@@ -19,7 +19,6 @@ import pytest
 from image_kit import ImageMaker, containers_removed
 from registries import LoopbackRegistry
 
-from upshift.config.home import home
 from upshift.errors import ImageError
 from upshift.images.base import (
     RECIPE_LABEL,
@@ -38,6 +37,7 @@ from upshift.images.kept import kept_in_engine
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
 from upshift.images.workshop import workshop as making
+from upshift.model.home import home
 from wheels import wheel
 
 NASTY = {

@@ -1,6 +1,6 @@
 """Frameworks and a CUDA driver for tests: packages that say what real ones do, and a ``libcuda.so.1``.
 
-The packages are as small as can be: what :mod:`upshift.accelerators.frameworks` reads, and no more.
+The packages are as small as can be: what :mod:`upshift.runtime.accelerators.frameworks` reads, and no more.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 
 import upshift
 from project import Project
-from upshift.store.series import Series, read_series
+from upshift.runtime.storage.series import Series, read_series
 
 Measured = Callable[[str, str], None]
 

@@ -17,10 +17,10 @@ import trees
 import upshift
 from nvml import FakeNvml, Gpu, Instance
 from project import UPSHIFT, Project
-from upshift.accelerators import locks
-from upshift.accelerators.root import LOCKS
-from upshift.spec import Device, TaskId
-from upshift.store.store import open_store
+from upshift.model.spec import Device, TaskId
+from upshift.runtime.accelerators import locks
+from upshift.runtime.accelerators.root import LOCKS
+from upshift.runtime.storage.store import open_store
 
 L4 = {"model": "NVIDIA L4", "memory": 24 << 30, "capability": "8.9"}
 EXCLUSIVE = """
@@ -716,7 +716,7 @@ def test_the_worker_command_hands_out_devices_too(project: Project, machine: Mac
     store = open_store(str(project.home / "store"))
     task = TaskId(run=upshift.get_run("latest").id, step="one")
     spec = attrs.evolve(store.read_spec(store.spec_path(task, 1)), attempt=2)
-    project.python("-m", "upshift.worker", str(Path(store.address) / store.write_spec(spec)))
+    project.python("-m", "upshift.runtime", str(Path(store.address) / store.write_spec(spec)))
     result = store.read_result(task, 2)
     assert result is not None
     assert result.granted is not None

@@ -16,8 +16,8 @@ import pytest
 
 import upshift
 from project import Project
-from upshift.store.catalog import Catalog
-from upshift.store.rows import RunRow
+from upshift.runs.catalog import Catalog
+from upshift.runs.rows import RunRow
 
 SUMS = """
 @step
@@ -446,7 +446,7 @@ def test_gc_that_is_killed_is_finished_by_the_next(project: Project) -> None:
         project.upshift("run", "pipeline.py", "-p", f"n={n}")
     code = (
         "import os, signal, sys\n"
-        "from upshift.store import collect\n"
+        "from upshift.runtime.storage import collect\n"
         "left, real = [int(sys.argv[1])], os.unlink\n"
         "def unlink(path):\n"
         "    left[0] -= 1\n"
@@ -471,7 +471,7 @@ def test_two_gcs_at_once_are_refused(project: Project) -> None:
     project.run(SUMS)
     code = (
         "import sys\n"
-        "from upshift.store.claimed import Claimed\n"
+        "from upshift.runs.claimed import Claimed\n"
         "with Claimed(sys.argv[1]).working():\n"
         "    print('works', flush=True)\n"
         "    sys.stdin.read()\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import upshift
 from project import UPSHIFT, Outcome, Project
-from upshift.store.metrics import read_metrics
+from upshift.runtime.storage.metrics import read_metrics
 
 FULL = "No space left on device"
 NOISY = """

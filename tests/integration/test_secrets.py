@@ -13,7 +13,7 @@ import pytest
 
 import upshift
 from project import HEADER, Outcome, Project
-from upshift.spec import TaskSpec, from_json
+from upshift.model.spec import TaskSpec, from_json
 
 TOKEN = "hf_Qx/7Zr+2Wp&9Kd"
 PASSWORD = "corr3ct h0rse/battery?staple"
@@ -328,7 +328,7 @@ def test_the_supervisor_of_one_task_reads_them_by_itself(secret: Project) -> Non
     }
     again = json.loads(spec.read_text()) | {"attempt": 7}
     spec.with_name("0.7.spec.json").write_text(json.dumps(again))
-    command = [sys.executable, "-m", "upshift.worker", str(spec.with_name("0.7.spec.json"))]
+    command = [sys.executable, "-m", "upshift.runtime", str(spec.with_name("0.7.spec.json"))]
     without = subprocess.run(command, env=secret.environment(), capture_output=True, text=True, check=False)
     assert (without.returncode, without.stdout) == (2, "")
     assert without.stderr.startswith("secret TOKEN (env:HF_TOKEN): the variable HF_TOKEN is not set\n")

@@ -16,7 +16,7 @@ import upshift
 from nvml import FakeNvml, Gpu
 from project import UPSHIFT, Project
 from upshift.report.html.document import report_page
-from upshift.store.series import read_series
+from upshift.runtime.storage.series import read_series
 
 TARGET = '[targets.two]\nbackend = "local"\noptions = { nodes = 2 }\n'
 HEAD = "import os, signal, time\nfrom upshift import current, log, run_with_accelerate, run_with_torchrun\n"

@@ -13,7 +13,7 @@ import pytest
 
 from nvml import GIB, FakeNvml, Gpu
 from project import UPSHIFT, Project
-from upshift.store.series import read_series
+from upshift.runtime.storage.series import read_series
 
 HEADER = """\
 import glob, json, os, time

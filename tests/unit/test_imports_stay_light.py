@@ -22,7 +22,7 @@ def loaded_by(code: str) -> set[str]:
     [
         "import upshift",
         "from upshift import step, pipeline, unmapped, ResourceSettings, DockerSettings",
-        "import upshift.worker.serving.forkserver",
+        "import upshift.runtime.supervisor.serving.forkserver",
     ],
 )
 def test_no_heavy_package_comes_along(code: str) -> None:

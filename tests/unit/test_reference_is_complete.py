@@ -13,8 +13,8 @@ from upshift.backends.docker import options as containers
 from upshift.backends.local.backend import OPTIONS
 from upshift.backends.manners import MANNERS
 from upshift.cli import failures
-from upshift.config.configuration import Configuration, Target
-from upshift.launch import seats
+from upshift.model.configuration import Configuration, Target
+from upshift.runtime.launch import seats
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import GraphError, location, user_location
-from upshift.worker.inside.context import current
-from upshift.worker.output.streams import tell
+from upshift.runtime.step.context import current
+from upshift.runtime.streams import tell
 
 if TYPE_CHECKING:
     from upshift.authoring.signatures import CallSignature
-    from upshift.launch.merging import LaunchRequest
+    from upshift.runtime.launch.merging import LaunchRequest
 
 _KINDS = (
     (inspect.isasyncgenfunction, "an async generator", "Collect the items in a list and return it."),

@@ -13,16 +13,16 @@ from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.project import begun_with, project_of
 from upshift.authoring.scope import Scope
 from upshift.authoring.words import in_words
-from upshift.config.sizes import format_size
-from upshift.graph.model import FromStep, Graph
-from upshift.spec.calls import bind
-from upshift.store.diagnosis import type_name
+from upshift.model.graph.model import FromStep, Graph
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec.calls import bind
+from upshift.runtime.storage.diagnosis import type_name
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
     from upshift.authoring.signatures import CallSignature
-    from upshift.spec.artifact import Artifact
-    from upshift.store.store import Store
+    from upshift.model.spec.artifact import Artifact
+    from upshift.runtime.storage.store import Store
 
 
 def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store: Store) -> Graph:

@@ -20,17 +20,17 @@ from upshift.authoring.mapping import a
 from upshift.authoring.outputs import plainly_no_list
 from upshift.authoring.placeholders import Placeholder, Unmapped
 from upshift.errors import GraphError, NotSerializable, UsageError, is_user_file, location, user_location
-from upshift.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
-from upshift.store.artifacts import save
-from upshift.store.serializers.parts import parts_of
+from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
+from upshift.runtime.storage.artifacts import save
+from upshift.runtime.storage.serializers.parts import parts_of
 
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.scope import Scope
     from upshift.authoring.steps import Step
-    from upshift.spec.artifact import Artifact
-    from upshift.store.edits import Stamp
-    from upshift.store.store import Store
+    from upshift.model.spec.artifact import Artifact
+    from upshift.runtime.storage.edits import Stamp
+    from upshift.runtime.storage.store import Store
 
 RETURNED = "return value"
 """What a pipeline's result is called where it is no argument."""
@@ -47,7 +47,7 @@ class Composition:
         Where plain values go.
     project, begun
         The project that the pipeline belongs to, and the modules that this process began with, as for
-        :class:`~upshift.authoring.fingerprint.Analysis`.
+        :class:`~upshift.code.fingerprint.Analysis`.
     """
 
     def __init__(self, store: Store, project: Path, begun: Iterable[dict[str, Any]]) -> None:

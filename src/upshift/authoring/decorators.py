@@ -9,11 +9,11 @@ from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import StepOptions
 from upshift.authoring.options import seconds as checked_seconds
 from upshift.authoring.steps import add_options
-from upshift.config.resources import LEAST_GPU_MEMORY, LEAST_MEMORY, ResourceSettings
-from upshift.config.retry import Retry
-from upshift.config.settings import bad_value
-from upshift.config.sizes import FORMS, meant_by, parse_size
 from upshift.errors import SettingsError, user_location
+from upshift.model.settings.base import bad_value
+from upshift.model.settings.resources import LEAST_GPU_MEMORY, LEAST_MEMORY, ResourceSettings
+from upshift.model.settings.retry import Retry
+from upshift.model.settings.sizes import FORMS, meant_by, parse_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.authoring.entry import entry_point
-from upshift.authoring.fingerprint import Analysis
-from upshift.config.retry import Retry
-from upshift.graph.model import StepDefinition
-from upshift.spec.codec import to_json
-from upshift.spec.task import GRACE
+from upshift.code.fingerprint import Analysis
+from upshift.model.graph.model import StepDefinition
+from upshift.model.settings.retry import Retry
+from upshift.model.spec.codec import to_json
+from upshift.model.spec.task import GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions, StepOptions
-    from upshift.spec.task import EntryPoint
-    from upshift.store.edits import Stamp
-    from upshift.store.store import Store
+    from upshift.model.spec.task import EntryPoint
+    from upshift.runtime.storage.edits import Stamp
+    from upshift.runtime.storage.store import Store
 
 
 class Definitions:
@@ -34,7 +34,7 @@ class Definitions:
     store
         Where functions go that travel by value.
     project, begun
-        As for :class:`~upshift.authoring.fingerprint.Analysis`.
+        As for :class:`~upshift.code.fingerprint.Analysis`.
     """
 
     def __init__(self, store: Store, project: Path, begun: Iterable[dict[str, Any]]) -> None:

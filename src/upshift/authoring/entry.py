@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from upshift.spec.task import EntryPoint
-from upshift.store import artifacts
-from upshift.store.store import Store
-from upshift.worker.usercode import cells
-from upshift.worker.usercode import modules as usercode
+from upshift.model.spec.task import EntryPoint
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store
+from upshift.runtime.usercode import cells
+from upshift.runtime.usercode import modules as usercode
 
 _NOTEBOOK = "notebook"
 """What ``__main__`` counts as where it has no file."""

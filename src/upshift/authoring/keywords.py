@@ -50,8 +50,8 @@ def _setting(owner: str, name: str, value: Any) -> str | None:
     """How to say in ``settings`` what was given beside it; None: it is nothing of settings."""
     import attrs
 
-    from upshift.config.docker import DockerSettings
-    from upshift.config.resources import SIZES, ResourceSettings
+    from upshift.model.settings.docker import DockerSettings
+    from upshift.model.settings.resources import SIZES, ResourceSettings
 
     for key, kind in (("resources", ResourceSettings), ("docker", DockerSettings)):
         fields = [field.name for field in attrs.fields(kind) if field.init]

@@ -12,19 +12,19 @@ import attrs
 from upshift.authoring.options import Seconds, StepOptions, seconds
 from upshift.authoring.scope import current_scope
 from upshift.authoring.steps import Step, add_options
-from upshift.config.settings import bad_value
 from upshift.errors import MisuseError, SettingsError, user_frame, user_location
-from upshift.launch.arguments import check, refuse_idle
-from upshift.launch.arguments.meanings import ACCELERATE, TORCHRUN, Launcher
-from upshift.launch.config_file import CONFIG, DEEPSPEED
-from upshift.launch.merging import LaunchRequest, right_way, wrapped_twice
-from upshift.worker.inside.context import current
-from upshift.worker.usercode import modules as usercode
+from upshift.model.settings.base import bad_value
+from upshift.runtime.launch.arguments import check, refuse_idle
+from upshift.runtime.launch.arguments.meanings import ACCELERATE, TORCHRUN, Launcher
+from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED
+from upshift.runtime.launch.merging import LaunchRequest, right_way, wrapped_twice
+from upshift.runtime.step.context import current
+from upshift.runtime.usercode import modules as usercode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OWN = ("hang",)
-_CALLERS = ("upshift.authoring.composing", "upshift.worker.")
+_CALLERS = ("upshift.authoring.composing", "upshift.runtime.")
 """What calls functions of pipelines and of steps."""
 
 

@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from upshift.authoring.pipelines import Pipeline
-from upshift.config.home import project_root
-from upshift.config.later import NOT_YET, module_of_another_tool
 from upshift.errors import LoadError, NotFound, UpshiftError, location, suggestion
-from upshift.worker.usercode.tracebacks import user_line, user_text
+from upshift.model.home import project_root
+from upshift.model.settings.later import NOT_YET, module_of_another_tool
+from upshift.runtime.usercode.tracebacks import user_line, user_text
 
 
 def load_pipeline(text: str) -> Pipeline[Any, Any]:
@@ -42,9 +42,9 @@ def load_module(path: Path) -> ModuleType:
     LoadError
         There is no such file, or its code fails; then the user's own traceback is shown.
     """
-    from upshift.worker.usercode import modules as usercode
-    from upshift.worker.usercode import unimported
-    from upshift.worker.usercode.shadowing import advice
+    from upshift.runtime.usercode import modules as usercode
+    from upshift.runtime.usercode import unimported
+    from upshift.runtime.usercode.shadowing import advice
 
     _check_file(path)
     try:

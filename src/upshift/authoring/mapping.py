@@ -76,7 +76,7 @@ def call_each(
     list or tuple of lists
         A list of results; of several outputs a list each.
     """
-    from upshift.spec.calls import bind
+    from upshift.model.spec.calls import bind
 
     results = []
     for items in zip(*mapped.values(), strict=True):

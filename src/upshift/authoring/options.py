@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import attrs
 
-from upshift.config.docker import DockerSettings
-from upshift.config.resources import ResourceSettings
-from upshift.config.retry import Retry
-from upshift.config.secrets import checked_secrets
-from upshift.config.settings import bad_value
 from upshift.errors import SettingsError, suggestion, user_location
+from upshift.model.settings.base import bad_value
+from upshift.model.settings.docker import DockerSettings
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.retry import Retry
+from upshift.model.settings.secrets import checked_secrets
 
 if TYPE_CHECKING:
-    from upshift.launch.merging import LaunchRequest
+    from upshift.runtime.launch.merging import LaunchRequest
 
 Settings = Mapping[str, Union[ResourceSettings, DockerSettings, Mapping[str, Any]]]
 """What ``settings=`` takes: ``"resources"`` and ``"docker"``."""
@@ -126,7 +126,7 @@ class StepOptions(Options):
             own, others = getattr(self, name), getattr(other, name)
             if own is not None and others is not None and own != others:
                 if name == "launch":
-                    from upshift.launch.merging import wrapped_twice
+                    from upshift.runtime.launch.merging import wrapped_twice
 
                     raise wrapped_twice(others, own.launcher, own.said)
                 raise SettingsError(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from upshift.errors import GraphError, location
-from upshift.spec.annotations import Unresolved, annotation_of
+from upshift.model.spec.annotations import Unresolved, annotation_of
 
 _NAME = re.compile(r"\w[\w.-]*")
 _NO_LISTS = (dict, str, bytes, bool, int, float, complex, type(None))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.authoring.reading import Misfit, fit, hint_for, read_text
 from upshift.errors import UsageError, suggestion
-from upshift.spec.annotations import parameter_hints
+from upshift.model.spec.annotations import parameter_hints
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline

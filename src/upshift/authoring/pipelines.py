@@ -11,16 +11,16 @@ from upshift.authoring.inert import Inert
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import PipelineOptions, Settings, common, flag, identifier
 from upshift.authoring.scope import current_scope
-from upshift.config.retry import Retry
-from upshift.config.settings import bad_value
 from upshift.errors import UpshiftError, user_frames
+from upshift.model.settings.base import bad_value
+from upshift.model.settings.retry import Retry
 
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
-    from upshift.graph.model import Graph
+    from upshift.model.graph.model import Graph
     from upshift.report.progress import Progress
-    from upshift.store.history import Run
-    from upshift.store.store import Store
+    from upshift.runs.history import Run
+    from upshift.runtime.storage.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,7 +29,7 @@ R = TypeVar("R")
 class Pipeline(Generic[P, R]):
     """A function that composes steps. Make one with :func:`pipeline`.
 
-    Called, it runs, and gives the :class:`~upshift.store.history.Run`. Called inside another
+    Called, it runs, and gives the :class:`~upshift.runs.history.Run`. Called inside another
     pipeline, its steps become steps of that one; ``.output`` is what its function returned there,
     and the call itself may be passed on, returned or unpacked as well.
     """
@@ -65,7 +65,7 @@ class Pipeline(Generic[P, R]):
             from upshift.authoring.composing import inline
 
             return cast("Run[R]", inline(self, scope, args, kwargs))
-        from upshift.worker.usercode import modules as usercode
+        from upshift.runtime.usercode import modules as usercode
 
         if usercode.loading():
             usercode.ignore_call()
@@ -89,7 +89,7 @@ class Pipeline(Generic[P, R]):
             return start(self, self.callee.signature.bind(args, kwargs))
         except (ImportError, AttributeError) as error:
             from upshift.authoring.tracebacks import raised_by
-            from upshift.worker.usercode.shadowing import load_error
+            from upshift.runtime.usercode.shadowing import load_error
 
             known = None if raised_by(error, self.callee.function.__code__) else load_error(error)
             if known is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 from upshift.errors import GraphError, user_location
 
 if TYPE_CHECKING:
-    from upshift.graph.model import FromStep
+    from upshift.model.graph.model import FromStep
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from upshift.config.home import project_root
-from upshift.spec.task import Code
+from upshift.model.home import project_root
+from upshift.model.spec.task import Code
 
 
 def file_of(function: Callable[..., Any]) -> Path | None:
@@ -29,7 +29,7 @@ def project_of(function: Callable[..., Any]) -> Path:
 
 def code_of(function: Callable[..., Any]) -> Code:
     """The code that a pipeline's function belongs to."""
-    from upshift.worker.usercode.modules import module_name
+    from upshift.runtime.usercode.modules import module_name
 
     file = file_of(function)
     project = project_of(function)
@@ -49,7 +49,7 @@ def begun_with(function: Callable[..., Any]) -> list[dict[str, Any]]:
     way to its call, as in a test. At a prompt, in a notebook, and for an installed command, they are those
     that it has imported. Some of them may be Python's, or a package's.
     """
-    from upshift.worker.usercode.modules import begun
+    from upshift.runtime.usercode.modules import begun
 
     main = vars(sys.modules["__main__"])
     modules = [begun(), sys.modules.get(function.__module__)]

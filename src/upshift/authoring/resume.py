@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound
-from upshift.graph.model import Graph
-from upshift.spec.artifact import Artifact
-from upshift.spec.codec import decode, from_json
+from upshift.model.graph.model import Graph
+from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.codec import decode, from_json
 
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
     from upshift.report.progress import Progress
-    from upshift.store.catalog import RunRow
-    from upshift.store.history import Run
-    from upshift.store.store import Store
+    from upshift.runs.catalog import RunRow
+    from upshift.runs.history import Run
+    from upshift.runtime.storage.store import Store
 
 
 def resume(
@@ -72,15 +72,15 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     changes
         Fields of :class:`~upshift.engine.RunOptions` that the user says anew; None: as recorded.
     """
-    from upshift.authoring.fingerprint import look_up
     from upshift.authoring.project import code_of
     from upshift.authoring.running import as_graph_errors, merged, remembered, source_of
-    from upshift.config.configuration import load_configuration
+    from upshift.code.fingerprint import look_up
     from upshift.engine import execute
     from upshift.engine.replay import recorded_code
-    from upshift.store.catalog import open_catalog
-    from upshift.store.history import get_run
-    from upshift.store.store import open_store
+    from upshift.model.configuration import load_configuration
+    from upshift.runs.catalog import open_catalog
+    from upshift.runs.history import get_run
+    from upshift.runtime.storage.store import open_store
 
     configuration = load_configuration()
     catalog = open_catalog(configuration)
@@ -179,6 +179,6 @@ def recorded_options(row: RunRow, *, settled: bool, **changes: bool | str | None
 
 
 def _arguments(row: RunRow, store: Store) -> dict[str, object]:
-    from upshift.store.artifacts import load
+    from upshift.runtime.storage.artifacts import load
 
     return {name: load(decode(Artifact, data), store) for name, data in row.params.items()}

@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.authoring.callee import named
-from upshift.authoring.fingerprint import look_up
 from upshift.authoring.project import code_of, file_of, project_of
 from upshift.authoring.tracebacks import raised_by
-from upshift.config.configuration import load_configuration
+from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions, execute
 from upshift.errors import GraphError, UpshiftError
-from upshift.report.terminal import make_progress
-from upshift.spec.codec import encode
-from upshift.store.store import open_store
-from upshift.worker.usercode import modules as usercode
-from upshift.worker.usercode import unimported
-from upshift.worker.usercode.shadowing import advice
-from upshift.worker.usercode.tracebacks import user_line, user_text
+from upshift.model.configuration import load_configuration
+from upshift.model.spec.codec import encode
+from upshift.report.terminal.display import make_progress
+from upshift.runtime.storage.store import open_store
+from upshift.runtime.usercode import modules as usercode
+from upshift.runtime.usercode import unimported
+from upshift.runtime.usercode.shadowing import advice
+from upshift.runtime.usercode.tracebacks import user_line, user_text
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
-    from upshift.config.configuration import Configuration
     from upshift.engine.named_images import NamedImage
     from upshift.engine.plan import Plan
     from upshift.images.base import Announce, Destination
+    from upshift.model.configuration import Configuration
     from upshift.report.progress import Progress
-    from upshift.store.history import Run
-    from upshift.store.store import Store
+    from upshift.runs.history import Run
+    from upshift.runtime.storage.store import Store
 
 
 def start(
@@ -219,7 +219,7 @@ def source_of(pipeline: Pipeline[Any, Any]) -> dict[str, Any]:
     dict
         ``file``: absolute path, None in a notebook. ``pipeline``: attribute of the module, None
         where it has none. ``cwd``: the working folder. ``options``: those of a changed copy.
-        ``code``: where the code is, as JSON of :class:`~upshift.spec.task.Code`.
+        ``code``: where the code is, as JSON of :class:`~upshift.model.spec.task.Code`.
     """
     function = pipeline.callee.function
     file = file_of(function)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from upshift.errors import GraphError, location, nearest, user_location
-from upshift.spec.calls import extra_positional, names_taken, shadowed_keyword, signature_of
+from upshift.model.spec.calls import extra_positional, names_taken, shadowed_keyword, signature_of
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
@@ -56,7 +56,7 @@ class CallSignature:
         self._by_keyword = frozenset(p.name for p in single if p.kind is not p.POSITIONAL_ONLY)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by input name (:mod:`upshift.spec.calls`), defaults left out.
+        """The arguments of a call by input name (:mod:`upshift.model.spec.calls`), defaults left out.
 
         Raises
         ------
@@ -168,5 +168,5 @@ def _is_data(value: object) -> bool:
         return all(_is_data(item) for item in value)
     if isinstance(value, dict) and kind is dict:
         return all(_is_data(key) and _is_data(item) for key, item in value.items())
-    external = sys.modules.get("upshift.store.external")  # who has an object of it has imported it
+    external = sys.modules.get("upshift.runtime.storage.external")  # who has an object of it has imported it
     return external is not None and kind is external.External

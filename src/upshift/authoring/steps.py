@@ -17,9 +17,9 @@ from upshift.authoring.options import Seconds, Settings, StepOptions, common, fl
 from upshift.authoring.pending import options_to_come, with_options_to_come, without_guard
 from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.scope import current_scope
-from upshift.config.retry import Retry
 from upshift.errors import GraphError, user_location
-from upshift.worker.inside.context import plain_calls
+from upshift.model.settings.retry import Retry
+from upshift.runtime.step.context import plain_calls
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,7 +1,7 @@
 """The backend protocol: all that Upshift asks of a place where tasks run.
 
 A backend carries *one command with a request, in an image, on N nodes*. The command is the
-supervisor (``python -m upshift.worker SPEC``); what becomes of the task comes back through the
+supervisor (``python -m upshift.runtime SPEC``); what becomes of the task comes back through the
 store, not through the backend. So a backend only has to say what it can honour, start a job, tell
 when it runs and when it is over, stop it, and find it again after the engine was killed.
 
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Union
 
 import attrs
 
-from upshift.config.configuration import Target
-from upshift.config.resources import ResourceSettings
-from upshift.spec.hardware import Device, Hardware
-from upshift.spec.task import TaskSpec
-from upshift.spec.telemetry import MetricValue
+from upshift.model.configuration import Target
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec.hardware import Device, Hardware
+from upshift.model.spec.task import TaskSpec
+from upshift.model.spec.telemetry import MetricValue
 
 if TYPE_CHECKING:
     from upshift.images.base import Destination
@@ -264,8 +264,8 @@ def secrets_of(spec: TaskSpec) -> Mapping[str, str]:
     BackendError
         One of them has gone since the run began.
     """
-    from upshift.config.secrets import read_secrets
     from upshift.errors import BackendError, RequestRefused
+    from upshift.model.settings.secrets import read_secrets
 
     try:
         return read_secrets(spec.secrets, project=spec.code.project)

@@ -43,15 +43,15 @@ from upshift.backends.base import (
     Waiting,
     refuse_options,
 )
-from upshift.config.configuration import Target
-from upshift.config.resources import ResourceSettings
 from upshift.errors import BackendError
-from upshift.spec.artifact import Artifact
-from upshift.spec.calls import bind
-from upshift.spec.hardware import Device, Hardware
-from upshift.spec.task import Failure, TaskResult
-from upshift.store import artifacts
-from upshift.store.store import Store, open_store
+from upshift.model.configuration import Target
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.calls import bind
+from upshift.model.spec.hardware import Device, Hardware
+from upshift.model.spec.task import Failure, TaskResult
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from upshift.images.base import Destination

@@ -23,13 +23,13 @@ from upshift.backends.base import (
     secrets_of,
 )
 from upshift.backends.local.offers import offer
-from upshift.config.resources import ResourceSettings
-from upshift.spec import Hardware
-from upshift.store.store import open_store
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec import Hardware
+from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
-    from upshift.accelerators.base import Inventory
     from upshift.images.base import Destination
+    from upshift.runtime.accelerators.base import Inventory
 
 
 class InlineBackend:
@@ -58,7 +58,7 @@ class InlineBackend:
         of_devices = {name: value for name, value in said.items() if name in self.capabilities.fields}
         inventories: tuple[Inventory, ...] = ()
         if request.gpu_count:
-            from upshift.accelerators.discovery import discover
+            from upshift.runtime.accelerators.discovery import discover
 
             inventories = discover()
         offered = offer(ResourceSettings(**of_devices), Hardware(), inventories)
@@ -80,7 +80,7 @@ class InlineBackend:
 
     def submit(self, job: Job) -> Handle:
         """Run it, and return when it is over."""
-        from upshift.worker.inside.inline import run_inline
+        from upshift.runtime.supervisor.inline import run_inline
 
         handle = f"{job.spec.task}/{job.spec.attempt}"
         if self._left:  # the engine has not heard of it yet

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from upshift.config.configuration import Target
-from upshift.config.spans import FORMS, parse_span
 from upshift.errors import ConfigError
-from upshift.worker.devices.waiting import WAIT
+from upshift.model.configuration import Target
+from upshift.model.settings.spans import FORMS, parse_span
+from upshift.runtime.supervisor.devices.waiting import WAIT
 
 MANNERS = ("device_wait", "busy_devices")
 """The options."""

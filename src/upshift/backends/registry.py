@@ -7,9 +7,9 @@ from importlib.metadata import entry_points
 from typing import cast
 
 from upshift.backends.base import Backend, Capabilities, Provider, Sink
-from upshift.config.configuration import Target
-from upshift.config.later import BACKENDS
 from upshift.errors import ConfigError, NotFound, suggestion
+from upshift.model.configuration import Target
+from upshift.model.settings.later import BACKENDS
 
 GROUP = "upshift.backends"
 """The entry point group of third parties' backends."""

@@ -10,6 +10,6 @@ import click
 def cancel(run: str) -> None:
     """Stop a run; what is done is kept."""
     from upshift import engine
-    from upshift.config.configuration import load_configuration
+    from upshift.model.configuration import load_configuration
 
     click.echo(engine.cancel(run, load_configuration()))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from upshift.store.history import Run
+    from upshift.runs.history import Run
 
 
 @click.command()
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 def compare(runs: tuple[str, ...], last: int | None, pipeline: str | None, as_json: bool) -> None:
     """Compare runs: parameters that differ, times, metrics."""
     found = _found(runs, last, pipeline)
-    from upshift.report.compare import compared, compared_json
+    from upshift.report.terminal.compare import compared, compared_json
 
     if as_json:
         import json
 
         click.echo(json.dumps(compared_json(found), indent=2))
         return
-    from upshift.report.layout import Page
+    from upshift.report.terminal.layout import Page
 
     click.echo(compared(found, Page.of_stdout()))
 
 
 def _found(runs: tuple[str, ...], last: int | None, pipeline: str | None) -> list[Run[Any]]:
     from upshift.errors import UsageError
-    from upshift.store.history import get_run, list_runs
+    from upshift.runs.history import get_run, list_runs
 
     if pipeline is not None and last is None:
         raise UsageError("--pipeline says of which runs --last takes the newest", fix="Add --last N.")

@@ -24,12 +24,12 @@ def doctor(target: str | None, as_json: bool) -> int:
     import sys
 
     from upshift.backends.registry import capabilities_of
-    from upshift.config.configuration import load_configuration
+    from upshift.model.configuration import load_configuration
     from upshift.report.doctor import checkup
     from upshift.report.doctor.page import GLYPHS, heading, line, verdict
     from upshift.report.doctor.page import as_json as checks_as_json
-    from upshift.report.layout import Page
-    from upshift.report.streams import shows
+    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal.streams import shows
 
     configuration = load_configuration()
     place = configuration.target(target)

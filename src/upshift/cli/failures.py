@@ -47,7 +47,7 @@ def exit_code_of(call: Callable[[], Any]) -> int:
         _say("Interrupted.")
         return INTERRUPTED
     except Exception as error:
-        from upshift.worker.usercode.shadowing import load_error
+        from upshift.runtime.usercode.shadowing import load_error
 
         known = load_error(error)
         if known is not None:

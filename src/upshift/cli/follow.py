@@ -12,11 +12,11 @@ import click
 from upshift.cli.inotify import Watch
 from upshift.cli.merged import Merged
 from upshift.cli.selection import log_files
-from upshift.config.configuration import load_configuration
-from upshift.spec.task import TaskId
-from upshift.store.catalog import open_catalog
-from upshift.store.history import Run, get_run
-from upshift.store.store import open_store
+from upshift.model.configuration import load_configuration
+from upshift.model.spec.task import TaskId
+from upshift.runs.catalog import open_catalog
+from upshift.runs.history import Run, get_run
+from upshift.runtime.storage.store import open_store
 
 PATIENCE = 2.0
 """Seconds without any event after which everything is looked at anyway: files that another machine

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from upshift.engine.gc import Choice
     from upshift.errors import UpshiftError
-    from upshift.report.cleaned import Ticker
+    from upshift.report.terminal.cleaned import Ticker
 
 
 @click.command()
@@ -48,7 +48,7 @@ def gc(
     """
     from upshift.engine.gc import Choice
     from upshift.errors import UsageError
-    from upshift.report.cleaned import Ticker
+    from upshift.report.terminal.cleaned import Ticker
 
     choice = Choice(runs=runs, pipeline=pipeline, keep_last=keep_last, older_than=older_than)
     ticker = Ticker(sys.stderr)
@@ -67,10 +67,10 @@ def gc(
 def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> int:
     import json
 
-    from upshift.config.configuration import load_configuration
-    from upshift.config.home import home
     from upshift.engine import gc
-    from upshift.report.cleaned import cleaned_json, cleaned_text
+    from upshift.model.configuration import load_configuration
+    from upshift.model.home import home
+    from upshift.report.terminal.cleaned import cleaned_json, cleaned_text
 
     configuration = load_configuration()
     try:
@@ -110,9 +110,9 @@ def _fail(failed: Mapping[str, UpshiftError]) -> int:
 def _rebuild(ticker: Ticker, *, as_json: bool) -> int:
     import json
 
-    from upshift.config.configuration import load_configuration
     from upshift.engine import gc
-    from upshift.report.cleaned import rebuilt_json, rebuilt_text
+    from upshift.model.configuration import load_configuration
+    from upshift.report.terminal.cleaned import rebuilt_json, rebuilt_text
 
     try:
         rebuilt, aside, missing = gc.rebuild_catalog(load_configuration(), ticker)

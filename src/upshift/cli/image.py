@@ -126,9 +126,9 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
     import json
     import sys
 
-    from upshift.report.images import GLYPHS, image_json, show_image
-    from upshift.report.layout import Page
-    from upshift.report.streams import shows
+    from upshift.report.terminal.images import GLYPHS, image_json, show_image
+    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal.streams import shows
 
     if as_json:
         told = [image_json(found.prepared, steps=found.steps, target=found.target) for found in images]
@@ -148,8 +148,8 @@ def _build(images: tuple[NamedImage, ...], *, as_json: bool) -> None:
 
     import attrs
 
-    from upshift.report.building import Building
-    from upshift.report.images import in_order
+    from upshift.report.terminal.building import Building
+    from upshift.report.terminal.images import in_order
 
     made = []
     for found in images:

@@ -48,8 +48,8 @@ def list_images(target: str | None, registry: str | None, repository: str, as_js
     """
     import json
 
-    from upshift.report.kept_images import kept_json, kept_table
-    from upshift.report.layout import Page
+    from upshift.report.terminal.kept_images import kept_json, kept_table
+    from upshift.report.terminal.layout import Page
 
     with _places(target, registry, repository) as places:
         images = [image for kept, _ in places for image in kept]
@@ -92,7 +92,7 @@ def prune(
     import time
 
     from upshift.errors import ImageError, UsageError
-    from upshift.report.kept_images import kept_json, pruned_text
+    from upshift.report.terminal.kept_images import kept_json, pruned_text
 
     if registry and older_than is not None:
         raise UsageError(
@@ -145,11 +145,11 @@ def _places(target: str | None, registry: str | None, repository: str) -> Iterat
     """What is in each place, and what removes it there, as long as this is open."""
     from functools import partial
 
-    from upshift.config.configuration import load_configuration
     from upshift.errors import UsageError
     from upshift.images.containers.engine import NAMES, find_engine
     from upshift.images.kept import kept_in_engine, kept_in_registry, remove_from_engine, remove_from_registry
     from upshift.images.reference import Reference
+    from upshift.model.configuration import load_configuration
 
     if registry and target:
         raise UsageError("--registry and --on both say where to look", fix="Leave one of them out.")

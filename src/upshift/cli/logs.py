@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from upshift.store.history import Run, Step, Task
+    from upshift.runs.history import Run, Step, Task
 
 
 @click.command()
@@ -27,7 +27,7 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None, rank: in
     """
     from upshift.cli.merged import Merged
     from upshift.cli.selection import log_files, refuse_rank, selected
-    from upshift.store.history import get_run
+    from upshift.runs.history import get_run
 
     found = get_run(run)
     steps, index = selected(found, step)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TextIO
 
-from upshift.report.streams import label
-from upshift.store.log_text import last_frames
+from upshift.report.terminal.streams import label
+from upshift.runtime.storage.log_text import last_frames
 
 _LONGEST = 1 << 20
 """Bytes of a line without end after which it is printed as it is."""

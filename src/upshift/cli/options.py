@@ -56,7 +56,7 @@ _PIPELINE = (
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """An age that was typed, such as ``30d``, in seconds."""
-    from upshift.config.spans import parse_span
+    from upshift.model.settings.spans import parse_span
 
     try:
         return None if value is None else parse_span(value)
@@ -94,8 +94,8 @@ def named_pipeline(
 
 def before_users_code() -> None:
     """Make this process fit for modules of the user's."""
-    from upshift.worker.starters import asked_at_import
-    from upshift.worker.starters.pools import quiet_pools
+    from upshift.runtime.supervisor.starters import asked_at_import
+    from upshift.runtime.supervisor.starters.pools import quiet_pools
 
     asked_at_import.watch()
     quiet_pools()  # before they can start native threads, which would make forking unsafe

@@ -37,8 +37,8 @@ def plan(
 
         click.echo(json.dumps(plan_as_json(found), indent=2))
     else:
-        from upshift.report.layout import Page
-        from upshift.report.plan import show_plan
+        from upshift.report.terminal.layout import Page
+        from upshift.report.terminal.plan import show_plan
 
         click.echo(show_plan(found, page=Page.of_stdout()))
     if found.problem:

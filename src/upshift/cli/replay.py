@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from upshift.engine.replay import Replayed
-    from upshift.store.history import Attempt
+    from upshift.runs.history import Attempt
 
 _EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
 
@@ -31,9 +31,9 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     from upshift.engine.replay import offered_here, read_attempt, recorded_code
     from upshift.engine.replay import replay as run_again
     from upshift.errors import NotFound
-    from upshift.store.history import get_run
-    from upshift.store.store import open_store
-    from upshift.worker.inside.debugging import at_a_terminal
+    from upshift.runs.history import get_run
+    from upshift.runtime.step.debugging import at_a_terminal
+    from upshift.runtime.storage.store import open_store
 
     chosen = _chosen(run, task, attempt)
     own = get_run(chosen.row.task.run).row  # a reused task has the attempt of an earlier run
@@ -72,7 +72,7 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
 def _chosen(run: str, text: str, number: int | None) -> Attempt:
     from upshift.cli.selection import selected
     from upshift.errors import NotFound
-    from upshift.store.history import get_run
+    from upshift.runs.history import get_run
 
     found = get_run(run)
     (step,), index = selected(found, text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from upshift.store.history import Run
+    from upshift.runs.history import Run
 
 
 @click.command()
@@ -31,7 +31,7 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
 
     from upshift.report.html.document import report_page
     from upshift.report.html.writing import write_page, write_until_over
-    from upshift.store.history import get_run
+    from upshift.runs.history import get_run
 
     def look() -> tuple[Run, Sequence[Run]]:
         run, *others = (get_run(ref) for ref in names)

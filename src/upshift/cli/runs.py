@@ -20,9 +20,9 @@ SCREENFUL = 50
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def runs(pipeline: str | None, user: str | None, tag: str | None, limit: int | None, as_json: bool) -> None:
     """List runs, newest first."""
-    from upshift.config.configuration import load_configuration
-    from upshift.store.catalog import no_pipeline, open_catalog
-    from upshift.store.standing import standing
+    from upshift.model.configuration import load_configuration
+    from upshift.runs.catalog import no_pipeline, open_catalog
+    from upshift.runs.standing import standing
 
     shown = limit or (None if as_json else SCREENFUL)
     catalog = open_catalog(load_configuration())
@@ -38,12 +38,12 @@ def runs(pipeline: str | None, user: str | None, tag: str | None, limit: int | N
     if as_json:
         import json
 
-        from upshift.store.history import row_as_json
+        from upshift.runs.history import row_as_json
 
         click.echo(json.dumps([row_as_json(row) for row in rows], indent=2))
         return
-    from upshift.report.layout import Page
-    from upshift.report.tables import runs_table
+    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal.tables import runs_table
 
     click.echo(runs_table(rows, page=Page.of_stdout()))
     if more:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from upshift.store.history import Attempt, Run, Step, Task
+    from upshift.runs.history import Attempt, Run, Step, Task
 
 _STEP = re.compile(r"(?P<name>.+?)(?:\[(?P<index>\d+)\])?")
 
@@ -92,7 +92,7 @@ def log_files(
         One task was asked for, and it has no such attempt.
     """
     from upshift.errors import NotFound
-    from upshift.store.store import open_store
+    from upshift.runtime.storage.store import open_store
 
     store = open_store(run.row.store)
     for step in steps:

@@ -15,11 +15,11 @@ def top(once: bool, as_json: bool) -> None:
     """
     import sys
 
-    from upshift.config.configuration import load_configuration
-    from upshift.report.layout import Page
+    from upshift.model.configuration import load_configuration
     from upshift.report.running import Watch
-    from upshift.report.top import lines
-    from upshift.store.catalog import open_catalog
+    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal.top import lines
+    from upshift.runs.catalog import open_catalog
 
     watch = Watch(open_catalog(load_configuration()))
     if as_json:
@@ -29,6 +29,6 @@ def top(once: bool, as_json: bool) -> None:
     elif once or not sys.stdout.isatty():
         click.echo("\n".join(lines(watch.look(), Page.of_stdout())))
     else:
-        from upshift.report.fullscreen import show
+        from upshift.report.terminal.fullscreen import show
 
         show(lambda page: lines(watch.look(wait=False), page))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from upshift.report.progress import Progress
-from upshift.report.terminal import make_progress
+from upshift.report.terminal.display import make_progress
 
 
 @contextmanager

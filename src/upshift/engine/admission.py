@@ -15,9 +15,9 @@ from upshift.engine.keys import debugged_key
 from upshift.engine.reuse import Hit
 from upshift.engine.tasks import Task
 from upshift.engine.work import Work
-from upshift.spec.artifact import Value
-from upshift.spec.task import TaskResult
-from upshift.store.checkpoints import discard
+from upshift.model.spec.artifact import Value
+from upshift.model.spec.task import TaskResult
+from upshift.runtime.storage.checkpoints import discard
 
 
 @attrs.frozen

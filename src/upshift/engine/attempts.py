@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.backends.base import Ended
-from upshift.spec.task import Failure, TaskId, TaskResult, TaskSpec
+from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
 
 if TYPE_CHECKING:
     from upshift.engine.follow import LogReader

@@ -19,8 +19,8 @@ import attrs
 
 from upshift.engine.tasks import Task
 from upshift.errors import RecipeError, UpshiftError
+from upshift.model.spec.task import Failure
 from upshift.report.progress import ImageChange
-from upshift.spec.task import Failure
 
 if TYPE_CHECKING:
     from upshift.engine.clock import Clock

@@ -11,15 +11,15 @@ import attrs
 
 from upshift.backends.base import Job
 from upshift.backends.registry import open_backend
-from upshift.config.configuration import UNCONFIGURED, Configuration
 from upshift.engine.control import ask
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import RunOwned, StoreError
-from upshift.spec.task import Failure
-from upshift.store.catalog import AttemptRow, Catalog, RunRow, TaskRow, open_catalog
-from upshift.store.endings import record_ending
-from upshift.store.lease import Lease
-from upshift.store.store import Store, open_store
+from upshift.model.configuration import UNCONFIGURED, Configuration
+from upshift.model.spec.task import Failure
+from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow, open_catalog
+from upshift.runs.endings import record_ending
+from upshift.runs.lease import Lease
+from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from upshift.backends.base import Backend, Event

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from upshift.config.home import home
-from upshift.worker import sockets
+from upshift.model.home import home
+from upshift.runtime import sockets
 
 _PATIENCE = 10.0
 

@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 
 from upshift.backends.inline import InlineBackend
-from upshift.config.configuration import Target
 from upshift.engine.offers import short_of_processes
 from upshift.engine.places import Place, Terms
 from upshift.engine.schedule import Need
 from upshift.engine.tasks import Task
 from upshift.errors import NotFound, suggestion
-from upshift.graph import Graph
+from upshift.model.configuration import Target
+from upshift.model.graph import Graph
 
 _TASK = re.compile(r"(?P<node>.+?)(?:\[(?P<index>\d+)\])?")
 

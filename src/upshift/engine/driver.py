@@ -35,13 +35,13 @@ from upshift.engine.values import producers, task_inputs
 from upshift.engine.walk import ROUNDS
 from upshift.engine.work import Work
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
+from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.report.gaps import in_words
 from upshift.report.progress import TaskChange
-from upshift.spec.artifact import Artifact
-from upshift.spec.task import Failure, TaskId, TaskResult
-from upshift.store import artifacts
-from upshift.store.catalog import AttemptRow
-from upshift.store.checkpoints import discard
+from upshift.runs.catalog import AttemptRow
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.checkpoints import discard
 
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""

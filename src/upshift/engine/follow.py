@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from upshift.spec.task import TaskSpec
-from upshift.store.log_text import ROW, last_frames
-from upshift.store.store import Store
+from upshift.model.spec.task import TaskSpec
+from upshift.runtime.storage.log_text import ROW, last_frames
+from upshift.runtime.storage.store import Store
 
 _BLOCK = 1 << 16
 _LONGEST = 1 << 20

@@ -18,11 +18,11 @@ from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING,
 from upshift.engine.values import plain_value, task_inputs
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra
-from upshift.graph import Graph, needs, references
-from upshift.spec.artifact import Artifact
-from upshift.store import artifacts
-from upshift.store.catalog import Catalog
-from upshift.store.store import Store
+from upshift.model.graph import Graph, needs, references
+from upshift.model.spec.artifact import Artifact
+from upshift.runs.catalog import Catalog
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store
 
 REUSED = "reused"
 RUNS = "runs"

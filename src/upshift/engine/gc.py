@@ -10,16 +10,16 @@ from pathlib import Path
 
 import attrs
 
-from upshift.config.configuration import Configuration
 from upshift.engine.tidy import tidy
 from upshift.errors import NotFound, RunOwned, StoreError, UpshiftError, UsageError
-from upshift.store.catalog import Catalog, catalog_path, no_pipeline, open_catalog
-from upshift.store.claimed import Claimed
-from upshift.store.collect import Collected, Tell, collect
-from upshift.store.history_records import UNFINISHED
-from upshift.store.rebuild import Rebuilt, configured_stores, put_aside_if_damaged, rebuild
-from upshift.store.rows import RunRow
-from upshift.store.store import Store, open_store
+from upshift.model.configuration import Configuration
+from upshift.runs.catalog import Catalog, catalog_path, no_pipeline, open_catalog
+from upshift.runs.claimed import Claimed
+from upshift.runs.collect import Collected, Tell, collect
+from upshift.runs.history_records import UNFINISHED
+from upshift.runs.rebuild import Rebuilt, configured_stores, put_aside_if_damaged, rebuild
+from upshift.runs.rows import RunRow
+from upshift.runtime.storage.store import Store, open_store
 
 
 @attrs.frozen(kw_only=True)

@@ -13,13 +13,13 @@ import attrs
 from upshift.engine.keys import PACKAGE
 from upshift.engine.places import Place
 from upshift.errors import BackendError, ImageError, UpshiftError
-from upshift.graph import Graph, StepDefinition
-from upshift.spec.hardware import Device, Hardware
+from upshift.model.graph import Graph, StepDefinition
+from upshift.model.spec.hardware import Device, Hardware
 
 if TYPE_CHECKING:
-    from upshift.config.wanted import Wanted
     from upshift.images.base import Announce, Destination, Finding, Needs
     from upshift.images.preparing import Prepared
+    from upshift.model.settings.wanted import Wanted
 
 OF_DOCKER = "docker."
 """What the origins of fields of the image's settings are found under."""
@@ -253,7 +253,7 @@ def needs_of(
 
 def _architectures(devices: Iterable[Device], wanted: Iterable[Wanted]) -> set[str]:
     """Of the devices that are granted here; for other machines, of the kinds that the request names."""
-    from upshift.config.kinds import members
+    from upshift.model.settings.kinds import members
 
     granted = {device.compute_capability for device in devices}
     kinds = [one.kind for one in wanted if one.kind is not None and one.kind.vendor == "nvidia"]

@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping
 
 from upshift.engine.attempts import Attempt, Verdict
 from upshift.engine.tasks import PENDING, RUNNING, NodeState, Task
+from upshift.model.spec.task import TaskId
+from upshift.model.spec.telemetry import MetricValue
 from upshift.report.progress import ImageChange, Progress, TaskChange
-from upshift.spec.task import TaskId
-from upshift.spec.telemetry import MetricValue
-from upshift.store.catalog import AttemptRow, Catalog, TaskRow
+from upshift.runs.catalog import AttemptRow, Catalog, TaskRow
 
 
 class Journal:

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upshift.engine.tasks import NodeState
-from upshift.graph import Node, StepDefinition
-from upshift.spec.artifact import Artifact, Value
-from upshift.spec.codec import encode
-from upshift.spec.launch import Launch
-from upshift.spec.work import CODE, DEBUGGED, ONCE
+from upshift.model.graph import Node, StepDefinition
+from upshift.model.spec.artifact import Artifact, Value
+from upshift.model.spec.codec import encode
+from upshift.model.spec.launch import Launch
+from upshift.model.spec.work import CODE, DEBUGGED, ONCE
 
 CodeNamed = Callable[[str], Mapping[str, str]]
 """The fingerprint of what a pickle names, ``module:qualname``, in the code as it is now."""

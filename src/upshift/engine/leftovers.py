@@ -16,11 +16,11 @@ from upshift.engine.schedule import Need
 from upshift.engine.shortcomings import shortcoming
 from upshift.engine.tasks import COMPLETED, PENDING, RUNNING
 from upshift.errors import ConfigError
-from upshift.spec.hardware import Hardware
-from upshift.spec.task import TaskId, TaskResult, TaskSpec
-from upshift.spec.work import same_work
-from upshift.store.catalog import AttemptRow, Catalog, TaskRow
-from upshift.store.store import Store
+from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
+from upshift.model.spec.work import same_work
+from upshift.runs.catalog import AttemptRow, Catalog, TaskRow
+from upshift.runtime.storage.store import Store
 
 
 @attrs.frozen(kw_only=True)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.backends.registry import open_backend as open_registered
-from upshift.config.configuration import Configuration
 from upshift.engine.images import needs_of, origins_of, step_images
 from upshift.engine.options import RunOptions
 from upshift.engine.places import OpenBackend, close_places, open_places, proposals
 from upshift.errors import NotFound, UsageError, suggestion
-from upshift.graph import Graph
+from upshift.model.configuration import Configuration
+from upshift.model.graph import Graph
 
 if TYPE_CHECKING:
     from upshift.images.base import Announce, Destination

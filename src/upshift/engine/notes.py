@@ -5,9 +5,9 @@ from __future__ import annotations
 from upshift.engine.skipping import why_skipped
 from upshift.engine.tasks import CANCELLED, FAILED, PENDING, RUNNING, SKIPPED, Task
 from upshift.engine.work import Work
+from upshift.model.spec.task import Failure
 from upshift.report.progress import TaskChange
-from upshift.spec.task import Failure
-from upshift.store.catalog import TaskRow
+from upshift.runs.catalog import TaskRow
 
 
 class Notes:

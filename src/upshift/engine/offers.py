@@ -7,11 +7,11 @@ from pathlib import Path
 import attrs
 
 from upshift.backends.base import Backend, Offer, Shortfall
-from upshift.config.resources import ResourceSettings
 from upshift.errors import MissingExtra
-from upshift.graph import StepDefinition
-from upshift.spec.hardware import Hardware
-from upshift.spec.launch import Launch
+from upshift.model.graph import StepDefinition
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.launch import Launch
 
 _LACKING_SHOWN = 6
 
@@ -71,7 +71,7 @@ def short_of_processes(launch: Launch | None) -> tuple[Shortfall, ...]:
 
 def missing_launcher(step: str, definition: StepDefinition, backend: Backend) -> MissingExtra | None:
     """Why no process of a step could start in the environment of the run; None: nothing is missing there."""
-    from upshift.launch.arguments.installed import is_installed
+    from upshift.runtime.launch.arguments.installed import is_installed
 
     elsewhere = backend.capabilities.remote or backend.capabilities.images
     launch = definition.launch
@@ -115,7 +115,7 @@ def _with_processes(
     offer: Offer, launch: Launch, request: ResourceSettings, granted: Hardware, machine: Hardware | None
 ) -> Offered:
     """The offer, and as many processes as its hardware allows."""
-    from upshift.launch.processes import placed, remarks, why_fewer, world_size
+    from upshift.runtime.launch.processes import placed, remarks, why_fewer, world_size
 
     launch = placed(launch, request, granted)
     size = world_size(launch, granted)

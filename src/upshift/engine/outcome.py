@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from upshift.errors import RunCancelled, RunFailed
+from upshift.model.spec.launch import Stack
+from upshift.model.spec.task import Failure, TaskId
 from upshift.report.human import count
 from upshift.report.ranks import on_rank, worth_a_look
-from upshift.spec.launch import Stack
-from upshift.spec.task import Failure, TaskId
-from upshift.store.history import Run
+from upshift.runs.history import Run
 
 
 def raise_unless_completed(

@@ -11,14 +11,14 @@ import attrs
 
 from upshift.backends.base import Backend, Event, Offer, Shortfall
 from upshift.backends.registry import open_backend as open_registered
-from upshift.config.configuration import Configuration, Target
-from upshift.config.resources import ResourceSettings
 from upshift.engine.offers import missing_launcher, offered
 from upshift.engine.schedule import Need, Queue, Room
 from upshift.errors import ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError
-from upshift.graph import Graph, StepDefinition
-from upshift.spec.hardware import Hardware
-from upshift.spec.launch import Launch
+from upshift.model.configuration import Configuration, Target
+from upshift.model.graph import Graph, StepDefinition
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.launch import Launch
 
 if TYPE_CHECKING:
     from upshift.engine.attempts import Attempt

@@ -12,9 +12,8 @@ import attrs
 
 from upshift.backends.base import Shortfall
 from upshift.backends.registry import open_backend as open_registered
-from upshift.config.configuration import Configuration
-from upshift.config.retry import Retry
-from upshift.config.secrets import secret_files
+from upshift.code.packages import Part, preview_package
+from upshift.code.project_files import LeftOut
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.forecast import FAILS, Forecast, Forecaster, PlannedTask, launcher_missing
 from upshift.engine.images import StepImages, origins_of, step_images
@@ -32,15 +31,16 @@ from upshift.engine.places import (
 from upshift.engine.secrets import NeededSecret, missing_secrets, needed_secrets
 from upshift.engine.values import plain_value
 from upshift.errors import RunFailed, UpshiftError, UsageError
-from upshift.graph import Graph, Node, StepDefinition, references
-from upshift.spec.artifact import Artifact
-from upshift.spec.hardware import Hardware
-from upshift.spec.launch import Launch
-from upshift.spec.task import Code
-from upshift.store.catalog import open_catalog
-from upshift.store.packages import Part, preview_package
-from upshift.store.project_files import LeftOut
-from upshift.store.store import Store, open_store
+from upshift.model.configuration import Configuration
+from upshift.model.graph import Graph, Node, StepDefinition, references
+from upshift.model.settings.retry import Retry
+from upshift.model.settings.secrets import secret_files
+from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.launch import Launch
+from upshift.model.spec.task import Code
+from upshift.runs.catalog import open_catalog
+from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from upshift.images.base import Announce

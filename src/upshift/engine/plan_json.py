@@ -8,7 +8,7 @@ import attrs
 
 from upshift.engine.plan import Plan, PlannedStep
 from upshift.errors import UpshiftError
-from upshift.spec.artifact import Artifact
+from upshift.model.spec.artifact import Artifact
 
 _PLAIN = (
     *("name", "step", "location", "mapped", "target", "backend", "strict", "refused"),
@@ -73,7 +73,7 @@ def _launch(step: PlannedStep) -> dict[str, Any] | None:
 def _image(step: PlannedStep) -> dict[str, Any] | None:
     if step.image is None:
         return None
-    from upshift.report.images import image_json
+    from upshift.report.terminal.images import image_json
 
     return image_json(step.image, steps=[step.step], target=step.target)
 

@@ -6,12 +6,12 @@ import math
 
 import attrs
 
-from upshift.config.resources import ResourceSettings
-from upshift.config.sizes import format_size
 from upshift.engine.offers import Offered, offered
 from upshift.engine.places import Terms
 from upshift.engine.schedule import Need
-from upshift.graph import StepDefinition
+from upshift.model.graph import StepDefinition
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.sizes import format_size
 
 
 def with_more_memory(

@@ -19,10 +19,10 @@ from pathlib import PurePath
 from typing import Any
 
 from upshift.engine.keys import PACKAGE, PACKAGES, REQUIRED, code_in, fingerprint
-from upshift.graph import FromStep, Node, StepDefinition
-from upshift.spec.artifact import Artifact, Value
-from upshift.spec.codec import encode
-from upshift.store.artifacts import inline_json
+from upshift.model.graph import FromStep, Node, StepDefinition
+from upshift.model.spec.artifact import Artifact, Value
+from upshift.model.spec.codec import encode
+from upshift.runtime.storage.artifacts import inline_json
 
 _NAMED = 3
 """Things of one kind that are named."""

@@ -9,16 +9,16 @@ import attrs
 
 from upshift.backends.base import Offer
 from upshift.backends.inline import InlineBackend
-from upshift.config.secrets import read_secrets
 from upshift.engine.offers import short_of_processes
 from upshift.errors import NotFound
-from upshift.spec.artifact import Artifact
-from upshift.spec.codec import decode
-from upshift.spec.task import Code, TaskResult, TaskSpec
-from upshift.store.catalog import AttemptRow, RunRow
-from upshift.store.serializers import scratch
-from upshift.store.store import Store, open_store
-from upshift.worker.inside.inline import run_inline
+from upshift.model.settings.secrets import read_secrets
+from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.codec import decode
+from upshift.model.spec.task import Code, TaskResult, TaskSpec
+from upshift.runs.catalog import AttemptRow, RunRow
+from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.supervisor.inline import run_inline
 
 
 @attrs.frozen(kw_only=True)

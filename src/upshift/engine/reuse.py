@@ -12,14 +12,14 @@ from upshift.engine.reasons import changed_code_of, changed_inputs, changed_part
 from upshift.engine.shortcomings import degraded_of, how_degraded, missed, shortcoming
 from upshift.engine.tasks import COMPLETED, NodeState, Task
 from upshift.errors import BlobDamaged, BlobMissing, StoreError
-from upshift.graph import Graph
-from upshift.spec.artifact import Artifact, Value
-from upshift.spec.codec import from_json
-from upshift.spec.task import TaskId, TaskResult
-from upshift.spec.work import ONCE, same_inputs, same_work
-from upshift.store import artifacts
-from upshift.store.catalog import Catalog, RunRow, TaskRow
-from upshift.store.store import Store
+from upshift.model.graph import Graph
+from upshift.model.spec.artifact import Artifact, Value
+from upshift.model.spec.codec import from_json
+from upshift.model.spec.task import TaskId, TaskResult
+from upshift.model.spec.work import ONCE, same_inputs, same_work
+from upshift.runs.catalog import Catalog, RunRow, TaskRow
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store
 
 _RUNS_COMPARED = 10
 """Earlier runs that are looked into for a reason why there is no result."""

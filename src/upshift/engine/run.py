@@ -14,8 +14,6 @@ from typing import Any
 import attrs
 
 from upshift.backends.registry import open_backend as open_registered
-from upshift.config.configuration import Configuration
-from upshift.config.secrets import secret_files
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Control
@@ -49,17 +47,19 @@ from upshift.engine.values import plain_value
 from upshift.engine.walk import Walk
 from upshift.engine.work import Work
 from upshift.errors import NotFound, UpshiftError, together
-from upshift.graph import Graph
+from upshift.model.configuration import Configuration
+from upshift.model.graph import Graph
+from upshift.model.settings.secrets import secret_files
+from upshift.model.spec.codec import encode, to_json
+from upshift.model.spec.task import Code
 from upshift.report.progress import Progress
-from upshift.spec.codec import encode, to_json
-from upshift.spec.task import Code
-from upshift.store import edits
-from upshift.store.catalog import Catalog, RunRow, open_catalog
-from upshift.store.endings import record_ending
-from upshift.store.history import Run
-from upshift.store.lease import Lease, here
-from upshift.store.store import Store, open_store
-from upshift.worker.inside import randomness
+from upshift.runs.catalog import Catalog, RunRow, open_catalog
+from upshift.runs.endings import record_ending
+from upshift.runs.history import Run
+from upshift.runs.lease import Lease, here
+from upshift.runtime.step import randomness
+from upshift.runtime.storage import edits
+from upshift.runtime.storage.store import Store, open_store
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without those that are easily taken for another."""

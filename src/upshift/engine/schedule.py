@@ -18,8 +18,8 @@ from heapq import heappop, heappush
 import attrs
 
 from upshift.engine.tasks import Task
-from upshift.spec.hardware import Device, Hardware, Model
-from upshift.spec.launch import Launch
+from upshift.model.spec.hardware import Device, Hardware, Model
+from upshift.model.spec.launch import Launch
 
 PATIENCE = 8
 """How often tasks of lower priority may overtake one that waits for room."""

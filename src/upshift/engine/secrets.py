@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from upshift.config.secrets import read_secret, read_secrets, scheme_of
 from upshift.engine.places import Place
 from upshift.errors import RequestRefused
-from upshift.graph import Graph, StepDefinition
+from upshift.model.graph import Graph, StepDefinition
+from upshift.model.settings.secrets import read_secret, read_secrets, scheme_of
 
 
 @attrs.frozen(kw_only=True)

@@ -13,8 +13,8 @@ import attrs
 from upshift.engine.places import Place
 from upshift.engine.specs import Shipped
 from upshift.errors import UpshiftError
-from upshift.spec.task import Code
-from upshift.store.store import Store
+from upshift.model.spec.task import Code
+from upshift.runtime.storage.store import Store
 
 
 def ship(code: Code, places: Iterable[Place], store: Store, *, exclude: Sequence[Path]) -> Shipped | None:
@@ -34,8 +34,8 @@ def ship(code: Code, places: Iterable[Place], store: Store, *, exclude: Sequence
     """
     if not any(place.backend.capabilities.remote for place in places):
         return None
-    from upshift.store.packages import make_package
-    from upshift.store.runtime import runtime_blob
+    from upshift.code.packages import make_package
+    from upshift.code.runtime_package import runtime_blob
 
     package = code.package or make_package(Path(code.project), store, exclude=exclude).digest
     return Shipped(code=attrs.evolve(code, package=package), runtime=runtime_blob(store))
@@ -93,7 +93,7 @@ class Keeper:
             self._thread.join()
 
     def _make(self) -> None:
-        from upshift.store.packages import make_package
+        from upshift.code.packages import make_package
 
         try:
             digest = make_package(Path(self._code.project), self._store, exclude=self._exclude).digest

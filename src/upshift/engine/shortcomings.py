@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from upshift.errors import StoreError
-from upshift.graph import Graph, references
-from upshift.spec.codec import from_json
-from upshift.spec.task import TaskId, TaskResult
-from upshift.store.catalog import Catalog
-from upshift.store.store import Store
+from upshift.model.graph import Graph, references
+from upshift.model.spec.codec import from_json
+from upshift.model.spec.task import TaskId, TaskResult
+from upshift.runs.catalog import Catalog
+from upshift.runtime.storage.store import Store
 
 
 def shortcoming(result: TaskResult, store: Store, *, strict: bool) -> str | None:
@@ -24,7 +24,7 @@ def shortcoming(result: TaskResult, store: Store, *, strict: bool) -> str | None
     """
     missing = missed(result)
     if missing and not strict:
-        from upshift.accelerators.remedies import may_miss  # rare
+        from upshift.runtime.accelerators.remedies import may_miss  # rare
 
         try:  # whose variables are those of whoever has the same key
             own = store.read_spec(store.spec_path(result.task, result.attempt)).environment

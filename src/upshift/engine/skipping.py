@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from upshift.engine.tasks import COMPLETED, SKIPPED, NodeState, Task
-from upshift.graph import references
+from upshift.model.graph import references
 
 
 def why_skipped(task: Task, nodes: Mapping[str, NodeState]) -> str:

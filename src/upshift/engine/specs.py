@@ -9,10 +9,10 @@ import attrs
 
 from upshift.engine.places import Terms
 from upshift.engine.tasks import Task
-from upshift.graph import Graph
-from upshift.spec.artifact import Value
-from upshift.spec.task import Code, OutputSpec, TaskId, TaskSpec
-from upshift.store.store import Store
+from upshift.model.graph import Graph
+from upshift.model.spec.artifact import Value
+from upshift.model.spec.task import Code, OutputSpec, TaskId, TaskSpec
+from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
     from upshift.images.base import Image

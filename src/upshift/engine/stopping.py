@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from upshift.engine.attempts import Attempt
 from upshift.report.human import count, delay
-from upshift.report.making import image_of
+from upshift.report.terminal.making import image_of
 
 
 class Command(enum.Enum):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from upshift.spec.artifact import Artifact, Value
-from upshift.spec.task import Failure
+from upshift.model.spec.artifact import Artifact, Value
+from upshift.model.spec.task import Failure
 
 if TYPE_CHECKING:
     from upshift.engine.places import Terms
-    from upshift.graph import Expansion, Node, StepDefinition
+    from upshift.model.graph import Expansion, Node, StepDefinition
 
 PENDING = "pending"
 RUNNING = "running"

@@ -10,18 +10,18 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from pathlib import Path
 
-from upshift.config.home import home
 from upshift.engine.control import socket_path
 from upshift.errors import RunOwned, StoreUnavailable
 from upshift.images import cache
-from upshift.store import unpacking
-from upshift.store.collect import ABANDONED, Tally
-from upshift.store.files import available, stale
-from upshift.store.lease import Lease, held, lease_path
-from upshift.store.serializers import scratch
-from upshift.worker import proc
-from upshift.worker.bounds.confine import MARKER
-from upshift.worker.serving import server_place
+from upshift.model.home import home
+from upshift.runs.collect import ABANDONED, Tally
+from upshift.runs.lease import Lease, held, lease_path
+from upshift.runtime import proc
+from upshift.runtime.confine import MARKER
+from upshift.runtime.storage import unpacking
+from upshift.runtime.storage.files import available, stale
+from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.supervisor.serving import server_place
 
 FORGOTTEN = 30 * 86_400.0
 """Seconds after which an answer that nobody has worked out anew is worked out again at its next use, what

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from upshift.engine.tasks import NodeState, Task
 from upshift.errors import BlobDamaged
-from upshift.graph import Collection, Constant, FromStep, Source, references
-from upshift.spec.artifact import Artifact, Collected, Value
-from upshift.store import artifacts
-from upshift.store.store import Store
+from upshift.model.graph import Collection, Constant, FromStep, Source, references
+from upshift.model.spec.artifact import Artifact, Collected, Value
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store
 
 ItemsOf = Callable[[Artifact], tuple[Artifact, ...]]
 """The items of a list that was saved by item.

@@ -32,9 +32,9 @@ from upshift.engine.tasks import (
     worse,
 )
 from upshift.errors import BlobDamaged, BlobMissing
-from upshift.graph import FromStep, Graph, expansion, ordered, references, remaining_path
-from upshift.spec.artifact import Artifact
-from upshift.spec.task import Failure
+from upshift.model.graph import FromStep, Graph, expansion, ordered, references, remaining_path
+from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.task import Failure
 
 ROUNDS = 3
 """How often what a task needs is made once more, because it was lost, before the task fails."""

@@ -19,7 +19,7 @@ from upshift.engine.reuse import Reuse
 from upshift.engine.specs import Specs
 from upshift.engine.tasks import Task
 from upshift.engine.walk import Walk
-from upshift.store.store import Store
+from upshift.runtime.storage.store import Store
 
 
 @attrs.define(kw_only=True)

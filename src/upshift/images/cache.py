@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from upshift.config.home import home
-from upshift.store.files import replacing
+from upshift.model.home import home
+from upshift.runtime.storage.files import replacing
 
 PARENTS, SEEN, LAYERS, BYTECODE = KINDS = ("parents", "seen", "layers", "bytecode")
 """The folders: what was read of parents, what was seen in layers, layers that were made, and bytecode."""

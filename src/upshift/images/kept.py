@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.config.home import home
 from upshift.errors import ImageError
 from upshift.images.base import HOME_LABEL, PROJECT_LABEL, RECIPE_LABEL
 from upshift.images.daemonless.naming import TAG_PREFIX, tag_of
 from upshift.images.reference import Reference
+from upshift.model.home import home
 
 if TYPE_CHECKING:
     from upshift.images.containers.engine import ContainerEngine

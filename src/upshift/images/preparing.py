@@ -35,10 +35,10 @@ from upshift.images.base import (
 )
 
 if TYPE_CHECKING:
-    from upshift.config.docker import DockerSettings
     from upshift.images.containers.engine import ContainerEngine
     from upshift.images.reference import Reference
     from upshift.images.registries.client import Registries
+    from upshift.model.settings.docker import DockerSettings
 
 ENGINE, DAEMONLESS = "engine", "daemonless"
 """The two builders."""
@@ -358,7 +358,7 @@ def _on_parent(
     parent: str, settings: DockerSettings | None, origins: Mapping[str, str]
 ) -> tuple[DockerSettings | None, Mapping[str, str]]:
     """The settings on the image that the target names, where they name none."""
-    from upshift.config.docker import DockerSettings
+    from upshift.model.settings.docker import DockerSettings
 
     said = settings.explicit() if settings is not None else {}
     if said.get("parent_image") is not None or said.get("dockerfile") is not None:

@@ -6,8 +6,8 @@ import re
 
 import attrs
 
-from upshift.config import image_names as names
 from upshift.errors import ImageError
+from upshift.model.settings import image_names as names
 
 DOCKER_HUB = "docker.io"
 """The registry of names that begin with none."""

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from upshift.config.home import home
 from upshift.errors import ImageError
+from upshift.model.home import home
 
 _PREFIX, _LOCK = "building-", ".lock"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from upshift.config.sizes import format_size
-from upshift.launch.whereabouts import listed
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec.telemetry import Gap
 from upshift.report.human import duration
-from upshift.spec.telemetry import Gap
-from upshift.store.history_steps import Attempt, Task
+from upshift.runs.history_steps import Attempt, Task
+from upshift.runtime.launch.whereabouts import listed
 
 TOLD = 20
 """Sentences that are told of the tasks of a run, or of a step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from upshift.config.sizes import format_size
+from upshift.model.settings.sizes import format_size
 
 DASH = "\N{EN DASH}"
 """Between two ends of a range, and where nothing is known."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from upshift.spec.hardware import Hardware
-from upshift.spec.task import Failure, TaskId
-from upshift.spec.telemetry import MetricSummary, MetricValue
+from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.task import Failure, TaskId
+from upshift.model.spec.telemetry import MetricSummary, MetricValue
 
 if TYPE_CHECKING:
     from upshift.images.base import Progress as ImageProgress

@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from upshift.launch.whereabouts import listed as ranks_listed
-from upshift.launch.whereabouts import whereabouts
+from upshift.runtime.launch.whereabouts import listed as ranks_listed
+from upshift.runtime.launch.whereabouts import whereabouts
 
 if TYPE_CHECKING:
-    from upshift.spec.hardware import Hardware
-    from upshift.spec.launch import Stack
-    from upshift.spec.task import Failure
+    from upshift.model.spec.hardware import Hardware
+    from upshift.model.spec.launch import Stack
+    from upshift.model.spec.task import Failure
 
 
 def processes(hardware: Hardware | None) -> int | None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.accelerators.matching import admits, listing
-from upshift.config.sizes import format_size
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec.hardware import Device, Hardware
 from upshift.report.human import DASH, count, number, of_its_own
 from upshift.report.ranks import listed, many, processes
-from upshift.spec.hardware import Device, Hardware
+from upshift.runtime.accelerators.matching import admits, listing
 
 if TYPE_CHECKING:
-    from upshift.config.wanted import Wanted
+    from upshift.model.settings.wanted import Wanted
 
 RECORDS = ("asked", "granted", "seen", "used")
 SHORT = " !"
@@ -142,8 +142,8 @@ def _asked_gpus(hardware: Hardware) -> str:
 
 def _alternatives(asked: Hardware) -> list[Wanted]:
     """What would satisfy a request for accelerators, the best first."""
-    from upshift.config.kinds import kind_of_model  # the catalogue, which few runs need
-    from upshift.config.wanted import Wanted
+    from upshift.model.settings.kinds import kind_of_model  # the catalogue, which few runs need
+    from upshift.model.settings.wanted import Wanted
 
     several = asked.details.get("alternatives")
     if several:

@@ -11,14 +11,14 @@ from typing import Any
 import attrs
 
 from upshift.errors import NotFound, StoreError
-from upshift.spec.hardware import Device, Hardware
-from upshift.spec.task import TaskId
-from upshift.store.catalog import AttemptRow, Catalog
-from upshift.store.history_records import utc
-from upshift.store.rows import RunRow
-from upshift.store.series import Number, Series, given, read_series
-from upshift.store.standing import INTERRUPTED, standing
-from upshift.store.store import Store, open_store
+from upshift.model.spec.hardware import Device, Hardware
+from upshift.model.spec.task import TaskId
+from upshift.runs.catalog import AttemptRow, Catalog
+from upshift.runs.history_records import utc
+from upshift.runs.rows import RunRow
+from upshift.runs.standing import INTERRUPTED, standing
+from upshift.runtime.storage.series import Number, Series, given, read_series
+from upshift.runtime.storage.store import Store, open_store
 
 TAIL = 1 << 16
 """Bytes at the end of a series that are read each time."""
@@ -232,7 +232,7 @@ class Watch:
         return Now(at=self._clock(), running=running, devices=_held(self._devices, running))
 
     def _discover(self) -> None:
-        from upshift.accelerators.discovery import discover
+        from upshift.runtime.accelerators.discovery import discover
 
         self._devices = tuple(device for inventory in discover() for device in inventory.devices)
 
@@ -326,7 +326,7 @@ def _gpus(series: Series, now: Mapping[str, Number]) -> Iterator[GpuNow]:
 def _held(devices: Sequence[Device], running: Sequence[Running]) -> list[DeviceNow]:
     if not devices:
         return []
-    from upshift.accelerators.holders import holder
+    from upshift.runtime.accelerators.holders import holder
 
     by_uuid = {gpu.uuid: one for one in running for gpu in one.gpus if gpu.uuid is not None}
     return [

@@ -9,12 +9,12 @@ from itertools import islice
 
 import attrs
 
-from upshift.report.making import image_of, making
+from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.task import TaskId
+from upshift.model.spec.telemetry import MetricValue
 from upshift.report.progress import ImageChange, TaskChange
-from upshift.spec.hardware import Hardware
-from upshift.spec.task import TaskId
-from upshift.spec.telemetry import MetricValue
-from upshift.store.metric_words import newest, told
+from upshift.report.terminal.making import image_of, making
+from upshift.runtime.storage.metric_words import newest, told
 
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 _METRICS = 6

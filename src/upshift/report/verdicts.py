@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from upshift.config.sizes import format_size
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec.hardware import Device, Hardware
 from upshift.report.human import number, of_its_own
-from upshift.spec.hardware import Device, Hardware
-from upshift.worker.usage.idleness import IDLE, ONE_CPU, one_cpu
+from upshift.runtime.supervisor.usage.idleness import IDLE, ONE_CPU, one_cpu
 
 BROKEN = "broken"
 """Kind of what is said of a GPU whose results are not to be trusted."""

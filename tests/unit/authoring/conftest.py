@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from upshift import Pipeline
-from upshift.graph import Graph
-from upshift.store.store import Store, open_store
+from upshift.model.graph import Graph
+from upshift.runtime.storage.store import Store, open_store
 
 
 @pytest.fixture

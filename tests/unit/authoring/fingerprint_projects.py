@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from upshift.authoring.fingerprint import fingerprint
+from upshift.code.fingerprint import fingerprint
 
 
 class Project:
@@ -64,7 +64,7 @@ def fresh_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     # As if the process had started after the files were written.
-    monkeypatch.setattr("upshift.authoring.fingerprint.freshness._process_start", lambda: float("inf"))
+    monkeypatch.setattr("upshift.code.fingerprint.freshness._process_start", lambda: float("inf"))
     made = Project(folder)
     yield made
     made.forget()

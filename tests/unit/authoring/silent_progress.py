@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from upshift.model.spec import MetricValue, TaskId
 from upshift.report.progress import ImageChange, Progress, TaskChange
-from upshift.spec import MetricValue, TaskId
 
 
 class Silent(Progress):

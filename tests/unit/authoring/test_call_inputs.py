@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from upshift import GraphError
 from upshift.authoring.signatures import CallSignature
-from upshift.spec.calls import bind
+from upshift.model.spec.calls import bind
 
 
 def plain(a, b=2, *, c, d=4):  # type: ignore[no-untyped-def]

@@ -13,11 +13,11 @@ import pytest
 
 from upshift import GraphError, NotSerializable, pipeline, step, unmapped
 from upshift.authoring.loading import load_pipeline
-from upshift.graph import Collection, Constant, FromStep, Graph, Source
-from upshift.graph.order import ordered
-from upshift.spec.codec import from_json, to_json
-from upshift.store import artifacts
-from upshift.store.store import Store
+from upshift.model.graph import Collection, Constant, FromStep, Graph, Source
+from upshift.model.graph.order import ordered
+from upshift.model.spec.codec import from_json, to_json
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store
 
 Compose = Callable[..., Graph]
 

@@ -13,9 +13,9 @@ import pytest
 
 from upshift import NotSerializable, Step, step
 from upshift.authoring.entry import entry_point
-from upshift.store import artifacts
-from upshift.store.store import Store
-from upshift.worker.usercode import modules as usercode
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store
+from upshift.runtime.usercode import modules as usercode
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SOURCE = """

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from upshift.authoring.fingerprint.facts import (
+from upshift.code.fingerprint.facts import (
     BY_LITERAL,
     Bound,
     Facts,
@@ -16,7 +16,7 @@ from upshift.authoring.fingerprint.facts import (
     use_of,
     word_of,
 )
-from upshift.authoring.fingerprint.reading import read_facts
+from upshift.code.fingerprint.reading import read_facts
 
 SOURCE = '''
 import os.path as p

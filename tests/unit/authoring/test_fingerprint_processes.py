@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fingerprint_projects import Project, fresh_project
 
-from upshift.authoring.fingerprint import Analysis, fingerprint
-from upshift.authoring.fingerprint.packages import installed, metadata_of
-from upshift.store.digest import digest_of
+from upshift.code.fingerprint import Analysis, fingerprint
+from upshift.code.fingerprint.packages import installed, metadata_of
+from upshift.runtime.storage.digest import digest_of
 
 SRC = Path(__file__).parents[3] / "src"
 
@@ -46,7 +46,7 @@ def run(project: Project, *command: str, **environment: str) -> str:
 PRINT = """
 import json, sys
 from pathlib import Path
-from upshift.authoring.fingerprint import fingerprint
+from upshift.code.fingerprint import fingerprint
 """
 SHOW = "print(json.dumps(fingerprint(step, Path({folder!r})), sort_keys=True))"
 
@@ -117,7 +117,7 @@ def test_run_as_a_script_or_imported(project: Project) -> None:
 def test_a_second_process_reads_the_memo_of_the_first(project: Project, upshift_home: Path) -> None:
     project.write({"pipe.py": REACHING, "helpers.py": "def f(x): return x\n"})
     show = script(project, "from pipe import step\n")
-    parsed = "print('parsed', 'upshift.authoring.fingerprint.reading' in sys.modules)\n"
+    parsed = "print('parsed', 'upshift.code.fingerprint.reading' in sys.modules)\n"
 
     first, second = run(project, "-c", show + parsed), run(project, "-c", show + parsed)
 
@@ -197,7 +197,7 @@ def test_the_stamp_of_a_file_is_of_the_content_that_was_read(project: Project) -
 @pytest.fixture
 def young_files(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are newer than the process, as in a notebook."""
-    monkeypatch.setattr("upshift.authoring.fingerprint.freshness._process_start", lambda: 0.0)
+    monkeypatch.setattr("upshift.code.fingerprint.freshness._process_start", lambda: 0.0)
 
 
 FRESH = "N = 5\ndef f(x): return x + N + 1\nT = [sum([1, 2])]\ndef step(x): return f(x) + T[0]\n"

@@ -10,9 +10,9 @@ from fingerprint_projects import Project, fresh_project
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.authoring.fingerprint import values
-from upshift.authoring.fingerprint.tangles import Tangle
-from upshift.authoring.fingerprint.values import value_digest
+from upshift.code.fingerprint import values
+from upshift.code.fingerprint.tangles import Tangle
+from upshift.code.fingerprint.values import value_digest
 
 project = pytest.fixture(fresh_project)
 

@@ -24,10 +24,10 @@ from upshift import (
     step,
 )
 from upshift.authoring.composing import compose
-from upshift.graph import StepDefinition
-from upshift.spec.launch import Launch
-from upshift.store.store import Store, open_store
-from upshift.worker.usercode import modules as usercode
+from upshift.model.graph import StepDefinition
+from upshift.model.spec.launch import Launch
+from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.usercode import modules as usercode
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Optional, Protocol, TypedDict
 import pytest
 
 from upshift import GraphError, pipeline, step, unmapped
-from upshift.graph import Collection, FromStep, Graph, Node
+from upshift.model.graph import Collection, FromStep, Graph, Node
 
 Compose = Callable[..., Graph]
 Point = namedtuple("Point", "x y")

@@ -11,8 +11,8 @@ import upshift
 from upshift import LoadError, NotFound
 from upshift.authoring.loading import load_module
 from upshift.backends.registry import backend_names, open_backend
-from upshift.config.configuration import Configuration, Target
-from upshift.config.later import BACKENDS
+from upshift.model.configuration import Configuration, Target
+from upshift.model.settings.later import BACKENDS
 
 TO_COME = [
     "FlowSpec",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from upshift import GraphError, pipeline, step
-from upshift.graph import Graph
+from upshift.model.graph import Graph
 
 Compose = Callable[..., Graph]
 

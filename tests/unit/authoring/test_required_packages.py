@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fingerprint_projects import Project, fresh_project
 
-from upshift.authoring.fingerprint import packages, requirements
-from upshift.authoring.fingerprint.requirements import required
+from upshift.code.fingerprint import packages, requirements
+from upshift.code.fingerprint.requirements import required
 
 Install = Callable[..., None]
 

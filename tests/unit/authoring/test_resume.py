@@ -18,12 +18,12 @@ from upshift import LoadError, NotFound, Pipeline
 from upshift.authoring.loading import load_pipeline
 from upshift.authoring.resume import resume_run
 from upshift.authoring.running import remembered, source_of
-from upshift.config.configuration import load_configuration
 from upshift.engine import RunOptions
-from upshift.spec.codec import encode, to_json
-from upshift.store import artifacts
-from upshift.store.catalog import RunRow, open_catalog
-from upshift.store.store import Store
+from upshift.model.configuration import load_configuration
+from upshift.model.spec.codec import encode, to_json
+from upshift.runs.catalog import RunRow, open_catalog
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store
 
 CODE = """
 from upshift import pipeline, step

@@ -16,9 +16,9 @@ import upshift.authoring.definitions as definitions
 import upshift.authoring.running as running
 from upshift import GraphError, NotFound, RunFailed, SettingsError, pipeline, step
 from upshift.engine import RunOptions
-from upshift.spec.codec import decode
-from upshift.spec.task import Code
-from upshift.worker.usercode import modules as usercode
+from upshift.model.spec.codec import decode
+from upshift.model.spec.task import Code
+from upshift.runtime.usercode import modules as usercode
 
 
 @step

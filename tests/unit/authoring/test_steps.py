@@ -28,7 +28,7 @@ from upshift import (
     timeout,
 )
 from upshift.errors import location
-from upshift.graph import Graph
+from upshift.model.graph import Graph
 
 Compose = Callable[..., Graph]
 

@@ -14,7 +14,7 @@ from upshift.backends.docker.container import (
     name_of,
     run_arguments,
 )
-from upshift.spec import Code, EntryPoint, TaskId, TaskSpec
+from upshift.model.spec import Code, EntryPoint, TaskId, TaskSpec
 
 LARGE = Container(
     name="upshift-train-1-0123456789ab",

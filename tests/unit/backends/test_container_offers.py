@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from upshift.accelerators.base import Inventory
 from upshift.backends.base import Offer
 from upshift.backends.docker.gpus import Handing
 from upshift.backends.docker.offers import offer
-from upshift.config.resources import ResourceSettings
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.facts import is_rootless, limits
-from upshift.spec import Device, Hardware
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec import Device, Hardware
+from upshift.runtime.accelerators.base import Inventory
 
 GB = 10**9
 HERE = Hardware(cpu_count=4, memory=8 * GB, nodes=1)

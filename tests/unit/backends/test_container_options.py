@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from upshift.backends.docker.options import OPTIONS, read_options, refuse_missing_mounts
-from upshift.config.configuration import Target, load_configuration
 from upshift.errors import ConfigError, NotFound
+from upshift.model.configuration import Target, load_configuration
 
 
 def target(mounts: dict[str, str] | None = None, **options: Any) -> Target:

@@ -18,8 +18,8 @@ from upshift.backends.docker.launching import Launch
 from upshift.backends.docker.watch import Watch
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
-from upshift.spec import Code, EntryPoint, Failure, Hardware, TaskId, TaskSpec
-from upshift.worker.devices.stock import Grant
+from upshift.model.spec import Code, EntryPoint, Failure, Hardware, TaskId, TaskSpec
+from upshift.runtime.supervisor.devices.stock import Grant
 
 NAME = "upshift-one-1-0123456789ab"
 

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from recorder import Recorder
 from upshift.cli.commands import upshift
-from upshift.spec import TaskId
-from upshift.store.lease import Lease
-from upshift.store.rows import AttemptRow, TaskRow
+from upshift.model.spec import TaskId
+from upshift.runs.lease import Lease
+from upshift.runs.rows import AttemptRow, TaskRow
 
 
 @pytest.fixture

@@ -14,16 +14,16 @@ import pytest
 import upshift.engine.run as run_module
 from upshift.backends.base import Job
 from upshift.backends.fake import Complete, FakeCluster, Outcome
-from upshift.config.configuration import Configuration, Target
 from upshift.engine import RunOptions, execute
 from upshift.engine.driver import Driver
-from upshift.graph import Collection, Constant, FromStep, Graph, Node, Source, StepDefinition
+from upshift.model.configuration import Configuration, Target
+from upshift.model.graph import Collection, Constant, FromStep, Graph, Node, Source, StepDefinition
+from upshift.model.spec import Code, EntryPoint, MetricValue, TaskId
 from upshift.report.progress import ImageChange, TaskChange
-from upshift.spec import Code, EntryPoint, MetricValue, TaskId
-from upshift.store import artifacts
-from upshift.store.catalog import Catalog, open_catalog
-from upshift.store.history import Run, get_run
-from upshift.store.store import Store, open_store
+from upshift.runs.catalog import Catalog, open_catalog
+from upshift.runs.history import Run, get_run
+from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store, open_store
 
 Function = Callable[..., object]
 

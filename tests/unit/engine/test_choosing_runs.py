@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from upshift.config.configuration import Configuration
-from upshift.config.spans import parse_span
 from upshift.engine import tidy
 from upshift.engine.gc import Choice, choose, gc, rebuild_catalog
 from upshift.errors import NotFound, StoreError, UsageError
-from upshift.report.cleaned import Ticker, cleaned_text, rebuilt_text
-from upshift.store.catalog import Catalog, open_catalog
-from upshift.store.lease import Lease, held
-from upshift.store.rows import RunRow
-from upshift.store.serializers import scratch
-from upshift.store.store import open_store
+from upshift.model.configuration import Configuration
+from upshift.model.settings.spans import parse_span
+from upshift.report.terminal.cleaned import Ticker, cleaned_text, rebuilt_text
+from upshift.runs.catalog import Catalog, open_catalog
+from upshift.runs.lease import Lease, held
+from upshift.runs.rows import RunRow
+from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage.store import open_store
 
 DAY = 86_400.0
 

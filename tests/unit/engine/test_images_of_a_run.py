@@ -16,21 +16,21 @@ from engine_kit import Bench, JumpingClock
 from made_up_images import MadeUpBuilder, MadeUpEngine, made_up_destination, made_up_parent
 from upshift.backends.fake import Fail, FakeBackend, FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
-from upshift.config.configuration import Target
 from upshift.engine import RunOptions
 from upshift.engine.images import needs_of
 from upshift.engine.plan import Plan, make_plan
 from upshift.engine.plan_json import plan_as_json
 from upshift.errors import BackendError, ImageError, RecipeError, RunCancelled, RunFailed, SettingsError
-from upshift.graph import FromStep, Graph, Node, StepDefinition
 from upshift.images import preparing
 from upshift.images.base import ERROR, WARNING, Finding, Image
+from upshift.model.configuration import Target
+from upshift.model.graph import FromStep, Graph, Node, StepDefinition
+from upshift.model.spec import Code, EntryPoint
+from upshift.model.spec.hardware import Device, Hardware
 from upshift.report.html.document import report_page
-from upshift.report.layout import Page
 from upshift.report.progress import ImageChange
-from upshift.report.tables import show_run
-from upshift.spec import Code, EntryPoint
-from upshift.spec.hardware import Device, Hardware
+from upshift.report.terminal.layout import Page
+from upshift.report.terminal.tables import show_run
 
 PARENT = "python:3.11-slim"
 SIX = DockerSettings(parent_image=PARENT, requirements=["six"])

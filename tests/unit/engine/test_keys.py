@@ -9,11 +9,11 @@ import attrs
 from upshift.engine.keys import Keys, code_in, key_parts
 from upshift.engine.tasks import NodeState
 from upshift.engine.walk import Walk
-from upshift.graph import Graph, Node, StepDefinition
-from upshift.spec.artifact import Artifact, Collected
-from upshift.spec.launch import Launch
-from upshift.spec.task import EntryPoint
-from upshift.spec.work import same_inputs, same_work
+from upshift.model.graph import Graph, Node, StepDefinition
+from upshift.model.spec.artifact import Artifact, Collected
+from upshift.model.spec.launch import Launch
+from upshift.model.spec.task import EntryPoint
+from upshift.model.spec.work import same_inputs, same_work
 
 
 def _parts(launch: Launch | None) -> object:

@@ -14,8 +14,8 @@ from upshift.engine import RunOptions
 from upshift.engine.plan import Edge, Plan, PlannedStep, make_plan
 from upshift.engine.plan_json import plan_as_json
 from upshift.errors import MissingExtra, RequestRefused, RunFailed
-from upshift.graph import FromStep, Graph, Node
-from upshift.spec import Code, Hardware, Launch
+from upshift.model.graph import FromStep, Graph, Node
+from upshift.model.spec import Code, Hardware, Launch
 
 
 def numbers(n: int) -> list[int]:
@@ -252,7 +252,7 @@ def test_a_strict_plan_holds_the_very_error_of_the_run(bench: Bench) -> None:
 def test_a_launcher_that_is_not_here_is_missed_by_what_would_run(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("upshift.launch.arguments.installed.is_installed", lambda launcher: False)
+    monkeypatch.setattr("upshift.runtime.launch.arguments.installed.is_installed", lambda launcher: False)
     here = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
     graph = fan(bench, launch=Launch(launcher="accelerate"))
     bench.run(graph)  # elsewhere it may be there

@@ -12,13 +12,13 @@ from engine_kit import Bench
 from upshift.backends.base import Capabilities, Offer, Shortfall
 from upshift.backends.fake import Fail, FakeCluster
 from upshift.config import DockerSettings
-from upshift.config.resources import ResourceSettings
-from upshift.config.retry import Retry
 from upshift.engine.places import Place, Terms
 from upshift.engine.raising import with_more_memory
 from upshift.engine.schedule import Need
 from upshift.errors import RunFailed
-from upshift.spec import Device, Hardware, Launch
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.retry import Retry
+from upshift.model.spec import Device, Hardware, Launch
 
 GB = 1_000_000_000
 

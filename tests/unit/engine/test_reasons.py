@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from upshift.engine.reasons import changed_inputs, changed_parts, described
-from upshift.graph import FromStep, Node
-from upshift.spec.artifact import Artifact, Collected
-from upshift.store.artifacts import save
-from upshift.store.store import Store, open_store
+from upshift.model.graph import FromStep, Node
+from upshift.model.spec.artifact import Artifact, Collected
+from upshift.runtime.storage.artifacts import save
+from upshift.runtime.storage.store import Store, open_store
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from upshift.backends.base import Capabilities, Offer, Shortfall
 from upshift.backends.fake import FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
 from upshift.errors import ImageError, MissingExtra, NotFound, RequestRefused, together
-from upshift.graph import FromStep
-from upshift.spec import Device, Hardware, Launch
+from upshift.model.graph import FromStep
+from upshift.model.spec import Device, Hardware, Launch
 
 H100 = Device(vendor="nvidia", model="H100")
 
@@ -110,7 +110,7 @@ def test_why_there_are_fewer_processes_is_what_is_short(
 def test_a_launcher_that_is_not_here_is_missed_before_anything_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("upshift.launch.arguments.installed.is_installed", lambda launcher: False)
+    monkeypatch.setattr("upshift.runtime.launch.arguments.installed.is_installed", lambda launcher: False)
     launched = bench.step(one, launch=Launch(launcher="accelerate"), origins={"launch": "flow.py:4"})
     graph = bench.graph({"one": (launched, {})})
     bench.run(graph)  # in an image, or elsewhere, it may be there

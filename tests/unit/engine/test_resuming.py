@@ -11,10 +11,10 @@ from engine_kit import Bench, Killed, changed, kill_when_idle, killed_run, never
 from upshift.backends.fake import Fail, FakeCluster, Hang, Lose
 from upshift.config import Retry
 from upshift.errors import RunCancelled, RunFailed, RunOwned
-from upshift.graph import FromStep, Graph, Node
-from upshift.store.catalog import Catalog
-from upshift.store.lease import Lease
-from upshift.store.rebuild import rebuild
+from upshift.model.graph import FromStep, Graph, Node
+from upshift.runs.catalog import Catalog
+from upshift.runs.lease import Lease
+from upshift.runs.rebuild import rebuild
 
 
 def one() -> int:

@@ -8,9 +8,9 @@ from engine_kit import Bench, changed
 from upshift.backends.base import Job
 from upshift.backends.fake import Fail, Outcome
 from upshift.errors import RunFailed
-from upshift.graph import FromStep, Graph, Node
-from upshift.spec import Artifact
-from upshift.store.history import Run
+from upshift.model.graph import FromStep, Graph, Node
+from upshift.model.spec import Artifact
+from upshift.runs.history import Run
 
 
 def numbers(n: int) -> list[int]:

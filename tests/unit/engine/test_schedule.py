@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from upshift.engine.schedule import PATIENCE, Devices, Need, Queue, Room
 from upshift.engine.tasks import NodeState, Task
-from upshift.graph import Expansion, Node, StepDefinition
-from upshift.spec import Device, EntryPoint, Hardware, Launch
+from upshift.model.graph import Expansion, Node, StepDefinition
+from upshift.model.spec import Device, EntryPoint, Hardware, Launch
 
 
 def task(*, order: int = 0, remaining: int = 1, index: int | None = None) -> Task:

@@ -6,10 +6,10 @@ import attrs
 import pytest
 from engine_kit import Bench
 
-from upshift.config.secrets import read_secrets
 from upshift.engine.keys import key_parts
 from upshift.errors import RequestRefused
-from upshift.graph import Graph, StepDefinition
+from upshift.model.graph import Graph, StepDefinition
+from upshift.model.settings.secrets import read_secrets
 
 
 def double(x: int) -> int:

@@ -18,12 +18,12 @@ from upshift import engine
 from upshift.backends import registry
 from upshift.backends.base import Ended
 from upshift.backends.fake import Fail, FakeCluster, Hang
-from upshift.config.configuration import Target
 from upshift.engine.clock import SystemClock
 from upshift.engine.control import Control, ask, socket_path
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
-from upshift.graph import FromStep, Graph, Node
-from upshift.store.lease import Lease, lease_path
+from upshift.model.configuration import Target
+from upshift.model.graph import FromStep, Graph, Node
+from upshift.runs.lease import Lease, lease_path
 
 
 def one() -> int:
@@ -204,7 +204,7 @@ def test_an_owner_that_does_not_answer_is_named(bench: Bench) -> None:
 
 def test_the_lease_ends_with_the_process_that_holds_it(upshift_home: Path) -> None:
     script = (
-        "import sys; from upshift.store.lease import Lease; Lease('r1'); print('held', flush=True); "
+        "import sys; from upshift.runs.lease import Lease; Lease('r1'); print('held', flush=True); "
         "sys.stdin.read()"
     )
     holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -226,7 +226,7 @@ def test_a_forked_child_does_not_keep_the_lease(upshift_home: Path) -> None:
     child.start()
     lease.release()
     try:
-        script = "from upshift.store.lease import Lease; Lease('r1').release()"
+        script = "from upshift.runs.lease import Lease; Lease('r1').release()"
         subprocess.run([sys.executable, "-c", script], check=True)
     finally:
         release.set()

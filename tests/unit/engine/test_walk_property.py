@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from upshift.engine.tasks import Task
 from upshift.engine.walk import Walk
-from upshift.graph import Collection, Constant, FromStep, Graph, Node, StepDefinition
-from upshift.spec import Artifact, EntryPoint, Failure
+from upshift.model.graph import Collection, Constant, FromStep, Graph, Node, StepDefinition
+from upshift.model.spec import Artifact, EntryPoint, Failure
 
 STEP = StepDefinition(entry=EntryPoint(module="m", qualname="f"))
 FAILURE = Failure(reason="user-error", message="scripted")

@@ -8,10 +8,10 @@ from engine_kit import Bench
 from upshift.backends.fake import Complete, Fail, FakeCluster, Lose, Refuse, Wait
 from upshift.config import ResourceSettings, Retry
 from upshift.errors import GraphError, RunFailed
-from upshift.graph import Collection, FromStep, Graph, Node
-from upshift.spec import Code, Hardware, decode, from_json
-from upshift.store.catalog import RunRow
-from upshift.store.endings import Ending, read_ending
+from upshift.model.graph import Collection, FromStep, Graph, Node
+from upshift.model.spec import Code, Hardware, decode, from_json
+from upshift.runs.catalog import RunRow
+from upshift.runs.endings import Ending, read_ending
 
 
 def one() -> int:

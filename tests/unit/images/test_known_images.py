@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from upshift.accelerators import compatibility
 from upshift.images.base import Contents, Parent
 from upshift.images.checking import official
 from upshift.images.checking.official import OFFICIAL, nearest
@@ -25,6 +24,7 @@ from upshift.images.checking.torch_releases import (
 from upshift.images.parents.contents import contents_of
 from upshift.images.parents.known import known
 from upshift.images.reference import Reference
+from upshift.runtime.accelerators import compatibility
 
 
 def parent(name: str, environment: Mapping[str, str] | None = None, **more: object) -> Parent:

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from upshift.accelerators import compatibility
-from upshift.accelerators.compatibility import parse
 from upshift.images.checking.official import OFFICIAL
 from upshift.images.parents.known import known
 from upshift.images.reference import Reference
+from upshift.runtime.accelerators import compatibility
+from upshift.runtime.accelerators.compatibility import parse
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "how-to" / "images-cuda.md"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from upshift.config.configuration import Target
+from upshift.model.configuration import Target
 from upshift.report.doctor.check import Check
 from upshift.report.doctor.containers import containers
 from upshift.report.doctor.page import verdict
-from upshift.report.layout import Page
+from upshift.report.terminal.layout import Page
 
 DOCKER = {
     "version": {

@@ -18,8 +18,8 @@ from upshift.report.html.metrics_view import Logged, metrics_view
 from upshift.report.html.scales import amount, around, clock, ticks, time_ticks
 from upshift.report.html.timeline import Bar, at_once, lanes, most_at_once
 from upshift.report.html.usage import gpu_usage, usage
-from upshift.store.metrics import Curve
-from upshift.store.series import Series
+from upshift.runtime.storage.metrics import Curve
+from upshift.runtime.storage.series import Series
 
 FINITE = st.floats(-1e12, 1e12)
 

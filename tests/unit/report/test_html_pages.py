@@ -12,15 +12,15 @@ import pytest
 
 from benchmarks.made_up import MadeUp, definition, large, used
 from upshift.errors import StoreError, UsageError
-from upshift.graph import FromStep, Graph, Node
+from upshift.model.graph import FromStep, Graph, Node
+from upshift.model.spec import Failure
 from upshift.report.html.document import report_page
 from upshift.report.html.elements import visible
 from upshift.report.html.groups import connections, grouped
 from upshift.report.html.writing import write_page, write_until_over
-from upshift.spec import Failure
-from upshift.store.history import Run
-from upshift.store.rows import TaskRow
-from upshift.store.standing import INTERRUPTED
+from upshift.runs.history import Run
+from upshift.runs.rows import TaskRow
+from upshift.runs.standing import INTERRUPTED
 
 ONE = Graph(pipeline="p", steps={"f": definition()}, nodes=(Node(name="f", step="f"),))
 

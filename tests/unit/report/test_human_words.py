@@ -7,10 +7,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from upshift.config import ResourceSettings
+from upshift.model.spec import Device, Hardware
 from upshift.report import human
-from upshift.report.layout import Page, cells, cut, fit, wrap
 from upshift.report.records import brief, side_by_side
-from upshift.spec import Device, Hardware
+from upshift.report.terminal.layout import Page, cells, cut, fit, wrap
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)
 

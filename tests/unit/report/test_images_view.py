@@ -25,9 +25,9 @@ from upshift.images.base import (
 )
 from upshift.images.preparing import Prepared
 from upshift.images.reference import Reference
-from upshift.report.building import Building
-from upshift.report.images import called, finding_lines, image_json, show_image
-from upshift.report.layout import Page, cells
+from upshift.report.terminal.building import Building
+from upshift.report.terminal.images import called, finding_lines, image_json, show_image
+from upshift.report.terminal.layout import Page, cells
 
 DIGEST = "sha256:" + "a" * 64
 PYTORCH = "pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime"

@@ -14,8 +14,8 @@ from screen import Screen, on_terminal
 
 PROLOGUE = """
 from upshift.report.progress import TaskChange
-from upshift.report.terminal import make_progress
-from upshift.spec import Failure, Hardware, TaskId
+from upshift.report.terminal.display import make_progress
+from upshift.model.spec import Failure, Hardware, TaskId
 
 progress = make_progress()
 
@@ -300,7 +300,7 @@ def test_the_display_starts_no_thread_before_the_first_task_runs() -> None:
 def test_the_newest_metrics_stand_beside_a_step_while_it_runs_and_after() -> None:
     screen, _ = show(
         """
-        from upshift.spec import MetricSummary
+        from upshift.model.spec import MetricSummary
         progress.run_started("r1", "digits", "local", ["load", "train", "folds"])
         change("train", "running", attempt=1, granted=GRANTED)
         progress.logged(TaskId(run="r1", step="train"), {"loss": 0.23149, "phase": "warm\\x1b[2Jup"}, 120)

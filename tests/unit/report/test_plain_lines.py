@@ -8,10 +8,10 @@ import pytest
 
 from upshift.errors import UpshiftError
 from upshift.images.base import Progress as ImageProgress
-from upshift.report.making import image_of
-from upshift.report.plain import PlainProgress
+from upshift.model.spec import Failure, Hardware, MetricSummary, TaskId
 from upshift.report.progress import ImageChange, TaskChange
-from upshift.spec import Failure, Hardware, MetricSummary, TaskId
+from upshift.report.terminal.making import image_of
+from upshift.report.terminal.plain import PlainProgress
 
 
 class Told:

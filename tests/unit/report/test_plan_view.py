@@ -9,16 +9,16 @@ import attrs
 import pytest
 
 from upshift.backends.base import Shortfall
-from upshift.config.retry import Retry
+from upshift.code.packages import Part
+from upshift.code.project_files import LeftOut
 from upshift.engine.forecast import PlannedTask
 from upshift.engine.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedValue
 from upshift.images.base import ERROR, WARNING, Contents, Destination, Finding, Ingredients, Recipe
 from upshift.images.preparing import Prepared
-from upshift.report.layout import Page, cells
-from upshift.report.plan import show_plan
-from upshift.spec import Hardware
-from upshift.store.packages import Part
-from upshift.store.project_files import LeftOut
+from upshift.model.settings.retry import Retry
+from upshift.model.spec import Hardware
+from upshift.report.terminal.layout import Page, cells
+from upshift.report.terminal.plan import show_plan
 
 REUSED = PlannedTask(index=None, action="reused", reason="same code, inputs and environment as run r1")
 RUNS = PlannedTask(index=None, action="runs", reason="code changed: scale in features.py")

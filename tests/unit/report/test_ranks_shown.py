@@ -14,18 +14,18 @@ import pytest
 from made_up_gang import HANG, RAISED, finetuning, stacks_of
 from upshift.engine.outcome import raise_unless_completed
 from upshift.errors import RunFailed
-from upshift.report.compare import compared, compared_json
+from upshift.model.spec import Failure, Hardware, TaskId
 from upshift.report.html.document import report_page
 from upshift.report.html.metrics_view import Logged, metrics_view
 from upshift.report.html.ranks_view import notable
-from upshift.report.plain import PlainProgress
 from upshift.report.progress import TaskChange
 from upshift.report.ranks import elsewhere, many, on_rank
 from upshift.report.records import brief
-from upshift.report.tables import show_run
-from upshift.spec import Failure, Hardware, TaskId
-from upshift.store.history import Attempt, Run, run_as_json
-from upshift.store.metrics import Curve
+from upshift.report.terminal.compare import compared, compared_json
+from upshift.report.terminal.plain import PlainProgress
+from upshift.report.terminal.tables import show_run
+from upshift.runs.history import Attempt, Run, run_as_json
+from upshift.runtime.storage.metrics import Curve
 
 GRANTED = Hardware(cpu_count=2, nodes=2, processes=4)
 

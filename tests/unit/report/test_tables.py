@@ -10,11 +10,11 @@ import attrs
 import pytest
 
 from recorder import LONG, STARTED, Recorder
-from upshift.report.layout import Page, cells
-from upshift.report.tables import runs_table, show_run, summary
-from upshift.spec import Failure, TaskId
-from upshift.store.artifacts import save
-from upshift.store.rows import RunRow, TaskRow
+from upshift.model.spec import Failure, TaskId
+from upshift.report.terminal.layout import Page, cells
+from upshift.report.terminal.tables import runs_table, show_run, summary
+from upshift.runs.rows import RunRow, TaskRow
+from upshift.runtime.storage.artifacts import save
 
 
 @pytest.fixture

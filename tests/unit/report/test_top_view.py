@@ -5,12 +5,12 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from upshift.report.layout import Page, cells
+from upshift.model.spec import Device, Hardware, TaskId
 from upshift.report.running import DeviceNow, GpuNow, Now, Running
-from upshift.report.top import lines
-from upshift.spec import Device, Hardware, TaskId
-from upshift.store.rows import RunRow
-from upshift.store.series import Series
+from upshift.report.terminal.layout import Page, cells
+from upshift.report.terminal.top import lines
+from upshift.runs.rows import RunRow
+from upshift.runtime.storage.series import Series
 
 GB = 1_000_000_000
 RUN = RunRow(

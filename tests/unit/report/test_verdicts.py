@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from upshift.model.spec import Device, Hardware
 from upshift.report.verdicts import Verdicts, verdict
-from upshift.spec import Device, Hardware
 
 GB = 1_000_000_000
 

@@ -25,19 +25,19 @@ from upshift.backends.docker.launching import Launch, order_for
 from upshift.backends.docker.offers import offer
 from upshift.backends.docker.options import read_options, refuse_missing_mounts
 from upshift.backends.docker.watch import Watch
-from upshift.config.configuration import Target
-from upshift.config.resources import ResourceSettings
 from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.images.containers.engine import DOCKER, PODMAN, ContainerEngine, find_engine
 from upshift.images.containers.facts import elsewhere, facts_of, is_rootless, limits, way_back
-from upshift.spec import Hardware
-from upshift.store.store import open_store
-from upshift.worker.bounds.confine import host_facts
+from upshift.model.configuration import Target
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec import Hardware
+from upshift.runtime.confine import host_facts
+from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
-    from upshift.accelerators.base import Inventory
     from upshift.images.base import Destination
-    from upshift.worker.devices.stock import Grant
+    from upshift.runtime.accelerators.base import Inventory
+    from upshift.runtime.supervisor.devices.stock import Grant
 
 
 class DockerBackend:
@@ -194,8 +194,8 @@ class DockerBackend:
         watch.launch(launch)
 
     def _container(self, job: Job, handle: Handle, own: Own, grant: Grant | None) -> Container:
-        from upshift.store.runtime import runtime_blob
-        from upshift.store.unpacking import unpack, unpacked_runtime
+        from upshift.code.runtime_package import runtime_blob
+        from upshift.runtime.storage.unpacking import unpack, unpacked_runtime
 
         spec, granted = job.spec, job.spec.granted or Hardware()
         store = open_store(spec.store, durability=spec.durability)
@@ -243,7 +243,7 @@ class DockerBackend:
     def _mounts(self, *, devices: bool) -> dict[str, str]:
         mounts = dict(self._target.mounts)
         if devices:  # whose locks the supervisor takes over
-            from upshift.accelerators.root import lock_folder
+            from upshift.runtime.accelerators.root import lock_folder
 
             mounts[str(lock_folder())] = str(lock_folder())
         return mounts
@@ -255,7 +255,7 @@ class DockerBackend:
                 variables |= dict.fromkeys(("USER", "LOGNAME"), getpass.getuser())
             variables["HOME"] = folders.HOME
         if devices:
-            from upshift.accelerators.root import LOCKS, lock_folder
+            from upshift.runtime.accelerators.root import LOCKS, lock_folder
 
             variables[LOCKS] = str(lock_folder())
         else:
@@ -358,7 +358,7 @@ def _words(error: Exception) -> str:
 
 
 def _discover() -> Sequence[Inventory]:
-    from upshift.accelerators.discovery import discover
+    from upshift.runtime.accelerators.discovery import discover
 
     def say(words: str) -> None:  # before the run, and what shows it, has started
         sys.stderr.write(f"{words}\n")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from upshift.images.containers.engine import PODMAN
-from upshift.spec import TaskSpec
+from upshift.model.spec import TaskSpec
 
 RUN, TASK, ATTEMPT, STORE = (f"dev.upshift.{name}" for name in ("run", "task", "attempt", "store"))
 """Labels of every container that runs an attempt."""

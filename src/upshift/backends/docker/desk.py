@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.spec.task import Failure, TaskSpec
-from upshift.worker.devices.waiting import ENFORCED, Devices, Ready, Refuse, Tell
-from upshift.worker.loop import Loop
-from upshift.worker.starters.pools import OWN_THREAD_PREFIX
+from upshift.model.spec.task import Failure, TaskSpec
+from upshift.runtime.loop import Loop
+from upshift.runtime.supervisor.devices.waiting import ENFORCED, Devices, Ready, Refuse, Tell
+from upshift.runtime.supervisor.starters.pools import OWN_THREAD_PREFIX
 
 if TYPE_CHECKING:
-    from upshift.worker.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.stock import Grant
 
 
 class Desk:
@@ -47,7 +47,7 @@ class Desk:
         wait: float,
         share: bool,
     ) -> None:
-        """As :meth:`~upshift.worker.devices.waiting.Devices.ask`; what it is given runs on the desk's thread.
+        """As :meth:`~upshift.runtime.supervisor.devices.waiting.Devices.ask`; what it is given runs on the desk's thread.
 
         If that raises anything, whoever waits then is refused.
 
@@ -112,7 +112,7 @@ class Desk:
         ready.wait()
 
     def _serve(self, reader: int, ready: threading.Event) -> None:
-        from upshift.worker.devices.accelerators import Accelerators
+        from upshift.runtime.supervisor.devices.accelerators import Accelerators
 
         loop = Loop().confined(self._failed)
         accelerators = Accelerators(loop)

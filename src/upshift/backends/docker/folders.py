@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from upshift.backends.docker.container import Mount
-from upshift.config.home import home
 from upshift.errors import BackendError
-from upshift.store.serializers import scratch
+from upshift.model.home import home
+from upshift.runtime.storage.serializers import scratch
 
 INSIDE = "/upshift"
 """``UPSHIFT_HOME`` in the container."""

@@ -9,7 +9,7 @@ from upshift.backends.docker.container import cdi_arguments, gpus_argument
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.facts import NVIDIA, cdi_specifications, gpu_remedy, gpu_way
-from upshift.spec.hardware import Device
+from upshift.model.spec.hardware import Device
 
 HIDDEN = {"NVIDIA_VISIBLE_DEVICES": "void"}
 """For a step without GPUs, where NVIDIA's is the default runtime: images for CUDA ask it for all of them."""

@@ -13,11 +13,11 @@ from typing import IO, TYPE_CHECKING
 import attrs
 
 from upshift.backends.docker.folders import Own
-from upshift.spec import TaskSpec
+from upshift.model.spec import TaskSpec
 
 if TYPE_CHECKING:
     from upshift.backends.docker.desk import Lent
-    from upshift.worker.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.stock import Grant
 
 _commands: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
@@ -53,12 +53,12 @@ class Launch:
 
 def order_for(spec: TaskSpec, secrets: Mapping[str, str], grant: Grant | None) -> bytes:
     """What the supervisor in the container is told when it is ready."""
-    from upshift.worker.serving.order import order_of
+    from upshift.runtime.supervisor.serving.order import order_of
 
     if grant is None:
         devices = () if spec.granted is not None and spec.granted.gpus == () else None
         return order_of(argv=tuple(sys.argv), secrets=dict(secrets), devices=devices)
-    from upshift.accelerators import locks
+    from upshift.runtime.accelerators import locks
 
     return order_of(
         argv=tuple(sys.argv),

@@ -10,15 +10,15 @@ import attrs
 from upshift.backends.base import Offer, Shortfall
 from upshift.backends.docker.gpus import Handing
 from upshift.backends.local import offers
-from upshift.config.resources import ResourceSettings
-from upshift.config.sizes import format_size
 from upshift.images.containers.engine import PODMAN, ContainerEngine
 from upshift.images.containers.facts import limits
-from upshift.spec import Hardware
-from upshift.worker.devices.waiting import CONTAINED
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec import Hardware
+from upshift.runtime.supervisor.devices.waiting import CONTAINED
 
 if TYPE_CHECKING:
-    from upshift.accelerators.base import Inventory
+    from upshift.runtime.accelerators.base import Inventory
 
 
 def offer(

@@ -10,8 +10,8 @@ import attrs
 
 from upshift.backends.base import refuse_options
 from upshift.backends.manners import MANNERS, manners
-from upshift.config.configuration import Target
 from upshift.errors import ConfigError
+from upshift.model.configuration import Target
 
 ENGINES = ("docker", "podman")
 BUILDERS = ("engine", "daemonless")

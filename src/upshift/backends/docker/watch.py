@@ -24,11 +24,11 @@ from typing import IO, Any
 from upshift.backends.base import Ended, Event, Logged, LogGrew, Noticed, Sink, Started, Waiting
 from upshift.backends.docker.asking import PATIENCE, complaint, exit_code, ran_out_of_memory, state_of
 from upshift.backends.docker.launching import Launch, talk
-from upshift.config.sizes import format_size
 from upshift.errors import ImageError
 from upshift.images.containers.engine import ContainerEngine
-from upshift.worker.serving.reporting import AT_ONCE, RAN_NOTHING, TAKEN, WITH_GRACE
-from upshift.worker.starters.pools import OWN_THREAD_PREFIX
+from upshift.model.settings.sizes import format_size
+from upshift.runtime.supervisor.serving.reporting import AT_ONCE, RAN_NOTHING, TAKEN, WITH_GRACE
+from upshift.runtime.supervisor.starters.pools import OWN_THREAD_PREFIX
 
 PULLING = 2.0
 """Seconds after which it is said that a container still does not run."""

@@ -1,4 +1,4 @@
-"""This machine. Tasks are forked by a fork server (:mod:`upshift.worker.serving.forkserver`)."""
+"""This machine. Tasks are forked by a fork server (:mod:`upshift.runtime.supervisor.serving.forkserver`)."""
 
 from upshift.backends.local.backend import LocalBackend
 

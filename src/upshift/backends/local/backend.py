@@ -27,16 +27,16 @@ from upshift.backends.local import link as links
 from upshift.backends.local.link import Link
 from upshift.backends.local.offers import offer
 from upshift.backends.manners import MANNERS, manners
-from upshift.config.configuration import Target
-from upshift.config.resources import ResourceSettings
 from upshift.errors import BackendError, ConfigError
-from upshift.spec import Hardware
-from upshift.worker.bounds.confine import host_facts
-from upshift.worker.serving import server_place
+from upshift.model.configuration import Target
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec import Hardware
+from upshift.runtime.confine import host_facts
+from upshift.runtime.supervisor.serving import server_place
 
 if TYPE_CHECKING:
-    from upshift.accelerators.base import Inventory
     from upshift.images.base import Destination
+    from upshift.runtime.accelerators.base import Inventory
 
 OPTIONS = (*MANNERS, "nodes")
 """The options of its targets."""
@@ -95,7 +95,7 @@ class LocalBackend:
     def offer(self, request: ResourceSettings) -> Offer:
         """The request, as far as this machine goes."""
         if request.gpu_count and self._found is None:
-            from upshift.accelerators.discovery import discover
+            from upshift.runtime.accelerators.discovery import discover
 
             self._found = discover(slow=_say)
         return offer(request, self.capacity(), self._found or (), nodes=self._nodes)

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upshift.errors import BackendError, StoreUnavailable
-from upshift.spec import TaskSpec, encode
-from upshift.store.interpreter import command_for_users
-from upshift.worker import sockets
-from upshift.worker.serving import forkserver, server_place
-from upshift.worker.serving.server_place import Place
-from upshift.worker.sockets import PACKET
-from upshift.worker.starters.pools import OWN_THREAD_PREFIX, unsafe_to_fork
+from upshift.model.spec import TaskSpec, encode
+from upshift.runtime import sockets
+from upshift.runtime.interpreter import command_for_users
+from upshift.runtime.sockets import PACKET
+from upshift.runtime.supervisor.serving import forkserver, server_place
+from upshift.runtime.supervisor.serving.server_place import Place
+from upshift.runtime.supervisor.starters.pools import OWN_THREAD_PREFIX, unsafe_to_fork
 
 CLOSING = 5.0
 """Seconds that an idle fork server is given to leave, once nobody is connected."""
@@ -173,7 +173,7 @@ def _fork(listener: socket.socket, place: Place) -> int:
 
 
 def _start_fresh(listener: socket.socket, place: Place) -> int:
-    from upshift.worker.starters.pools import inherited
+    from upshift.runtime.supervisor.starters.pools import inherited
 
     process = subprocess.Popen(
         command_for_users("--forkserver", str(listener.fileno()), place.name),

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.backends.base import Offer, Shortfall
-from upshift.config.resources import ResourceSettings
-from upshift.config.sizes import format_size
-from upshift.spec import Device, Hardware
-from upshift.spec.hardware import Model
-from upshift.store.serializers import scratch
-from upshift.worker.devices.waiting import ENFORCED
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec import Device, Hardware
+from upshift.model.spec.hardware import Model
+from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.supervisor.devices.waiting import ENFORCED
 
 if TYPE_CHECKING:
-    from upshift.accelerators.base import Inventory
-    from upshift.accelerators.matching import Match
+    from upshift.runtime.accelerators.base import Inventory
+    from upshift.runtime.accelerators.matching import Match
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -68,7 +68,7 @@ def offer(
         memory = here.memory
     found = None
     if request.gpu_count:
-        from upshift.accelerators.matching import match  # what no task needs is not imported
+        from upshift.runtime.accelerators.matching import match  # what no task needs is not imported
 
         found = match(request, inventories)
     if found is not None and found.lack is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from upshift.accelerators.compatibility import parse
 from upshift.errors import MissingExtra
 from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Needs, Parent
 from upshift.images.checking import gpu as check_gpu
@@ -16,6 +15,7 @@ from upshift.images.checking.wanted import Wanted, wanted
 from upshift.images.parents.contents import known_image
 from upshift.images.reference import Reference
 from upshift.images.registries.faults import login_command
+from upshift.runtime.accelerators.compatibility import parse
 
 LEAST_PYTHON = "3.10"
 """What runs beside a step needs it."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from upshift.accelerators import compatibility
-from upshift.accelerators.compatibility import parse
 from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Needs, Parent
 from upshift.images.checking.debian import cuda_of as cuda_of_debian
 from upshift.images.checking.official import OFFICIAL, compiles_for, fits, nearest
@@ -24,6 +22,8 @@ from upshift.images.checking.torch_releases import (
 from upshift.images.checking.wanted import Wanted
 from upshift.images.parents.contents import known_image
 from upshift.images.parents.known import TABLE
+from upshift.runtime.accelerators import compatibility
+from upshift.runtime.accelerators.compatibility import parse
 
 _DRIVERS = f"NVIDIA, 'CUDA Compatibility' and 'CUDA Toolkit Release Notes', read on {READ}"
 _ROCM = "rocm/pytorch:rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0"

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from upshift.accelerators import compatibility
-from upshift.accelerators.compatibility import parse
 from upshift.images.checking.torch_releases import minor
+from upshift.runtime.accelerators import compatibility
+from upshift.runtime.accelerators.compatibility import parse
 
 PYTORCH_PYTHON: Mapping[str, str] = {
     "2.14": "3.12",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from upshift.accelerators.compatibility import parse
 from upshift.images.base import ERROR, WARNING, Contents, Finding
 from upshift.images.checking.torch_releases import (
     COMPANIONS,
@@ -23,6 +22,7 @@ from upshift.images.checking.torch_releases import (
     newest_torch,
 )
 from upshift.images.checking.wanted import Wanted
+from upshift.runtime.accelerators.compatibility import parse
 
 _SOURCE = f"metadata on the Python Package Index, read on {READ}"
 

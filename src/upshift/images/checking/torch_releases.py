@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from upshift.accelerators.compatibility import parse
+from upshift.runtime.accelerators.compatibility import parse
 
 READ = "2026-11-21"
 """When the tables of this module were read."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from upshift.accelerators.compatibility import parse
 from upshift.errors import ImageError, RecipeError, location
 from upshift.images.base import Contents, Ingredients
 from upshift.images.checking.checks import LEAST_PYTHON
@@ -16,6 +15,7 @@ from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.failures import full_disk
 from upshift.images.recipes.instructions import instructions
 from upshift.images.uninstallable import cause_of
+from upshift.runtime.accelerators.compatibility import parse
 
 _OF_APT = ("E: ", "W: ", "Err:", "dpkg: ")  # what it says between the rest, which is no news
 _NO_PYTHON = re.compile(r"python3?: (?:command )?not found")

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from upshift.config.home import home
 from upshift.images.recipes.requirement_lines import variables_in
 from upshift.images.uninstallable import LOGIN
-from upshift.worker.output.masking import Mask
+from upshift.model.home import home
+from upshift.runtime.masking import Mask
 
 
 def folder() -> Path:

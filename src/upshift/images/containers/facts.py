@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from upshift.accelerators.root import device_root
 from upshift.errors import ImageError
 from upshift.images.containers.engine import PODMAN, ContainerEngine
+from upshift.runtime.accelerators.root import device_root
 
 CDI_FOLDERS = ("etc/cdi", "var/run/cdi")
 """Where specifications of the Container Device Interface are, below the folder that has ``dev``."""

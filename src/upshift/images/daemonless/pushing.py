@@ -7,10 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upshift.config.sizes import format_size
 from upshift.images.base import Parent, Progress, Tell
 from upshift.images.daemonless.layers import Layer
 from upshift.images.reference import Reference
+from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
     from upshift.images.registries.client import Registries

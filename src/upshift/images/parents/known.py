@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from upshift.accelerators.compatibility import parse
 from upshift.images.base import Contents
 from upshift.images.checking.official import PYTORCH_PYTHON
 from upshift.images.checking.torch_releases import COMPANIONS, minor
 from upshift.images.parents.declared import GLIBC
 from upshift.images.reference import Reference
+from upshift.runtime.accelerators.compatibility import parse
 
 TABLE = "the table of known images"
 

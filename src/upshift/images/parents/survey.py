@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
-from upshift.config.sizes import format_size
 from upshift.errors import ImageError
 from upshift.images import cache
 from upshift.images.base import Announce, Contents, Parent
 from upshift.images.parents import traces
 from upshift.images.parents.traces import Traces
+from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
     from upshift.images.registries.client import Registries

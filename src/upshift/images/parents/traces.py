@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from upshift.accelerators.compatibility import parse
 from upshift.images.base import Contents
 from upshift.images.checking.torch_releases import cuda_of, minor, rocm_of
 from upshift.images.parents.declared import GLIBC
+from upshift.runtime.accelerators.compatibility import parse
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Of a container whose image says none."""

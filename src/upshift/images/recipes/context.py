@@ -13,11 +13,11 @@ from pathlib import Path
 
 import attrs
 
+from upshift.code.ignore import NEVER, looks_secret
 from upshift.errors import SettingsError, location
 from upshift.images.recipes.dockerignore import DockerIgnore, glob
 from upshift.images.recipes.instructions import Instruction, instructions
 from upshift.images.recipes.reading import digest_of, read_text
-from upshift.store.ignore import NEVER, looks_secret
 
 _MAGIC = frozenset("*?[\\")
 

@@ -17,7 +17,7 @@ from upshift.images.recipes.requirement_lines import Line
 from upshift.images.recipes.requirements import Reader
 
 if TYPE_CHECKING:
-    from upshift.config.docker import DockerSettings
+    from upshift.model.settings.docker import DockerSettings
 
 _INSTALLERS = frozenset({"distribute", "pip", "setuptools", "uv", "wheel"})
 _ADDING = frozenset({"apt_packages", "environment", "pyproject_path", "requirements"})

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from upshift.errors import SettingsError
-from upshift.store.memo import Memo, now, signature_of
+from upshift.runtime.storage.memo import Memo, now, signature_of
 
 _REMEMBERED = 1 << 20  # bytes; the digest of a smaller file is made as fast as it is looked up
 

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from upshift.config.docker import DockerSettings
 from upshift.errors import SettingsError, nearest
 from upshift.images.base import Ingredients, Recipe
 from upshift.images.recipes.reading import digest_of
 from upshift.images.recipes.requirement_lines import variables_in
 from upshift.images.recipes.requirements import Reader, Requirements
+from upshift.model.settings.docker import DockerSettings
 
 DEFAULT_PARENT = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
 """The official slim Python of the running minor version."""

@@ -11,12 +11,12 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from upshift.config.leaks import secret_in, unexpanded_in
 from upshift.errors import SettingsError
 from upshift.images.pep508 import normalized, packaging_of, parsed, pinned, written
 from upshift.images.recipes.ourselves import UPSHIFT, needed_by
 from upshift.images.recipes.reading import digest_of, read_text
 from upshift.images.recipes.requirement_lines import Line, hashes_split, lines_of, listed, name_in, option_in
+from upshift.model.settings.leaks import secret_in, unexpanded_in
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from upshift.config.configuration import load_configuration
 from upshift.errors import ImageError
 from upshift.images.base import Parent, Tell
 from upshift.images.reference import Reference, is_digest
@@ -34,6 +33,7 @@ from upshift.images.registries.no_answer import LOST, REFUSED, SLOW, NoAnswer
 from upshift.images.registries.session import Scope, Session
 from upshift.images.registries.transport import LARGEST, TIMEOUT, Answer, Transport
 from upshift.images.registries.uploads import Upload
+from upshift.model.configuration import load_configuration
 
 _DIGEST_HEADER = "Docker-Content-Digest"
 _BREAKS = 5

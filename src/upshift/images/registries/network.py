@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from upshift.config.configuration import load_configuration
+from upshift.model.configuration import load_configuration
 
 CERTIFICATES = ("/etc/docker/certs.d", "/etc/containers/certs.d")
 """Where Docker and Podman look for the certificates of one registry, in a folder HOST:PORT."""

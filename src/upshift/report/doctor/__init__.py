@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from upshift.config.configuration import Configuration, Target
 from upshift.images.containers.engine import NAMES
+from upshift.model.configuration import Configuration, Target
 from upshift.report.doctor.check import Check
 from upshift.report.doctor.devices import devices
 from upshift.report.doctor.machine import machine

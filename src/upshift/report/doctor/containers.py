@@ -8,9 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from upshift.accelerators.vendors import present
-from upshift.config.configuration import Target
-from upshift.config.sizes import format_size
 from upshift.errors import UpshiftError
 from upshift.images.base import RECIPE_LABEL
 from upshift.images.containers.engine import DOCKER, NAMES, PODMAN, ContainerEngine, find_engine
@@ -25,7 +22,10 @@ from upshift.images.containers.facts import (
     limits,
     way_back,
 )
+from upshift.model.configuration import Target
+from upshift.model.settings.sizes import format_size
 from upshift.report.doctor.check import Check, Status
+from upshift.runtime.accelerators.vendors import present
 
 _GROUP = "containers"
 _LITTLE, _TOO_LITTLE = 20_000_000_000, 2_000_000_000

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import attrs
 
-from upshift.accelerators import frameworks, words
-from upshift.accelerators.agent import Snapshot
-from upshift.accelerators.base import Inventory
-from upshift.accelerators.discovery import DEADLINE, SLOW, asking, present
-from upshift.accelerators.evidence import (
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec import Device, Framework
+from upshift.report.doctor.check import Check, Status
+from upshift.runtime.accelerators import frameworks, words
+from upshift.runtime.accelerators.agent import Snapshot
+from upshift.runtime.accelerators.base import Inventory
+from upshift.runtime.accelerators.discovery import DEADLINE, SLOW, asking, present
+from upshift.runtime.accelerators.evidence import (
     Driver,
     DriverQuestion,
     Evidence,
@@ -23,15 +26,12 @@ from upshift.accelerators.evidence import (
     kernel_driver,
     visibility,
 )
-from upshift.accelerators.explain import Finding, explain, falls_short, judged
-from upshift.accelerators.matching import listing
-from upshift.accelerators.root import device_root
-from upshift.config.sizes import format_size
-from upshift.report.doctor.check import Check, Status
-from upshift.spec import Device, Framework
-from upshift.worker.devices import occupants
-from upshift.worker.devices.accelerators import Accelerators
-from upshift.worker.loop import Loop
+from upshift.runtime.accelerators.explain import Finding, explain, falls_short, judged
+from upshift.runtime.accelerators.matching import listing
+from upshift.runtime.accelerators.root import device_root
+from upshift.runtime.loop import Loop
+from upshift.runtime.supervisor.devices import occupants
+from upshift.runtime.supervisor.devices.accelerators import Accelerators
 
 _DEVICES, _FRAMEWORKS = "devices", "frameworks"
 # PCI vendor ids, and the classes of what computes: display, 3D, processing accelerator. Source: pci.ids.

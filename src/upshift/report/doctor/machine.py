@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from upshift._version import __version__
-from upshift.config.configuration import Configuration, Target
-from upshift.config.home import home
-from upshift.config.sizes import format_size
+from upshift.model.configuration import Configuration, Target
+from upshift.model.home import home
+from upshift.model.settings.sizes import format_size
 from upshift.report.doctor.check import Check, Status
-from upshift.worker import proc
-from upshift.worker.bounds import cgroups
+from upshift.runtime import cgroups, proc
 
 _LITTLE, _TOO_LITTLE = 5_000_000_000, 100_000_000
 """Bytes of free disk space, below which it is worth a word, and below which nothing can be stored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from upshift.report.doctor.check import Check
-from upshift.report.layout import Page, cells, pad, wrap
+from upshift.report.terminal.layout import Page, cells, pad, wrap
 
 _MARKS = {
     "ok": ("✓", "green"),

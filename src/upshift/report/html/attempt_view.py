@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from upshift.config.sizes import format_size
+from upshift.model.settings.sizes import format_size
 from upshift.report.gaps import in_words
 from upshift.report.html.charts import Chart, chart
 from upshift.report.html.elements import Html, join, name, tag
@@ -17,8 +17,8 @@ from upshift.report.html.scales import clock
 from upshift.report.html.usage import gpu_usage, usage
 from upshift.report.human import count, duration, short_image
 from upshift.report.ranks import elsewhere
-from upshift.store.history import Attempt, Run, Task
-from upshift.store.series import Series
+from upshift.runs.history import Attempt, Run, Task
+from upshift.runtime.storage.series import Series
 
 
 def attempt_view(

@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterable
 from html.parser import HTMLParser
 
-from upshift.config.sizes import format_size
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec.telemetry import Card
 from upshift.report.html.elements import Html, data, name, tag, visible
 from upshift.report.html.evidence import Evidence
-from upshift.spec.telemetry import Card
-from upshift.store.metric_words import of_rank
+from upshift.runtime.storage.metric_words import of_rank
 
 LARGEST = 8_000_000
 """Bytes of a card; a larger one is named only."""

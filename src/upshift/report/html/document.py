@@ -20,7 +20,7 @@ from upshift.report.html.metrics_view import Logged, logged, metrics_view
 from upshift.report.html.steps_view import steps_view
 from upshift.report.html.timeline import timeline
 from upshift.report.human import moment
-from upshift.store.history import Run
+from upshift.runs.history import Run
 
 _MARK = "M2 11 7 6l5 5M2 6l5-5 5 5"
 

@@ -6,10 +6,10 @@ import contextlib
 import re
 
 from upshift.errors import StoreError
-from upshift.store.history import Attempt, Run
-from upshift.store.log_text import last_frames
-from upshift.store.series import Series, read_series
-from upshift.store.store import open_store
+from upshift.runs.history import Attempt, Run
+from upshift.runtime.storage.log_text import last_frames
+from upshift.runtime.storage.series import Series, read_series
+from upshift.runtime.storage.store import open_store
 
 TAIL = 16_384
 """Bytes of the end of a log."""

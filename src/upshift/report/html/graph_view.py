@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from upshift.graph.model import Graph
-from upshift.graph.order import references
+from upshift.model.graph.model import Graph
+from upshift.model.graph.order import references
 from upshift.report.html.elements import Html, join, tag
 from upshift.report.html.graph_layout import Layout, layered
 from upshift.report.html.groups import Group, connections

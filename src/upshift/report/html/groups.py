@@ -9,14 +9,14 @@ from functools import cached_property
 
 import attrs
 
-from upshift.graph.model import Graph, StepDefinition
-from upshift.graph.order import needs
+from upshift.model.graph.model import Graph, StepDefinition
+from upshift.model.graph.order import needs
+from upshift.model.spec.hardware import Hardware
 from upshift.report.human import TIMES
 from upshift.report.records import RECORDS, side_by_side
 from upshift.report.verdicts import Verdicts
-from upshift.spec.hardware import Hardware
-from upshift.store.history import Attempt, Run, Step, Task
-from upshift.store.history_records import step_status
+from upshift.runs.history import Attempt, Run, Step, Task
+from upshift.runs.history_records import step_status
 
 Rows = Sequence[tuple[str, str, str, str]]
 MOST_STEPS = 150

@@ -13,8 +13,8 @@ from upshift.report.html.elements import Html, join, name, tag
 from upshift.report.html.groups import Group
 from upshift.report.html.scales import TIME, amount
 from upshift.report.human import TIMES, count
-from upshift.store.history import Attempt
-from upshift.store.metrics import Curve
+from upshift.runs.history import Attempt
+from upshift.runtime.storage.metrics import Curve
 
 _MOST_LINES = 8
 _MOST_TASKS = 200

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from upshift.config.sizes import format_size
+from upshift.model.settings.sizes import format_size
 from upshift.report.gaps import of_tasks
 from upshift.report.html.attempt_view import failure_view
 from upshift.report.html.elements import Html, join, name, tag
@@ -17,7 +17,7 @@ from upshift.report.html.tasks_view import memory_peak
 from upshift.report.html.words import badge
 from upshift.report.human import count, duration, moment
 from upshift.report.records import RECORDS, SHORT
-from upshift.store.history import Attempt, Run, Task
+from upshift.runs.history import Attempt, Run, Task
 
 _FAILURES = 20
 _NAMED = 12

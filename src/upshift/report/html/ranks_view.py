@@ -5,16 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
+from upshift.model.spec.hardware import Device
+from upshift.model.spec.task import Failure
 from upshift.report.html.elements import Html, join, name, tag
 from upshift.report.html.evidence import TAIL, Evidence
 from upshift.report.html.scales import amount
 from upshift.report.html.words import badge
 from upshift.report.human import DASH, count
 from upshift.report.ranks import together
-from upshift.spec.hardware import Device
-from upshift.spec.task import Failure
-from upshift.store.history import Attempt, Run, Task
-from upshift.store.history_ranks import AttemptRank
+from upshift.runs.history import Attempt, Run, Task
+from upshift.runs.history_ranks import AttemptRank
 
 _FULL = 16
 """Ranks whose log and stack are shown; of more, those that failed or are where no other one is come first."""

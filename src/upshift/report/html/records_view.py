@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from upshift.config.sizes import format_size
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec.hardware import Device, Hardware
 from upshift.report.html.elements import Html, join, tag
 from upshift.report.html.groups import Rows
 from upshift.report.html.scales import amount
 from upshift.report.html.usage import gpu_numbers, known
 from upshift.report.human import DASH
 from upshift.report.records import RECORDS, SHORT
-from upshift.spec.hardware import Device, Hardware
-from upshift.store.history import Attempt
-from upshift.store.series import Series
+from upshift.runs.history import Attempt
+from upshift.runtime.storage.series import Series
 
 
 def is_short(rows: Rows) -> bool:

@@ -15,7 +15,7 @@ from upshift.report.html.tasks_view import columns, memory_peak, overview, table
 from upshift.report.html.words import badge, seconds_of
 from upshift.report.human import count
 from upshift.report.reasons import counted
-from upshift.store.history import Attempt, Run, Task
+from upshift.runs.history import Attempt, Run, Task
 
 _FEW = 6
 """Tasks of a step that are all shown in full."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from upshift.config.sizes import format_size
+from upshift.model.settings.sizes import format_size
 from upshift.report.html.elements import Html, data, join, tag, visible
 from upshift.report.html.groups import Group, records_of, since, took
 from upshift.report.html.scales import around, ticks
 from upshift.report.html.words import status_word
 from upshift.report.human import duration
-from upshift.store.history import Attempt, Run, Task
+from upshift.runs.history import Attempt, Run, Task
 
 _CELLS = 400
 """Places of the strip; more tasks share them."""

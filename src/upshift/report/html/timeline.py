@@ -13,7 +13,7 @@ from upshift.report.html.groups import Group, since
 from upshift.report.html.scales import clock, time_ticks
 from upshift.report.html.words import seconds_of, status_word
 from upshift.report.human import count, duration
-from upshift.store.history import Run
+from upshift.runs.history import Run
 
 _MOST_BARS = 60
 """Tries of a step that are bars; more become a profile of how many ran at once."""

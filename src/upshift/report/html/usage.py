@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from upshift.report.html.charts import Chart, Line
-from upshift.store.series import COLUMNS, GPU_COLUMNS, Number, Series
+from upshift.runtime.storage.series import COLUMNS, GPU_COLUMNS, Number, Series
 
 
 @attrs.frozen(kw_only=True)

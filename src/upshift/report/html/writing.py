@@ -7,8 +7,8 @@ from pathlib import Path
 
 from upshift.errors import UsageError
 from upshift.report.html.document import report_page
-from upshift.store.files import replacing
-from upshift.store.history import Run
+from upshift.runs.history import Run
+from upshift.runtime.storage.files import replacing
 
 _UNFINISHED = ("pending", "running")
 EVERY = 2.0

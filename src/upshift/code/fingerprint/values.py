@@ -1,0 +1,351 @@
+"""The digest of a live value, by content: the same in every process that holds an equal value.
+
+Plain data is written out; everything else through what :mod:`pickle` would store of it, whatever
+the order of its sets and whether two equal parts are one object. Functions, classes and modules
+inside are not written out but handed to the caller, who follows them. What a class of the project says
+of its state to pickle need not be all of it, so its attributes count as well. A part that cannot be
+stored (a connection) counts by its type and what can be seen of it, and the caller is told. What is too
+large for a tree is for :mod:`tangles`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import copyreg
+import enum
+import functools
+import struct
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from upshift.code.fingerprint.bytecode import code_digest
+from upshift.code.fingerprint.digests import combined
+from upshift.runtime.storage.digest import digest_of
+
+if TYPE_CHECKING:
+    from upshift.code.fingerprint.tangles import Tangle
+
+LARGEST = 20_000
+"""Objects in a value that is written out as a tree."""
+DEEPEST = 100
+"""Objects within each other in such a value."""
+_ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range)
+_LONG = 1000
+_GENERIC_ALIASES = (types.GenericAlias, types.UnionType)
+_HEAP_TYPE = 1 << 9
+"""``Py_TPFLAGS_HEAPTYPE``: made by a class statement, or like one."""
+_EMPTY = (type(threading.Lock()), type(threading.RLock()), weakref.ref)
+"""What says nothing about any data, though it cannot be stored."""
+_SUSPENDED = {
+    types.GeneratorType: ("gi_code", "gi_frame"),
+    types.CoroutineType: ("cr_code", "cr_frame"),
+    types.AsyncGeneratorType: ("ag_code", "ag_frame"),
+}
+_REDUCTIONS = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs_ex__", "__getnewargs__")
+"""Methods by which a class says what pickle stores of its objects."""
+_CONTENTS: dict[type, Callable[[Any], Any]] = {
+    dict: lambda value: [part for item in dict.items(value) for part in item],
+    list: list.__iter__,
+    tuple: tuple.__iter__,
+    set: lambda value: (set(set.__iter__(value)),),
+    frozenset: lambda value: (set(frozenset.__iter__(value)),),
+    str: lambda value: (str.__repr__(value),),
+    bytes: lambda value: (bytes.__repr__(value),),
+    int: lambda value: (int.__format__(value, "x"),),
+    float: lambda value: (float.__repr__(value),),
+}
+"""What objects of classes made from these hold besides attributes."""
+
+
+class Seen(NamedTuple):
+    """What a value looks like.
+
+    Parameters
+    ----------
+    digest
+        Of all that can be seen of it.
+    complete
+        Whether the digest says everything about the value.
+    hides
+        Whether it may hold data that cannot be seen.
+    """
+
+    digest: str
+    complete: bool
+    hides: bool
+
+
+def is_module(value: object) -> bool:
+    """Whether it is a module. Not ``isinstance``, which asks a proxy what it claims to be."""
+    return issubclass(type(value), types.ModuleType)
+
+
+def is_code(value: object) -> bool:
+    """Whether it is a function, class or module: what is followed rather than written out."""
+    kind = type(value)
+    return kind is types.FunctionType or issubclass(kind, (type, types.ModuleType))
+
+
+def value_digest(
+    value: object,
+    follow: Callable[[Any], str],
+    is_own: Callable[[types.FunctionType], bool],
+    tangle: Tangle | None = None,
+) -> Seen:
+    """The digest of a value.
+
+    Parameters
+    ----------
+    value
+        Any object.
+    follow
+        Called with each function, built-in ones as well, class and module in it; gives its name.
+    is_own
+        Whether a method was written in the project.
+    tangle
+        Of other values, which may have parts in common with this one.
+    """
+    if type(value) in _ATOMS:
+        return Seen(combined([_atom(type(value), value)]), complete=True, hides=False)
+    writer = Writer(follow, is_own)
+    try:
+        writer.write(value)
+    except _TooLargeError:
+        from upshift.code.fingerprint.tangles import Tangle  # rare
+
+        return (tangle or Tangle(is_own)).seen(value, follow)
+    except RecursionError:
+        return Seen(combined([type_name(value)]), complete=False, hides=True)
+    return Seen(combined(writer.tokens), writer.complete, writer.hides)
+
+
+class _TooLargeError(Exception):
+    """A value has too many parts to be written out as a tree."""
+
+
+class Writer:
+    """Writes out a value as a tree, into :attr:`tokens`; parameters as of :func:`value_digest`."""
+
+    def __init__(self, follow: Callable[[Any], str], is_own: Callable[[types.FunctionType], bool]) -> None:
+        self.tokens: list[Any] = []
+        self.complete = True
+        self.hides = False
+        self._follow = follow
+        self._is_own = is_own
+        self._open: dict[int, int] = {}
+        self._count = 0
+
+    def write(self, value: Any) -> None:
+        kind = type(value)
+        if kind in _ATOMS:
+            self.tokens.append(_atom(kind, value))
+        elif is_code(value):
+            self.tokens.append("code " + self._follow(value))
+        else:
+            self.part(kind, value)
+
+    def part(self, kind: type, value: Any) -> None:
+        """Write what has parts."""
+        if id(value) in self._open:
+            self.tokens.append(f"again {len(self._open) - self._open[id(value)]}")
+            return
+        self._count += 1
+        if self._count > LARGEST or len(self._open) > DEEPEST:
+            raise _TooLargeError
+        self._open[id(value)] = len(self._open)
+        self.write_parts(value)
+        del self._open[id(value)]
+
+    def write_parts(self, value: Any) -> None:
+        """Write the parts of what has some."""
+        kind = type(value)
+        if kind in (list, tuple):
+            self._many(kind.__name__, value)
+        elif kind is dict:
+            self._many("dict", [part for item in value.items() for part in item])
+        elif kind in (set, frozenset):
+            self._set(kind.__name__, value)
+        elif kind in (bytearray, memoryview):
+            self.tokens.append(_atom(kind, bytes(value)))
+        elif issubclass(kind, enum.Enum):
+            own = {name: part for name, part in vars(value).items() if not name.startswith("_")}
+            self._many("enum", (kind, value._name_, value._value_, own))
+        elif kind in (staticmethod, classmethod):
+            self._many(kind.__name__, (value.__func__,))
+        elif kind is property:
+            self._many("property", (value.fget, value.fset, value.fdel))
+        elif kind is types.MethodType:
+            self._many("method", (value.__func__, value.__self__))
+        elif kind is types.BuiltinMethodType:
+            self._builtin(value)
+        elif kind is types.MappingProxyType:
+            self._many("mappingproxy", (dict(value),))
+        elif kind is types.CellType:
+            self._many("cell", _cell(value))
+        elif kind is types.CodeType:
+            self.tokens.append(f"code object {code_digest(value)}")
+        elif kind is struct.Struct:
+            self._many("struct", (value.format,))
+        elif kind is contextvars.ContextVar:
+            self._many("variable", (value.name, value.get(None)))
+        elif kind in _SUSPENDED:
+            self._suspended(value, *_SUSPENDED[kind])
+        elif kind in _GENERIC_ALIASES:
+            self._many("alias", (getattr(value, "__origin__", None), value.__args__))
+        elif _wrapped(value) is not None:
+            self._many("wrapper " + type_name(value), (_wrapped(value),))
+        else:
+            self._reduced(kind, value)
+
+    def _many(self, name: str, parts: Any) -> None:
+        self.tokens.append(f"{name} (")
+        for part in parts:
+            self.write(part)
+        self.tokens.append(")")
+
+    def _set(self, name: str, items: Any) -> None:
+        outer, written = self.tokens, []
+        for item in items:
+            self.tokens = []
+            self.write(item)
+            written.append(self.tokens)
+        self.tokens = outer
+        self.write_set(name, written)
+
+    def write_set(self, name: str, items: list[list[Any]]) -> None:
+        """Write a set, whose items are written out already."""
+        self.tokens.append(f"{name} {sorted(map(combined, items))}")
+
+    def _builtin(self, value: Any) -> None:
+        owner = value.__self__
+        if owner is None or isinstance(owner, (types.ModuleType, type)):
+            self.tokens.append(self._follow(value))
+            if owner is not None:
+                self.write(owner)
+        else:
+            self._many(f"builtin {value.__name__}", (owner,))
+
+    def _suspended(self, value: Any, code: str, frame: str) -> None:
+        """A generator, by its code and how far it is. What the code reaches is for the caller."""
+        at = getattr(value, frame)
+        self.tokens.append(f"suspended {code_digest(getattr(value, code))}")
+        self._many("frame", () if at is None else (at.f_lasti, dict(at.f_locals)))
+        self.complete = False
+
+    def _reduced(self, kind: type, value: Any) -> None:
+        reduce = copyreg.dispatch_table.get(kind)
+        said = [reduce, *(getattr(kind, name, None) for name in _REDUCTIONS)]
+        written = [method for method in said if type(method) is types.FunctionType]
+        own = any(map(self._is_own, written))
+        if own:
+            self._state(kind, value)
+        try:
+            reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
+        except RecursionError:
+            raise
+        except Exception:  # a user's or a library's own method, which may raise anything
+            if not written:
+                self._state(kind, value)
+            self._opaque(value)
+            return
+        if isinstance(reduced, str):
+            self._named(value, reduced)
+            return
+        self.write(kind)
+        self.tokens.append("reduced (")
+        function, arguments, *rest = reduced
+        state, items, pairs = (*rest, None, None, None)[:3]
+        self.write(function)
+        self.write(arguments)
+        self.write(state)
+        self.write(None if items is None else list(items))
+        self.write(None if pairs is None else [list(pair) for pair in pairs])
+        self.tokens.append(")")
+        if written and not own and _is_looked_up(function, arguments, rest):
+            # Such as a logger: what it is now is not what pickle stores.
+            self._many("plain state", sorted((n, v) for n, v in _state_of(kind, value) if type(v) in _ATOMS))
+            self.complete, self.hides = False, True
+
+    def _state(self, kind: type, value: Any) -> None:
+        """The attributes of an object, and what it holds as an object of a built-in class."""
+        self._many("state", dict(_state_of(kind, value)).items())
+        for base in kind.__mro__:
+            if base in _CONTENTS:
+                self._many("content", _CONTENTS[base](value))
+                return
+            if base is not object and not base.__flags__ & _HEAP_TYPE:
+                self.complete, self.hides = False, True  # written in C: what it holds is not seen
+                return
+
+    def _named(self, value: Any, name: str) -> None:
+        """What pickle stores by name, provided that the name leads to it."""
+        module = sys.modules.get(getattr(value, "__module__", None) or "")
+        try:
+            found = functools.reduce(getattr, name.split("."), module)
+        except AttributeError:
+            found = None
+        self.tokens.append(f"named {getattr(value, '__module__', None)}.{name}")
+        if found is value and module is not None:
+            self.write(module)
+        else:
+            self._opaque(value)
+
+    def _opaque(self, value: Any) -> None:
+        self.tokens.append("opaque " + type_name(value))
+        self.write(type(value))
+        self.complete = False
+        self.hides |= type(value) not in _EMPTY
+
+
+def _atom(kind: type, value: Any) -> str:
+    if kind is int:
+        return f"int {value:x}"  # Python refuses to print a huge number in decimal
+    if isinstance(value, (bytes, str)) and len(value) > _LONG:
+        content = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+        return f"{kind.__name__} {digest_of(content)}"
+    return f"{kind.__name__} {value!r}"
+
+
+def _state_of(kind: type, value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes that an object has of its own, by name."""
+    owner = threading.local if issubclass(kind, threading.local) else object
+    with contextlib.suppress(AttributeError):
+        yield from owner.__getattribute__(value, "__dict__").items()
+    for base in kind.__mro__:
+        if "__slots__" in vars(base):
+            for name, member in vars(base).items():
+                if type(member) is types.MemberDescriptorType:
+                    with contextlib.suppress(AttributeError):  # it has no value
+                        yield name, member.__get__(value)
+
+
+def _is_looked_up(function: Any, arguments: Any, state: list[Any]) -> bool:
+    """Whether pickle would look an object up by name, rather than make one like it."""
+    if type(function) is not types.FunctionType or any(part is not None for part in state):
+        return False
+    return all(type(argument) in _ATOMS for argument in arguments)
+
+
+def _cell(cell: Any) -> tuple[object, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # empty: the name is bound later
+        return ()
+
+
+def _wrapped(value: Any) -> Any:
+    """The function behind a wrapper written in C, or behind one of Upshift's own objects."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] == "upshift" or kind is functools._lru_cache_wrapper:
+        return getattr(value, "__wrapped__", None) or getattr(value, "function", None)
+    return None
+
+
+def type_name(value: object) -> str:
+    """The full name of an object's class."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,0 +1,216 @@
+"""The configuration: ``upshift.toml`` or ``[tool.upshift]``, and the variables that override it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from upshift.errors import ConfigError, NotFound, suggestion
+from upshift.model.home import home
+from upshift.model.settings.later import BACKENDS
+
+DURABILITIES = ("process", "power")
+UNCONFIGURED = ("docker", "local", "podman")
+"""Backends on this machine: each is a target without being configured as one."""
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """A named place to run.
+
+    Parameters
+    ----------
+    name
+        The name it is chosen by, with ``--on``.
+    backend
+        The backend that runs the tasks there.
+    store
+        Folder or URL of the store; default: ``UPSHIFT_HOME/store``.
+    registry
+        Image registry and prefix.
+    mounts
+        Paths in the step, each with the shared folder behind it.
+    options
+        The backend's own options.
+    """
+
+    name: str
+    backend: str
+    store: str | None = None
+    registry: str | None = None
+    mounts: Mapping[str, str] = attrs.field(factory=dict)
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class Configuration:
+    """What is configured, defaults included.
+
+    Parameters
+    ----------
+    source
+        The file it was read from, or None.
+    default_target
+        The target of a run that names none.
+    catalog
+        URL of the catalog; default: SQLite in ``UPSHIFT_HOME``.
+    store
+        Folder or URL of the store of targets that name none.
+    durability
+        ``"process"``: what is recorded survives the death of any process. ``"power"``: it is also
+        flushed to disk before it counts.
+    insecure_registries
+        Image registries (``HOST:PORT``) that may be spoken to without TLS, beside those on this machine.
+    targets
+        By name. Those of :data:`UNCONFIGURED` are always there.
+    """
+
+    source: Path | None = None
+    default_target: str = "local"
+    catalog: str | None = None
+    store: str | None = None
+    durability: str = "process"
+    insecure_registries: tuple[str, ...] = ()
+    targets: Mapping[str, Target] = attrs.field(factory=dict)
+
+    def target(self, name: str | None = None) -> Target:
+        """The target, or else the backend, of this name.
+
+        Raises
+        ------
+        NotFound
+            No target has this name, nor one of the backends that need no configuration.
+        """
+        name = name or self.default_target
+        if name in self.targets:
+            return self.targets[name]
+        if name in UNCONFIGURED:
+            return Target(name=name, backend=name)
+        known = sorted({*self.targets, *UNCONFIGURED})
+        where = str(self.source) if self.source else None
+        if name in BACKENDS:
+            raise NotFound(
+                f"no target is named {name!r}, and the backend {name!r} is not in this version of Upshift",
+                where=where,
+                fix=f"Steps run on this machine: leave it out. Targets: {', '.join(known)}.",
+            )
+        raise NotFound(f"no target is named {name!r}", where=where, fix=suggestion(name, known))
+
+    def store_address(self, target: Target) -> str:
+        """Folder or URL of the store that ``target`` uses."""
+        return target.store or self.store or str(home() / "store")
+
+
+def load_configuration(start: Path | None = None, environ: Mapping[str, str] = os.environ) -> Configuration:
+    """Read the nearest configuration from ``start`` (default: the working folder) upwards.
+
+    Raises
+    ------
+    ConfigError
+        The file is not TOML, or holds a key or value that means nothing.
+    """
+    source, table = _find(start or Path.cwd())
+    where = str(source) if source else None
+    overrides = {
+        name: environ[f"UPSHIFT_{name.upper()}"]
+        for name in ("default_target", "catalog", "store", "durability")
+        if environ.get(f"UPSHIFT_{name.upper()}")
+    }
+    targets = table.pop("targets", {})
+    insecure = _registries(table.pop("insecure_registries", []), where, environ)
+    fields = _checked(table, Configuration, where, exclude=("source", "targets")) | overrides
+    if fields.get("durability", "process") not in DURABILITIES:
+        raise ConfigError(
+            f"durability = {fields['durability']!r} makes no sense",
+            where="UPSHIFT_DURABILITY" if "durability" in overrides else where,
+            fix=f"Expected one of {', '.join(DURABILITIES)}.",
+        )
+    if not isinstance(targets, dict):
+        raise ConfigError("targets is not a table", where=where, fix="Write [targets.NAME].")
+    return Configuration(
+        source=source,
+        insecure_registries=insecure,
+        targets={name: _target(name, t, where) for name, t in targets.items()},
+        **fields,
+    )
+
+
+def _registries(value: Any, where: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    override = environ.get("UPSHIFT_INSECURE_REGISTRIES")
+    if override:
+        value, where = [name.strip() for name in override.split(",")], "UPSHIFT_INSECURE_REGISTRIES"
+    if not isinstance(value, list) or not all(
+        isinstance(name, str) and name and "/" not in name for name in value
+    ):
+        raise ConfigError(
+            f"insecure_registries = {value!r} makes no sense",
+            where=where,
+            fix='Expected a list of HOST or HOST:PORT, such as ["registry.example.org:5000"].',
+        )
+    return tuple(name.lower() for name in value)
+
+
+def _target(name: str, table: Any, where: str | None) -> Target:
+    if not isinstance(table, dict):
+        raise ConfigError(f"targets.{name} is not a table", where=where, fix=f"Write [targets.{name}].")
+    fields = _checked(table, Target, f"{where} [targets.{name}]", exclude=("name",))
+    if "backend" not in fields:
+        raise ConfigError(
+            f"target {name!r} names no backend", where=where, fix='Add a line such as backend = "local".'
+        )
+    return Target(name=name, **fields)
+
+
+def _checked(
+    table: dict[str, Any], cls: type, where: str | None, *, exclude: tuple[str, ...]
+) -> dict[str, Any]:
+    known = [f.name for f in attrs.fields(cls) if f.name not in exclude]
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r}", where=where, fix=suggestion(key, known))
+        wanted = dict if key in ("mounts", "options") else str
+        if not isinstance(value, wanted):
+            form = 'a table, such as { "/data" = "/shared/data" }' if wanted is dict else "a string"
+            raise ConfigError(f"{key} = {value!r} makes no sense", where=where, fix=f"Expected {form}.")
+    return dict(table)
+
+
+def _find(start: Path) -> tuple[Path | None, dict[str, Any]]:
+    for folder in (start.absolute(), *start.absolute().parents):
+        own = folder / "upshift.toml"
+        if own.is_file():
+            return own, _parse(own)
+        shared = folder / "pyproject.toml"
+        if shared.is_file():
+            tools = _table(_parse(shared), "tool", shared)
+            if "upshift" in tools:
+                return shared, _table(tools, "upshift", shared)
+    return None, {}
+
+
+def _table(inside: dict[str, Any], key: str, file: Path) -> dict[str, Any]:
+    table = inside.get(key, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{key} is not a table", where=str(file), fix="Write [tool.upshift].")
+    return dict(table)
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    # Here and not at the top: beside a step there may be no tomli, and nothing to configure.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    try:
+        table: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+        return table
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file.name} is not valid TOML", where=str(file), why=str(error)) from None
+    except OSError as error:
+        raise ConfigError(f"{file.name} cannot be read", where=str(file), why=str(error)) from None

@@ -1,0 +1,190 @@
+"""The graph: what authoring produces and the engine walks. Plain data, no user objects inside.
+
+A :class:`StepDefinition` says what a step is; a :class:`Node` is one use of it in the pipeline. A
+pipeline that calls ``add`` a thousand times has one definition and a thousand nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Union
+
+import attrs
+
+from upshift.model.settings.docker import DockerSettings
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.retry import Retry
+from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.launch import Launch
+from upshift.model.spec.task import GRACE, EntryPoint
+
+VERSION = 1
+
+
+@attrs.frozen(kw_only=True)
+class Constant:
+    """A plain value, known when the pipeline is composed."""
+
+    kind: ClassVar[str] = "constant"
+
+    artifact: Artifact
+
+
+@attrs.frozen(kw_only=True)
+class FromStep:
+    """An output of another node; of a mapped node the list of its tasks' outputs, in order."""
+
+    kind: ClassVar[str] = "step"
+
+    node: str
+    output: str = "output"
+
+
+@attrs.frozen(kw_only=True)
+class Collection:
+    """A list, tuple or dictionary whose items are sources themselves."""
+
+    kind: ClassVar[str] = "collection"
+
+    form: str = "list"
+    items: tuple[Source, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+Source = Union[Constant, FromStep, Collection]
+"""Where an input, or a pipeline's output, comes from."""
+
+
+@attrs.frozen(kw_only=True)
+class StepDefinition:
+    """What a step is, settings of step and pipeline merged.
+
+    Parameters
+    ----------
+    entry
+        What to call.
+    outputs
+        Names of the outputs, in order.
+    request, docker, retry
+        The settings.
+    origins
+        Where each value of the request comes from: field to ``file:line``; each of ``docker``, as
+        ``docker.FIELD``; and each secret, as ``secrets.NAME``.
+    secrets
+        Sources of environment variables, by variable: never their values.
+    timeout
+        Seconds.
+    cache
+        Whether a result may be reused.
+    cache_expires
+        Seconds after which a result is not reused any more.
+    on
+        The target or backend of this step; None: the run's own.
+    environment
+        Environment variables of the step.
+    image
+        Digest of the recipe of the image that it runs in; None: not known yet, or its place runs none.
+    grace, launch, clear_cache, profile, gpu_idle_timeout
+        As in :class:`upshift.model.spec.TaskSpec`.
+    code
+        Fingerprint of the code that the step reaches: name to digest.
+    location
+        The step's ``def``, as ``file:line``.
+    """
+
+    entry: EntryPoint
+    outputs: tuple[str, ...] = ("output",)
+    request: ResourceSettings = ResourceSettings()
+    docker: DockerSettings | None = None
+    retry: Retry = attrs.field(factory=Retry)
+    origins: Mapping[str, str] = attrs.field(factory=dict)
+    secrets: Mapping[str, str] = attrs.field(factory=dict)
+    timeout: float | None = None
+    grace: float = GRACE
+    cache: bool = True
+    cache_expires: float | None = None
+    on: str | None = None
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    image: str | None = None
+    launch: Launch | None = None
+    clear_cache: bool = False
+    profile: float | None = None
+    gpu_idle_timeout: float | None = None
+    code: Mapping[str, str] = attrs.field(factory=dict)
+    location: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """One use of a step in a pipeline.
+
+    Parameters
+    ----------
+    name
+        Unique in the graph: ``add``, ``add_2``, ….
+    step
+        Name of its definition.
+    inputs
+        Where each input comes from, by parameter.
+    over
+        Parameters that are mapped; empty: the node is one task.
+    after
+        Nodes that end before this one starts, without data between them.
+    when
+        A boolean output: the node runs only if it is true, else it and what needs it are skipped.
+    by_item
+        Outputs that other nodes are mapped over.
+    location
+        The call, as ``file:line``.
+    """
+
+    name: str
+    step: str
+    inputs: Mapping[str, Source] = attrs.field(factory=dict)
+    over: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    when: FromStep | None = None
+    by_item: tuple[str, ...] = ()
+    location: str | None = None
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the node has one task for each item."""
+        return bool(self.over)
+
+
+@attrs.frozen(kw_only=True)
+class Graph:
+    """A pipeline, ready to run.
+
+    Parameters
+    ----------
+    pipeline
+        Its name.
+    steps
+        Definitions, by name.
+    nodes
+        In an order in which each comes after what it needs.
+    output
+        The pipeline's return value; None: it returned nothing.
+    params
+        The pipeline's parameters.
+    texts
+        Each parameter in words, for people; defaults that are no plain data, and are not saved, included.
+    sources
+        Size, time in nanoseconds and digest of the source files that were looked at, by path. They are
+        recorded apart from the graph: see :mod:`upshift.runtime.storage.edits`.
+    """
+
+    pipeline: str
+    steps: Mapping[str, StepDefinition] = attrs.field(factory=dict)
+    nodes: tuple[Node, ...] = ()
+    output: Source | None = None
+    params: Mapping[str, Artifact] = attrs.field(factory=dict)
+    texts: Mapping[str, str] = attrs.field(factory=dict)
+    sources: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict)
+    version: int = VERSION
+
+    def definition(self, node: Node) -> StepDefinition:
+        """The definition of a node's step."""
+        return self.steps[node.step]

@@ -1,0 +1,333 @@
+"""What a step asks for: :class:`ResourceSettings`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Union
+
+import attrs
+
+from upshift.errors import SettingsError, nearest, user_location
+from upshift.model.settings.base import bad_value, refuse_unknown_fields
+from upshift.model.settings.sizes import FORMS, format_size, meant_by, parse_size
+
+if TYPE_CHECKING:
+    from upshift.model.settings.accelerator import Accelerator
+    from upshift.model.settings.wanted import Wanted
+
+VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
+SIZES = ("memory", "gpu_memory", "disk", "shared_memory")
+"""The fields that are amounts of bytes."""
+LEAST_GPU_MEMORY = 10**9
+LEAST_MEMORY = 10**6
+"""Bytes. No step needs less, and a smaller number without a unit was meant in another unit."""
+
+
+def _counted(value: Any, field: str, *, minimum: int) -> int | None:
+    if value is None:
+        return None
+    whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value % 1 == 0
+    if not whole or value < minimum:
+        raise bad_value("ResourceSettings", field, value, f"a whole number of at least {minimum}")
+    return int(value)
+
+
+def _nodes(value: Any, field: Any) -> int | None:
+    return _counted(value, field.name, minimum=1)
+
+
+def _cpus(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+        raise bad_value("ResourceSettings", "cpu_count", value, "a number above 0, for example 4 or 0.5")
+    return int(value) if value == int(value) else float(value)
+
+
+def _gpu_count(value: Any, field: Any) -> int | None:
+    if isinstance(value, float) and 0 < value < float("inf") and value % 1:
+        from upshift.model.settings.accelerator import WHOLE
+
+        raise bad_value("ResourceSettings", field.name, value, f"a whole number. {WHOLE}")
+    return _counted(value, field.name, minimum=0)
+
+
+def _bytes(value: Any, field: Any) -> int | None:
+    return _size(value, value, field.name)
+
+
+def _at_least(value: Any, field: Any) -> int | None:
+    """The memory of a GPU: ``"40GB"`` means at least that, as ``">=40GB"`` says."""
+    amount = value.strip() if isinstance(value, str) else value
+    if isinstance(amount, str) and amount[:1] in tuple("<>=≥≤"):
+        least = amount.removeprefix(">=").removeprefix("≥")
+        if least == amount:
+            expected = 'the least that will do: "40GB", or ">=40GB", which means the same'
+            raise bad_value("ResourceSettings", field.name, value, expected)
+        amount = least
+    return _size(amount, value, field.name)
+
+
+def _size(amount: Any, written: Any, field: str) -> int | None:
+    """Bytes of an amount, which the user wrote so."""
+    if amount is None:
+        return None
+    try:
+        size = parse_size(amount)
+    except ValueError:
+        size = 0
+    gpu = field == "gpu_memory"
+    if 0 < size < (LEAST_GPU_MEMORY if gpu else LEAST_MEMORY):
+        more = 'a GPU has more: "40GB"' if gpu else "a step needs more"
+        expected = f"at least {format_size(LEAST_GPU_MEMORY if gpu else LEAST_MEMORY)}: {more}"
+        if str(amount).strip()[-1].isdigit():
+            expected = f"{FORMS}; a number alone is bytes, of which {more}"
+        raise bad_value("ResourceSettings", field, written, expected)
+    if size <= 0:
+        raise bad_value("ResourceSettings", field, written, FORMS, meant=meant_by(amount))
+    return size
+
+
+def _accelerator(value: Any) -> str | tuple[str, ...] | None:
+    """One text, or several, each written in the one way that it is compared in."""
+    if value is None:
+        return None
+    from upshift.model.settings.accelerator import FORMS as KINDS
+    from upshift.model.settings.accelerator import Accelerator
+
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    texts = list(value) if several else [value]
+    read = []
+    for text in texts:
+        owner = f"accelerator={text!r}"
+        if not isinstance(text, str):
+            raise bad_value("ResourceSettings", "accelerator", value, KINDS)
+        try:
+            read.append(str(Accelerator.parse(text)))
+        except SettingsError as error:
+            raise SettingsError(
+                f"ResourceSettings: {owner}: {error.what}", where=error.where, fix=error.fix
+            ) from None
+        except ValueError as error:
+            raise bad_value("ResourceSettings", "accelerator", text, str(error)) from None
+    if not read or len(set(read)) < len(read):
+        raise bad_value("ResourceSettings", "accelerator", value, f"each alternative once: {KINDS}")
+    return tuple(read) if len(read) > 1 else read[0]
+
+
+def _vendor(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or value.lower() not in VENDORS:
+        close = nearest(value, VENDORS) if isinstance(value, str) else None
+        expected = "one of " + ", ".join(VENDORS) + (f"; {close!r} perhaps" if close else "")
+        raise bad_value("ResourceSettings", "gpu_vendor", value, expected)
+    return value.lower()
+
+
+def _told(convert: Any) -> Any:
+    """A converter that is told its field, to name it."""
+    return attrs.Converter(convert, takes_field=True)
+
+
+@refuse_unknown_fields
+@attrs.frozen(kw_only=True)
+class ResourceSettings:
+    """What a step asks for, per node. A field that is not set asks for nothing; 0 GPUs ask for none.
+
+    Parameters
+    ----------
+    cpu_count
+        CPUs, a fraction allowed.
+    gpu_count
+        Whole GPUs (or other accelerators), or slices of them. 0 hides every device from the step.
+        Not set, ``accelerator``, ``gpu_memory`` or ``gpu_vendor`` ask for one.
+    memory
+        Host memory: ``"16GB"``, ``"8GiB"``, or bytes.
+    accelerator
+        Kind, or kind and count: ``"H100:8"``; a MIG slice: ``"A100-80GB/1g.10gb:2"``; a TPU slice:
+        ``"tpu-v5e-8"``, with its topology ``"tpu-v5e-8:2x4"``; or a list of these, the best first.
+        AWS's are counted in devices: ``"Trainium:16"`` are 16 devices with 32 NeuronCores.
+    gpu_memory
+        Memory of each GPU, or each slice, at least: ``"40GB"``, or ``">=40GB"``.
+    gpu_vendor
+        ``"nvidia"``, ``"amd"``, ``"intel"``, ``"habana"``, ``"neuron"`` or ``"tpu"``.
+    num_nodes
+        Nodes, each with all of the above.
+    disk
+        Scratch space.
+    shared_memory
+        Size of ``/dev/shm``.
+
+    Raises
+    ------
+    SettingsError
+        A field is unknown, its value makes no sense, or two fields contradict each other.
+    """
+
+    cpu_count: float | None = attrs.field(default=None, converter=_cpus)
+    gpu_count: int | None = attrs.field(default=None, converter=_told(_gpu_count))
+    memory: int | None = attrs.field(default=None, converter=_told(_bytes))
+    accelerator: Union[str, tuple[str, ...], None] = attrs.field(default=None, converter=_accelerator)
+    gpu_memory: int | None = attrs.field(default=None, converter=_told(_at_least))
+    gpu_vendor: str | None = attrs.field(default=None, converter=_vendor)
+    num_nodes: int | None = attrs.field(default=None, converter=_told(_nodes))
+    disk: int | None = attrs.field(default=None, converter=_told(_bytes))
+    shared_memory: int | None = attrs.field(default=None, converter=_told(_bytes))
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("cpu", "cpus"), "cpu_count"),
+        **dict.fromkeys(("gpu", "gpus"), "gpu_count"),
+        **dict.fromkeys(("nodes", "node_count", "num_parallel"), "num_nodes"),
+        **dict.fromkeys(("shm", "shm_size"), "shared_memory"),
+        "ram": "memory",
+        "trainium": 'accelerator="Trainium:16", in devices',
+        "inferentia": 'accelerator="Inferentia:16", in devices',
+        "tpu": 'accelerator="tpu-v5e-8"',
+    }
+    _implied: bool = attrs.field(default=False, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.accelerator is None and self.gpu_memory is None and self.gpu_vendor is None:
+            return
+        named = self.named
+        if any(one.count for one in named):
+            named = self._count(named)
+        elif self.gpu_count is None:
+            self._imply(1)
+        for accelerator in named:
+            self._check(accelerator)
+
+    def _count(self, named: tuple[Accelerator, ...]) -> tuple[Accelerator, ...]:
+        """Let each alternative say its count, where one does; the preferred one's becomes ``gpu_count``."""
+        said = [one.count for one in named]
+        if self.gpu_count == 0 or (all(said) and self.gpu_count not in (None, said[0])):
+            raise bad_value(
+                "ResourceSettings",
+                "gpu_count",
+                self.gpu_count,
+                f"{said[0] or 1}, as in accelerator={self.accelerator!r}, or only one of the two",
+            )
+        named = tuple(one if one.count else one.counted(self.gpu_count or 1) for one in named)
+        texts = tuple(map(str, named))
+        object.__setattr__(self, "accelerator", texts if len(texts) > 1 else texts[0])
+        self._imply(named[0].count or 1)
+        return named
+
+    def _imply(self, count: int) -> None:
+        """The number of devices, where ``gpu_count`` does not say it."""
+        object.__setattr__(self, "gpu_count", count)
+        object.__setattr__(self, "_implied", True)
+
+    def _check(self, accelerator: Accelerator) -> None:
+        """Refuse what contradicts the kind that is named."""
+        from upshift.model.settings.kinds import most_memory
+        from upshift.model.settings.wanted import partition_memory
+
+        kind, name = accelerator.kind, str(accelerator.counted(None))
+        if kind is None:
+            return
+        if self.gpu_vendor not in (None, kind.vendor):
+            raise SettingsError(
+                f"ResourceSettings: accelerator={self.accelerator!r} contradicts "
+                f"gpu_vendor={self.gpu_vendor!r}",
+                where=user_location(),
+                why=f"{kind.name} is of gpu_vendor {kind.vendor!r}.",
+                fix="Leave gpu_vendor out: the kind says it.",
+            )
+        slices = kind.slices
+        if slices and (accelerator.count or 0) > slices.per_machine and (self.num_nodes or 1) > 1:
+            raise SettingsError(
+                f"ResourceSettings: accelerator={self.accelerator!r} contradicts num_nodes={self.num_nodes}",
+                where=user_location(),
+                why=f"A machine has at most {slices.per_machine} chips of {kind.name}: the slice is several.",
+                fix="Leave num_nodes out.",
+            )
+        most = partition_memory(accelerator.partition) if accelerator.partition else most_memory(kind)
+        if self.gpu_memory is not None and most is not None and self.gpu_memory > most:
+            raise SettingsError(
+                f"ResourceSettings: accelerator={self.accelerator!r} contradicts gpu_memory of "
+                f"{format_size(self.gpu_memory)}",
+                where=user_location(),
+                why=f"{name} has {format_size(most)}.",
+                fix="Ask for a larger kind, or for gpu_memory alone.",
+            )
+
+    @property
+    def named(self) -> tuple[Accelerator, ...]:
+        """What ``accelerator`` says, alternative by alternative."""
+        if self.accelerator is None:
+            return ()
+        from upshift.model.settings.accelerator import Accelerator
+
+        texts = (self.accelerator,) if isinstance(self.accelerator, str) else self.accelerator
+        return tuple(map(Accelerator.parse, texts))
+
+    @property
+    def accelerator_kind(self) -> str | None:
+        """The kind that is preferred: ``"H100"`` of ``"H100:8"``."""
+        named = self.named
+        return named[0].name if named else None
+
+    @property
+    def alternatives(self) -> tuple[Wanted, ...]:
+        """What would satisfy the request for accelerators, the best first; empty: it says nothing of them."""
+        if self.gpu_count is None:
+            return ()
+        from upshift.model.settings.wanted import Wanted
+
+        if self.gpu_count == 0:
+            return (Wanted(count=0),)
+        return tuple(
+            Wanted(
+                count=one.count or self.gpu_count,
+                name=one.name,
+                kind=one.kind,
+                vendor=one.kind.vendor if one.kind else self.gpu_vendor,
+                memory=self.gpu_memory,
+                partition=one.partition,
+                topology=one.topology,
+            )
+            for one in self.named
+        ) or (Wanted(count=self.gpu_count, vendor=self.gpu_vendor, memory=self.gpu_memory),)
+
+    @property
+    def implied_count(self) -> int | None:
+        """The devices that are asked for where nothing says how many; None: something does."""
+        return None if not self._implied or any(one.count for one in self.named) else self.gpu_count
+
+    def explicit(self) -> dict[str, Any]:
+        """The fields that were set, by name; not the count that the others imply."""
+        said = {f.name: getattr(self, f.name) for f in attrs.fields(ResourceSettings) if f.init}
+        return {
+            name: value
+            for name, value in said.items()
+            if value is not None and not (name == "gpu_count" and self._implied)
+        }
+
+    def over(self, outer: ResourceSettings) -> ResourceSettings:
+        """These settings where they are set, ``outer``'s elsewhere.
+
+        Kind and count are two values: ``"H100"`` over ``"A100:8"`` are eight H100. A step that names
+        a device where ``outer`` says that there shall be none gets one.
+        """
+        if self == _NOTHING or outer == _NOTHING:  # most steps: the catalogue is not read for them
+            return outer if self == _NOTHING else self
+        from upshift.model.settings.merging import over
+
+        return over(self, outer)
+
+    def beside(self, other: ResourceSettings) -> ResourceSettings:
+        """The larger of each value that either of the two sets, in whichever order."""
+        if self == _NOTHING or other == _NOTHING:
+            return other if self == _NOTHING else self
+        from upshift.model.settings.merging import beside
+
+        return beside(self, other)
+
+    @classmethod
+    def from_value(cls, value: ResourceSettings | Mapping[str, Any]) -> ResourceSettings:
+        """Settings, or a mapping of their fields."""
+        return value if isinstance(value, ResourceSettings) else cls(**value)
+
+
+_NOTHING = ResourceSettings()

@@ -1,0 +1,48 @@
+"""What travels: the task contract and the four records. Plain data, versioned."""
+
+from upshift.model.spec.artifact import INLINE_LIMIT, Artifact, Collected, Value
+from upshift.model.spec.checkpoints import Checkpoints
+from upshift.model.spec.codec import decode, encode, from_json, to_json
+from upshift.model.spec.hardware import Device, Hardware
+from upshift.model.spec.launch import Launch, Rank, Stack
+from upshift.model.spec.task import (
+    VERSION,
+    Code,
+    EntryPoint,
+    Failure,
+    OutputSpec,
+    TaskId,
+    TaskResult,
+    TaskSpec,
+)
+from upshift.model.spec.telemetry import Card, Framework, Gap, MetricSummary, MetricValue
+
+__all__ = [
+    "INLINE_LIMIT",
+    "VERSION",
+    "Artifact",
+    "Card",
+    "Checkpoints",
+    "Code",
+    "Collected",
+    "Device",
+    "EntryPoint",
+    "Failure",
+    "Framework",
+    "Gap",
+    "Hardware",
+    "Launch",
+    "MetricSummary",
+    "MetricValue",
+    "OutputSpec",
+    "Rank",
+    "Stack",
+    "TaskId",
+    "TaskResult",
+    "TaskSpec",
+    "Value",
+    "decode",
+    "encode",
+    "from_json",
+    "to_json",
+]

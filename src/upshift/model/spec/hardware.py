@@ -1,0 +1,145 @@
+"""The four records of an attempt: asked, granted, seen, used. They share one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec.launch import Launch
+
+Model = tuple[str, str, str]
+"""What makes two devices interchangeable: vendor, model, and profile of a slice."""
+
+
+@attrs.frozen(kw_only=True)
+class Device:
+    """One GPU or other accelerator; None where unknown or not asked for.
+
+    Parameters
+    ----------
+    vendor
+        ``"nvidia"``, ``"amd"``, …
+    model
+        As the vendor's library names it, or the kind that was asked for.
+    memory
+        Bytes.
+    uuid
+        The vendor's identifier of the device, or of the slice of it.
+    index
+        Number on its node.
+    node
+        Number of the node in the task, from 0.
+    kind
+        Its name in :mod:`upshift.model.settings.kinds`: ``"H100"``.
+    compute_capability
+        NVIDIA's, ``"9.0"``; of AMD the architecture, ``"gfx942"``.
+    partition
+        Profile, if it is a slice of a device: ``"1g.10gb"``.
+    parent
+        The uuid of the device that it is a slice of.
+    details
+        What the record of it knows beyond that: in ``used`` how busy it was.
+    """
+
+    vendor: str | None = None
+    model: str | None = None
+    memory: int | None = None
+    uuid: str | None = None
+    index: int | None = None
+    node: int = 0
+    kind: str | None = None
+    compute_capability: str | None = None
+    partition: str | None = None
+    parent: str | None = None
+    details: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+
+    @property
+    def sort(self) -> Model:
+        """What makes it interchangeable with others."""
+        return (self.vendor or "", self.model or self.kind or "", self.partition or "")
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field by name, null where unknown, details beside them."""
+        return _flat(self)
+
+
+@attrs.frozen(kw_only=True)
+class Hardware:
+    """Hardware, per node; None where unknown, or where nothing was asked for.
+
+    Parameters
+    ----------
+    cpu_count
+        CPUs, a fraction allowed.
+    memory
+        Bytes of host memory.
+    gpus
+        Accelerators; empty: none. None: not asked for, or unknown.
+    nodes
+        Number of nodes.
+    processes
+        Over all nodes, in ``asked`` and ``granted`` where a launcher starts them.
+    disk, shared_memory
+        Bytes.
+    details
+        What this record knows beyond the common shape: in ``asked`` the alternatives, where there are
+        several or topologies (:class:`upshift.model.settings.wanted.Wanted`), in ``granted`` the CPUs by number
+        and how memory is limited, in ``seen`` the host, its Python and its cgroup, in ``used`` the
+        peaks, the means and the digest of the series.
+    """
+
+    cpu_count: float | None = None
+    memory: int | None = None
+    gpus: tuple[Device, ...] | None = None
+    nodes: int | None = None
+    processes: int | None = None
+    disk: int | None = None
+    shared_memory: int | None = None
+    details: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @classmethod
+    def asked(cls, request: ResourceSettings, launch: Launch | None = None) -> Hardware:
+        """The record of a request: of its devices those that are preferred; and of how many processes."""
+        wanted = request.alternatives
+        gpus = None
+        if wanted:
+            device = Device(
+                vendor=wanted[0].vendor,
+                model=wanted[0].name,
+                kind=wanted[0].kind.name if wanted[0].kind else None,
+                memory=wanted[0].memory,
+                partition=wanted[0].partition,
+            )
+            gpus = (device,) * wanted[0].count
+        details: dict[str, Any] = {}
+        if len(wanted) > 1 or any(one.topology for one in wanted):
+            details["alternatives"] = [one.as_json() for one in wanted]
+        return cls(
+            cpu_count=request.cpu_count,
+            memory=request.memory,
+            gpus=gpus,
+            nodes=request.num_nodes,
+            processes=None if launch is None else launch.processes,
+            disk=request.disk,
+            shared_memory=request.shared_memory,
+            details=details,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field by name, null where unknown, details beside them; the form ``--json`` shows.
+
+        ``processes`` is there only where a launcher starts them.
+        """
+        gpus = None if self.gpus is None else [gpu.as_json() for gpu in self.gpus]
+        record = _flat(self) | {"gpus": gpus}
+        if self.processes is None:
+            del record["processes"]
+        return record
+
+
+def _flat(record: Device | Hardware) -> dict[str, Any]:
+    fields = {f.name: getattr(record, f.name) for f in attrs.fields(type(record)) if f.name != "details"}
+    return fields | dict(record.details)

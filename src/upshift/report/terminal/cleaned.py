@@ -1,0 +1,220 @@
+"""What ``upshift gc`` did, or would do, as text and as JSON; and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TextIO
+
+from upshift.model.settings.sizes import format_size
+from upshift.report.human import count
+from upshift.report.terminal.layout import columns
+
+KINDS = {
+    "runs": "run",
+    "results": "result of a removed run",
+    "values": "value",
+    "checkpoints": "folder with checkpoints",
+    "temporary": "temporary file",
+    "scratch": "folder with copies of files",
+    "unpacked": "unpacked code package",
+    "memos": "remembered answer",
+    "images": "file to make images from",
+    "logs": "log of a failed build",
+    "processes": "file of a dead process",
+}
+"""What there is one of, by kind."""
+_PLURALS = {
+    "results": "results of removed runs",
+    "images": "files to make images from",
+    "scratch": "folders with copies of files",
+    "checkpoints": "folders with checkpoints",
+    "processes": "files of dead processes",
+    "logs": "logs of failed builds",
+}
+_SLOW = 1000
+"""Things to look at, from which on it is told where no terminal shows it."""
+
+
+def cleaned_text(
+    removed: dict[str, tuple[int, int]],
+    kept: dict[str, tuple[int, int]],
+    *,
+    live: list[str],
+    missing: dict[str, int],
+    failed: Mapping[str, str],
+    dry_run: bool,
+) -> str:
+    """What was done, for a person.
+
+    Parameters
+    ----------
+    removed, kept
+        By kind, how many and how many bytes.
+    live
+        Runs that were to go and did not.
+    missing
+        Stores that are not there, with the number of runs in them that were to go.
+    failed
+        Stores where something was wrong, each with what.
+    dry_run
+        Whether nothing was changed.
+    """
+    lines = []
+    if not removed:
+        lines.append("Nothing to remove.")
+    rows = [
+        *_rows("would remove" if dry_run else "removed", removed),
+        *_rows("would keep" if dry_run else "kept", kept),
+    ]
+    if rows:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines += [columns([a, b, f"{c:>{widths[2]}}"], widths).rstrip() for a, b, c in rows]
+    if removed:
+        freed = format_size(sum(size for _, size in removed.values()))
+        lines.append(f"{freed} {'would be freed' if dry_run else 'freed'}.")
+    stays = "would stay" if dry_run else "stays"
+    lines += [f"Run {run} {stays}: it is live." for run in live]
+    lines += [
+        f"{count(runs, 'run')} {'would stay' if dry_run else 'stay' if runs > 1 else 'stays'}: "
+        f"the store {address} is not there."
+        for address, runs in missing.items()
+    ]
+    lines += [
+        f"The store {address} {'would not be' if dry_run else 'was not'} cleaned, or in part only."
+        for address in failed
+    ]
+    return "\n".join(lines)
+
+
+def cleaned_json(
+    removed: dict[str, tuple[int, int]],
+    kept: dict[str, tuple[int, int]],
+    *,
+    live: list[str],
+    missing: dict[str, int],
+    failed: Mapping[str, str],
+    dry_run: bool,
+) -> dict[str, Any]:
+    """The same as JSON; sizes are bytes."""
+    return {
+        "dry_run": dry_run,
+        "removed": {kind: {"count": number, "bytes": size} for kind, (number, size) in removed.items()},
+        "kept": {kind: {"count": number, "bytes": size} for kind, (number, size) in kept.items()},
+        "live": live,
+        "missing_stores": [{"store": address, "runs": runs} for address, runs in missing.items()],
+        "failed_stores": [{"store": address, "problem": what} for address, what in failed.items()],
+    }
+
+
+def rebuilt_text(
+    runs: int,
+    *,
+    dropped: int,
+    interrupted: list[str],
+    damaged: Mapping[str, str],
+    kept: Collection[str],
+    aside: str | None,
+    missing: list[str],
+) -> str:
+    """What became of the catalog, for a person.
+
+    Parameters
+    ----------
+    runs
+        How many it has now.
+    dropped
+        How many it had that no store has.
+    interrupted
+        Runs of which the store does not hold everything.
+    damaged
+        Runs that cannot be read, each with the reason.
+    kept
+        Those of them that the catalog has as they were.
+    aside
+        Where the catalog is that could not be read.
+    missing
+        Stores that are not there.
+    """
+    lines = [f"The catalog has {count(runs, 'run')}."]
+    if dropped:
+        lines.append(
+            f"{count(dropped, 'run')} of it {'was' if dropped == 1 else 'were'} in no store any more."
+        )
+    lines += [
+        f"Run {run} was interrupted: what it had reused or skipped is known again once it is resumed."
+        for run in interrupted
+    ]
+    lines += [
+        f"Run {run} is {'as it was' if run in kept else 'not in it'}: its record cannot be read: {why}"
+        for run, why in damaged.items()
+    ]
+    lines += [f"The store {address} is not there: its runs are as they were." for address in missing]
+    if aside is not None:
+        lines.append(f"The one that could not be read is {aside}.")
+    return "\n".join(lines)
+
+
+def rebuilt_json(
+    runs: int,
+    *,
+    dropped: int,
+    interrupted: list[str],
+    damaged: Mapping[str, str],
+    kept: Collection[str],
+    aside: str | None,
+    missing: list[str],
+) -> dict[str, Any]:
+    """The same as JSON."""
+    return {
+        "runs": runs,
+        "dropped": dropped,
+        "interrupted": interrupted,
+        "damaged": dict(damaged),
+        "kept": list(kept),
+        "put_aside": aside,
+        "missing_stores": missing,
+    }
+
+
+class Ticker:
+    """Says how far something is: in place on a terminal; elsewhere a line for each thing that takes long.
+
+    Parameters
+    ----------
+    stream
+        Where.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._said = ""
+
+    def __call__(self, what: str, done: int, of: int | None) -> None:
+        if not self._terminal:
+            line = f"{what}: {of:,}" if of is not None else what
+            if (of or 0) >= _SLOW and line != self._said:
+                self._stream.write(f"{line}\n")
+                self._said = line
+            return
+        line = f"{what}: {100 * done // of} % of {of:,}" if of else what
+        if line != self._said:
+            self._stream.write(f"\r\x1b[K{line}")
+            self._stream.flush()
+            self._said = line
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._terminal and self._said:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+def _rows(title: str, amounts: dict[str, tuple[int, int]]) -> list[tuple[str, str, str]]:
+    rows: list[tuple[str, str, str]] = []
+    for kind in KINDS:
+        if kind in amounts:
+            number, size = amounts[kind]
+            noun = _PLURALS.get(kind, f"{KINDS[kind]}s") if number != 1 else KINDS[kind]
+            rows.append(("" if rows else title, f"{number:,} {noun}", format_size(size)))
+    return rows

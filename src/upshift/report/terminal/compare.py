@@ -1,0 +1,221 @@
+"""Runs side by side: where their parameters differ, how each step went, what it logged.
+
+Each run is a column. As many stand beside each other as the page has room for; the others follow below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.report.human import DASH, duration, moment, span
+from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, cut
+from upshift.report.terminal.metrics import lasts
+from upshift.report.terminal.sparks import spark
+from upshift.runs.history_json import metrics_as_json, row_as_json
+from upshift.runtime.storage.metrics import as_json
+
+if TYPE_CHECKING:
+    from upshift.runs.history import Run, Step, Task
+    from upshift.runtime.storage.metrics import Curve
+
+_WIDEST = 40
+"""Columns that a run takes at most."""
+_MANY = 100
+"""Metrics of a step that are compared."""
+
+
+@attrs.frozen
+class _Row:
+    """A label, and for each run a text, perhaps with a curve beside it; a title has none."""
+
+    label: str
+    texts: tuple[str, ...] = ()
+    statuses: tuple[str, ...] = ()
+    curves: tuple[str, ...] = ()
+
+
+def compared(runs: Sequence[Run], page: Page | None = None) -> str:
+    """The runs side by side, for a person."""
+    page = page or Page()
+    rows = [*_facts(runs), *_params(runs)]
+    for name in _step_names(runs):
+        rows += _step_rows(name, [_step(run, name) for run in runs])
+    rows = _with_curves(rows)
+    label = max(cells(row.label) for row in rows if row.texts)
+    widths = [max(cells(row.texts[i]) for row in rows if row.texts) for i in range(len(runs))]
+    widths = [min(width, _WIDEST) for width in widths]
+    parts = []
+    at = 0
+    while at < len(runs):
+        end = at + 1
+        while end < len(runs) and label + sum(widths[at : end + 1]) + GAP * (end + 1 - at) <= page.width:
+            end += 1
+        parts.append("\n".join(_line(row, label, widths, range(at, end), page) for row in rows))
+        at = end
+    return "\n\n".join(parts)
+
+
+def compared_json(runs: Sequence[Run]) -> dict[str, Any]:
+    """The same as JSON."""
+    return {
+        "runs": [row_as_json(run.row) for run in runs],
+        "params": [{"name": name, "values": texts} for name, texts in _differing(runs).items()],
+        "steps": [
+            {"name": name, "runs": [None if step is None else _step_json(step) for step in steps]}
+            for name, steps in ((name, [_step(run, name) for run in runs]) for name in _step_names(runs))
+        ],
+    }
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    return {
+        "status": step.status,
+        "tasks": [
+            {
+                "index": task.index,
+                "status": task.status,
+                "cached": task.cached,
+                "seconds": _seconds(task),
+                "processes": task.attempts[-1].processes if task.attempts else None,
+                "metrics": metrics_as_json(task.attempts[-1].metric_summaries) if task.attempts else {},
+            }
+            for task in step.tasks
+        ],
+    }
+
+
+def _line(row: _Row, label: int, widths: Sequence[int], shown: range, page: Page) -> str:
+    if not row.texts:
+        return page.paint(row.label, "dim")
+    texts = []
+    for i in shown:
+        style = STATUS_STYLES.get(row.statuses[i]) if row.statuses else None
+        texts.append(page.paint(cut(row.texts[i], widths[i]), style))
+    return columns([row.label, *texts], [label, *(widths[i] for i in shown)])
+
+
+def _facts(runs: Sequence[Run]) -> list[_Row]:
+    statuses = tuple(run.row.status for run in runs)
+    facts = {
+        "pipeline": [run.pipeline for run in runs],
+        "target": [run.target for run in runs],
+        "tags": [", ".join(run.tags) or DASH for run in runs],
+    }
+    rows = [_Row("run", tuple(run.id for run in runs))]
+    rows += [_Row(name, tuple(texts)) for name, texts in facts.items() if len(set(texts)) > 1]
+    rows += [
+        _Row("status", statuses, statuses),
+        _Row("started", tuple(moment(run.started) for run in runs)),
+        _Row("took", tuple(_took(run) for run in runs)),
+    ]
+    return rows
+
+
+def _took(run: Run) -> str:
+    return DASH if run.ended is None else duration((run.ended - run.started).total_seconds())
+
+
+def _params(runs: Sequence[Run]) -> list[_Row]:
+    differing = _differing(runs)
+    if not differing:
+        same = "the same parameters" if any(run.param_texts for run in runs) else ""
+        return [_Row(""), _Row(same)] if same else []
+    rows = [_Row(""), _Row("parameters that differ")]
+    return rows + [
+        _Row(f"  {name}", tuple(DASH if text is None else text for text in texts))
+        for name, texts in differing.items()
+    ]
+
+
+def _differing(runs: Sequence[Run]) -> dict[str, list[str | None]]:
+    """The parameters that are not the same in all runs; None: a run has no such parameter."""
+    names = dict.fromkeys(name for run in runs for name in run.param_texts)
+    found = {name: [run.param_texts.get(name) for run in runs] for name in names}
+    return {name: texts for name, texts in found.items() if len(set(texts)) > 1}
+
+
+def _step(run: Run, name: str) -> Step | None:
+    return run[name] if name in run else None  # noqa: SIM401  # it has no get()
+
+
+def _step_names(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(step.name for run in runs for step in run.steps))
+
+
+def _step_rows(name: str, steps: Sequence[Step | None]) -> list[_Row]:
+    statuses = tuple("" if step is None else _status(step) for step in steps)
+    texts = tuple(DASH if step is None else _how(step) for step in steps)
+    metrics = [{} if step is None else _logged(step) for step in steps]
+    names = list(dict.fromkeys(metric for each in metrics for metric in each))[:_MANY]
+    rows = [_Row(""), _Row(name, texts, statuses)]
+    sizes = tuple(DASH if step is None else _processes(step) for step in steps)
+    if len(set(sizes)) > 1:
+        rows.append(_Row("  processes", sizes))
+    for metric in names:
+        rows.append(_metric_row(f"  {metric}", [each.get(metric) for each in metrics]))
+    return rows
+
+
+def _status(step: Step) -> str:
+    reused = len(step) > 0 and all(task.cached for task in step.tasks)
+    return "reused" if reused and step.status == "completed" else step.status
+
+
+def _how(step: Step) -> str:
+    """Its status, if that is not what one hopes for, and its time."""
+    seconds = [known for task in step.tasks if (known := _seconds(task)) is not None]
+    status = _status(step)
+    if not seconds:
+        return status
+    return span(seconds) if status == "completed" else f"{status}, {span(seconds)}"
+
+
+def _processes(step: Step) -> str:
+    """How many processes each of its tasks had."""
+    texts = dict.fromkeys(f"{task.attempts[-1].processes or 1:,}" for task in step.tasks if task.attempts)
+    return ", ".join(texts) or DASH
+
+
+def _seconds(task: Task) -> float | None:
+    attempt = task.attempts[-1] if task.attempts else None
+    if attempt is None or attempt.started is None or attempt.ended is None:
+        return None
+    return (attempt.ended - attempt.started).total_seconds()
+
+
+def _logged(step: Step) -> Mapping[str, list[Curve]]:
+    """The curves of each metric, one for each task that has it."""
+    found: dict[str, list[Curve]] = {}
+    for task in step.tasks:
+        if task.attempts:
+            for metric, curve in task.attempts[-1].metrics.items():
+                found.setdefault(metric, []).append(curve)
+    return found
+
+
+def _metric_row(label: str, curves: Sequence[list[Curve] | None]) -> _Row:
+    """The last values; each with its curve, where one task logged it and it ever changed."""
+    texts = tuple(lasts([as_json(curve.last) for curve in each]) if each else DASH for each in curves)
+    drawn = tuple(spark(each[0].values) if each and len(each) == 1 else "" for each in curves)
+    return _Row(label, texts, curves=drawn if any(drawn) else ())
+
+
+def _with_curves(rows: Sequence[_Row]) -> list[_Row]:
+    """The curves beside the texts of their rows, one below the other."""
+    drawn = [row.texts for row in rows if row.curves]
+    widths = [max(map(cells, texts)) for texts in zip(*drawn, strict=True)]
+    return [
+        attrs.evolve(
+            row,
+            texts=tuple(
+                f"{text:<{width}}  {line}".rstrip()
+                for text, width, line in zip(row.texts, widths, row.curves, strict=True)
+            ),
+        )
+        if row.curves
+        else row
+        for row in rows
+    ]

@@ -1,0 +1,49 @@
+"""How a run is shown while it goes on: :func:`make_progress` looks at where that will be read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Protocol, TextIO
+
+from upshift.report.progress import Progress
+from upshift.report.terminal.plain import PlainProgress
+from upshift.report.terminal.streams import shows
+
+_DRAWN = "│━✓✗▶·…↺■↷"
+
+
+class ClosableProgress(Progress, Protocol):
+    """A progress that may have a terminal to put in order."""
+
+    def close(self) -> None:
+        """Show nothing more. Needed where the run ended without telling; harmless otherwise."""
+
+
+def make_progress(stream: TextIO | None = None, *, live: bool = True) -> ClosableProgress:
+    """A progress for one run: live on a terminal, plain lines elsewhere.
+
+    What steps print goes to stdout, line by line; all else to ``stream``.
+
+    Parameters
+    ----------
+    stream
+        Where progress is shown; default: stderr.
+    live
+        Whether lines may be drawn over: not where somebody types among them.
+    """
+    stream = sys.stderr if stream is None else stream
+    if not live or not _is_screen(stream):
+        return PlainProgress(stream, sys.stdout)
+    from upshift.report.terminal.live import LiveProgress
+
+    return LiveProgress(stream, sys.stdout)
+
+
+def _is_screen(stream: TextIO) -> bool:
+    return (
+        stream.isatty()
+        and os.environ.get("TERM", "dumb") != "dumb"
+        and not os.environ.get("CI")
+        and shows(stream, _DRAWN)
+    )

@@ -1,0 +1,235 @@
+"""Images before they are built, for a person and as JSON: parent, what it holds, what is added, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Image, Recipe
+from upshift.images.reference import shortened
+from upshift.model.settings.sizes import format_size
+from upshift.report.human import count
+from upshift.report.terminal.layout import Page, cells, cut, pad, wrap
+from upshift.report.terminal.making import image_of
+
+if TYPE_CHECKING:
+    from upshift.images.preparing import Prepared
+
+GLYPHS = "✗→"
+"""What the stream has to be able to show."""
+_MARKS = {ERROR: ("✗", "X", "red"), WARNING: ("!", "!", "yellow"), NOTE: ("·", "-", "dim")}
+_ORDER = (ERROR, WARNING, NOTE)
+_LABEL = 8
+_FIGURES = 12
+"""Hexadecimal figures of a digest that are shown, as container engines do."""
+_SHOWN = 12
+_VALUE = 60
+"""Columns of one value that is shown."""
+_TOLD = ("torch", "tensorflow", "jax", "torchvision", "torchaudio", "accelerate", "numpy")
+"""Packages of an image that are named; the others are counted."""
+
+
+def show_image(
+    prepared: Prepared, *, steps: Sequence[str], place: str, page: Page | None = None, glyphs: bool = True
+) -> str:
+    """Everything that is known of an image that may have to be built.
+
+    Parameters
+    ----------
+    prepared
+        The image.
+    steps, place
+        The steps that run in it, and where in words: ``on docker``.
+    page
+        What to lay it out for; default: 100 columns without colours.
+    glyphs
+        Whether marks beyond ASCII can be shown.
+    """
+    page = page or Page()
+    first, *more = wrap(f"{image_of(steps)} · {place}", page.width)
+    lines = [page.paint(first, "bold"), *more]
+    for label, text in _facts(prepared):
+        for number, line in enumerate(wrap(text, page.width - 2 - _LABEL)):
+            lines.append(f"  {page.paint(pad('' if number else label, _LABEL), 'dim')}{line}")
+    for finding in in_order(prepared.findings):
+        lines += finding_lines(finding, page, glyphs=glyphs, indent=2)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def in_short(prepared: Prepared) -> list[str]:
+    """The same in few lines, but for what was found: what a plan says below a step."""
+    ingredients, recipe = prepared.ingredients, prepared.ingredients.recipe
+    added = "" if recipe.adds_nothing else f", and {'; '.join(adds(recipe))}"
+    held = holds(prepared.contents)
+    digest = f", recipe {short(prepared.digest)}" if prepared.digest else ""
+    lines = [
+        (shortened(recipe.parent) if recipe.parent else "its own Dockerfile") + added,
+        ingredients.origins and origins_of(ingredients.origins),
+        held and f"the parent holds {held}",
+        outlook(prepared) + digest,
+        *ingredients.notes,
+    ]
+    return [line for line in lines if line]
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors first, notes last."""
+    return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
+
+
+def finding_lines(finding: Finding, page: Page, *, glyphs: bool = True, indent: int = 0) -> list[str]:
+    """What was found, what says so, and what to do about it, each on lines of its own."""
+    mark, plain, style = _MARKS[finding.severity]
+    mark = mark if glyphs else plain
+    arrow = "→ " if glyphs else "-> "
+    margin = " " * indent
+    column = indent + cells(mark) + 1
+    text = f"{finding.field}: {finding.what}" if finding.field else finding.what
+    first, *rest = wrap(text, page.width - column)
+    lines = [f"{margin}{page.paint(mark, style)} {first}", *(" " * column + line for line in rest)]
+    below = [
+        (line, "") for line in (finding.evidence, finding.source and f"source: {finding.source}") if line
+    ]
+    below += [(finding.fix, arrow)] if finding.fix else []
+    for said, lead in below:
+        for number, line in enumerate(wrap(said, page.width - column - cells(lead))):
+            begin = lead if number == 0 else " " * cells(lead)
+            lines.append(" " * column + page.paint(begin + line, "dim"))
+    return lines
+
+
+def _facts(prepared: Prepared) -> Iterable[tuple[str, str]]:
+    ingredients, recipe, parent = prepared.ingredients, prepared.ingredients.recipe, prepared.parent
+    yield "parent", shortened(recipe.parent) if recipe.parent else "as the Dockerfile has it"
+    if parent is not None:
+        size = "" if parent.bytes is None else f", {format_size(parent.bytes)}"
+        where = ", in the container engine" if parent.in_engine else ""
+        yield "", f"{parent.platform}{size}, {short(parent.digest)}{where}"
+    held = holds(prepared.contents)
+    if parent is not None or held:
+        yield "holds", held or "nothing is known of what is in it"
+    for number, text in enumerate(adds(recipe)):
+        yield "" if number else "adds", text
+    if ingredients.origins:
+        yield "from", origins_of(ingredients.origins)
+    for number, note in enumerate(ingredients.notes):
+        yield "" if number else "note", note
+    if prepared.digest is not None:
+        yield "recipe", short(prepared.digest)
+    yield "image", outlook(prepared)
+
+
+def holds(contents: Contents) -> str:
+    """What is in an image, as far as it is known; empty: nothing is."""
+    parts = []
+    if contents.python:
+        parts.append(f"Python {contents.python}")
+    if contents.cuda is not None:
+        parts.append(f"CUDA {contents.cuda}" if contents.cuda else "no CUDA")
+    packages = contents.packages or {}
+    named = [f"{name} {packages[name]}" for name in _TOLD if name in packages]
+    parts += named
+    if len(packages) > len(named):
+        parts.append(count(len(packages) - len(named), "more package" if named else "package"))
+    return f"{', '.join(parts)} ({contents.source})" if parts else ""
+
+
+def adds(recipe: Recipe) -> list[str]:
+    """What a recipe puts on its parent, a line for each kind of thing."""
+    from upshift.images.recipes.recipe import option_without_upshift
+
+    if recipe.skip_build:
+        return ["nothing: skip_build"]
+    lines = []
+    if recipe.dockerfile is not None:
+        lines.append(f"what a Dockerfile makes, which copies {count(len(recipe.context), 'file')}")
+    if recipe.apt_packages:
+        lines.append(f"apt packages {', '.join(recipe.apt_packages)}")
+    if recipe.requirements:
+        options = [arg for arg in recipe.installer_args if arg != option_without_upshift(recipe.installer)]
+        lines.append(" ".join([f"{_some(recipe.requirements)}, with {recipe.installer}", *options]))
+    if recipe.environment:
+        lines.append(f"variables {_some([f'{name}={value}' for name, value in recipe.environment.items()])}")
+    if recipe.user:
+        lines.append(f"the user {recipe.user}")
+    return lines or ["nothing: the parent is the image"]
+
+
+def _some(things: Sequence[str]) -> str:
+    """The first of them, each in a line and cut; a lock has hundreds, with hashes."""
+    shown = [cut(thing.partition(" --hash")[0].replace("\n", "\\n"), _VALUE) for thing in things[:_SHOWN]]
+    more = len(things) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+
+
+def origins_of(origins: Mapping[str, str]) -> str:
+    """Who said what: fields that were said in one place together."""
+    said: dict[str, list[str]] = {}
+    for field, origin in origins.items():
+        said.setdefault(origin, []).append(field)
+    return "; ".join(f"{', '.join(fields)}: {origin}" for origin, fields in said.items())
+
+
+def outlook(prepared: Prepared) -> str:
+    """What a run would do about the image, in a line."""
+    if prepared.errors:
+        return f"is not built: {count(len(prepared.errors), 'error')}"
+    if prepared.image is not None and not prepared.builds:
+        return f"is there: {called(prepared.image)}"
+    return f"would be built {_how(prepared)}"
+
+
+def called(image: Image) -> str:
+    """What people know an image by: its name, and the digest in short."""
+    name, _, digest = image.reference.rpartition("@")
+    return f"{shortened(image.name or name)}, {short(digest)}" if image.name or name else short(digest)
+
+
+def short(digest: str) -> str:
+    """As much of a digest as people compare; all of it is in JSON."""
+    algorithm, colon, figures = digest.partition(":")
+    return f"{algorithm}:{figures[:_FIGURES]}" if colon else digest
+
+
+def _how(prepared: Prepared) -> str:
+    destination = prepared.destination
+    engine = destination.engine
+    how = "without a container engine"
+    if prepared.builder_name == "engine":
+        how = f"by {engine.title}" if engine else "by the container engine here"
+    if engine is None and destination.registry:
+        how += f", and pushed to {destination.registry}"
+    return how
+
+
+def image_json(prepared: Prepared, *, steps: Sequence[str], target: str) -> dict[str, Any]:
+    """The same as JSON; sizes are bytes, null is what is not known."""
+    ingredients, recipe, parent = prepared.ingredients, prepared.ingredients.recipe, prepared.parent
+    return {
+        "steps": list(steps),
+        "target": target,
+        "platform": recipe.platform,
+        "parent": None
+        if parent is None
+        else {
+            "reference": str(parent.reference),
+            "digest": parent.digest,
+            "platform": parent.platform,
+            "bytes": parent.bytes,
+            "in_engine": parent.in_engine,
+        },
+        "contents": attrs.asdict(prepared.contents, value_serializer=_plain),
+        "recipe": {"digest": prepared.digest, **attrs.asdict(recipe)},
+        "origins": dict(ingredients.origins),
+        "notes": list(ingredients.notes),
+        "findings": [attrs.asdict(finding) for finding in prepared.findings],
+        "builder": prepared.builder_name,
+        "builds": prepared.builds and not prepared.errors,
+        "image": None if prepared.image is None else attrs.asdict(prepared.image),
+    }
+
+
+def _plain(owner: object, field: object, value: Any) -> Any:
+    return sorted(value) if isinstance(value, frozenset) else value

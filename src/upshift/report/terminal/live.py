@@ -1,0 +1,229 @@
+"""A run on a terminal: a table that is drawn again in place, and above it what the steps print.
+
+::
+
+    engine's thread                        display thread
+    task_changed ──► tally ─┐
+    notice, output ► backlog ┴─ wake ────► clear the table, print the backlog, draw the table
+
+The engine never waits for the terminal: it leaves notes under a lock and goes on. The display
+thread starts with the first task that runs and not before, because a process with a second thread
+cannot fork safely and by then the fork server exists.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+import attrs
+from rich.console import Console
+
+from upshift.model.spec.task import TaskId
+from upshift.model.spec.telemetry import MetricValue
+from upshift.report.progress import ImageChange, TaskChange
+from upshift.report.tally import Clock, RunTally
+from upshift.report.terminal.announcements import Announcer
+from upshift.report.terminal.layout import Page
+from upshift.report.terminal.live_table import render
+from upshift.report.terminal.making import ending
+from upshift.report.terminal.streams import Outlet, label
+
+PAUSE = 0.1
+"""Seconds, at least, between two drawings."""
+SHARE = 20
+"""A drawing that took a second is followed by a pause of at least this many."""
+BACKLOG = 1_000_000
+"""Characters that may wait for the terminal; more is left out and counted."""
+_COLOURS = ("cyan", "magenta", "green", "blue", "yellow")
+_UNSAFE = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
+
+
+class LiveProgress:
+    """Progress on a terminal.
+
+    Parameters
+    ----------
+    progress
+        The terminal.
+    output
+        The stream for what steps print.
+    clock
+        Seconds, monotonic.
+    """
+
+    shows = True
+
+    def __init__(self, progress: TextIO, output: TextIO, clock: Clock = time.monotonic) -> None:
+        self._console = Console(file=progress, highlight=False)
+        colour = self._console.color_system is not None and not self._console.no_color
+        self._page = Page(colour=colour)
+        self._tally = RunTally(clock)
+        self._announcer = Announcer(self._tally, self._page)
+        self._progress = Outlet(progress)
+        self._output = Outlet(output)
+        self._shared = _same_terminal(progress, output)
+        self._on_terminal = output.isatty()
+        self._lock = threading.Lock()
+        self._backlog: list[tuple[Outlet, str]] = []
+        self._waiting = 0
+        self._left_out = 0
+        self._height = 0
+        self._drawn = clock() - PAUSE
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
+        with self._lock:
+            self._tally.start(run, pipeline, target, steps)
+        self._show()
+
+    def step_sized(self, step: str, tasks: int) -> None:
+        with self._lock:
+            self._tally.size(step, tasks)
+        self._show()
+
+    def image_changed(self, change: ImageChange) -> None:
+        if change.progress is not None:
+            told = attrs.evolve(change.progress, text=_tame(change.progress.text))
+            change = attrs.evolve(change, progress=told)
+        with self._lock:
+            self._tally.image(change)
+            if change.status != "making":
+                self._tell(ending(change))
+        self._show()
+
+    def task_changed(self, change: TaskChange) -> None:
+        with self._lock:
+            self._tally.change(change)
+            if change.attempt_failed:
+                self._tell(self._announcer.failure(change))
+            self._tell(self._announcer.verdict(change))
+        if self._thread is None and change.status == "running":
+            self._thread = threading.Thread(target=self._keep_drawing, name="run display", daemon=True)
+            self._thread.start()
+        self._show()
+
+    def notice(self, text: str, *, task: TaskId | None = None) -> None:
+        with self._lock:
+            if task is not None:
+                self._tally.step(task.step).notice = text
+            self._tell(self._announcer.notice(text, task.step if task else None))
+        self._show()
+
+    def output(self, task: TaskId, text: str) -> None:
+        lines = text.removesuffix("\n").split("\n")
+        if not self._on_terminal:
+            prefix = label(str(task), screen=False)
+            self._output.write("".join(f"{prefix}{line}\n" for line in lines))
+            return
+        prefix = self._page.paint(label(str(task), screen=True), self._colour(task.step))
+        reset = "\x1b[0m" if "\x1b" in text else ""
+        printed = "".join(f"{prefix}{_tame(line)}{reset}\n" for line in lines)
+        if not self._shared:
+            self._output.write(printed)
+            return
+        with self._lock:
+            if self._waiting + len(printed) > BACKLOG:
+                self._left_out += len(lines)
+                return
+            self._waiting += len(printed)
+            self._backlog.append((self._output, printed))
+        self._show()
+
+    def unfinished(self, task: TaskId, text: str) -> None:
+        with self._lock:
+            if text:
+                self._tally.unfinished[str(task)] = [_tame(line) for line in text.split("\n")]
+            else:
+                self._tally.unfinished.pop(str(task), None)
+        self._show()
+
+    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None:
+        with self._lock:
+            self._tally.logged(task, values, step)
+        self._show()
+
+    def run_ended(self, run: str, status: str, seconds: float) -> None:
+        self.close()
+        self._progress.write(self._announcer.closing(run, status, seconds) + "\n")
+
+    def close(self) -> None:
+        """Draw for the last time, and leave the table where it is. Further calls do nothing."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._tally.run:
+            self._draw()
+
+    def _tell(self, text: str | None) -> None:
+        if text is not None:
+            self._backlog.append((self._progress, text + "\n"))
+
+    def _colour(self, step: str) -> str:
+        names = list(self._tally.steps)
+        return _COLOURS[names.index(step) % len(_COLOURS)] if step in names else _COLOURS[0]
+
+    def _show(self) -> None:
+        if self._over.is_set():
+            self._print_backlog()
+        elif self._thread is not None:
+            self._wake.set()
+        elif self._tally.clock() - self._drawn >= PAUSE:
+            self._draw()
+
+    def _keep_drawing(self) -> None:
+        while not self._over.is_set():
+            self._wake.wait(1.0)  # the table shows seconds that pass
+            self._wake.clear()
+            began = time.monotonic()
+            self._draw()
+            self._over.wait(max(PAUSE, SHARE * (time.monotonic() - began)))
+
+    def _draw(self) -> None:
+        self._drawn = self._tally.clock()
+        with self._lock:
+            table = render(self._tally, self._console.width, self._console.height)
+        with self._console.capture() as captured:
+            self._console.print(table)
+        lines = captured.get()
+        up = f"\x1b[{self._height}F" if self._height else "\r"
+        self._height = lines.count("\n")
+        if not self._backlog:
+            self._progress.write(up + lines.replace("\n", "\x1b[K\n") + "\x1b[J")
+            return
+        self._progress.write(up + "\x1b[J")
+        self._print_backlog()
+        self._progress.write(lines)
+
+    def _print_backlog(self) -> None:
+        with self._lock:
+            backlog, self._backlog, self._waiting = self._backlog, [], 0
+            left_out, self._left_out = self._left_out, 0
+        for outlet, text in backlog:
+            outlet.write(text)
+        if left_out:
+            self._progress.write(
+                f"… {left_out:,} lines are left out; upshift logs {self._tally.run} has them\n"
+            )
+
+
+def _same_terminal(one: TextIO, other: TextIO) -> bool:
+    """Whether what is written to either appears on the same screen."""
+    try:
+        return one.isatty() and other.isatty() and os.ttyname(one.fileno()) == os.ttyname(other.fileno())
+    except OSError:
+        return False
+
+
+def _tame(line: str) -> str:
+    """A line without what would move the cursor."""
+    return _UNSAFE.sub("", line)

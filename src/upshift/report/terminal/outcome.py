@@ -1,0 +1,199 @@
+"""What came of a run: failures, with the user's traceback and what to do, earlier attempts, outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec.task import Failure
+from upshift.report.gaps import of_tasks
+from upshift.report.human import TIMES, count
+from upshift.report.ranks import elsewhere, on_rank, together, worth_a_look
+from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
+from upshift.report.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from upshift.runs.history import Run, Task
+    from upshift.runs.history_steps import Attempt
+
+FAILURES = 10
+"""Failures of a run that are told in full."""
+ATTEMPTS = 20
+"""Earlier attempts of a run that are told."""
+
+
+def failures(run: Run, page: Page) -> str:
+    """Reason, message, the user's traceback and the remedy of each task that failed; empty: none did."""
+    failed = list(_failed(run))
+    if not failed:
+        return ""
+    parts = [_failure(name, task, failure, page) for name, task, failure in failed[:FAILURES]]
+    if len(failed) > FAILURES:
+        parts.append(f"… and {count(len(failed) - FAILURES, 'more failure')}: upshift show {run.id} --json")
+    return "\n\n".join(parts)
+
+
+def _failed(run: Run) -> Iterator[tuple[str, Task, Failure]]:
+    for step in run.steps:
+        for task in step.tasks:
+            error = task.attempts[-1].error if task.attempts else None
+            if task.status in ("failed", "cancelled") and error is not None:
+                yield str(task.row.task), task, error
+
+
+def _failure(name: str, task: Task, failure: Failure, page: Page) -> str:
+    tries = f" after {count(len(task.attempts), 'attempt')}" if len(task.attempts) > 1 else ""
+    lines = [page.paint(f"{name} {task.status}{on_rank(failure)}{tries} ({failure.reason})", "red")]
+    lines += [f"  {line}" for line in wrap(failure.message, page.width - 2)]
+    if failure.traceback:
+        lines += [page.paint(f"    {line}", "dim") for line in failure.traceback.rstrip().splitlines()]
+    told = {
+        "where": None if failure.traceback else failure.where,
+        "fix": failure.fix,
+        "ranks": _ranks(failure, task.attempts[-1]),
+        "kept": _kept(task.attempts[-1]),
+    }
+    for label, text in told.items():
+        if text:
+            first, *rest = wrap(text, page.width - 9)
+            lines += [f"  {label + ':':<6} {first}", *(f"         {line}" for line in rest)]
+    return "\n".join(lines)
+
+
+def _ranks(failure: Failure, attempt: Attempt) -> str:
+    """Where the others of several processes were, and how to see more of that."""
+    places = elsewhere(failure, attempt.stacks).removeprefix("ranks ")
+    stacks = f"upshift show {attempt.run} --stacks shows where each was, call by call"
+    more = stacks if worth_a_look(failure, attempt.stacks) else ""
+    return "\n".join(filter(None, (places, more)))
+
+
+def _kept(attempt: Attempt) -> str | None:
+    """What is left of an attempt that failed, for another one."""
+    had = attempt.checkpoints
+    if had is None:
+        return None
+    return (
+        f"checkpoint {had.newest}, {format_size(had.bytes)}"
+        if had.newest
+        else f"checkpoint {had.resumed_from}"
+    )
+
+
+def earlier_attempts(run: Run, page: Page) -> str:
+    """What became of the attempts before the last one, of tasks that needed several; empty: none did.
+
+    The last one is there if it did not begin from the start.
+    """
+    tries = [
+        (str(task.row.task), attempt)
+        for step in run.steps
+        for task in step.tasks
+        if not task.cached
+        for attempt in task.attempts
+        if attempt is not task.attempts[-1] or (attempt.number > 1 and _went_on(attempt))
+    ]
+    if not tries:
+        return ""
+    lines = ["attempts" if any(_went_on(attempt) for _, attempt in tries) else "earlier attempts"]
+    for name, attempt in tries[:ATTEMPTS]:
+        error = attempt.error
+        why = f" ({attempt.reason})" if attempt.reason else ""
+        if error is not None:
+            why = f"{on_rank(error)}{why}: {error.in_a_line}"
+        line = f"{name}: attempt {attempt.number}{_went_on(attempt)} {attempt.status}{why}"
+        first, *rest = wrap(line, page.width - 4)
+        lines += [f"  {page.paint(first, 'yellow')}", *(f"    {page.paint(more, 'yellow')}" for more in rest)]
+    if len(tries) > ATTEMPTS:
+        lines.append(f"  … and {len(tries) - ATTEMPTS:,} more: upshift show {run.id} --json")
+    return "\n".join(lines)
+
+
+def gaps(run: Run, page: Page) -> str:
+    """What was printed, logged or shown, and is not on record; empty: nothing."""
+    lines = []
+    for who, what in of_tasks(task for step in run.steps for task in step.tasks):
+        first, *rest = wrap(f"{who}: {what}" if who else what, page.width - 2)
+        lines += [page.paint(first, "yellow"), *(page.paint(f"  {more}", "yellow") for more in rest)]
+    return "\n".join(lines)
+
+
+def stacks(run: Run, page: Page) -> str:
+    """Where each process was of the attempts that failed or were stopped, call by call."""
+    found = [
+        (str(task.row.task) + (f", attempt {attempt.number}" if len(task.attempts) > 1 else ""), attempt)
+        for step in run.steps
+        for task in step.tasks
+        if not task.cached
+        for attempt in task.attempts
+        if attempt.stacks
+    ]
+    if not found:
+        return "no stacks: those of several processes are kept when their step fails or is stopped"
+    lines = ["stacks"]
+    for name, attempt in found:
+        for place, text in together(attempt.stacks):
+            first, *rest = wrap(f"{name}: {place}", page.width - 4)
+            lines += [
+                f"  {page.paint(first, 'yellow')}",
+                *(f"    {page.paint(more, 'yellow')}" for more in rest),
+            ]
+            lines += [page.paint(f"    {line}", "dim") for line in text.splitlines()]
+    return "\n".join(lines)
+
+
+def _went_on(attempt: Attempt) -> str:
+    had = attempt.checkpoints
+    return f" went on from checkpoint {had.resumed_from} and" if had and had.resumed_from else ""
+
+
+def needs(run: Run, page: Page) -> str:
+    """What each step needs, where its records say that it is not what it asked for; empty: nowhere."""
+    lines = []
+    for step in run.steps:
+        verdicts = Verdicts()
+        for task in step.tasks:
+            if task.attempts and not task.cached:
+                last = task.attempts[-1]
+                records = {"asked": last.asked, "granted": last.granted, "seen": last.seen, "used": last.used}
+                verdicts.add(str(task.row.task), records)
+        line = verdicts.line()
+        if line is not None:
+            first, *rest = wrap(f"{step.name}: {line}", page.width - 4)
+            lines += [
+                f"  {page.paint(first, 'yellow')}",
+                *(f"    {page.paint(more, 'yellow')}" for more in rest),
+            ]
+    return "\n".join(["what steps need", *lines]) if lines else ""
+
+
+def outputs(run: Run, page: Page) -> str:
+    """Name, type and size of what each step made."""
+    rows = [row for step in run.steps for row in _made(step.name, list(step.tasks))]
+    if not rows:
+        return ""
+    headings = ("output", "type", "size")
+    natural = [max(map(cells, column)) for column in zip(headings, *rows, strict=True)]
+    widths = fit(natural, page.width - 2 * GAP, least=(8, 8, natural[2]))
+    lines = heading(headings, widths, page)
+    lines += [columns([cut(c, width) for c, width in zip(row, widths, strict=True)], widths) for row in rows]
+    return "\n".join(lines)
+
+
+def _made(step: str, tasks: list[Task]) -> Iterator[tuple[str, str, str]]:
+    """One row for each output; those of a mapped step's tasks together."""
+    sizes: dict[str, int] = {}
+    types: dict[str, dict[str, int]] = {}
+    for task in tasks:
+        for name, artifact in task.artifacts.items():
+            sizes[name] = sizes.get(name, 0) + artifact.bytes
+            kinds = types.setdefault(name, {})
+            kinds[artifact.type] = kinds.get(artifact.type, 0) + 1
+    for name, size in sizes.items():
+        kinds = types[name]
+        made = sum(kinds.values())
+        kind = " | ".join(kinds) if len(kinds) <= 3 else f"{len(kinds)} types"
+        mapped = made > 1 or any(task.index is not None for task in tasks)
+        label = step if name == "output" else f"{step}.{name}"
+        yield label, f"{made:,} {TIMES} {kind}" if mapped else kind, format_size(size)

@@ -1,0 +1,401 @@
+"""A plan for a person: what would run where and with what, the graph first, then each step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from upshift.model.settings.retry import RETRYABLE
+from upshift.model.settings.sizes import format_size
+from upshift.report.human import DASH, TIMES, count, duration, number
+from upshift.report.reasons import counted
+from upshift.report.records import SHORT, side_by_side
+from upshift.report.terminal.drawing import draw
+from upshift.report.terminal.images import finding_lines, in_order, in_short, origins_of
+from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, labelled, pad, wrap
+from upshift.report.terminal.plan_code import LABEL, show_code
+
+if TYPE_CHECKING:
+    from upshift.engine.forecast import PlannedTask
+    from upshift.engine.plan import Plan, PlannedStep
+    from upshift.model.settings.retry import Retry
+
+_MARKS = {"runs": "●", "reused": "○", "depends": "◐", "skipped": "□", "fails": "×", "refused": "×"}
+_STYLES = {"runs": "cyan", "reused": "blue", "depends": "yellow", "skipped": "dim"} | dict.fromkeys(
+    ("fails", "refused"), "red"
+)
+_MEANINGS = {
+    "runs": "runs",
+    "reused": "reused",
+    "depends": "depends on what runs",
+    "skipped": "skipped",
+    "fails": "fails",
+    "refused": "refused",
+}
+_SIZES = frozenset({"memory", "gpu_memory", "disk", "shared_memory"})
+_HEADINGS = ("step", "tasks", "what", "on", "asked", "granted")
+_NOTES = 20
+"""Columns that notes beside a step of the graph take at least."""
+_LISTED = 6
+"""Files left out, and reasons of the tasks of one step, that are named."""
+
+
+def show_plan(plan: Plan, *, page: Page | None = None) -> str:
+    """Everything that a plan says.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    page
+        What to lay it out for; default: 100 columns without colours.
+    """
+    page = page or Page()
+    parts = [_header(plan, page), _graph(plan, page), _table(plan, page), show_code(plan.code, page)]
+    return "\n\n".join(filter(None, parts))
+
+
+def action(step: PlannedStep) -> str:
+    """What will become of a step as a whole: of its tasks' actions the one that matters most."""
+    if step.refused:
+        return "refused"
+    found = {task.action for task in step.tasks}
+    return next((name for name in ("fails", "runs", "depends", "reused") if name in found), "skipped")
+
+
+def _header(plan: Plan, page: Page) -> str:
+    shares = Counter(action(step) for step in plan.steps)
+    told = [f"{shares[name]:,} {meaning}" for name, meaning in _plural(shares).items()]
+    summary = count(len(plan.steps), "step") + (": " + ", ".join(told) if told else "")
+    facts = {
+        "target": plan.target,
+        "store": plan.store,
+        "params": ", ".join(f"{name}={text}" for name, text in plan.texts.items()),
+    }
+    lines = [
+        f"  {page.paint(pad(label, LABEL), 'dim')}{line}"
+        for label, text in facts.items()
+        if text
+        for label, line in labelled(label, text, page.width - 2 - LABEL)
+    ]
+    first, *rest = wrap(f"plan of {plan.pipeline} · {summary}", page.width)
+    title = first.replace(plan.pipeline, page.paint(plan.pipeline, "bold"), 1)
+    return "\n".join([title, *rest, *lines])
+
+
+def _plural(shares: Mapping[str, int]) -> dict[str, str]:
+    words = {
+        name: {"runs": "run", "depends": "depend on what runs", "fails": "fail"}.get(name, meaning)
+        if shares[name] > 1
+        else {"depends": "depends on what runs"}.get(name, meaning)
+        for name, meaning in _MEANINGS.items()
+    }
+    return {name: word for name, word in words.items() if shares.get(name)}
+
+
+# The graph
+
+
+def _graph(plan: Plan, page: Page) -> str:
+    if not plan.steps:
+        return ""
+    actions = {step.name: action(step) for step in plan.steps}
+    drawn = draw(
+        {step.name: list(dict.fromkeys(edge.step for edge in step.needs)) for step in plan.steps},
+        {name: _MARKS[what] for name, what in actions.items()},
+        most=page.width // 3,
+    )
+    lines = drawn or [_MARKS[actions[step.name]] for step in plan.steps]
+    left = max(map(cells, lines))
+    names = [cut(_title(step), page.width - left - GAP) for step in plan.steps]
+    middle = min(max(map(cells, names)), page.width // 3)
+    text = []
+    for step, line, name in zip(plan.steps, lines, names, strict=True):
+        what = actions[step.name]
+        notes = _notes(step, everything=drawn is None)
+        room = page.width - left - max(middle, cells(name)) - 2 * GAP
+        if room >= _NOTES:
+            first, *rest = wrap(notes, room)
+        else:  # below the name, where there is more room
+            first, rest = "", wrap(notes, page.width - left - middle - 2 * GAP) if notes else []
+        mark = _MARKS[what]
+        painted = pad(line, left).replace(mark, page.paint(mark, _STYLES[what]), 1)
+        text.append(columns((painted, page.paint(name, "bold"), page.paint(first, "dim")), (left, middle, 0)))
+        text += [" " * (left + middle + 2 * GAP) + page.paint(more, "dim") for more in rest]
+    used = [what for what in _MARKS if what in actions.values()]
+    text += [page.paint(line, "dim") for line in _legend(used, page.width)]
+    return "\n".join(text)
+
+
+def _legend(used: Sequence[str], width: int) -> list[str]:
+    lines: list[str] = []
+    for told in (f"{_MARKS[what]} {_MEANINGS[what]}" for what in used):
+        if lines and cells(f"{lines[-1]}   {told}") <= width:
+            lines[-1] += f"   {told}"
+        else:
+            lines.append(told)
+    return lines
+
+
+def _title(step: PlannedStep) -> str:
+    if not step.mapped:
+        return step.name
+    return f"{step.name} {TIMES}{'?' if step.length is None else f'{step.length:,}'}"
+
+
+def _notes(step: PlannedStep, *, everything: bool) -> str:
+    """What the lines do not say of a step's needs: their kinds; all of them where there are no lines."""
+    words = {"item": "for each of ", "when": "when ", "after": "after ", "data": "needs "}
+    by_kind = {
+        kind: [edge.step for edge in step.needs if edge.kind == kind]
+        for kind in words
+        if everything or kind != "data"
+    }
+    return " · ".join(f"{words[kind]}{', '.join(names)}" for kind, names in by_kind.items() if names)
+
+
+# The steps
+
+
+def _table(plan: Plan, page: Page) -> str:
+    if not plan.steps:
+        return "No steps."
+    rows = [(step.name, _tasks(step), action(step), _place(step), _hardware(step)) for step in plan.steps]
+    plain = zip(_HEADINGS[:4], zip(*(row[:4] for row in rows), strict=True), strict=True)
+    texts = [[name, *column] for name, column in plain]
+    texts += [[_HEADINGS[i + 4], *(pair[i] for row in rows for pair in row[4])] for i in (0, 1)]
+    natural = [max(map(cells, column)) for column in texts]
+    least = [max(cells(word) for text in column for word in text.split() or [""]) for column in texts]
+    least[0], least[3] = min(natural[0], 12), min(natural[3], 8)
+    room = page.width - GAP * (len(natural) - 1)
+    narrow = sum(least) > room
+    widths = fit(natural, room, least)
+    lines = [] if narrow else heading(_HEADINGS, widths, page)
+    first_uses: dict[str, str] = {}
+    first_images: dict[object, str] = {}
+    for step, row in zip(plan.steps, rows, strict=True):
+        lines += _stacked(row, page) if narrow else _block(row, widths, page)
+        first_use = first_uses.setdefault(step.step, step.name)
+        first_image = first_images.setdefault(_image_key(step), step.name)
+        lines += _details(step, first_use, first_image, page)
+    if any(cell.endswith(SHORT) for row in rows for pair in row[4] for cell in pair):
+        lines.append(page.paint(f"{SHORT.strip()} less than is asked for", "yellow"))
+    return "\n".join(lines)
+
+
+def _tasks(step: PlannedStep) -> str:
+    return "?" if step.length is None and step.mapped else f"{1 if step.length is None else step.length:,}"
+
+
+def _place(step: PlannedStep) -> str:
+    return step.target if step.target == step.backend else f"{step.target} ({step.backend})"
+
+
+def _hardware(step: PlannedStep) -> list[tuple[str, str]]:
+    records = side_by_side([{"asked": step.asked, "granted": step.granted}])
+    return [(row[0], row[1]) for row in records] or [(DASH, DASH if step.granted else "nothing")]
+
+
+_Row = tuple[str, str, str, str, list[tuple[str, str]]]
+
+
+def _block(row: _Row, widths: Sequence[int], page: Page) -> list[str]:
+    name, tasks, what, place, hardware = row
+    above = []
+    if cells(name) > widths[0]:  # a name is what the user types elsewhere: it is never cut
+        above, name = [page.paint(name, "bold")], ""
+    wrapped = [(wrap(asked, widths[4]), wrap(granted, widths[5])) for asked, granted in hardware]
+    sides = [
+        (asked[i] if i < len(asked) else "", granted[i] if i < len(granted) else "")
+        for asked, granted in wrapped
+        for i in range(max(len(asked), len(granted)))
+    ]
+    places = wrap(place, widths[3])
+    lines = []
+    for i in range(max(len(sides), len(places))):
+        asked, granted = sides[i] if i < len(sides) else ("", "")
+        lines.append(
+            columns(
+                (
+                    page.paint(name, "bold") if i == 0 else "",
+                    tasks if i == 0 else "",
+                    page.paint(what, _STYLES[what]) if i == 0 else "",
+                    places[i] if i < len(places) else "",
+                    asked,
+                    page.paint(granted, "yellow" if granted.endswith(SHORT) else None),
+                ),
+                widths,
+            )
+        )
+    return above + lines
+
+
+def _stacked(row: _Row, page: Page) -> list[str]:
+    """The cells of a step below each other, where the page is too narrow for a table."""
+    name, tasks, what, place, hardware = row
+    of = {"?": ", how many tasks is not known yet", "1": ""}.get(tasks, f", {tasks} tasks")
+    lines = [page.paint(line, "bold") for line in wrap(name, page.width)]
+    told = wrap(f"{what} · {place}{of}", page.width - 2)
+    lines += [f"  {line.replace(what, page.paint(what, _STYLES[what]), 1)}" for line in told]
+    for record, column in zip(_HEADINGS[4:], zip(*hardware, strict=True), strict=True):
+        texts = [text for text in column if text and text != DASH]
+        style = "yellow" if any(text.endswith(SHORT) for text in texts) else None
+        for label, line in labelled(record, ", ".join(texts) or DASH, page.width - 2 - LABEL):
+            lines.append(f"  {page.paint(pad(label, LABEL), 'dim')}{page.paint(line, style)}")
+    return lines
+
+
+def _details(step: PlannedStep, first_use: str, first_image: str, page: Page) -> list[str]:
+    """What is to be said below a step; what holds for each use of its function, or image, is said once."""
+    image = _image(step) if first_image == step.name else [("image", f"as {first_image}", None)]
+    settings = [*_origins(step), *_launch(step), *_shortfalls(step), *_secrets(step), *_limits(step), *image]
+    if settings and first_use != step.name:
+        settings = [("asks", f"as {first_use}", None)]
+    details = [*(() if step.refused else _reasons(step)), *settings]  # it has none to run, or to be reused
+    lines = [
+        f"  {page.paint(pad(label, LABEL), 'dim')}{page.paint(line, style)}"
+        for name, text, style in details
+        for label, line in labelled(name, text, page.width - 2 - LABEL)
+    ]
+    if first_use == first_image == step.name and step.image is not None:
+        margin = 2 + LABEL
+        for finding in in_order(step.image.findings):
+            lines += finding_lines(finding, page, indent=margin)
+    return lines
+
+
+_Detail = tuple[str, str, "str | None"]
+
+
+def _reasons(step: PlannedStep) -> Iterable[_Detail]:
+    """Why its tasks run or not; where their reasons differ, how many have which."""
+    actions = dict.fromkeys(task.action for task in step.tasks)
+    whys = {what: counted(_why(task) for task in step.tasks if task.action == what) for what in actions}
+    groups = sorted(
+        ((many, what, why) for what in actions for why, many in whys[what].items()), key=lambda g: -g[0]
+    )
+    shown = groups[:_LISTED]
+    for i, (many, what, why) in enumerate(shown):
+        share = "" if len(groups) == 1 else f"{many:,} of {len(step.tasks):,} {_verb(what, many)}: "
+        yield "why" if i == 0 else "", share + why, None
+    if len(groups) > len(shown):
+        yield "", f"and {count(len(groups) - len(shown), 'other reason')}: --json", None
+
+
+def _verb(what: str, many: int) -> str:
+    one = {"runs": "run", "depends": "depend", "fails": "fail"}
+    return one.get(what, what) if many > 1 else what
+
+
+def _why(task: PlannedTask) -> str:
+    behind = ", ".join(task.depends_on[:_LISTED])
+    more = len(task.depends_on) - _LISTED
+    behind += f" and {more:,} more" if more > 0 else ""
+    if task.action != "depends":
+        return "; ".join(filter(None, (task.reason, behind and f"after {behind}")))
+    return f"depends on {behind}; {task.reason or 'reused if its inputs turn out the same as before'}"
+
+
+def _origins(step: PlannedStep) -> Iterable[_Detail]:
+    """What it asks for, and who said it: values that were said in one place together."""
+    said: dict[str, list[str]] = {}
+    for value in step.request:
+        shown = format_size(value.value) if value.field in _SIZES else _plain(value.value)
+        if isinstance(value.value, float):
+            shown = number(value.value)
+        said.setdefault(value.origin or "derived", []).append(f"{value.field}={shown}")
+    for i, (origin, values) in enumerate(said.items()):
+        yield "asks" if i == 0 else "", f"{', '.join(values)}: {origin}", None
+
+
+def _launch(step: PlannedStep) -> Iterable[_Detail]:
+    """How many processes it has, what their launcher is told, and who said so."""
+    launch = step.launch
+    if launch is None:
+        return
+    asked = launch.processes
+    nodes = (step.granted.nodes if step.granted else None) or 1
+    told = [f"{launch.launcher}, {asked:,} process{'' if asked == 1 else 'es'}"]
+    if nodes > 1 and launch.per_node:
+        told[0] += f", {launch.per_node} on each node"
+    told += [f"{name}={_plain(value)}" for name, value in launch.arguments.items()]
+    told += launch.files
+    told += [f"port {launch.port}"] if launch.port is not None else []
+    told += [f"stopped after {duration(launch.hang)} without progress"] if launch.hang is not None else []
+    yield "launch", f"{', '.join(told)}: {step.launch_origin}", None
+    for remark in step.remarks:
+        yield "", remark, "yellow"
+
+
+def _shortfalls(step: PlannedStep) -> Iterable[_Detail]:
+    refused = step.granted is None or step.strict
+    label, style = ("refused", "red") if refused else ("degraded", "yellow")
+    for shortfall in step.shortfalls:
+        if shortfall.field != "image":
+            yield label, f"asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}", style
+            label = ""
+    if step.granted is None and not step.shortfalls:
+        yield label, "the backend cannot run it", style
+
+
+def _secrets(step: PlannedStep) -> Iterable[_Detail]:
+    """Names and sources; a value is nowhere to be seen."""
+    for i, secret in enumerate(step.secrets):
+        label = "secrets" if i == 0 else ""
+        if secret.problem is not None:
+            yield label, secret.problem.what, "red"
+        else:
+            yield label, f"{secret.name} from {secret.source}: {secret.origin}", None
+
+
+def _limits(step: PlannedStep) -> Iterable[_Detail]:
+    if step.retry.times:
+        yield "retries", _retries(step.retry), None
+    if step.timeout is not None:
+        yield "timeout", f"{duration(step.timeout)} for each attempt", None
+    if step.cache_expires is not None:
+        yield "cache", f"a result is reused for {duration(step.cache_expires)}", None
+
+
+def _retries(retry: Retry) -> str:
+    text = f"{retry.times:,}"
+    if retry.delay:
+        text += f", the first after {duration(retry.delay)}"
+        if retry.times > 1 and retry.backoff != 1:
+            text += (
+                f", each next one {TIMES}{number(retry.backoff)} later, at most {duration(retry.max_delay)}"
+            )
+    if retry.on != RETRYABLE:
+        text += f"; on {', '.join(retry.on)}"
+    return text
+
+
+def _image_key(step: PlannedStep) -> object:
+    """What steps have in common of which the same is to be said about their images."""
+    known = step.image
+    if known is None:
+        return step.name
+    said = (known.ingredients.origins.items(), known.ingredients.notes, known.findings)
+    return step.target, known.digest or repr(known.ingredients.recipe), repr(said)
+
+
+def _image(step: PlannedStep) -> Iterable[_Detail]:
+    if step.image is not None:
+        for number, line in enumerate(in_short(step.image)):
+            yield "" if number else "image", line, None
+        return
+    if not step.docker:
+        return
+    said = ", ".join(f"{name}={cut(_plain(value), 40)}" for name, value in step.docker.items())
+    unused = [shortfall for shortfall in step.shortfalls if shortfall.field == "image"]
+    style = ("red" if step.strict else "yellow") if unused else None
+    yield "image", said, style
+    if step.docker_origins:
+        yield "", origins_of(step.docker_origins), None
+    if unused:
+        yield "", f"not used: {unused[0].why}", style
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else repr(list(value) if isinstance(value, tuple) else value)

@@ -1,0 +1,237 @@
+"""The steps of a run with their four records side by side.
+
+Each step is a block. On its left: name, status and time, and below them why its tasks ran or were
+reused. On its right the records, one line for each kind of hardware, so that asked, granted, seen
+and used of the same thing stand in one line. Where the page is too narrow for that, they stand below
+each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+import attrs
+
+from upshift.model.spec.hardware import Hardware
+from upshift.report.human import DASH, TIMES, count, short_image, span
+from upshift.report.reasons import counted
+from upshift.report.records import RECORDS, SHORT, side_by_side
+from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, fit, heading, pad, wrap
+
+if TYPE_CHECKING:
+    from upshift.runs.history import Attempt, Run, Step, Task
+
+_LEFT = (8, 9, 8)
+"""Least widths of name, status and time."""
+_ROOMY = 100
+_NAME = 24
+"""Columns that names take at most; a longer one has a line of its own …"""
+_NARROW_NAME = 14
+"""… and on a page of less than 100 columns."""
+
+
+@attrs.frozen
+class Block:
+    """One row of the table: a step, or one of its tasks.
+
+    Parameters
+    ----------
+    name, status, time
+        As shown. Several tasks took from the shortest to the longest time.
+    remark
+        Why it ran or was reused, and the like.
+    records
+        A line for each kind of hardware: asked, granted, seen, used.
+    """
+
+    name: str
+    status: str
+    time: str
+    remark: str
+    records: Sequence[tuple[str, str, str, str]]
+
+
+def steps_table(run: Run, page: Page, *, tasks: bool = False) -> str:
+    """The table.
+
+    Parameters
+    ----------
+    run
+        The run.
+    page
+        What to lay it out for.
+    tasks
+        Whether a mapped step has a row for each of its tasks, instead of one for all of them.
+    """
+    blocks = [block for step in run.steps for block in _blocks(step, tasks)]
+    if not blocks:
+        return "No steps: the pipeline called none."
+    if run.going_on:
+        names = {str(task) for task in run.going_on} | {task.step for task in run.going_on}
+        blocks = [
+            attrs.evolve(b, status="running")
+            if b.status == "cancelled" and b.name.partition(f" {TIMES}")[0] in names
+            else b
+            for b in blocks
+        ]
+    if run.interrupted:
+        blocks = [attrs.evolve(b, status=run.row.status) if b.status == "cancelled" else b for b in blocks]
+    left, right = _widths(blocks, page.width)
+    if sum(left) + sum(right) + GAP * (len(left) + len(right) - 1) <= page.width:
+        lines = heading(("step", "status", "time", *RECORDS), [*left, *right], page)
+        for block in blocks:
+            lines += _lines(block, left, right, page)
+    else:
+        lines = [line for block in blocks for line in _stacked(block, page)]
+    if any(cell.endswith(SHORT) for block in blocks for row in block.records for cell in row):
+        lines.append(page.paint(f"{SHORT.strip()} less than was asked for", "yellow"))
+    return "\n".join(lines)
+
+
+def _blocks(step: Step, each_task: bool) -> list[Block]:
+    tasks = step.tasks
+    if not step.mapped or not tasks:
+        return [_block(step, step.name, step.status, tasks)]
+    if each_task:
+        return [_block(step, f"{step.name}[{task.index}]", task.status, [task]) for task in tasks]
+    return [_block(step, f"{step.name} {TIMES}{len(tasks):,}", step.status, tasks)]
+
+
+def _block(step: Step, name: str, status: str, tasks: Sequence[Task]) -> Block:
+    reused = bool(tasks) and all(task.cached for task in tasks)
+    attempts = [task.attempts[-1] for task in tasks if task.attempts]
+    seconds = [
+        (attempt.ended - attempt.started).total_seconds()
+        for attempt in attempts
+        if attempt.started is not None and attempt.ended is not None
+    ]
+    of_attempts = (_images(attempts), _missing(attempts), _waits(attempts))
+    remarks = (_shares(tasks), _tries(tasks), _why(tasks), *of_attempts, _why_not(step, tasks))
+    return Block(
+        name=name,
+        status="reused" if reused and status == "completed" else status,
+        time=span(seconds) if seconds else "",
+        remark="; ".join(filter(None, remarks)),
+        records=side_by_side([_records(attempt) for attempt in attempts]),
+    )
+
+
+def _records(attempt: Attempt) -> Mapping[str, Hardware | None]:
+    return {name: getattr(attempt, name) for name in RECORDS}
+
+
+def _shares(tasks: Sequence[Task]) -> str:
+    """How many tasks are what, where they are not all the same."""
+    statuses = Counter("reused" if task.cached else task.status for task in tasks)
+    if len(statuses) < 2:
+        return ""
+    return ", ".join(f"{number:,} {status}" for status, number in statuses.items())
+
+
+def _tries(tasks: Sequence[Task]) -> str:
+    most = max((len(task.attempts) for task in tasks if not task.cached), default=0)
+    return f"{'up to ' if len(tasks) > 1 else ''}{count(most, 'attempt')}" if most > 1 else ""
+
+
+def _why(tasks: Sequence[Task]) -> str:
+    """Why the tasks ran or were reused, where they all have the same reason; else how many have which."""
+    reasons = counted(task.cache_reason for task in tasks if task.cache_reason)
+    if not reasons:
+        return ""
+    (reason, number), *others = reasons.most_common()
+    if not others and number == len(tasks):
+        return reason
+    told = f"{number:,} of {len(tasks):,}: {reason}"
+    return told + (f"; {count(len(others), 'other reason')} (--tasks)" if others else "")
+
+
+def _images(attempts: Sequence[Attempt]) -> str:
+    """What they ran in, where that is no plain environment."""
+    images = list(dict.fromkeys(attempt.image for attempt in attempts if attempt.image is not None))
+    if not images:
+        return ""
+    told = f"in image {short_image(images[0])}"
+    return told + (f" and {count(len(images) - 1, 'other')}" if len(images) > 1 else "")
+
+
+def _missing(attempts: Sequence[Attempt]) -> str:
+    """That a framework did not see the GPUs granted, and the step went on because the user said so."""
+    if not any(a.status == "completed" and a.seen and a.seen.details.get("missed_by") for a in attempts):
+        return ""
+    return "it was made without its GPU" if len(attempts) == 1 else "made without the GPUs granted"
+
+
+def _waits(attempts: Sequence[Attempt]) -> str:
+    """What they wait for, or have waited for."""
+    waiting = [attempt.waits for attempt in attempts if attempt.waits is not None]
+    if waiting:
+        return (f"{len(waiting):,} of {len(attempts):,}: " if len(attempts) > 1 else "") + waiting[0]
+    waited = [attempt.waited for attempt in attempts if attempt.waited is not None]
+    return f"waited {span(waited)}" if waited else ""
+
+
+def _why_not(step: Step, tasks: Sequence[Task]) -> str:
+    """Why nothing ran of those tasks that were cancelled before they began."""
+    untouched = any(task.status == "cancelled" and not task.attempts for task in tasks)
+    if not untouched and (tasks or step.status != "cancelled"):
+        return ""
+    return f"not run: {step.hindrance}"
+
+
+def _widths(blocks: Sequence[Block], page: int) -> tuple[list[int], list[int]]:
+    """Widths of the left columns, and of the records; these give way by wrapping between words."""
+    shown = [(block.name, block.status, block.time) for block in blocks]
+    left = [max(map(cells, column)) for column in zip(*shown, strict=True)]
+    left = [max(width, least) for width, least in zip(left, _LEFT, strict=True)]
+    left[0] = min(left[0], _NAME if page >= _ROOMY else _NARROW_NAME)
+    texts = [[name, *(row[i] for block in blocks for row in block.records)] for i, name in enumerate(RECORDS)]
+    natural = [max(map(cells, column)) for column in texts]
+    least = [max(cells(word) for text in column for word in text.split()) for column in texts]
+    return left, fit(natural, page - sum(left) - GAP * (len(left) + len(natural) - 1), least)
+
+
+def _lines(block: Block, left: Sequence[int], right: Sequence[int], page: Page) -> list[str]:
+    style = "dim" if block.status == "reused" else None  # these are records of an earlier run
+    beside = [line for row in block.records for line in _wrapped(row, right, page, style)]
+    width = sum(left) + GAP * (len(left) - 1)
+    name = page.paint(block.name, "bold")
+    status = page.paint(block.status, STATUS_STYLES.get(block.status))
+    above = []
+    if cells(name) > left[0]:  # a name is what the user types elsewhere: it is never cut
+        above, name = [name], ""
+    own = [columns((name, status, block.time), left)]
+    if block.remark:
+        own += [page.paint(f"  {line}", "dim") for line in wrap(block.remark, width - 2)]
+    height = max(len(own), len(beside))
+    own += [""] * (height - len(own))
+    beside += [""] * (height - len(beside))
+    sides = zip(own, beside, strict=True)
+    return above + [f"{pad(one, width)}{' ' * GAP}{other}".rstrip() for one, other in sides]
+
+
+def _stacked(block: Block, page: Page) -> list[str]:
+    """A block on a page that is too narrow for columns: the records below each other."""
+    status = page.paint(block.status, STATUS_STYLES.get(block.status))
+    lines = [page.paint(line, "bold") for line in wrap(block.name, page.width)]
+    lines.append(f"  {status}{f' in {block.time}' if block.time else ''}")
+    lines += [page.paint(f"  {line}", "dim") for line in wrap(block.remark, page.width - 2) if line]
+    for name, column in zip(RECORDS, zip(*block.records, strict=True), strict=False):
+        texts = [text for text in column if text != DASH]
+        short = "yellow" if any(text.endswith(SHORT) for text in texts) else None
+        for label, line in zip(
+            chain((name,), repeat("")), wrap(", ".join(texts) or DASH, page.width - 11), strict=False
+        ):
+            lines.append(f"  {label:<8} {page.paint(line, short)}")
+    return lines
+
+
+def _wrapped(row: Sequence[str], widths: Sequence[int], page: Page, style: str | None) -> list[str]:
+    wrapped = [
+        [page.paint(line, "yellow" if cell.endswith(SHORT) else style) for line in wrap(cell, width)]
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    height = max(map(len, wrapped))
+    return [columns([c[i] if i < len(c) else "" for c in wrapped], widths) for i in range(height)]

@@ -1,0 +1,132 @@
+"""Runs as tables of text: all of them (``upshift runs``), one with its four records (``upshift show``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+from upshift.report.human import ago, duration, moment
+from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, cut, fit, heading, wrap
+
+if TYPE_CHECKING:
+    from upshift.runs.history import Run
+    from upshift.runs.rows import RunRow
+
+_HEADINGS = ("run", "pipeline", "status", "started", "", "took", "tags")
+_AGO = 4
+_NAMED = 3
+"""Tasks that are named where they still run."""
+_ROOMY = 100
+"""Columns that it takes to say both when a run started and how long ago."""
+
+
+def runs_table(rows: Sequence[RunRow], *, page: Page | None = None, now: datetime | None = None) -> str:
+    """The runs, one a line: id, pipeline, status, started, duration, tags; on a narrow page on several."""
+    page = page or Page()
+    if not rows:
+        return "No runs."
+    now = now or datetime.now(timezone.utc)
+    shown = [i for i in range(len(_HEADINGS)) if i != _AGO or page.width >= _ROOMY]
+    names = [_HEADINGS[i] for i in shown]
+    table = [[texts[i] for i in shown] for texts in (_run_cells(row, now) for row in rows)]
+    natural = [max(map(cells, column)) for column in zip(names, *table, strict=True)]
+    # What identifies a run is never cut: pipeline and tags give way.
+    least = [{"pipeline": 8, "tags": 4}.get(name, width) for name, width in zip(names, natural, strict=True)]
+    room = page.width - GAP * (len(natural) - 1)
+    if sum(least) > room:
+        return "\n".join(line for row in rows for line in _stacked(_run_cells(row, now), page))
+    widths = fit(natural, room, least)
+    lines = heading(names, widths, page)
+    for texts in table:
+        short = [cut(text, width) for text, width in zip(texts, widths, strict=True)]
+        short[2] = page.paint(short[2], STATUS_STYLES.get(texts[2]))
+        lines.append(columns(short, widths))
+    return "\n".join(lines)
+
+
+def _stacked(texts: Sequence[str], page: Page) -> list[str]:
+    run, pipeline, status, started, _, took, tags = texts
+    title = columns([run, page.paint(status, STATUS_STYLES.get(status))], [cells(run), 0])
+    if cells(title) > page.width:
+        title = title.replace(" " * GAP, "\n  ", 1)
+    details = " · ".join(filter(None, (pipeline, started, took, tags)))
+    return [title, *(f"  {line}" for line in wrap(details, page.width - 2))]
+
+
+def _run_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
+    started = datetime.fromtimestamp(row.started, timezone.utc)
+    took = "" if row.ended is None else duration(row.ended - row.started)
+    return (row.id, row.pipeline, row.status, moment(started), ago(started, now), took, ", ".join(row.tags))
+
+
+def show_run(run: Run, *, page: Page | None = None, tasks: bool = False, stacks: bool = False) -> str:
+    """Everything about a run, for a person: header, steps with their four records, failures,
+    metrics, cards, outputs.
+
+    Parameters
+    ----------
+    run
+        The run.
+    page
+        What to lay it out for; default: 100 columns without colours.
+    tasks
+        Whether a mapped step has a row for each of its tasks.
+    stacks
+        Whether those of processes that hung, or were stopped, are shown below the failures.
+    """
+    from upshift.report.terminal import outcome
+    from upshift.report.terminal.metrics import cards_table, metrics_table
+    from upshift.report.terminal.steps_table import steps_table
+
+    page = page or Page()
+    parts = (
+        _header(run, page),
+        steps_table(run, page, tasks=tasks),
+        outcome.needs(run, page),
+        outcome.earlier_attempts(run, page),
+        outcome.failures(run, page),
+        outcome.gaps(run, page),
+        outcome.stacks(run, page) if stacks else "",
+        metrics_table(run, page, tasks=tasks),
+        cards_table(run, page),
+        outcome.outputs(run, page),
+    )
+    return "\n\n".join(filter(None, parts))
+
+
+def summary(run: Run, *, page: Page | None = None) -> str:
+    """The steps of a run with what each asked for, was granted, saw and used, side by side."""
+    from upshift.report.terminal.steps_table import steps_table
+
+    return steps_table(run, page or Page())
+
+
+def _header(run: Run, page: Page) -> str:
+    took = "" if run.ended is None else f", took {duration((run.ended - run.started).total_seconds())}"
+    facts = {
+        "target": run.target,
+        "started": f"{moment(run.started)} ({ago(run.started)}){took}",
+        "by": run.user or "",
+        "tags": ", ".join(run.tags),
+        "params": ", ".join(f"{name}={text}" for name, text in run.param_texts.items()),
+    }
+    status = run.row.status
+    if run.status == "cancelled":
+        facts["next"] = f"upshift resume {run.id} goes on from what is done"
+    if run.going_on:
+        names = list(map(str, run.going_on[:_NAMED]))
+        more = f" and {len(run.going_on) - _NAMED:,} more" if len(run.going_on) > _NAMED else ""
+        still = f"still run{'' if len(run.going_on) > 1 else 's'}"
+        facts["next"] += f"; {', '.join(names)}{more} {still}, which it waits for"
+    title = f"run {run.id} · {run.pipeline} · {page.paint(status, STATUS_STYLES.get(status))}"
+    if cells(title) > page.width:
+        title = title.replace(" · ", "\n  ", 1)
+    lines = [
+        f"  {page.paint(f'{name:<8}', 'dim')} {line}"
+        for label, text in facts.items()
+        if text
+        for name, line in zip(chain((label,), repeat("")), wrap(text, page.width - 11), strict=False)
+    ]
+    return "\n".join([title, *lines])

@@ -1,0 +1,440 @@
+"""The catalog: the queryable index of runs, tasks and attempts.
+
+The store decides what is done; the catalog only makes it quick to find, and
+:mod:`upshift.runs.rebuild` makes it anew from the store. SQLite by default, in ``UPSHIFT_HOME``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upshift.errors import ConfigError, NotFound, StoreError, suggestion
+from upshift.model.home import home
+from upshift.model.spec.codec import encode, from_json
+from upshift.model.spec.task import Failure, TaskId, TaskResult
+from upshift.runs.catalog_migrations import MIGRATIONS
+from upshift.runs.database import Database
+from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+
+if TYPE_CHECKING:
+    from upshift.model.configuration import Configuration
+
+__all__ = ["AttemptRow", "Catalog", "RunRow", "TaskRow", "open_catalog"]
+
+FOUND_AT_MOST = 50
+"""Results with the same key that are worth looking at; the newest ones."""
+
+
+def _upsert(table: str, identity: str, columns: Sequence[str], *, fixed: int) -> str:
+    """Insert a row, or change all but its first ``fixed`` columns, where ``identity`` exists already."""
+    marks = ", ".join("?" * len(columns))
+    changes = ", ".join(f"{column} = excluded.{column}" for column in columns[fixed:])
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) "
+        f"ON CONFLICT ({identity}) DO UPDATE SET {changes}"
+    )
+
+
+_RUN = ("id", "pipeline", "status", "target", "store", "user", "tags", "started", "ended", "source", "params")
+_TASK = ("run", "step", "item", "status", "cached", "cache_reason", "key", "origin")
+_ATTEMPT = (
+    *("run", "step", "item", "number", "status", "reason", "backend", "handle", "node"),
+    *("started", "ended", "key", "result", "failure", "waits"),
+)
+_PUT_RUN = _upsert("runs", "id", _RUN, fixed=1)
+_PUT_TASK = _upsert("tasks", "run, step, ifnull(item, -1)", _TASK, fixed=3)
+_PUT_ATTEMPT = _upsert("attempts", "run, step, ifnull(item, -1), number", _ATTEMPT, fixed=4)
+# A mapped step that fails or is skipped before its length is known has one task without an index. It
+# stands for the step only until a later engine of the run knows the items.
+_STANDS = (
+    "NOT (item IS NULL AND EXISTS (SELECT 1 FROM tasks AS other WHERE other.run = tasks.run "
+    "AND other.step = tasks.step AND other.item IS NOT NULL))"
+)
+_GET_RUNS = f"SELECT {', '.join(_RUN)} FROM runs"
+
+
+def open_catalog(configuration: Configuration) -> Catalog:
+    """The catalog that is configured. Nothing is opened or made before its first use.
+
+    One that is not there is made from what the configured stores hold.
+
+    Raises
+    ------
+    ConfigError
+        The address is not one of a SQLite file.
+    """
+    path = catalog_path(configuration.catalog)
+
+    def fill(new: Catalog) -> None:
+        from upshift.runs.rebuild import fill_from_stores
+
+        fill_from_stores(new, configuration, path)
+
+    return Catalog(path, flush=configuration.durability == "power", fill=fill)
+
+
+def catalog_path(address: str | None) -> Path:
+    """The file behind the address of a catalog; None: the one in ``UPSHIFT_HOME``.
+
+    Raises
+    ------
+    ConfigError
+        The address is not one of a SQLite file.
+    """
+    if address is None:
+        return home() / "catalog.db"
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return Path(address).expanduser()
+    if scheme == "sqlite" and rest.strip("/"):
+        return Path(rest.removeprefix("/") if rest.startswith("//") else rest).expanduser()
+    raise ConfigError(
+        f"catalog = {address!r}: only SQLite works yet",
+        why="A team's catalog in PostgreSQL is planned." if scheme.startswith("postgres") else None,
+        fix='Leave catalog out, or name a file: catalog = "/shared/upshift/catalog.db".',
+    )
+
+
+class Catalog:
+    """Runs, tasks and attempts. Several engines may write it at once; see :class:`Database`.
+
+    Every method raises what :class:`~upshift.runs.database.Database` raises, too.
+
+    Parameters
+    ----------
+    path
+        The SQLite file.
+    flush
+        Whether what is recorded survives a power failure at once.
+    fill
+        Writes into a new catalog, before anybody sees it, what it should hold.
+    """
+
+    def __init__(
+        self, path: Path, *, flush: bool = False, fill: Callable[[Catalog], None] | None = None
+    ) -> None:
+        def fill_file(new: Path) -> None:
+            if fill is not None:
+                with contextlib.closing(Catalog(new)) as catalog:
+                    fill(catalog)
+
+        self.path = path
+        self._database = Database(path, MIGRATIONS, flush=flush, fill=fill_file)
+
+    def add_run(self, row: RunRow) -> None:
+        """Record a run, or all of its fields anew."""
+        with self._database.writing() as connection:
+            connection.execute(_PUT_RUN, _run_values(row))
+
+    def update_run(self, run: str, *, status: str, ended: float | None = None) -> None:
+        """A run has another status; ``ended`` is seconds since the epoch.
+
+        Raises
+        ------
+        NotFound
+            No run has this id.
+        """
+        with self._database.writing() as connection:
+            change = "UPDATE runs SET status = ?, ended = ? WHERE id = ?"
+            if not connection.execute(change, (status, ended, run)).rowcount:
+                raise _no_run(run)
+
+    def record(self, tasks: Iterable[TaskRow] = (), attempts: Iterable[AttemptRow] = ()) -> None:
+        """Record tasks and attempts as they stand now, in one transaction."""
+        task_values = [_task_values(row) for row in tasks]
+        attempt_values = [_attempt_values(row) for row in attempts]
+        with self._database.writing() as connection:
+            if task_values:
+                connection.executemany(_PUT_TASK, task_values)
+            if attempt_values:
+                connection.executemany(_PUT_ATTEMPT, attempt_values)
+
+    def forget(self, tasks: Iterable[TaskId]) -> None:
+        """Remove tasks and their attempts: a list that a step is mapped over got shorter, on a resume."""
+        with self._database.writing() as connection:
+            for task in tasks:
+                which = "run = ? AND step = ? AND ifnull(item, -1) = ifnull(?, -1)"
+                for table in ("tasks", "attempts"):
+                    values = (task.run, task.step, task.index)
+                    connection.execute(f"DELETE FROM {table} WHERE {which}", values)
+
+    def forget_runs(self, runs: Sequence[str], *, keep: Collection[TaskId] = ()) -> None:
+        """Remove runs, all of their tasks, and the attempts of those tasks that nobody wants to ``keep``."""
+        gone = set(runs)
+        kept = [(task.run, task.step, task.index) for task in keep if task.run in gone]
+        if not runs:
+            return
+        with self._database.writing() as connection:
+            connection.execute("CREATE TEMP TABLE kept (run TEXT, step TEXT, item INTEGER)")
+            connection.executemany("INSERT INTO kept VALUES (?, ?, ?)", kept)
+            connection.execute("CREATE INDEX temp.kept_by_task ON kept (run, step, item)")
+            wanted = "SELECT 1 FROM kept k WHERE k.run = a.run AND k.step = a.step AND k.item IS a.item"
+            for run in runs:
+                connection.execute("DELETE FROM runs WHERE id = ?", (run,))
+                connection.execute("DELETE FROM tasks WHERE run = ?", (run,))
+                connection.execute(
+                    f"DELETE FROM attempts AS a WHERE a.run = ? AND NOT EXISTS ({wanted})", (run,)
+                )
+            connection.execute("DROP TABLE kept")
+
+    def replace_runs(
+        self, runs: Iterable[tuple[str, RunRow | None, Iterable[TaskRow], Iterable[AttemptRow]]]
+    ) -> None:
+        """Record runs anew, each with all of its tasks and attempts; without a row: only those."""
+        with self._database.writing() as connection:
+            for run, row, tasks, attempts in runs:
+                connection.execute("DELETE FROM tasks WHERE run = ?", (run,))
+                connection.execute("DELETE FROM attempts WHERE run = ?", (run,))
+                if row is None:
+                    connection.execute("DELETE FROM runs WHERE id = ?", (run,))
+                else:
+                    connection.execute(_PUT_RUN, _run_values(row))
+                connection.executemany(_PUT_TASK, map(_task_values, tasks))
+                connection.executemany(_PUT_ATTEMPT, map(_attempt_values, attempts))
+
+    def stores(self) -> list[str]:
+        """Addresses of the stores that runs name."""
+        return [address for (address,) in self._database.query("SELECT DISTINCT store FROM runs")]
+
+    def count(self) -> int:
+        """How many runs there are."""
+        return int(self._database.query("SELECT count(*) FROM runs")[0][0])
+
+    def check(self) -> None:
+        """Read all of the file.
+
+        Raises
+        ------
+        StoreError
+            It is damaged.
+        """
+        problems = [text for (text,) in self._database.query("PRAGMA quick_check(1)") if text != "ok"]
+        if problems:
+            raise StoreError(f"the catalog {self.path} is damaged", why=f"SQLite says: {problems[0]}.")
+
+    def knows(self, run: str) -> bool:
+        """Whether there is a run of this id."""
+        return bool(self._database.query("SELECT 1 FROM runs WHERE id = ?", (run,)))
+
+    def origins(self) -> list[tuple[str, TaskId]]:
+        """Every run that has results of other runs, with each task that made one."""
+        sql = (
+            "SELECT DISTINCT run, json_extract(origin, '$[0]'), json_extract(origin, '$[1]'), "
+            "json_extract(origin, '$[2]') FROM tasks WHERE origin IS NOT NULL"
+        )
+        rows = self._database.query(sql)
+        return [(user, TaskId(run=run, step=step, index=item)) for user, run, step, item in rows]
+
+    def find_results(self, key: str, *, store: str | None = None) -> list[tuple[TaskId, int]]:
+        """Attempts that completed with this key, newest first, 50 at most.
+
+        Parameters
+        ----------
+        key
+            What the result was recorded under.
+        store
+            Only results of runs whose store has this address.
+
+        Returns
+        -------
+        list of (TaskId, int)
+            Task and number of the attempt, to be read from the store.
+        """
+        sql = "SELECT a.run, a.step, a.item, a.number FROM attempts a"
+        values: tuple[Any, ...] = (key,)
+        if store is not None:
+            # A result that outlives its run belongs to a run that reused it.
+            sql += " LEFT JOIN runs r ON r.id = a.run WHERE a.key = ? AND ifnull(r.store, ?2) = ?2"
+            values = (key, store)
+        else:
+            sql += " WHERE a.key = ?"
+        sql += f" ORDER BY a.ended DESC LIMIT {FOUND_AT_MOST}"
+        found = self._database.query(sql, values)
+        return [(TaskId(run=run, step=step, index=item), number) for run, step, item, number in found]
+
+    def run(self, ref: str) -> RunRow:
+        """The run that ``ref`` means: an id, a unique prefix of one, or ``latest``.
+
+        Raises
+        ------
+        NotFound
+            There is none, or there are several; those are named.
+        """
+        if ref == "latest":
+            newest = self.runs(limit=1)
+            if not newest:
+                raise NotFound("there is no run yet", fix="Start one: upshift run FILE.")
+            return newest[0]
+        sql = f"{_GET_RUNS} WHERE id >= ? AND id < ? ORDER BY id = ? DESC, started DESC LIMIT 6"
+        found = _run_rows(self._database.query(sql, (ref, ref + "\U0010ffff", ref))) if ref else []
+        if not found:
+            raise _no_run(ref)
+        if found[0].id != ref and len(found) > 1:
+            named = ", ".join(row.id for row in found[:5]) + (", …" if len(found) > 5 else "")
+            raise NotFound(
+                f"{ref!r} is the beginning of several runs",
+                why=f"They are {named}.",
+                fix="Give more of the id.",
+            )
+        return found[0]
+
+    def runs(
+        self,
+        *,
+        pipeline: str | None = None,
+        user: str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+    ) -> list[RunRow]:
+        """The runs for which all of what is given holds, newest first."""
+        conditions = {
+            "pipeline = ?": pipeline,
+            "user = ?": user,
+            "EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?)": tag,
+        }
+        given = {condition: value for condition, value in conditions.items() if value is not None}
+        sql = _GET_RUNS + (f" WHERE {' AND '.join(given)}" if given else "")
+        sql += " ORDER BY started DESC, rowid DESC LIMIT ?"
+        return _run_rows(self._database.query(sql, (*given.values(), -1 if limit is None else limit)))
+
+    def tasks(self, run: str, step: str | None = None) -> list[TaskRow]:
+        """The tasks of a run, or of one of its steps; those of a step in the order of their indices."""
+        condition, values = _of(run, step)
+        sql = f"SELECT {', '.join(_TASK)} FROM tasks WHERE {condition} AND {_STANDS} ORDER BY step, item"
+        return [_task_row(row) for row in self._database.query(sql, values)]
+
+    def attempts(
+        self, run: str, step: str | None = None, *, without_result: bool = False
+    ) -> list[AttemptRow]:
+        """The attempts of a run, or of one of its steps; those of a task in the order of their numbers.
+
+        Parameters
+        ----------
+        run, step
+            Which.
+        without_result
+            Only those that recorded nothing.
+        """
+        condition, values = _of(run, step)
+        condition += " AND result IS NULL" if without_result else ""
+        sql = f"SELECT {', '.join(_ATTEMPT)} FROM attempts WHERE {condition} ORDER BY step, item, number"
+        return [_attempt_row(row) for row in self._database.query(sql, values)]
+
+    def running(self) -> list[AttemptRow]:
+        """The attempts that run, or wait for something, of all runs that are recorded as running."""
+        sql = (
+            f"SELECT {', '.join(_ATTEMPT)} FROM attempts "
+            "WHERE (status = 'running' OR (status = 'pending' AND waits IS NOT NULL)) "
+            "AND run IN (SELECT id FROM runs WHERE status = 'running') ORDER BY run, step, item, number"
+        )
+        return [_attempt_row(row) for row in self._database.query(sql)]
+
+    def counts(self, run: str) -> list[tuple[str, str, int, int]]:
+        """For each step of a run and each status of its tasks: how many there are, and how many reused."""
+        sql = (
+            "SELECT step, status, count(*), sum(cached) FROM tasks "
+            f"WHERE run = ? AND {_STANDS} GROUP BY step, status"
+        )
+        rows = self._database.query(sql, (run,))
+        return [(step, status, tasks, reused) for step, status, tasks, reused in rows]
+
+    def close(self) -> None:
+        """Let go of the file. Whatever is asked next opens it again."""
+        self._database.close()
+
+
+def _of(run: str, step: str | None) -> tuple[str, tuple[str, ...]]:
+    return ("run = ?", (run,)) if step is None else ("run = ? AND step = ?", (run, step))
+
+
+def no_pipeline(name: str, catalog: Catalog) -> NotFound:
+    """The error for a name that no pipeline of any run has, with the nearest one that has runs."""
+    known = {row.pipeline for row in catalog.runs()}
+    return NotFound(f"there is no run of a pipeline {name!r}", fix=suggestion(name, known))
+
+
+def _no_run(ref: str) -> NotFound:
+    return NotFound(f"no run has the id {ref!r}, nor one that begins so", fix="upshift runs lists the runs.")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(encode(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _run_values(row: RunRow) -> tuple[Any, ...]:
+    known = (row.id, row.pipeline, row.status, row.target, row.store, row.user, _json(row.tags))
+    return (*known, row.started, row.ended, _json(row.source), _json(row.params))
+
+
+def _run_rows(rows: Sequence[tuple[Any, ...]]) -> list[RunRow]:
+    # One document for all of them: 10,000 small ones would take ten times as long.
+    documents = iter(json.loads("[" + ",".join(f"{row[6]},{row[9]},{row[10]}" for row in rows) + "]"))
+    return [
+        RunRow(
+            id=row[0],
+            pipeline=row[1],
+            status=row[2],
+            target=row[3],
+            store=row[4],
+            user=row[5],
+            tags=tuple(next(documents)),
+            started=row[7],
+            ended=row[8],
+            source=next(documents),
+            params=next(documents),
+        )
+        for row in rows
+    ]
+
+
+def _task_values(row: TaskRow) -> tuple[Any, ...]:
+    origin = None if row.origin is None else _json(row.origin)
+    where = (row.task.run, row.task.step, row.task.index)
+    return (*where, row.status, row.cached, row.cache_reason, row.key, origin)
+
+
+def _task_row(values: tuple[Any, ...]) -> TaskRow:
+    run, step, index, status, cached, cache_reason, key, origin = values
+    return TaskRow(
+        task=TaskId(run=run, step=step, index=index),
+        status=status,
+        cached=bool(cached),
+        cache_reason=cache_reason,
+        key=key,
+        origin=None if origin is None else tuple(json.loads(origin)),
+    )
+
+
+def _attempt_values(row: AttemptRow) -> tuple[Any, ...]:
+    task, result = row.task, row.result
+    reusable = result is not None and result.status == "completed"
+    return (
+        *(task.run, task.step, task.index, row.number, row.status, row.reason, row.backend, row.handle),
+        *(row.node, row.started, row.ended, result.key if reusable and result else None),
+        None if result is None else _json(result),
+        None if row.failure is None else _json(row.failure),
+        row.waits,
+    )
+
+
+def _attempt_row(values: tuple[Any, ...]) -> AttemptRow:
+    run, step, index, number, status, reason, backend, handle, node, started, ended, *rest = values
+    _, result, failure, waits = rest
+    return AttemptRow(
+        task=TaskId(run=run, step=step, index=index),
+        number=number,
+        status=status,
+        reason=reason,
+        backend=backend,
+        handle=handle,
+        node=node,
+        started=started,
+        ended=ended,
+        result=None if result is None else from_json(TaskResult, result),
+        failure=None if failure is None else from_json(Failure, failure),
+        waits=waits,
+    )

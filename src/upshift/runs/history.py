@@ -1,0 +1,215 @@
+"""Runs that happened, or happen now, as users look at them: :class:`Run` and what is in it.
+
+A view is made from the catalog and the store. What it shows is read when it is first asked for, and
+then kept: ask :func:`get_run` again to see how a run goes on.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, cast
+
+from upshift.errors import NotFound, suggestion
+from upshift.model.graph.model import Collection, Constant, FromStep, Graph, Source
+from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.codec import decode
+from upshift.model.spec.task import TaskId
+from upshift.runs.catalog import Catalog, RunRow, open_catalog
+from upshift.runs.history_json import row_as_json, run_as_json
+from upshift.runs.history_records import RunRecords, utc
+from upshift.runs.history_steps import Attempt, Outputs, Step, Task
+from upshift.runs.standing import INTERRUPTED, plain_status, standing
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers bring it; it need not be installed
+
+    from upshift.model.configuration import Configuration
+    from upshift.runtime.storage.store import Store
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+__all__ = ["Attempt", "Outputs", "Run", "Step", "Task", "get_run", "list_runs", "row_as_json", "run_as_json"]
+
+
+def get_run(ref: str, configuration: Configuration | None = None) -> Run[Any]:
+    """A run, by its id, a unique prefix of it, or ``"latest"``.
+
+    Parameters
+    ----------
+    ref
+        Which run.
+    configuration
+        Default: the one of the working folder.
+
+    Raises
+    ------
+    NotFound
+        There is no such run, or there are several.
+    """
+    catalog = _catalog(configuration)
+    (row,) = standing([catalog.run(ref)], catalog)
+    return Run(row, catalog)
+
+
+def list_runs(
+    *,
+    pipeline: str | None = None,
+    user: str | None = None,
+    tag: str | None = None,
+    limit: int | None = None,
+    configuration: Configuration | None = None,
+) -> list[Run[Any]]:
+    """The runs for which all of what is given holds, newest first.
+
+    Parameters
+    ----------
+    pipeline, user, tag
+        Names.
+    limit
+        At most so many.
+    configuration
+        Default: the one of the working folder.
+    """
+    catalog = _catalog(configuration)
+    rows = catalog.runs(pipeline=pipeline, user=user, tag=tag, limit=limit)
+    return [Run(row, catalog) for row in standing(rows, catalog)]
+
+
+def _catalog(configuration: Configuration | None) -> Catalog:
+    if configuration is None:
+        from upshift.model.configuration import load_configuration
+
+        configuration = load_configuration()
+    return open_catalog(configuration)
+
+
+class Run(Generic[T]):
+    """One execution of a pipeline. ``run["train"]`` is a step of it.
+
+    Parameters
+    ----------
+    row
+        The run's own record.
+    catalog
+        Where its tasks are.
+    store
+        Where its values are; default: the store that the run names.
+    """
+
+    def __init__(self, row: RunRow, catalog: Catalog, store: Store | None = None) -> None:
+        self.row = row
+        self._records = RunRecords(row, catalog, store)
+        self.id = row.id
+        self.pipeline = row.pipeline
+        self.status = plain_status(row)
+        self.target = row.target
+        self.user = row.user
+        self.tags = row.tags
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its engine was killed; its ``status`` is ``cancelled`` then, and :func:`resume` goes on."""
+        return self.row.status == INTERRUPTED
+
+    @functools.cached_property
+    def going_on(self) -> list[TaskId]:
+        """Tasks that still run though the engine was killed: their supervisor lives, and ends with them."""
+        return self._records.going_on() if self.interrupted else []
+
+    @property
+    def started(self) -> datetime:
+        """When it started, in UTC."""
+        return utc(self.row.started)
+
+    @property
+    def ended(self) -> datetime | None:
+        """When it ended, in UTC; None while it goes on, and where it was interrupted."""
+        return None if self.row.ended is None else utc(self.row.ended)
+
+    @functools.cached_property
+    def params(self) -> dict[str, object]:
+        """The pipeline's parameters."""
+        return {name: self._records.load(artifact) for name, artifact in self.param_artifacts.items()}
+
+    @functools.cached_property
+    def param_artifacts(self) -> dict[str, Artifact]:
+        """The pipeline's parameters as they were saved."""
+        return {name: decode(Artifact, data) for name, data in self.row.params.items()}
+
+    @functools.cached_property
+    def param_texts(self) -> dict[str, str]:
+        """Each parameter in words, as they were found when the run started; all defaults included."""
+        texts = self._records.graph.texts
+        others = self.param_artifacts.keys() - texts.keys()
+        return {**texts, **{name: f"<{self.param_artifacts[name].type}>" for name in sorted(others)}}
+
+    @property
+    def graph(self) -> Graph:
+        """What was run: steps, settings, and what needs what.
+
+        Raises
+        ------
+        StoreError
+            The store does not have it.
+        """
+        return self._records.graph
+
+    @functools.cached_property
+    def steps(self) -> list[Step]:
+        """The steps, each after those that it needs."""
+        return [Step(name, self._records) for name in self._records.nodes]
+
+    @functools.cached_property
+    def output(self) -> T:
+        """What the pipeline returned.
+
+        Raises
+        ------
+        NotFound
+            A step that it comes from has no output: it failed, was skipped or is not over.
+        """
+        source = self._records.graph.output
+        return cast(T, None if source is None else self._value(source))
+
+    def __getitem__(self, step: str) -> Step:
+        for candidate in self.steps:
+            if candidate.name == step:
+                return candidate
+        raise NotFound(
+            f"run {self.id} has no step {step!r}", fix=suggestion(step, [s.name for s in self.steps])
+        )
+
+    def __contains__(self, step: object) -> bool:
+        return step in self._records.nodes
+
+    def _value(self, source: Source) -> object:
+        if isinstance(source, Constant):
+            return self._records.load(source.artifact)
+        if isinstance(source, FromStep):
+            return self[source.node].outputs[source.output]
+        assert isinstance(source, Collection)
+        values = [self._value(item) for item in source.items]
+        if source.form == "dict":
+            return dict(zip(source.keys, values, strict=True))
+        return tuple(values) if source.form == "tuple" else values
+
+    def __repr__(self) -> str:
+        took = "" if self.row.ended is None else f" in {self.row.ended - self.row.started:.1f} s"
+        return f"<Run {self.id} of {self.pipeline}: {self.row.status}{took} on {self.target}>"
+
+    def _repr_html_(self) -> str:
+        header = "".join(f"<th>{name}</th>" for name in ("step", "status", "tasks", "reused"))
+        counts = self._records.counts
+        rows = []
+        for step in self.steps:
+            count = counts.get(step.name)
+            cells = (step.name, step.status, len(step), count["cached"] if count else 0)
+            rows.append("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>")
+        table = f"<table><thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        return f"<p><code>{html.escape(repr(self)[1:-1])}</code></p>{table}"

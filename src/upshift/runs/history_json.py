@@ -1,0 +1,177 @@
+"""Runs as the JSON that ``upshift runs --json`` and ``upshift show --json`` print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.runs.history_records import utc
+from upshift.runs.standing import plain_status
+from upshift.runtime.storage.artifacts import inline_json
+
+if TYPE_CHECKING:
+    from upshift.model.spec.artifact import Artifact
+    from upshift.model.spec.checkpoints import Checkpoints
+    from upshift.model.spec.hardware import Hardware
+    from upshift.model.spec.launch import Stack
+    from upshift.model.spec.task import Failure
+    from upshift.model.spec.telemetry import Card, MetricSummary
+    from upshift.runs.catalog import RunRow
+    from upshift.runs.history import Run
+    from upshift.runs.history_steps import Attempt, Step, Task
+
+_IN_SHORT = ("last", "step", "min", "max", "count")
+"""What is told of a metric."""
+
+
+def row_as_json(row: RunRow) -> dict[str, Any]:
+    """A run as ``runs --json`` lists it; times are ISO 8601 in UTC."""
+    return {
+        "id": row.id,
+        "pipeline": row.pipeline,
+        "status": plain_status(row),
+        "target": row.target,
+        "user": row.user,
+        "tags": list(row.tags),
+        "started": _seconds(row.started),
+        "ended": _seconds(row.ended),
+    }
+
+
+def run_as_json(run: Run) -> dict[str, Any]:
+    """A run as ``show --json`` prints it; times are ISO 8601 in UTC, sizes bytes."""
+    return {
+        "id": run.id,
+        "pipeline": run.pipeline,
+        "status": run.status,
+        "target": run.target,
+        "started": _time(run.started),
+        "ended": _time(run.ended),
+        "params": {name: _param(run, name, text) for name, text in run.param_texts.items()},
+        "steps": [_step(step) for step in run.steps],
+    }
+
+
+def _param(run: Run, name: str, text: str) -> Any:
+    """The value where JSON has one for it; else what it is. A default that is no plain data is not saved."""
+    artifact = run.param_artifacts.get(name)
+    if artifact is None:
+        return {"type": None, "digest": None, "bytes": None, "text": text}
+    plain = inline_json(artifact)
+    return _artifact(artifact) | {"text": text} if plain is None else json.loads(plain)
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {"name": step.name, "status": step.status, "tasks": [_task(task) for task in step.tasks]}
+
+
+def _task(task: Task) -> dict[str, Any]:
+    return {
+        "index": task.index,
+        "status": task.status,
+        "cached": task.cached,
+        "cache_reason": task.cache_reason,
+        "outputs": [{"name": name} | _artifact(saved) for name, saved in task.artifacts.items()],
+        "attempts": [_attempt(attempt) for attempt in task.attempts],
+        "origin": _origin(task),
+    }
+
+
+def _origin(task: Task) -> dict[str, Any] | None:
+    """Which task of an earlier run it was reused from."""
+    origin = task.origin
+    return None if origin is None else {"run": origin.run, "step": origin.step, "index": origin.index}
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "status": attempt.status,
+        "reason": attempt.reason,
+        "backend": attempt.backend,
+        "node": attempt.node,
+        "image": attempt.image,
+        "started": _time(attempt.started),
+        "ended": _time(attempt.ended),
+        "error": _error(attempt.error),
+        "asked": _hardware(attempt.asked),
+        "granted": _hardware(attempt.granted),
+        "seen": _hardware(attempt.seen),
+        "used": _hardware(attempt.used),
+        "metrics": metrics_as_json(attempt.metric_summaries),
+        "metrics_by_rank": _metrics_by_rank(attempt),
+        "cards": [_card(shown.card) for shown in attempt.cards],
+        "gaps": [attrs.asdict(gap) for gap in attempt.gaps],
+        "stacks": [_stack(stack) for stack in attempt.stacks],
+        "checkpoints": _checkpoints(attempt.checkpoints),
+        "run": attempt.run,
+    }
+
+
+def metrics_as_json(metrics: Mapping[str, MetricSummary]) -> dict[str, Any]:
+    """Metrics in short, by name."""
+    return _in_short(metrics, (*_IN_SHORT, "rank", "ranks"))
+
+
+def _metrics_by_rank(attempt: Attempt) -> dict[str, Any]:
+    """Of several processes what each has logged, in short, by rank and name; of a single one nothing."""
+    if attempt.processes is None:
+        return {}
+    return {
+        str(rank): _in_short({name: curve.summary for name, curve in curves.items()}, _IN_SHORT)
+        for rank, curves in attempt.metrics_by_rank.items()
+    }
+
+
+def _in_short(metrics: Mapping[str, MetricSummary], fields: Sequence[str]) -> dict[str, Any]:
+    return {name: {field: getattr(summary, field) for field in fields} for name, summary in metrics.items()}
+
+
+def _card(card: Card) -> dict[str, Any]:
+    fields = ("title", "media", "digest", "bytes", "rank")
+    return {field: getattr(card, field) for field in fields}
+
+
+def _checkpoints(had: Checkpoints | None) -> dict[str, Any] | None:
+    if had is None:
+        return None
+    newest = None if had.newest is None else {"name": had.newest, "bytes": had.bytes}
+    return {"resumed_from": had.resumed_from, "saved": had.saved, "newest": newest}
+
+
+def _stack(stack: Stack) -> dict[str, Any]:
+    fields = ("rank", "waits", "where", "silent", "text")
+    return {field: getattr(stack, field) for field in fields}
+
+
+def _artifact(artifact: Artifact) -> dict[str, Any]:
+    return {"type": artifact.type, "digest": artifact.digest, "bytes": artifact.bytes}
+
+
+def _error(failure: Failure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    return {
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "where": failure.where,
+        "fix": failure.fix,
+        "rank": failure.rank,
+        "node": failure.node,
+    }
+
+
+def _hardware(record: Hardware | None) -> dict[str, Any] | None:
+    return None if record is None else record.as_json()
+
+
+def _seconds(seconds: float | None) -> str | None:
+    return None if seconds is None else _time(utc(seconds))
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,263 @@
+"""What the views of :mod:`upshift.runs.history` are made from, read when it is first asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+
+from upshift.errors import StoreError
+from upshift.model.graph.model import Graph, Node
+from upshift.model.graph.order import needs, ordered
+from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.codec import from_json
+from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
+from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
+from upshift.runs.standing import INTERRUPTED
+from upshift.runtime.storage.store import Store, open_store
+
+if TYPE_CHECKING:
+    from upshift.model.spec.hardware import Hardware
+
+UNFINISHED = ("pending", "running")
+_Row = TypeVar("_Row", TaskRow, AttemptRow)
+_NAMED = 3
+"""Steps that are named; of more than these only the first ones are."""
+
+
+class RunRecords:
+    """The records of one run, each read once.
+
+    Parameters
+    ----------
+    row
+        The run.
+    catalog
+        Where its tasks and attempts are.
+    store
+        Where its graph and values are; default: the store that the run names.
+    """
+
+    def __init__(self, row: RunRow, catalog: Catalog, store: Store | None = None) -> None:
+        self.row = row
+        self.catalog = catalog
+        self._store = store
+        self._tasks: dict[str, list[TaskRow]] = {}
+        self._attempts: dict[tuple[str, str], dict[TaskId, list[AttemptRow]]] = {}
+
+    @property
+    def store(self) -> Store:
+        """The store with the run's values."""
+        if self._store is None:
+            self._store = open_store(self.row.store)
+        return self._store
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """What was run.
+
+        Raises
+        ------
+        StoreError
+            The store does not have it, or it cannot be read.
+        """
+        content = self.store.read_record(self.row.id, "graph.json")
+        if content is None:
+            raise StoreError(
+                f"run {self.row.id} has no graph in the store {self.row.store}",
+                why="Its records were removed, or this is not the store that it ran with.",
+            )
+        try:
+            return from_json(Graph, content)
+        except ValueError as error:
+            raise StoreError(
+                f"the graph of run {self.row.id} in the store {self.row.store} cannot be read", why=str(error)
+            ) from error
+
+    @functools.cached_property
+    def nodes(self) -> dict[str, Node]:
+        """The steps of the graph, in order."""
+        return {node.name: node for node in self.graph.nodes}
+
+    @functools.cached_property
+    def counts(self) -> Mapping[str, Counter[str]]:
+        """For each step, how many of its tasks have which status; ``cached`` counts, too."""
+        counts: dict[str, Counter[str]] = {}
+        for step, status, tasks, cached in self.catalog.counts(self.row.id):
+            counts.setdefault(step, Counter()).update({status: tasks, "cached": cached})
+        return counts
+
+    def outputs(self, step: str) -> tuple[str, ...]:
+        """Names of a step's outputs, in order."""
+        return self.graph.definition(self.nodes[step]).outputs
+
+    def status(self, step: str) -> str:
+        """The status of a step: see :func:`step_status`."""
+        counts = self.counts.get(step, Counter())
+        return step_status({name: counts[name] for name in counts if name != "cached"}, self.row.status)
+
+    def hindrance(self, step: str) -> str:
+        """What kept tasks of a step from running: ``train failed``, ``the run was cancelled``.
+
+        What failed among the steps that it needs, directly or not; where none of them did, what
+        stopped the run.
+        """
+        if self._failed_before[step]:
+            return f"{_listed(self._failed_before[step])} failed"
+        failed = [name for name in self.nodes if self.status(name) == "failed"]
+        if self.row.status in ("cancelled", INTERRUPTED):
+            return f"the run was {self.row.status}"
+        if not failed:
+            return "the run was stopped"
+        return f"the run stopped when {_listed(failed)} failed"
+
+    @functools.cached_property
+    def _failed_before(self) -> Mapping[str, list[str]]:
+        """For each step the failed ones among those that it needs, directly or not; as many as are named."""
+        found: dict[str, list[str]] = {}
+        for node in ordered(self.graph.nodes):
+            names: dict[str, None] = {}
+            for name in sorted(needs(node)):
+                names.update(dict.fromkeys(found[name]))
+                if self.status(name) == "failed":
+                    names[name] = None
+            found[node.name] = list(names)[: _NAMED + 1]
+        return found
+
+    def tasks(self, step: str) -> list[TaskRow]:
+        """The tasks of a step, in the order of their indices."""
+        if step not in self._tasks:
+            self._tasks[step] = [self._as_left(row) for row in self.catalog.tasks(self.row.id, step)]
+        return self._tasks[step]
+
+    def attempts(self, row: TaskRow) -> list[AttemptRow]:
+        """The attempts of a task, in order; after its own those whose result it has, if it was reused."""
+        own = self._attempts_of(row.task)
+        if row.origin is None:
+            return own
+        run, step, index, number = row.origin
+        task = TaskId(run=run, step=step, index=index)
+        behind = [attempt for attempt in self._attempts_of(task) if attempt.number <= number]
+        if not behind:  # the catalog has forgotten that run; the store may have not
+            result = self.store.read_result(task, number)
+            behind = [] if result is None else [attempt_of(result)]
+        return [*own, *behind]
+
+    def result(self, row: TaskRow) -> TaskResult | None:
+        """What a completed task made: its own result, or the one that it was reused from."""
+        if row.status != "completed":
+            return None
+        results = [attempt.result for attempt in self.attempts(row) if attempt.result is not None]
+        return next((r for r in reversed(results) if r.status == "completed"), None)
+
+    def asked_and_granted(self, row: AttemptRow) -> tuple[Hardware | None, Hardware | None]:
+        """Those of the four records that are known without a result: from the attempt's spec."""
+        from upshift.model.spec.hardware import Hardware
+
+        spec = self._spec(row)
+        return (None, None) if spec is None else (Hardware.asked(spec.request, spec.launch), spec.granted)
+
+    def image(self, row: AttemptRow) -> str | None:
+        """The image that an attempt without a result runs in: from its spec."""
+        spec = self._spec(row)
+        return None if spec is None else spec.image
+
+    def going_on(self) -> list[TaskId]:
+        """Tasks recorded as running that have no result, where somebody is still at work for the run."""
+        from upshift.runs.claimed import Claimed  # what few runs need is not imported
+
+        claimed = Claimed(self.store.address)
+        claimed.look()
+        if self.row.id not in claimed.runs:
+            return []
+        rows = self.catalog.attempts(self.row.id, without_result=True)
+        return [
+            r.task for r in rows if r.status == "running" and not self.store.read_result(r.task, r.number)
+        ]
+
+    def load(self, artifact: Artifact) -> object:
+        """The value of an artifact."""
+        from upshift.runtime.storage.artifacts import load
+
+        return load(artifact, self.store)
+
+    def _attempts_of(self, task: TaskId) -> list[AttemptRow]:
+        key = task.run, task.step
+        if key not in self._attempts:
+            by_task = self._attempts[key] = {}
+            for row in self.catalog.attempts(*key):
+                by_task.setdefault(row.task, []).append(self._as_left(row))
+        return self._attempts[key].get(task, [])
+
+    def _as_left(self, row: _Row) -> _Row:
+        """What had not ended when the run was interrupted was cancelled, as far as it knows."""
+        left = self.row.status == INTERRUPTED and row.task.run == self.row.id and row.status in UNFINISHED
+        return attrs.evolve(row, status="cancelled") if left else row
+
+    def _spec(self, row: AttemptRow) -> TaskSpec | None:
+        path = self.store.spec_path(row.task, row.number)
+        return self.store.read_spec(path) if (self.store.root / path).exists() else None
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+
+
+def step_status(counts: Mapping[str, int], run: str) -> str:
+    """The status of a step, from those of its tasks and of the run. The first rule that fits decides.
+
+    ==================================  ===============================================
+    its tasks                           its status
+    ==================================  ===============================================
+    none yet, and the run goes on       ``pending``
+    none, and the run completed         ``completed``: it was mapped over an empty list
+    none, and the run ended otherwise   ``cancelled``: nothing of it will run any more
+    any failed                          ``failed``
+    all are pending, the run goes on    ``pending``
+    any pending or running, likewise    ``running``
+    any pending, running or cancelled   ``cancelled``: what the run did not reach
+    all were skipped                    ``skipped``
+    else                                ``completed``
+    ==================================  ===============================================
+
+    Parameters
+    ----------
+    counts
+        How many tasks have each status.
+    run
+        Status of the run.
+    """
+    present = {status for status, tasks in counts.items() if tasks}
+    if not present:
+        return "pending" if run in UNFINISHED else "completed" if run == "completed" else "cancelled"
+    if "failed" in present:
+        return "failed"
+    if run in UNFINISHED and present & set(UNFINISHED):
+        return "pending" if present == {"pending"} else "running"
+    if present & {"cancelled", *UNFINISHED}:
+        return "cancelled"
+    return "skipped" if present == {"skipped"} else "completed"
+
+
+def attempt_of(result: TaskResult) -> AttemptRow:
+    """The attempt that made a result, as far as the result knows it."""
+    return AttemptRow(
+        task=result.task,
+        number=result.attempt,
+        status=result.status,
+        reason=result.failure.reason if result.failure else None,
+        backend=result.backend or "unknown",
+        node=result.node,
+        started=result.started,
+        ended=result.ended,
+        result=result,
+    )
+
+
+def utc(seconds: float) -> datetime:
+    """A time of the records, as a datetime in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc)

@@ -1,0 +1,256 @@
+"""The catalog anew, from what the stores hold: ``upshift gc --rebuild-catalog``, or where there is none.
+
+A run is found by its record ``run.json``, the JSON form of a :class:`~upshift.runs.rows.RunRow`; its
+attempts by their results; the rest by what :mod:`upshift.runs.endings` wrote down. Of a run that was
+interrupted there is no such record: what it had reused or skipped by then, and attempts that left no
+result, are not found again until somebody resumes it.
+
+The catalog is mended in its place, a few runs at a time, so that engines can go on writing to it, and
+whoever is killed may begin again. Only one that cannot be read is put aside first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from upshift.errors import ConfigError, StoreError, StoreUnavailable, UpshiftError
+from upshift.model.spec.codec import from_json
+from upshift.model.spec.task import TaskId, TaskResult
+from upshift.runs.catalog import Catalog
+from upshift.runs.claimed import Claimed
+from upshift.runs.endings import read_ending
+from upshift.runs.history_records import UNFINISHED, attempt_of
+from upshift.runs.lease import held
+from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runtime.storage.records import REMOVED
+from upshift.runtime.storage.store import Store, open_store
+
+if TYPE_CHECKING:
+    from upshift.model.configuration import Configuration
+
+_BATCH = 5_000
+"""Rows in one transaction."""
+
+_MEND = "upshift gc --rebuild-catalog"
+
+_STRETCH = 1_000
+"""Runs, after each of which one who waits for a new catalog is told how far it is."""
+
+Rows = tuple[str, RunRow | None, list[TaskRow], list[AttemptRow]]
+"""A run's id, its own row (None: it was removed, and others have its results), its tasks and attempts."""
+
+
+@attrs.frozen(kw_only=True)
+class Rebuilt:
+    """What :func:`rebuild` did.
+
+    Parameters
+    ----------
+    runs
+        How many runs the catalog has now.
+    dropped
+        How many it had that are in none of the stores.
+    interrupted
+        Runs without a record of their end, that the catalog did not know.
+    damaged
+        Runs whose records cannot be read, each with the reason.
+    kept
+        Those of them that the catalog had, and has as they were.
+    """
+
+    runs: int
+    dropped: int = 0
+    interrupted: tuple[str, ...] = ()
+    damaged: Mapping[str, str] = attrs.field(factory=dict)
+    kept: tuple[str, ...] = ()
+
+
+def rebuild(
+    catalog: Catalog,
+    stores: Collection[Store],
+    tell: Callable[[str, int, int | None], None] = lambda *_: None,
+) -> Rebuilt:
+    """Make a catalog hold the runs that the stores hold.
+
+    Parameters
+    ----------
+    catalog
+        The catalog. What it has of runs that go on, or were interrupted, stays: it knows more than the store.
+    stores
+        Where to look.
+    tell
+        Told how far the work is.
+
+    Raises
+    ------
+    StoreError
+        A newer Upshift wrote a record.
+    StoreUnavailable
+        A store cannot be read, or the catalog not be written.
+    """
+    known = {row.id: row for row in catalog.runs()}
+    found: set[str] = set()
+    interrupted: list[str] = []
+    damaged: dict[str, str] = {}
+    for store in stores:
+        runs = list(store.runs())
+        claimed = Claimed(store.address)
+        claimed.look()
+        batch: list[Rows] = []
+        for number, run in enumerate(runs):
+            tell("reading the records of runs", number, len(runs))
+            found.add(run)
+            old = known.get(run)
+            if run in claimed.runs or (old is not None and not _is_over(old, store)):
+                continue
+            try:
+                rows = _rows(run, store)
+            except ValueError as error:
+                damaged[run] = str(error)
+                continue
+            if rows is None:
+                continue
+            if rows[1] is not None and rows[1].status in UNFINISHED:
+                interrupted.append(run)
+            batch.append(rows)
+            if sum(len(tasks) + len(attempts) + 1 for _, _, tasks, attempts in batch) > _BATCH:
+                _replace(batch, catalog, claimed)
+                batch = []
+        _replace(batch, catalog, claimed)
+    addresses = {store.address for store in stores}
+    gone = [run for run, row in known.items() if row.store in addresses and run not in found]
+    catalog.forget_runs(gone)
+    return Rebuilt(
+        runs=catalog.count(),
+        dropped=len(gone),
+        interrupted=tuple(interrupted),
+        damaged=damaged,
+        kept=tuple(run for run in damaged if run in known),
+    )
+
+
+def fill_from_stores(catalog: Catalog, configuration: Configuration, path: Path) -> None:
+    """Give a new catalog the runs that the configured stores hold, and say so on stderr if there are any.
+
+    A store that cannot be read is left out, and named. Runs that an engine works on are its own to record.
+
+    Parameters
+    ----------
+    catalog
+        The catalog, still beside its place.
+    configuration
+        Names the stores.
+    path
+        The place of the catalog.
+    """
+    for store in configured_stores(configuration):
+        try:
+            claimed = Claimed(store.address)
+            claimed.look()
+            number = sum(run not in claimed.runs for run in store.runs())
+            if not number:
+                continue
+            runs = "1 run" if number == 1 else f"{number:,} runs"
+            _say(f"there is no catalog {path}; it is made anew from the store {store.address}: {runs}")
+            damaged = rebuild(catalog, [store], _say_how_far).damaged
+        except UpshiftError as error:
+            _say(f"the catalog lacks runs of the store {store.address}: {error.what}; {_MEND} mends it")
+            continue
+        if damaged:
+            _say(f"records of {len(damaged):,} of them cannot be read; {_MEND} says which")
+
+
+def configured_stores(configuration: Configuration) -> list[Store]:
+    """The stores of the configured targets that this version can open, whether anything is in them or not."""
+    stores: dict[str, Store] = {}
+    for target in (*configuration.targets.values(), configuration.target("local")):
+        with contextlib.suppress(UpshiftError):  # whoever uses it is told
+            store = open_store(configuration.store_address(target), durability=configuration.durability)
+            stores.setdefault(store.address, store)
+    return list(stores.values())
+
+
+def _say_how_far(what: str, done: int, of: int | None) -> None:
+    if done and done % _STRETCH == 0:
+        _say(f"{what}: {done:,} of {of:,}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"upshift: {text}\n")
+
+
+def put_aside_if_damaged(catalog: Catalog) -> Path | None:
+    """Move a catalog that cannot be read out of the way; give where it is now. None: it can be read.
+
+    Raises
+    ------
+    ConfigError
+        A newer Upshift has made it.
+    StoreUnavailable
+        It cannot be opened, which does not say that it is damaged.
+    """
+    try:
+        catalog.check()
+        return None
+    except (ConfigError, StoreUnavailable):
+        raise
+    except StoreError:
+        catalog.close()
+    path, old = catalog.path, _unused(catalog.path)
+    for end in ("-wal", "-shm", ""):  # its log first: beside a new file it would be taken for its own
+        part = path.with_name(path.name + end)
+        if part.exists():
+            os.replace(part, old.with_name(old.name + end))
+    return old
+
+
+def _unused(path: Path) -> Path:
+    names = (f"{path.name}.old{number or ''}" for number in range(1000))
+    return next(old for old in map(path.with_name, names) if not old.exists())
+
+
+def _replace(batch: list[Rows], catalog: Catalog, claimed: Claimed) -> None:
+    claimed.look()  # somebody may have resumed one since its records were read
+    catalog.replace_runs(rows for rows in batch if rows[0] not in claimed.runs)
+
+
+def _is_over(row: RunRow, store: Store) -> bool:
+    """Whether a run has ended: an engine records that in the store first, and may be killed then."""
+    if row.status not in UNFINISHED:
+        return True
+    content = store.read_record(row.id, "run.json")
+    try:
+        ended = content is not None and from_json(RunRow, content).status not in UNFINISHED
+    except ValueError:
+        return False
+    return ended and not held(row.id, row.source.get("engine"))
+
+
+def _rows(run: str, store: Store) -> Rows | None:
+    content = store.read_record(run, "run.json")
+    if content is None:
+        if store.read_record(run, REMOVED) is None:
+            return None  # it has just begun
+        return run, None, [], [attempt_of(result) for result in store.results(run)]
+    row = attrs.evolve(from_json(RunRow, content), store=store.address)
+    results = sorted(store.results(run), key=lambda result: result.attempt)
+    ending = read_ending(run, store)
+    tasks = {task.task: task for task in ending.tasks}
+    if row.status in UNFINISHED or not tasks:  # it was resumed since, or the end was not written down
+        tasks |= {task.task: task for task in _tasks(results)}
+    attempts = {(r.task, r.attempt): attempt_of(r) for r in results if r.task in tasks}
+    attempts |= {(attempt.task, attempt.number): attempt for attempt in ending.attempts}
+    return run, row, list(tasks.values()), list(attempts.values())
+
+
+def _tasks(results: Iterable[TaskResult]) -> Iterator[TaskRow]:
+    newest: dict[TaskId, TaskResult] = {result.task: result for result in results}
+    for result in newest.values():
+        yield TaskRow(task=result.task, status=result.status, key=result.key)

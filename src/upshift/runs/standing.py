@@ -1,0 +1,46 @@
+"""How a run stands: as it is recorded, unless its engine was killed before it could record the end.
+
+A run that is recorded as running and whose lease nobody holds is *interrupted*. People read that word;
+the status of such a run, in JSON and in Python, is ``cancelled``: it was stopped before its end, though
+nothing of it failed. That it has no time of its end tells it from one that was stopped in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from upshift.errors import NotFound
+from upshift.runs.catalog import Catalog
+from upshift.runs.lease import held
+from upshift.runs.rows import RunRow
+
+INTERRUPTED = "interrupted"
+"""Status of the row of such a run; no record has it."""
+
+
+def standing(rows: Iterable[RunRow], catalog: Catalog) -> list[RunRow]:
+    """The rows of runs as these stand. Leases are asked for those only that are recorded as running."""
+    return [_standing(row, catalog) if row.status == "running" else row for row in rows]
+
+
+def plain_status(row: RunRow) -> str:
+    """The status in the words of the records: ``cancelled`` for a run that is interrupted."""
+    return "cancelled" if row.status == INTERRUPTED else row.status
+
+
+def _standing(row: RunRow, catalog: Catalog) -> RunRow:
+    if _owned(row):
+        return row
+    # An engine records the end before it gives the lease up: so the row that was read may be older.
+    try:
+        now = catalog.run(row.id)
+    except NotFound:  # it was removed meanwhile
+        return row
+    over = now.status != "running" or _owned(now)
+    return now if over else attrs.evolve(now, status=INTERRUPTED)
+
+
+def _owned(row: RunRow) -> bool:
+    return held(row.id, row.source.get("engine"))

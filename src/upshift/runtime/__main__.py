@@ -1,0 +1,60 @@
+"""``python -m upshift.runtime SPEC``: the supervisor of one task, under any backend or by hand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from upshift.runtime.interpreter import take_arguments
+
+
+def main() -> NoReturn:
+    """Run what the command line says."""
+    own = take_arguments()
+    if own[:1] == ["--step"]:
+        from upshift.runtime.supervisor.starters import fresh
+
+        fresh.main(*map(int, own[1:4]))
+    if own[:1] == ["--forkserver"]:
+        from upshift.runtime.supervisor.serving import forkserver
+        from upshift.runtime.supervisor.starters import asked_at_import, pools
+
+        asked_at_import.watch()
+        pools.quiet_pools()
+        forkserver.main(int(own[1]), own[2])
+    if own[:1] == ["--accelerator"]:
+        from upshift.runtime.accelerators import agent
+        from upshift.runtime.confine import detach
+
+        vendor, interval, answers, parent = own[1:5]
+        detach(int(parent))
+        agent.main(vendor, float(interval), int(answers))
+    if own[:1] == ["--framework"]:
+        from upshift.runtime.accelerators import frameworks
+
+        frameworks.main(own[1])
+    if own[:1] == ["--report"]:
+        # The first process of a container is not stopped by signals that it does not handle yet: keep them.
+        used = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
+        signal.pthread_sigmask(signal.SIG_BLOCK, used)
+        os.write(1, b'{"event": "ready"}\n')  # so that the order comes while the rest is imported
+        from upshift.runtime.supervisor.serving import alone
+
+        sys.exit(alone.run_for_backend(Path(own[1])))
+    parser = argparse.ArgumentParser(
+        prog="python -m upshift.runtime", description="Run one task from its spec, and record its result."
+    )
+    parser.add_argument("spec", metavar="SPEC", help="path of a task's spec (JSON)")
+    parser.add_argument("--store", help="address of the store, instead of the one in the spec")
+    arguments = parser.parse_args(own)
+    from upshift.runtime.supervisor.serving import alone
+
+    sys.exit(alone.run_by_hand(Path(arguments.spec), arguments.store))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""What Upshift asks of a vendor: find the devices, read them, and say how a process sees only some.
+
+One file a vendor implements :class:`Vendor`. Nothing else in Upshift knows a vendor's library, its
+device files or its environment variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import attrs
+
+from upshift.model.spec.hardware import Device
+from upshift.runtime.accelerators.root import ROOT, device_root
+
+__all__ = ["ROOT", "Inventory", "Reading", "Vendor", "device_root"]
+
+
+@attrs.frozen(kw_only=True)
+class Inventory:
+    """The devices of one vendor that this process may use.
+
+    Parameters
+    ----------
+    vendor
+        As in :data:`upshift.model.settings.resources.VENDORS`.
+    devices
+        In the vendor's order.
+    driver
+        Version of the driver; None: unknown.
+    runtime
+        The newest CUDA (or ROCm, …) that this driver runs; None: unknown.
+    links
+        Pairs of devices, by uuid, that a link of their own joins: NVLink, xGMI.
+    problems
+        What could not be found out, and why, for people.
+    hidden, hidden_by
+        Devices that a variable of this process hides, and which: ``"CUDA_VISIBLE_DEVICES='1'"``.
+    unknown
+        Whether it could not be asked at all: there may be any devices.
+    """
+
+    vendor: str
+    devices: tuple[Device, ...] = ()
+    driver: str | None = None
+    runtime: str | None = None
+    links: tuple[tuple[str, ...], ...] = ()
+    problems: tuple[str, ...] = ()
+    hidden: tuple[Device, ...] = ()
+    hidden_by: str | None = None
+    unknown: bool = False
+
+
+def _by_pid(processes: Mapping[int, int | None] | Mapping[str, int | None]) -> dict[int, int | None]:
+    """The keys are text when this comes out of JSON."""
+    return {int(pid): size for pid, size in processes.items()}
+
+
+@attrs.frozen(kw_only=True)
+class Reading:
+    """One device at one instant. None: it does not tell.
+
+    Parameters
+    ----------
+    uuid
+        Of the device or the slice.
+    busy
+        Percent of the time since the reading before in which a kernel ran.
+    memory
+        Bytes in use, by anybody.
+    power, temperature, clock, memory_clock
+        W, °C, MHz, MHz.
+    pcie_received, pcie_sent, nvlink_received, nvlink_sent
+        Bytes a second.
+    ecc_errors
+        Uncorrected errors since the driver was loaded.
+    xid, xid_events
+        The newest Xid event since somebody watches, and how many there were.
+    processes
+        Bytes that each process has on it, by pid as this process sees pids; a value is None where
+        the device does not tell how much.
+    problem
+        Why nothing is known: the device is lost.
+    """
+
+    uuid: str
+    busy: float | None = None
+    memory: int | None = None
+    power: float | None = None
+    temperature: float | None = None
+    clock: float | None = None
+    memory_clock: float | None = None
+    pcie_received: float | None = None
+    pcie_sent: float | None = None
+    nvlink_received: float | None = None
+    nvlink_sent: float | None = None
+    ecc_errors: int | None = None
+    xid: int | None = None
+    xid_events: int = 0
+    processes: Mapping[int, int | None] = attrs.field(factory=dict, converter=_by_pid)
+    problem: str | None = None
+
+
+class Vendor(Protocol):
+    """One vendor's devices on this machine."""
+
+    name: ClassVar[str]
+
+    def present(self, root: Path) -> bool:
+        """Whether there may be any: a look at device files, cheap, calling no library."""
+
+    def discover(self, root: Path) -> Inventory:
+        """Find the devices that this process may use. It may hang or crash: it runs in a process of its own.
+
+        Problems are told in the inventory, never raised.
+        """
+
+    def read(self, root: Path, devices: Sequence[Device]) -> Sequence[Reading]:
+        """Read devices, as :meth:`discover` gave them; an empty sequence where that cannot be."""
+
+    def environment(self, devices: Sequence[Device]) -> Mapping[str, str]:
+        """Environment variables with which a process sees exactly these devices; none: it sees none."""

@@ -1,0 +1,176 @@
+"""One device, to be read again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pynvml
+
+from upshift.runtime.accelerators.base import Reading
+from upshift.runtime.accelerators.nvml import gpm
+from upshift.runtime.accelerators.nvml.asking import GONE, MOST_MEMORY, NEVER, memory, reason
+
+_ALL_LINKS = 0xFFFFFFFF
+"""Scope of a field that adds up all NVLinks of a device."""
+_WHOLE_GPU = 0xFFFFFFFF
+"""Instance id of an event that concerns no MIG instance."""
+
+
+@attrs.define
+class _Meter:
+    """One value of a device; it is not asked again once the device has said that it has none."""
+
+    name: str
+    ask: Callable[[], float | int | None]
+    most: float
+    over: bool = False
+
+
+@attrs.frozen
+class _Counter:
+    """A count of bytes as it was at the last reading."""
+
+    value: int
+    at: float
+
+
+class Card:
+    """A GPU or a MIG instance: what to ask of it, and what it said the last time.
+
+    Parameters
+    ----------
+    handle, gpu
+        NVML's handles of the device and of the GPU that it is, or is an instance of.
+    instance
+        Number of the GPU instance; None: it is a whole GPU.
+    """
+
+    def __init__(self, handle: Any, gpu: Any, instance: int | None) -> None:
+        self.handle = handle
+        self.instance = instance
+        self._gpu = _address(gpu)
+        self._xid: int | None = None
+        self._xid_events = 0
+        self._counters: dict[str, _Counter] = {}
+        self._fields: dict[str, tuple[int, int, int]] = {}
+        self._utilization: gpm.Meter | None = None
+        n = pynvml
+        self._meters = [
+            _Meter("memory", lambda: int(memory(handle).used), MOST_MEMORY),
+            _Meter("temperature", lambda: n.nvmlDeviceGetTemperature(gpu, n.NVML_TEMPERATURE_GPU), 200),
+            _Meter("clock", lambda: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_SM), 20_000),
+            _Meter("memory_clock", lambda: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_MEM), 50_000),
+            _Meter(
+                "ecc_errors",
+                lambda: n.nvmlDeviceGetTotalEccErrors(
+                    gpu, n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, n.NVML_VOLATILE_ECC
+                ),
+                1 << 40,
+            ),
+        ]
+        if instance is None:
+            self._meters += [
+                _Meter("busy", lambda: n.nvmlDeviceGetUtilizationRates(gpu).gpu, 100),
+                _Meter("power", lambda: n.nvmlDeviceGetPowerUsage(gpu) / 1000, 10_000),
+            ]
+            self._fields = {  # name: field, scope, bytes in its unit
+                "pcie_sent": (n.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0, 1),
+                "pcie_received": (n.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0, 1),
+                "nvlink_sent": (n.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS, 1024),
+                "nvlink_received": (n.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS, 1024),
+            }
+        else:  # power and busses are not told by instance
+            with contextlib.suppress(n.NVMLError):
+                self._utilization = gpm.Meter(gpu, instance)
+                self._meters.append(_Meter("busy", self._utilization, 100))
+
+    def read(self, uuid: str) -> Reading:
+        """What there is to know of it now; ``uuid`` is its own."""
+        values: dict[str, Any] = {}
+        worst: pynvml.NVMLError | None = None
+        for meter in self._meters:
+            if meter.over:
+                continue
+            try:
+                value = meter.ask()
+            except pynvml.NVMLError as error:
+                if error.value in NEVER:
+                    meter.over = True
+                elif worst is None or error.value in GONE:
+                    worst = error
+                continue
+            if value is not None and 0 <= value <= meter.most:
+                values[meter.name] = value
+        values |= {"uuid": uuid, "xid": self._xid, "xid_events": self._xid_events}
+        if worst is not None and (len(values) == 3 or worst.value in GONE):
+            return Reading(**values, problem=reason(worst))
+        return Reading(**values, **self._rates(), processes=_processes(self.handle))
+
+    def _rates(self) -> dict[str, Any]:
+        """Bytes a second since the last reading, of counters that only grow."""
+        if not self._fields:
+            return {}
+        try:
+            asked = [field[:2] for field in self._fields.values()]
+            values = pynvml.nvmlDeviceGetFieldValues(self.handle, asked)
+        except pynvml.NVMLError:
+            self._fields.clear()
+            return {}
+        now = time.monotonic()
+        rates = {}
+        for (name, (_, _, unit)), value in zip(list(self._fields.items()), values, strict=True):
+            if value.nvmlReturn != pynvml.NVML_SUCCESS:
+                if value.nvmlReturn in NEVER:
+                    del self._fields[name]
+                continue
+            count = _count(value) * unit
+            last = self._counters.get(name)
+            self._counters[name] = _Counter(count, now)
+            if last is not None and count >= last.value and now > last.at:
+                rates[name] = round((count - last.value) / (now - last.at), 1)
+        return rates
+
+    def take(self, event: Any) -> None:
+        """Keep an Xid event, if it is this device's."""
+        own = event.gpuInstanceId in (_WHOLE_GPU, self.instance) or self.instance is None
+        if own and _address(event.device) == self._gpu:  # a GPU that is lost does not tell its UUID
+            self._xid = int(event.eventData)
+            self._xid_events += 1
+
+    def succeed(self, other: Card) -> None:
+        """Take the place of the card that was made of the same device before; or of itself."""
+        if other is not self:
+            self._xid, self._xid_events = other._xid, other._xid_events
+            if other._utilization is not None:
+                other._utilization.close()
+
+
+def _address(handle: Any) -> int | None:
+    """NVML has one handle for each device."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _count(value: Any) -> int:
+    if value.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
+        return int(value.value.uiVal)
+    return int(value.value.ullVal)
+
+
+def _processes(handle: Any) -> dict[int, int | None]:
+    """Memory by process. Those that only draw (a desktop) do not count."""
+    found: dict[int, int | None] = {}
+    for ask in (
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+    ):
+        with contextlib.suppress(pynvml.NVMLError):
+            for process in ask(handle):
+                size = process.usedGpuMemory
+                known = size is not None and 0 <= size <= MOST_MEMORY
+                found[process.pid] = (found.get(process.pid) or 0) + size if known else found.get(process.pid)
+    return found

@@ -1,0 +1,291 @@
+"""A control group of its own for each task that has a memory limit, v2 or v1, where one may be made.
+
+Sources: kernel documentation, ``admin-guide/cgroup-v2.rst`` and ``admin-guide/cgroup-v1/memory.rst``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import select
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from upshift.runtime.proc import read
+
+MOUNTS = "/proc/self/mountinfo"
+MEMBERSHIP = "/proc/self/cgroup"
+UNLIMITED = 1 << 62
+"""v1 shows a limit near 2^63 where there is none."""
+YOUNG = 60.0
+"""Seconds for which a group without processes may be about to get some."""
+_OWN = re.compile(r"upshift-([0-9]+)-[0-9]+")
+
+
+class MemoryGroup(Protocol):
+    """A cgroup that limits memory."""
+
+    path: Path
+
+    def limit(self) -> int | None:
+        """Bytes, as the kernel has it; None: unlimited."""
+
+    def kills(self) -> int:
+        """How many of its processes the kernel has killed for want of memory."""
+
+    def remove(self) -> None:
+        """Kill what is left in it, and remove it."""
+
+
+class _Group:
+    limit_file: str
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def limit(self) -> int | None:
+        return _limit(self.path / self.limit_file)
+
+    def processes(self) -> list[int]:
+        return [int(pid) for pid in (read(str(self.path / "cgroup.procs")) or "").split()]
+
+    def remove(self) -> None:
+        for _ in range(100):  # each round kills what the last one's children started meanwhile
+            left = self.processes()
+            if not left:
+                break
+            _kill(left)
+        with contextlib.suppress(OSError):  # an empty group costs nothing; who makes the next one removes it
+            self.path.rmdir()
+
+
+class GroupV1(_Group):
+    """``memory`` controller of cgroup v1."""
+
+    limit_file = "memory.limit_in_bytes"
+
+    def kills(self) -> int:
+        return _keyed(self.path / "memory.oom_control", "oom_kill")
+
+    @classmethod
+    def create(cls, path: Path, limit: int) -> GroupV1:
+        path.mkdir()
+        (path / cls.limit_file).write_text(str(limit))
+        with contextlib.suppress(OSError):  # not there without swap accounting
+            (path / "memory.memsw.limit_in_bytes").write_text(str(limit))
+        return cls(path)
+
+
+class GroupV2(_Group):
+    """cgroup v2."""
+
+    limit_file = "memory.max"
+
+    def kills(self) -> int:
+        return _keyed(self.path / "memory.events", "oom_kill")
+
+    @classmethod
+    def create(cls, path: Path, limit: int) -> GroupV2:
+        path.mkdir()
+        (path / cls.limit_file).write_text(str(limit))
+        with contextlib.suppress(OSError):  # not there without swap
+            (path / "memory.swap.max").write_text("0")
+        return cls(path)
+
+
+def create(name: str, limit: int) -> MemoryGroup | None:
+    """A new group with this limit in bytes; None where this process may not make one."""
+    place = _place()
+    if place is None:
+        return None
+    folder, version = place
+    _sweep(folder)
+    try:
+        return (GroupV2 if version == 2 else GroupV1).create(folder / name, limit)
+    except OSError:
+        with contextlib.suppress(OSError):
+            (folder / name).rmdir()
+        return None
+
+
+def _sweep(folder: Path) -> None:
+    """Remove groups of supervisors that were killed. One with processes in it the kernel does not remove.
+
+    A young one may be of a supervisor that is in a container, and has no such process id here.
+    """
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            owner = _OWN.fullmatch(entry.name)
+            if owner is not None and not os.path.exists(f"/proc/{owner[1]}"):
+                with contextlib.suppress(OSError):
+                    if time.time() - entry.stat().st_mtime > YOUNG:
+                        os.rmdir(entry.path)
+
+
+class OwnGroup:
+    """The group that this process is in itself, where somebody else has set the limit: a container's.
+
+    Parameters
+    ----------
+    group
+        What reads it.
+    """
+
+    def __init__(self, group: GroupV1 | GroupV2) -> None:
+        self._group = group
+        self._before = group.kills()
+
+    def kills(self) -> int:
+        """How many of its processes the kernel has killed for want of memory, since this was made."""
+        return self._group.kills() - self._before
+
+
+def own_group() -> OwnGroup | None:
+    """The group that limits this process's memory itself; None: there is none that can be read."""
+    for version, _, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or ""):
+        group = GroupV2(path) if version == 2 else GroupV1(path)
+        if group.limit() is not None:
+            return OwnGroup(group)
+    return None
+
+
+def own_limit() -> int | None:
+    """Bytes that this process's cgroup, or one above it, allows; None: no limit."""
+    limits = []
+    for version, root, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or ""):
+        file = GroupV2.limit_file if version == 2 else GroupV1.limit_file
+        for folder in (path, *path.parents):
+            if not folder.is_relative_to(root):
+                break
+            limit = _limit(folder / file)
+            if limit is not None:
+                limits.append(limit)
+    return min(limits, default=None)
+
+
+def own_cpus() -> float | None:
+    """CPUs that this process's cgroup, or one above it, allows by quota; None: no limit."""
+    quotas = []
+    for version, root, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or "", "cpu"):
+        for folder in (path, *path.parents):
+            if not folder.is_relative_to(root):
+                break
+            quota = _quota(folder) if version == 2 else _quota_v1(folder)
+            if quota is not None:
+                quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def _quota(folder: Path) -> float | None:
+    return _share((read(str(folder / "cpu.max")) or "max").split())
+
+
+def _quota_v1(folder: Path) -> float | None:
+    return _share(
+        [(read(str(folder / f"cpu.cfs_{name}_us")) or "-1").strip() for name in ("quota", "period")]
+    )
+
+
+def _share(words: list[str]) -> float | None:
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or int(words[1]) == 0:
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def can_limit() -> bool:
+    """Whether this process may make groups that limit memory."""
+    return _place() is not None
+
+
+def hierarchies(mountinfo: str, membership: str, controller: str = "memory") -> list[tuple[int, Path, Path]]:
+    """Where this process's memory, or CPU time, is accounted: version, root of the mount, its own group."""
+    own: dict[int, str] = {}
+    for line in membership.splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            own[2] = group
+        elif controller in controllers.split(","):
+            own[1] = group
+    found = []
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = [*right.split(), "", "", ""][:3]
+        root, mount = left.split()[3:5]
+        version = (
+            2 if kind == "cgroup2" else 1 if kind == "cgroup" and controller in options.split(",") else 0
+        )
+        if version in own:
+            # Inside a container the mount's root is the container's group: paths start there.
+            group = own[version]
+            inside = os.path.relpath(group, root) if group.startswith(root) else group.lstrip("/")
+            path = Path(mount) / inside
+            found.append((version, Path(mount), path if path.is_dir() else Path(mount)))
+    return found
+
+
+@functools.cache
+def _place() -> tuple[Path, int] | None:
+    for version, _, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or ""):
+        if version == 1 and os.access(path, os.W_OK):
+            return path, 1
+        if version == 2 and _delegates_memory(path):
+            return path, 2
+    return None
+
+
+def _delegates_memory(path: Path) -> bool:
+    control = path / "cgroup.subtree_control"
+    if "memory" not in (read(str(path / "cgroup.controllers")) or "").split():
+        return False
+    if "memory" in (read(str(control)) or "").split():
+        return os.access(path, os.W_OK)
+    try:
+        control.write_text("+memory")
+    except OSError:  # not ours, or processes live in it, and then it may have no limited children
+        return False
+    return True
+
+
+def _limit(file: Path) -> int | None:
+    text = (read(str(file)) or "max").strip()
+    return None if text == "max" or int(text) >= UNLIMITED else int(text)
+
+
+def _keyed(file: Path, key: str) -> int:
+    for line in (read(str(file)) or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return int(value)
+    return 0
+
+
+def _kill(pids: Sequence[int]) -> None:
+    """SIGKILL, and wait until they have ended. Who has started them takes note of that, not this."""
+    killed = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                killed.append(descriptor)
+            except OSError:  # of somebody else, or gone
+                os.close(descriptor)
+    for descriptor in killed:
+        end = select.poll()
+        end.register(descriptor, select.POLLIN)
+        end.poll()
+        os.close(descriptor)
+
+
+def group_limit(folder: str) -> int | None:
+    """Bytes that the group in this folder allows, as the kernel has it; None: no limit."""
+    for file in (GroupV2.limit_file, GroupV1.limit_file):
+        path = Path(folder) / file
+        if path.exists():
+            return _limit(path)
+    return None

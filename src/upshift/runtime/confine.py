@@ -1,0 +1,139 @@
+"""What a step process does to itself before anything of the user's runs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from upshift.model.spec.launch import Rank
+from upshift.runtime import cgroups, proc
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36
+
+MARKER = "UPSHIFT_SUPERVISOR"
+"""Environment variable with the supervisor's id, in every process that descends from a step."""
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+@attrs.frozen(kw_only=True)
+class Confinement:
+    """The bounds of a step process.
+
+    Parameters
+    ----------
+    cpus
+        CPUs by number; None: all that the supervisor may use.
+    threads
+        Size of native thread pools; None: their own default.
+    group
+        Folder of the cgroup to join.
+    memory
+        Bytes that the step may use, however that is enforced.
+    environment
+        Variables to set.
+    rank
+        Which of several processes of its task it is; None: it is the only one.
+    """
+
+    cpus: tuple[int, ...] | None = None
+    threads: int | None = None
+    group: str | None = None
+    memory: int | None = None
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    rank: Rank | None = None
+
+
+def become_subreaper() -> None:
+    """Inherit every orphan below this process, instead of losing it to init."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def prctl(option: int, value: int) -> None:
+    """``prctl(2)``.
+
+    Raises
+    ------
+    OSError
+        The kernel refused.
+    """
+    if _libc is not None and _libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), f"prctl {option}")
+
+
+def flush_c_streams() -> None:
+    """Write out what C code has printed and still holds."""
+    if _libc is not None:
+        _libc.fflush(None)
+
+
+@contextlib.contextmanager
+def forking() -> Iterator[None]:
+    """Within, SIGTERM waits, in a process that is forked here until that calls :func:`detach`.
+
+    It would otherwise come to a handler of this process, which means nothing in the other, and be lost.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def detach(parent: int) -> None:
+    """Make this process a session of its own, that dies with ``parent`` and inherits its orphans.
+
+    SIGTERM ends it, also one that has come since the fork; see :func:`forking`.
+    """
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above took effect
+        os._exit(1)
+    become_subreaper()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def enter(bounds: Confinement) -> None:
+    """Confine this process: cgroup, CPUs, environment."""
+    if bounds.group is not None:
+        with open(os.path.join(bounds.group, "cgroup.procs"), "w") as file:
+            file.write(str(os.getpid()))
+    if bounds.cpus is not None:
+        os.sched_setaffinity(0, bounds.cpus)
+    for name, value in bounds.environment.items():
+        os.environ[name] = value
+
+
+def memory_limit(bounds: Confinement, host: int) -> int:
+    """Bytes of memory that this process may use, of the ``host`` bytes there are.
+
+    The limit of its cgroup is asked of the kernel, not of who set it.
+    """
+    limit = cgroups.group_limit(bounds.group) if bounds.group else None
+    return min(x for x in (limit, bounds.memory, host) if x is not None)
+
+
+def host_facts() -> dict[str, Any]:
+    """What does not change while this host is up: its memory in bytes, its name, this Python."""
+    uname = os.uname()
+    allowed = cgroups.own_limit()
+    memory = proc.host_memory()
+    return {
+        "memory": memory if allowed is None else min(memory, allowed),
+        "host": uname.nodename,
+        "platform": f"{uname.sysname} {uname.release} {uname.machine}",
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "cgroup": {"cpu_count": cgroups.own_cpus(), "memory": allowed},
+    }

@@ -1,0 +1,113 @@
+"""The forms of what a step process says to its supervisor, for both of them.
+
+It finds something, then the step logs, and in the end it says what became of the call. A call of
+``upshift.log`` looks like
+
+::
+
+    {"metric":[["loss","accuracy"],⇥[81.25,120,0.231,0.91]]}
+
+with the time of a clock that all processes of a machine share, and a tab, which no JSON text has in it,
+so that the supervisor can take the names and the values apart without parsing them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import attrs
+
+from upshift.model.spec import Artifact, Failure
+from upshift.runtime import proc
+
+BEFORE = b'{"metric":['
+BETWEEN = b",\t"
+AFTER = b"]}"
+"""What stands before the names of a call of ``upshift.log``, between these and its values, and after."""
+
+LARGE = 1 << 63
+"""Integers are smaller than this, in either direction; others are sent as floating-point numbers."""
+FARTHEST = sys.float_info.max
+"""A step is not beyond this, in either direction."""
+
+
+@attrs.frozen(kw_only=True)
+class Seen:
+    """The first message: what the process finds of CPUs and bytes of memory.
+
+    Parameters
+    ----------
+    world_size
+        How many processes its environment says that there are; None: it is the only one.
+    device
+        The uuid of the device that is its own among those of all processes; None: it has none.
+    """
+
+    cpu_count: int
+    memory: int
+    world_size: int | None = None
+    device: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """The last message: what became of the call.
+
+    Parameters
+    ----------
+    outputs
+        By name, if it returned.
+    failure
+        If it did not.
+    exit_code
+        That of the ``sys.exit()`` by which it ended; None: it did not end by that.
+    peak
+        Bytes of memory that this process has needed at most, above what it was forked with.
+    cpu_seconds, read, written
+        As in :class:`~upshift.runtime.proc.Consumed`, since it was given its task.
+    returned
+        Of several processes: the type of what this one has returned; None: that was None.
+    group
+        Of several processes: how many are in the group that this one is in; None: there is none any more.
+    """
+
+    outputs: Mapping[str, Artifact] = attrs.field(factory=dict)
+    failure: Failure | None = None
+    exit_code: int | None = None
+    peak: int | None = None
+    cpu_seconds: float = 0.0
+    read: int = 0
+    written: int = 0
+    returned: str | None = None
+    group: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        for count in (self.peak or 0, self.cpu_seconds, self.read, self.written):
+            if not 0 <= count < sys.maxsize:
+                raise ValueError(count)
+
+    @property
+    def consumed(self) -> proc.Consumed:
+        """What was consumed."""
+        return proc.Consumed(self.cpu_seconds, self.read, self.written)
+
+
+@attrs.frozen(kw_only=True)
+class Diagnosis:
+    """What a step's process says of a framework that sees less than was granted, and what was found out.
+
+    Parameters
+    ----------
+    failure
+        What the attempt ends with; None: the step goes on, because the user says so.
+    framework
+        Its name.
+    cause, evidence
+        As in :class:`upshift.runtime.accelerators.explain.Finding`.
+    """
+
+    failure: Failure | None
+    framework: str
+    cause: str
+    evidence: tuple[str, ...] = ()

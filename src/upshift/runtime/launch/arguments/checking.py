@@ -1,0 +1,239 @@
+"""What a user gave to a launcher, checked where it was written, without importing the launcher."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from upshift.errors import SettingsError, nearest, suggestion, user_location
+from upshift.model.settings.base import bad_value
+from upshift.runtime.launch.arguments.argument import FLAG, FLOAT, INT, LIST, SWITCH, TEXT, WORD, Argument
+from upshift.runtime.launch.arguments.installed import installed_arguments, installed_version
+from upshift.runtime.launch.arguments.meanings import LAUNCHERS, Launcher, Refused
+
+_NOT_KNOWN: Final = Refused(
+    "Upshift starts the processes itself, and does not know this argument of a newer torchrun.",
+    "Leave it out, or install a newer version of Upshift.",
+)
+_OTHER_NAMES: Final = {"tpu_cluster": "tpu_use_cluster"}
+"""Where an option is called otherwise than what it sets."""
+
+
+def check(launcher: str, given: Mapping[str, Any], *, own: Sequence[str] = ()) -> dict[str, Any]:
+    """The arguments, each as its launcher has it; None is as if it were not there.
+
+    The version that is installed here decides which there are, and else the packaged table. So what a newer
+    version knows is not refused, nor is what an older one does not know taken.
+
+    Parameters
+    ----------
+    launcher
+        ``"accelerate"`` or ``"torchrun"``.
+    given
+        By Python name.
+    own
+        Names that the decorator itself takes.
+
+    Raises
+    ------
+    SettingsError
+        An argument is unknown, its value makes no sense, or it cannot mean anything here.
+    """
+    meant = LAUNCHERS[launcher]
+    known, version = known_arguments(launcher)
+    checked: dict[str, Any] = {}
+    for said, value in given.items():
+        name = _OTHER_NAMES.get(said, said)
+        refused = meant.refused.get(name)
+        argument = known.get(name)
+        if argument is None and refused is None:
+            raise _unknown(meant, said, [*known, *own], version)
+        if value is None:
+            continue
+        if refused is None and launcher == "torchrun" and name not in meant.done:
+            raise _refusal(meant, said, value, _NOT_KNOWN)
+        if refused is not None:
+            if refused.asked_by(value, argument.default if argument else None):
+                raise _refusal(meant, said, value, refused)
+        elif argument is not None:
+            found = taken(meant, name, argument, value)
+            if isinstance(found, Wrong):
+                raise bad_value(meant.decorator, name, value, found.expected, meant=found.meant)
+            checked[name] = found
+    return checked
+
+
+def known_arguments(launcher: str) -> tuple[Mapping[str, Argument], str]:
+    """The arguments that count here, and the version that has them."""
+    meant = LAUNCHERS[launcher]
+    version = installed_version(launcher)
+    if version is not None and version != meant.version:
+        found = installed_arguments(launcher)
+        if found:
+            return found, version
+    return meant.arguments, meant.version
+
+
+def refuse_idle(launcher: str, checked: Mapping[str, Any]) -> None:
+    """Refuse an argument that does nothing, since what it belongs to is switched off.
+
+    Parameters
+    ----------
+    checked
+        All arguments, by :func:`check`, where no configuration file can switch anything on.
+
+    Raises
+    ------
+    SettingsError
+        Names the argument that it needs.
+    """
+    meant = LAUNCHERS[launcher]
+    for name, value in checked.items():
+        argument = meant.arguments.get(name)
+        for part in meant.parts:
+            default = argument is not None and value == argument.default
+            if part.holds(name) and not part.works(checked) and not default:
+                raise SettingsError(
+                    f"{meant.decorator}: {name}={value!r} does nothing without {part.needs}",
+                    where=user_location(),
+                    fix=f"Add {part.needs}, or leave {name} out.",
+                )
+
+
+def _refusal(launcher: Launcher, name: str, value: Any, refused: Refused) -> SettingsError:
+    return SettingsError(
+        f"{launcher.decorator}: {name}={refused.shown(value)} cannot be honoured",
+        where=user_location(),
+        why=refused.why,
+        fix=refused.fix,
+    )
+
+
+def _unknown(launcher: Launcher, name: str, known: Sequence[str], version: str) -> SettingsError:
+    return SettingsError(
+        f"{launcher.decorator}: {launcher.command} has no argument {name!r}",
+        where=user_location(),
+        why=f"As of version {version} of {'PyTorch' if launcher.name == 'torchrun' else launcher.name}.",
+        fix=suggestion(name, known),
+    )
+
+
+@attrs.frozen
+class Wrong:
+    """Why a value is not taken.
+
+    Parameters
+    ----------
+    expected
+        What would be.
+    meant
+        Which value may have been meant; None: nobody knows.
+    """
+
+    expected: str
+    meant: Any = None
+
+
+def taken(launcher: Launcher, name: str, argument: Argument, value: Any) -> Any:
+    """A value as its launcher has it, or a :class:`Wrong`."""
+    found = _TAKEN[argument.kind](value)
+    bounds = launcher.bounds.get(name)
+    if argument.choices:
+        if found in argument.choices:
+            return found
+        near = _SAME_AS.get(value) if isinstance(value, str) else None
+        if near not in argument.choices:
+            near = nearest(str(value), argument.choices) if isinstance(value, (str, int)) else None
+        return Wrong("one of " + ", ".join(map(repr, argument.choices)), near)
+    if found is _WRONG:
+        return Wrong(
+            _EXPECTED[argument.kind], _read(argument.kind, value) if isinstance(value, str) else None
+        )
+    return found if bounds is None or bounds.hold(found) else Wrong(bounds.expected)
+
+
+_WRONG: Final = object()
+_SAME_AS: Final = {"fp32": "no", "float32": "no", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+"""What precisions are called elsewhere."""
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if _is_number(value) and value % 1 == 0 else _WRONG
+
+
+def _number(value: Any) -> Any:
+    try:
+        return float(value) if _is_number(value) else _WRONG
+    except OverflowError:
+        return _WRONG
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number, NumPy's too."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> Any:
+    """As a command line would have it: ``fsdp_version=2`` is ``"2"``."""
+    import os
+
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if _is_number(value):
+        value = str(int(value) if value % 1 == 0 else float(value))
+    if isinstance(value, (list, tuple)):
+        value = ",".join(str(one).lower() if isinstance(one, bool) else str(one) for one in value)
+    return value if isinstance(value, str) else _WRONG
+
+
+def _flag(value: Any) -> Any:
+    return value if isinstance(value, bool) else _WRONG
+
+
+def _switch(value: Any) -> Any:
+    """True or False, or the texts that stand for them where a command line takes a text."""
+    return (
+        {"true": True, "false": False}.get(value.lower(), _WRONG) if isinstance(value, str) else _flag(value)
+    )
+
+
+def _word(value: Any) -> Any:
+    """A text, be it that for True or False."""
+    return str(value).lower() if isinstance(value, bool) else _text(value)
+
+
+def _list(value: Any) -> Any:
+    return list(map(str, value)) if isinstance(value, (list, tuple)) else _WRONG
+
+
+_TAKEN: Final = {
+    INT: _whole,
+    FLOAT: _number,
+    TEXT: _text,
+    FLAG: _flag,
+    SWITCH: _switch,
+    WORD: _word,
+    LIST: _list,
+}
+_EXPECTED: Final = {
+    INT: "a whole number",
+    FLOAT: "a number",
+    TEXT: "a text or a number",
+    FLAG: "True or False",
+    SWITCH: "True or False",
+    WORD: "True, False or a text",
+    LIST: "a list of texts",
+}
+
+
+def _read(kind: str, text: str) -> Any:
+    """What a text would be that was written in place of a value of this kind; None: nothing."""
+    if kind == FLAG:
+        return {"true": True}.get(text.lower())
+    try:
+        return {INT: int, FLOAT: float}[kind](text)
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,348 @@
+"""What becomes of each argument of a launcher here; what is not named is handed on.
+
+Upshift's supervisor is the launcher. So what says how processes are started is done by Upshift, or means
+nothing; what says how Accelerate is to train is handed to the Accelerate in each process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from upshift.runtime.launch.arguments import accelerate, torchrun
+from upshift.runtime.launch.arguments.argument import Argument
+
+
+@attrs.frozen
+class Refused:
+    """An argument that cannot mean anything here.
+
+    Parameters
+    ----------
+    why
+        The reason.
+    fix
+        What to do instead.
+    idle
+        A value that asks for nothing, beside the default.
+    secret
+        Whether nobody may see what was given.
+    """
+
+    why: str
+    fix: str
+    idle: Any = None
+    secret: bool = False
+
+    def asked_by(self, value: Any, default: Any) -> bool:
+        """Whether a value asks for what is refused, where its argument has this default."""
+        return not any(value == idle and type(value) is type(idle) for idle in (self.idle, default, *_IDLE))
+
+    def shown(self, value: Any) -> str:
+        """A value as an error shows it."""
+        return "…" if self.secret else repr(value)
+
+
+_IDLE: Final[tuple[Any, ...]] = (None, False, "", [], {})
+"""What asks for nothing, whatever it is given for."""
+
+
+@attrs.frozen
+class Bounds:
+    """Which whole numbers an argument takes.
+
+    Parameters
+    ----------
+    least, most
+        The first and the last; None: there is no last.
+    expected
+        The same in words.
+    """
+
+    least: int
+    most: int | None
+    expected: str
+
+    def hold(self, value: Any) -> bool:
+        """Whether it is one of them."""
+        return bool(self.least <= value and (self.most is None or value <= self.most))
+
+
+@attrs.frozen
+class Part:
+    """Arguments that mean something only if another one has a value; the launcher itself says nothing of it.
+
+    Parameters
+    ----------
+    names
+        Their names, or what these begin with.
+    of, value
+        The other argument, and the value that it needs; None: any but ``"no"``.
+    """
+
+    names: tuple[str, ...]
+    of: str
+    value: Any = True
+
+    def holds(self, name: str) -> bool:
+        """Whether an argument is one of them."""
+        return name.startswith(self.names) and name != self.of
+
+    def works(self, given: Mapping[str, Any]) -> bool:
+        """Whether they mean something beside these arguments."""
+        found = given.get(self.of)
+        return found not in (None, "no") if self.value is None else found == self.value
+
+    @property
+    def needs(self) -> str:
+        """What they need, as the user would write it."""
+        return f"{self.of}={'…' if self.value is None else repr(self.value)}"
+
+
+@attrs.frozen
+class Launcher:
+    """A launcher, and what becomes of its arguments.
+
+    Parameters
+    ----------
+    name
+        ``"accelerate"`` or ``"torchrun"``.
+    command
+        What people call it.
+    version, read
+        Which version the packaged table is of, and the day on which that was read.
+    arguments
+        The packaged table.
+    processes, nodes, port
+        What it calls the number of processes and of nodes, and the port of the process of rank 0.
+    on_devices
+        Flags by which each process has a device.
+    rivals
+        Flags of which it takes one at most.
+    bounds
+        What its parser does not check.
+    done
+        What Upshift does itself, and how.
+    refused
+        What it refuses, and why.
+    parts
+        What needs another argument.
+    """
+
+    name: str
+    command: str
+    version: str
+    read: str
+    arguments: Mapping[str, Argument]
+    processes: str
+    nodes: str
+    port: str
+    bounds: Mapping[str, Bounds]
+    done: Mapping[str, str]
+    refused: Mapping[str, Refused]
+    parts: tuple[Part, ...] = ()
+    on_devices: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
+
+    @property
+    def decided(self) -> frozenset[str]:
+        """What Upshift does itself, and does not hand on."""
+        return frozenset(self.done) - set(self.on_devices) - set(self.rivals)
+
+    @property
+    def decorator(self) -> str:
+        """As the user writes it."""
+        return f"@run_with_{self.name}"
+
+
+_NO_SCRIPT = Refused(
+    "The step's function is what every process runs; there is no script.",
+    "Leave it out: call the code in the step.",
+)
+_LOGS = Refused(
+    "Upshift keeps what each process writes in a log of its own, and one of all of them.",
+    "Leave it out: upshift logs RUN STEP --rank N.",
+)
+_NODES = Refused(
+    "Upshift tells each process where it is, and where the one of rank 0 listens.",
+    "Leave it out; the number of nodes is num_nodes of the request.",
+)
+_RENDEZVOUS = Refused("Upshift brings the processes together itself.", "Leave it out.")
+_RESTARTS = Refused(
+    "A failed attempt starts again as a whole, with all of its processes.",
+    "Say how often: @step(retries=…), or @retry.",
+)
+_SUPERVISED = Refused(
+    "The supervisor hears from the kernel when a process ends; it does not look now and then.",
+    "Leave it out.",
+)
+_PINNING = Refused(
+    "Upshift pins the processes of a step to the CPUs that it is granted.",
+    "Leave it out, and ask for CPUs: cpu_count.",
+)
+_DEVICES = Refused(
+    "Upshift hands out devices that no other step holds, and each process has one of them.",
+    "Say how many: ResourceSettings(gpu_count=…), or @resources(gpu=…).",
+    "all",
+)
+_TPU = Refused(
+    "PyTorch/XLA starts the processes of a TPU machine itself, from one process.",
+    'Write a plain step with ResourceSettings(accelerator="tpu-…"), and call torch_xla.launch(…) in it.',
+)
+_CLOUD = Refused(
+    "Where a step runs is its target.",
+    "Leave it out; a secret of the step is @step(secrets={…}).",
+    secret=True,
+)
+_HOSTS = Refused(
+    "The nodes are those that the target gives to the step.", "Leave it out: ResourceSettings(num_nodes=…)."
+)
+
+_COUNT = Bounds(1, None, "a whole number of at least 1")
+_PORT = Bounds(0, 65535, "a port from 1 to 65535, or 0 for one that is free")
+
+ACCELERATE: Final = Launcher(
+    name="accelerate",
+    command="accelerate launch",
+    version=accelerate.VERSION,
+    read=accelerate.READ,
+    arguments=accelerate.ARGUMENTS,
+    processes="num_processes",
+    nodes="num_machines",
+    port="main_process_port",
+    on_devices=("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm"),
+    rivals=("cpu", "multi_gpu", "use_deepspeed", "use_fsdp"),
+    bounds={
+        "num_processes": _COUNT,
+        "num_machines": _COUNT,
+        "num_cpu_threads_per_process": _COUNT,
+        "main_process_port": _PORT,
+    },
+    done={
+        "config_file": "read before a run; what it says is part of what the step is",
+        "deepspeed_config_file": "read before a run; its text is part of what the step is, "
+        "and is handed on as a file",
+        "quiet": "always so: an error shows the lines of your code",
+        "cpu": "no process gets a device; num_processes are started, and form a group (gloo)",
+        "multi_gpu": "a GPU for each process; without a gpu_count "
+        "it asks for num_processes / num_machines a node",
+        "use_fsdp": "as multi_gpu, and handed on",
+        "use_deepspeed": "as multi_gpu, and handed on",
+        "use_megatron_lm": "as multi_gpu, and handed on",
+        "num_processes": "how many processes over all nodes; "
+        "without it one for each GPU that is asked for, or one",
+        "num_machines": "the same as num_nodes of the request",
+        "num_cpu_threads_per_process": "size of the native thread pools of each process; "
+        "without it its part of the CPUs that are granted",
+        "main_process_port": "the port of the process of rank 0; 0, or without it, one that is free",
+        "same_network": "always so: the nodes of a step reach each other",
+        "role": "ROLE_NAME of each process",
+    },
+    refused={
+        "tpu": _TPU,
+        "tpu_use_cluster": _TPU,
+        "tpu_use_sudo": _TPU,
+        "vm": _TPU,
+        "env": Refused(
+            "It is for TPU pods.",
+            'Say it in DockerSettings(runtime_environment={"NAME": "value"}) of the step.',
+        ),
+        "main_training_function": attrs.evolve(_NO_SCRIPT, idle="main"),
+        "downcast_bf16": attrs.evolve(_TPU, idle="no"),
+        "gpu_ids": _DEVICES,
+        "enable_cpu_affinity": _PINNING,
+        "machine_rank": attrs.evolve(_NODES, idle=0),
+        "main_process_ip": _NODES,
+        "tee": _LOGS,
+        "log_dir": _LOGS,
+        "rdzv_backend": _RENDEZVOUS,
+        "rdzv_conf": _RENDEZVOUS,
+        "max_restarts": _RESTARTS,
+        "monitor_interval": _SUPERVISED,
+        "module": _NO_SCRIPT,
+        "no_python": _NO_SCRIPT,
+        "training_script": _NO_SCRIPT,
+        "training_script_args": _NO_SCRIPT,
+        "deepspeed_hostfile": _HOSTS,
+        "deepspeed_exclusion_filter": _HOSTS,
+        "deepspeed_inclusion_filter": _HOSTS,
+        "deepspeed_multinode_launcher": attrs.evolve(_RENDEZVOUS, idle="standard"),
+        "mpirun_hostfile": _HOSTS,
+        "mpirun_ccl": _HOSTS,
+        "aws_access_key_id": _CLOUD,
+        "aws_secret_access_key": _CLOUD,
+    },
+    parts=(
+        Part(("fsdp_",), "use_fsdp"),
+        Part(("megatron_lm_",), "use_megatron_lm"),
+        Part(("parallelism_config_",), "use_parallelism_config"),
+        Part(("fp8_",), "mixed_precision", "fp8"),
+        Part(("dynamo_",), "dynamo_backend", None),
+        Part(("deepspeed_", "zero", "offload_", "gradient_"), "use_deepspeed"),
+    ),
+)
+
+TORCHRUN: Final = Launcher(
+    name="torchrun",
+    command="torchrun",
+    version=torchrun.VERSION,
+    read=torchrun.READ,
+    arguments=torchrun.ARGUMENTS,
+    processes="nproc_per_node",
+    nodes="nnodes",
+    port="master_port",
+    bounds={"master_port": _PORT},
+    done={
+        "nnodes": "the same as num_nodes of the request; a range of nodes is refused",
+        "nproc_per_node": 'how many processes on each node; "gpu" or "auto": one for each GPU',
+        "master_port": "the port of the process of rank 0; 0, or without it, one that is free",
+        "standalone": "always so on one node; with several it is refused",
+        "role": "ROLE_NAME of each process",
+    },
+    refused={
+        "rdzv_backend": _RENDEZVOUS,
+        "rdzv_endpoint": _RENDEZVOUS,
+        "rdzv_id": _RENDEZVOUS,
+        "rdzv_conf": _RENDEZVOUS,
+        "max_restarts": _RESTARTS,
+        "monitor_interval": _SUPERVISED,
+        "start_method": Refused(
+            "Upshift starts each process as it starts that of any step.", "Leave it out."
+        ),
+        "event_log_handler": Refused(
+            "What happens is in the record of the run.", "Leave it out: upshift show RUN."
+        ),
+        "module": _NO_SCRIPT,
+        "no_python": _NO_SCRIPT,
+        "run_path": _NO_SCRIPT,
+        "training_script": _NO_SCRIPT,
+        "training_script_args": _NO_SCRIPT,
+        "log_dir": _LOGS,
+        "redirects": _LOGS,
+        "tee": _LOGS,
+        "local_ranks_filter": _LOGS,
+        "duplicate_stdout_filters": _LOGS,
+        "duplicate_stderr_filters": _LOGS,
+        "logs_specs": _LOGS,
+        "node_rank": _NODES,
+        "master_addr": _NODES,
+        "local_addr": _NODES,
+        "numa_binding": _PINNING,
+        "signals_to_handle": Refused(
+            "Upshift stops a step with SIGTERM, which every process gets.",
+            "Leave it out: handle SIGTERM in the step.",
+        ),
+        "shutdown_timeout": Refused(
+            "How long a process has after SIGTERM is an option of the step.",
+            "Write it there: @step(grace=…).",
+        ),
+        "virtual_local_rank": Refused(
+            "Every process sees all devices of its node, and LOCAL_RANK says which one is its own.",
+            "Leave it out: Accelerate and PyTorch choose by LOCAL_RANK.",
+        ),
+    },
+)
+
+LAUNCHERS: Final[Mapping[str, Launcher]] = {"accelerate": ACCELERATE, "torchrun": TORCHRUN}

@@ -1,0 +1,94 @@
+"""How many processes of a launch a node starts, by the hardware that it grants: :func:`placed`."""
+
+from __future__ import annotations
+
+import attrs
+
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.launch import Launch
+from upshift.runtime.launch.arguments.meanings import LAUNCHERS
+
+SEVERAL_A_DEVICE = ("neuron", "tpu")
+"""Vendors whose devices take several processes, one for each core."""
+
+
+def placed(launch: Launch, request: ResourceSettings, granted: Hardware) -> Launch:
+    """The launch with its number of processes on each node.
+
+    With devices there is one process for each that is granted, or one on CPUs where there is none. Where
+    processes have no devices as many start as can be shared out equally over the nodes, be these fewer too;
+    but one on each at least.
+
+    Parameters
+    ----------
+    launch
+        What was asked for.
+    request, granted
+        The hardware that was asked for beside it, and what there is of it.
+    """
+    if launch.devices:
+        each = min(launch.processes // (request.num_nodes or 1), len(granted.gpus or ()))
+    else:
+        each = launch.processes // (granted.nodes or 1)
+    return attrs.evolve(launch, per_node=max(each, 1))
+
+
+def why_fewer(launch: Launch, granted: Hardware) -> str:
+    """Why a launch that is placed has fewer processes than it asked for."""
+    nodes = granted.nodes or 1
+    if launch.devices and not granted.gpus:
+        return "each was to have a GPU, and it gets none"
+    if launch.devices and launch.each == len(granted.gpus or ()):
+        return "one for each GPU that it gets"
+    return f"{launch.each} on each node, and it gets {nodes} node{'' if nodes == 1 else 's'}"
+
+
+def world_size(launch: Launch, granted: Hardware) -> int:
+    """How many processes start over all nodes of a launch that is placed."""
+    return launch.each * (granted.nodes or 1)
+
+
+def remarks(launch: Launch, granted: Hardware, machine: Hardware | None = None) -> list[str]:
+    """What is worth a word though it is done as it was asked for.
+
+    Parameters
+    ----------
+    launch
+        A launch that is placed.
+    granted
+        What it is granted.
+    machine
+        What there is where it runs; None: nobody knows.
+    """
+    return [*_alone(launch, granted), *_of_cpus(launch, granted, machine), *_of_devices(launch, granted)]
+
+
+def _alone(launch: Launch, granted: Hardware) -> list[str]:
+    if launch.counted or world_size(launch, granted) > 1:
+        return []
+    return [f"it is one process, since nothing says how many: {LAUNCHERS[launch.launcher].processes}=…"]
+
+
+def _of_cpus(launch: Launch, granted: Hardware, machine: Hardware | None) -> list[str]:
+    """Processes that get in each other's way."""
+    cpus, those = granted.cpu_count, "that the step is granted"
+    if cpus is None and machine is not None:
+        cpus, those = machine.cpu_count, "that there are"
+    if cpus is None or launch.each <= max(cpus, 1):
+        return []
+    return [f"{launch.each:,} processes share the {cpus:g} CPU{'' if cpus == 1 else 's'} {those}"]
+
+
+def _of_devices(launch: Launch, granted: Hardware) -> list[str]:
+    gpus = len(granted.gpus or ()) * (granted.nodes or 1)
+    if not gpus or any(gpu.vendor in SEVERAL_A_DEVICE for gpu in granted.gpus or ()):
+        return []
+    the_gpus = "the GPU" if gpus == 1 else f"the {gpus} GPUs"
+    if not launch.devices:
+        return [f"its processes are to use CPUs: {the_gpus} will be idle"]
+    size = world_size(launch, granted)
+    if size < gpus:
+        use = "1 process uses 1" if size == 1 else f"{size} processes use {size}"
+        return [f"{use} of {the_gpus}: each has one of its own"]
+    return []

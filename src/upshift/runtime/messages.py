@@ -1,0 +1,129 @@
+"""What a step process says to its supervisor while it runs: lines of JSON, each whole, in order.
+
+The supervisor keeps it, so that nothing is lost when the step is killed a moment later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+from typing import Any
+
+import attrs
+
+from upshift.model.spec import Card, Checkpoints, Framework, encode
+
+_KINDS = {Card: "card", Checkpoints: "checkpoint", Framework: "framework"}
+HEEDS = b'{"heeds":["SIGTERM"]}'
+"""A line: from now on the process sees to SIGTERM itself, and to what it has started."""
+KINDS = ("outcome", "diagnosis", *_KINDS.values())
+"""What a line may be about, but for what is logged: that is taken as it is."""
+PIPE_BUF = 4096
+"""Bytes that ``write(2)`` puts into a pipe as a whole, whoever else writes to it (``limits.h`` of Linux)."""
+LONGEST = 1 << 26
+"""Bytes of a line, at most; those of Upshift are far shorter. What is longer is left out."""
+
+
+class Channel:
+    """The step's end. A process without a supervisor has none: what it says then goes nowhere.
+
+    Threads of the step write to the same pipe, and processes that it has forked. Only the outcome may be
+    a long line; it is written under a lock, which those processes take for each of theirs.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        self._pid = 0
+        self._writing = False
+        self._guard = threading.RLock()
+
+    def __bool__(self) -> bool:
+        """Whether anybody listens."""
+        return self._descriptor >= 0
+
+    def open(self, descriptor: int) -> None:
+        """From now on, say it there."""
+        self._descriptor = descriptor
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Say nothing any more."""
+        self._descriptor = -1
+
+    def tell(self, message: Card | Checkpoints | Framework) -> None:
+        """Say one thing. It waits until the supervisor has room for it.
+
+        Raises
+        ------
+        OSError
+            The supervisor has died.
+        """
+        self.send(_KINDS[type(message)], message)
+
+    def send(self, kind: str, message: attrs.AttrsInstance) -> None:
+        """Say one thing of a kind that :meth:`upshift.runtime.supervisor.attempt.Attempt` understands."""
+        self.write(json.dumps({kind: encode(message)}).encode() + b"\n")
+
+    def write(self, line: bytes) -> None:
+        """Say one thing in the form that it has on the way: ``{KIND: CONTENT}``, as a line of JSON."""
+        with self._guard:
+            if self._descriptor < 0 or self._writing:  # the latter: in a signal handler, within a line
+                return
+            self._writing = True
+            try:
+                if len(line) <= PIPE_BUF and os.getpid() == self._pid:
+                    os.write(self._descriptor, line)
+                else:
+                    self._write_locked(line)
+            finally:
+                self._writing = False
+
+    def _write_locked(self, line: bytes) -> None:
+        # A lock is of an open file, which a fork shares: opened again, the same pipe is another one.
+        with open(f"/proc/self/fd/{self._descriptor}", "wb", buffering=0) as pipe:
+            fcntl.flock(pipe, fcntl.LOCK_EX)
+            while line:
+                line = line[pipe.write(line) or 0 :]
+
+    def forked(self) -> None:
+        """This process is a fork; a thread that it does not have may have been writing."""
+        self._guard = threading.RLock()
+        self._writing = False
+
+
+channel = Channel()
+"""That of this process."""
+os.register_at_fork(after_in_child=channel.forked)
+
+
+class Lines:
+    """The supervisor's end: what was read so far, line by line."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._endless = False
+
+    def take(self, data: bytes) -> list[bytes]:
+        """The lines that end in this; the end of one that was too long is none."""
+        self._rest += data
+        if b"\n" not in data:
+            if len(self._rest) > LONGEST:
+                self._rest.clear()
+                self._endless = True
+            return []
+        *lines, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        if self._endless:
+            self._endless = False
+            del lines[0]
+        return lines
+
+
+def understood(line: bytes) -> list[tuple[str, Any]]:
+    """Kind and content of a line; nothing, if it is none of these: a step may write to any descriptor."""
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
+        return [(kind, content) for kind, content in json.loads(line).items() if kind in KINDS]
+    return []

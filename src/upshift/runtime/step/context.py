@@ -1,0 +1,138 @@
+"""``upshift.current``: what a running step can ask about itself."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import attrs
+
+from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.launch import Rank
+from upshift.model.spec.task import TaskSpec
+
+if TYPE_CHECKING:
+    from upshift.runtime.step.cards import Cards
+    from upshift.runtime.step.checkpoint import CurrentCheckpoint
+
+
+@attrs.frozen(kw_only=True)
+class Current:
+    """The task that this process works for. Outside a step every field is at its default.
+
+    Parameters
+    ----------
+    run, pipeline, step
+        Names; None outside a step.
+    index
+        Position in a mapped step; None where the step is not mapped.
+    attempt
+        From 1; 0 outside a step.
+    rank
+        Number of this process among those that work for the task, from 0.
+    world_size
+        How many work for the task together.
+    granted
+        The hardware that was reserved.
+    """
+
+    run: str | None = None
+    pipeline: str | None = None
+    step: str | None = None
+    index: int | None = None
+    attempt: int = 0
+    rank: int = 0
+    world_size: int = 1
+    granted: Hardware | None = None
+
+
+_NOWHERE = Current()
+
+
+class CurrentTask:
+    """Reads like a :class:`Current`, always that of this very process."""
+
+    def __init__(self) -> None:
+        self._value = _NOWHERE
+        self._shares = False
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("rank", "world_size"):
+            self._shares = True
+        return getattr(self._value, name)
+
+    def __bool__(self) -> bool:
+        """Whether this process runs a step."""
+        return self._value is not _NOWHERE
+
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+    @property
+    def card(self) -> Cards:
+        """What the step has to show in the report: ``upshift.current.card.append(figure)``."""
+        from upshift.runtime.step.cards import cards
+
+        return cards
+
+    @property
+    def checkpoint(self) -> CurrentCheckpoint:
+        """What the step keeps between its attempts: ``with upshift.current.checkpoint.save() as folder:``."""
+        from upshift.runtime.step.checkpoint import checkpoint
+
+        return checkpoint
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the step was told to end: by SIGTERM, of which it has the grace period left.
+
+        A step that asks gets SIGTERM in this way, and has to end by itself, with an exception or a return.
+        What it returns then is no result. False outside a step.
+        """
+        from upshift.runtime.step.stopping import stopping
+
+        return stopping.asked()
+
+    def shares(self) -> bool:
+        """Whether the step has asked which of several processes this is: it shares its work out itself."""
+        return self._shares
+
+    def leave(self) -> None:
+        """This process works for no task any more."""
+        self._value = _NOWHERE
+
+    def enter(self, spec: TaskSpec, rank: Rank | None = None) -> None:
+        """From now on this process works for the task of ``spec``."""
+        self._shares = False
+        self._value = Current(
+            run=spec.task.run,
+            pipeline=spec.pipeline,
+            step=spec.task.step,
+            index=spec.task.index,
+            attempt=spec.attempt,
+            rank=rank.rank if rank else 0,
+            world_size=rank.world_size if rank else 1,
+            granted=spec.granted,
+        )
+
+
+class PlainCalls:
+    """Calls of steps as functions, outside of a run: what the outermost of them has saved goes with it."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        module = sys.modules.get("upshift.runtime.step.checkpoint")
+        if module is not None and not self._depth and not current:
+            module.checkpoint.close()
+
+
+plain_calls = PlainCalls()
+"""Those of this process."""
+current = CurrentTask()
+"""What a running step can ask about itself: reads like a :class:`Current`. False outside a step."""

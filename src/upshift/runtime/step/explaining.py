@@ -1,0 +1,137 @@
+"""What ended the call of a step, as the failure that its user reads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from upshift.errors import StoreUnavailable, UpshiftError
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec import Failure, TaskSpec
+from upshift.runtime import proc
+from upshift.runtime.step.context import current
+from upshift.runtime.step.stopping import stopping
+from upshift.runtime.usercode import packaged, shadowing, unimported
+from upshift.runtime.usercode.tracebacks import user_line, user_text
+
+
+class Halted(BaseException):
+    """The step must not go on. No ``except Exception`` catches it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Shortage(UpshiftError):
+    """The process sees less than was granted."""
+
+
+class LostInputs(UpshiftError):
+    """Inputs that the store does not have any more, or not intact."""
+
+    def __init__(self, digests: tuple[str, ...], why: str) -> None:
+        super().__init__(f"{len(digests)} of the task's inputs cannot be read", why=why)
+        self.digests = digests
+
+
+def explain(error: BaseException, spec: TaskSpec, project: Callable[[], Path]) -> Failure:
+    """The failure that an exception means, with the user's own frames.
+
+    Parameters
+    ----------
+    error
+        What ended the call.
+    spec
+        The task.
+    project
+        Finds the folder of the user's code, where that came as a package.
+    """
+    if isinstance(error, LostInputs):
+        return Failure(reason="infrastructure", message=str(error), lost=error.digests)
+    if isinstance(error, StoreUnavailable):
+        return Failure(reason="infrastructure", message=error.in_short, where=error.where, fix=error.fix)
+    if isinstance(error, Shortage):
+        return Failure(reason="hardware", message=error.what, fix=error.fix)
+    if isinstance(error, Halted):
+        return error.failure
+    if isinstance(error, SystemExit) and (told := stopping.verdict()) is not None:
+        return told
+    folder = spec.code.project
+    if spec.code.package is not None:
+        with contextlib.suppress(UpshiftError):  # that may be what is to be explained
+            folder = str(project())
+    where = user_line(error, folder, relative_to=spec.cwd if spec.code.package is None else folder)
+    if isinstance(error, UpshiftError) and where is None:
+        return Failure(reason="user-error", message=error.in_short, where=error.where, fix=error.fix)
+    ours = _apart(error, where) if isinstance(error, UpshiftError) else None
+    try:
+        text = f"{type(error).__qualname__}: {error if ours is None else ours}"
+    except Exception:  # the user's __str__ raises
+        text = f"{type(error).__qualname__} (its text cannot be shown)"
+    if isinstance(error, SystemExit):
+        text = f"the step called sys.exit({error.code!r})"
+    failure = _ran_out_of_memory(error, text, spec) or Failure(
+        reason="user-error",
+        message=text.rstrip(": "),
+        fix=(error.fix if isinstance(error, UpshiftError) else None)
+        or _without_terminal(error, spec)
+        or packaged.advice(error, spec.code, folder)
+        or packaged.missing_variable(error, spec.code)
+        or shadowing.advice(error, folder)
+        or unimported.advice(error),
+    )
+    # Where a package is unpacked is of no use to its user, who may be on another machine.
+    shown = user_text(error, folder)
+    if ours is not None:
+        shown = shown.replace(str(error), ours)
+    shown = shown.replace(f'File "{folder}{os.sep}', f'File "{spec.code.project}{os.sep}')
+    return attrs.evolve(failure, where=where, traceback=shown)
+
+
+def _apart(error: UpshiftError, where: str | None) -> str:
+    """An error of ours without its remedy, and its place if that is ``where``: these have their fields."""
+    return error.in_short if error.where in (None, where) else f"{error.in_short} ({error.where})"
+
+
+def _ran_out_of_memory(error: BaseException, text: str, spec: TaskSpec) -> Failure | None:
+    """The failure, if memory ran out: the host's, or that of a device."""
+    from upshift.runtime.accelerators.exhaustion import exhaustion  # nothing but a failure needs it
+
+    shortage = exhaustion(error, (spec.granted.gpus if spec.granted else None) or ())
+    if shortage is not None and not shortage.host:
+        return Failure(reason="out-of-memory", message=shortage.sentence, fix=shortage.remedy)
+    if shortage is None and not isinstance(error, MemoryError):
+        return None
+    reached = proc.own_memory().high
+    return Failure(
+        reason="out-of-memory",
+        message=text.rstrip(": ") if shortage is None else shortage.sentence,
+        memory=reached,
+        fix=_more_memory(reached, spec),
+    )
+
+
+def _more_memory(reached: int, spec: TaskSpec) -> str:
+    """What to do where host memory ran out."""
+    limit = spec.granted.memory if spec.granted is not None else None
+    of = f" of the {format_size(limit)} that it was granted" if limit is not None else ""
+    return (
+        f"Its process had {format_size(reached)}{of}. Let it need less at once, or ask for more (memory=…)."
+    )
+
+
+def _without_terminal(error: BaseException, spec: TaskSpec) -> str | None:
+    """What to do instead of ``breakpoint()`` and ``input()``, if the step ended because of one."""
+    asked = isinstance(error, EOFError) and error.args == ("EOF when reading a line",)
+    if not asked and type(error).__name__ != "BdbQuit":
+        return None
+    command = f"upshift run FILE --debug {shlex.quote(str(spec.task.step))}"
+    if current.rank:
+        return f"A step has no terminal. {command} gives it yours, but as one process, which is rank 0."
+    return f"A step has no terminal. To run it in yours, with breakpoint() and input(): {command}"

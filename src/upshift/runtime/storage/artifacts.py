@@ -1,0 +1,200 @@
+"""Values to artifacts and back: what a step returns is saved here, what it is given is loaded here."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+from upshift.errors import BlobDamaged, NotSerializable, UpshiftError
+from upshift.model.spec.artifact import INLINE_LIMIT, Artifact, Value
+from upshift.runtime.storage import manifest
+from upshift.runtime.storage.diagnosis import explain_load, explain_save, type_name
+from upshift.runtime.storage.digest import Bytes, digest_of
+from upshift.runtime.storage.serializers import Serializer, names_blobs, serializer_named, serializers_for
+from upshift.runtime.storage.serializers.naming import code_names
+from upshift.runtime.storage.serializers.protocol import Buffers
+from upshift.runtime.storage.store import Store
+
+_WHOLE = (str, bytes, bytearray, dict)
+
+
+def save(value: object, store: Store, *, by_item: bool = False, name: str = "output") -> Artifact:
+    """Save a value.
+
+    Parameters
+    ----------
+    value
+        Anything that one of the serializers takes; pickle takes most.
+    store
+        Where content goes that is too large to travel inside the artifact.
+    by_item
+        Save each item of a list by itself, because a step is mapped over it.
+    name
+        What to call the value in an error: its parts are called ``name[0]``, ``name.attribute``, ….
+
+    Raises
+    ------
+    NotSerializable
+        The message names the part that cannot be saved.
+    StoreUnavailable
+        It cannot be written.
+    """
+    if by_item:
+        return _save_items(value, store, name)
+    for serializer in serializers_for(value):
+        try:
+            buffers = serializer.dump(value, store)
+        except (UpshiftError, MemoryError):
+            raise
+        except Exception as error:
+            raise explain_save(value, name, serializer.name, error) from error
+        if buffers is not None:
+            return _keep(buffers, serializer, value, store)
+    raise AssertionError("one of them takes any value")
+
+
+def load(artifact: Artifact, store: Store) -> object:
+    """The value of an artifact; arrays are mapped copy-on-write.
+
+    Raises
+    ------
+    BlobMissing, BlobDamaged
+        Its content is not there, or not what it was.
+    NotSerializable
+        It cannot be read back here: a module is missing, or a class has moved.
+    """
+    if artifact.serializer == manifest.NAME:
+        form, items = _items(artifact, store)
+        values = [load(item, store) for item in items]
+        return tuple(values) if form == "tuple" else values
+    serializer = serializer_named(artifact.serializer)
+    content = _content(artifact, store, None if serializer.names_blobs else artifact.bytes)
+    try:
+        return serializer.load(content, store)
+    except (UpshiftError, MemoryError):
+        raise
+    except Exception as error:
+        if artifact.inline is None:
+            store.compare(artifact.digest)
+        raise explain_load(artifact, error) from error
+
+
+def load_value(value: Value, store: Store) -> object:
+    """The value of an artifact, or the container of the values of several."""
+    if isinstance(value, Artifact):
+        return load(value, store)
+    items = [load_value(item, store) for item in value.items]
+    if value.form == "dict":
+        return dict(zip(value.keys, items, strict=True))
+    return tuple(items) if value.form == "tuple" else items
+
+
+def inline_json(artifact: Artifact) -> str | None:
+    """The JSON of a plain value that travels in its own record; None: it is none. No store is asked."""
+    if artifact.serializer != "json" or artifact.inline is None:
+        return None
+    return binascii.a2b_base64(artifact.inline).decode("utf-8", "surrogatepass")
+
+
+def items_of(artifact: Artifact, store: Store) -> tuple[Artifact, ...]:
+    """The items of a list that was saved by item; none of them is loaded.
+
+    Raises
+    ------
+    BlobMissing, BlobDamaged
+        The list is not there, or not what it was.
+    """
+    if artifact.serializer != manifest.NAME:
+        raise NotSerializable(
+            f"a value of type {artifact.type} has no items in the store", why="It was saved as a whole."
+        )
+    return _items(artifact, store)[1]
+
+
+def verify(artifact: Artifact, store: Store) -> None:
+    """See that everything an artifact needs is in the store: items, and the files of a folder, too.
+
+    Raises
+    ------
+    BlobMissing, BlobDamaged
+    """
+    if artifact.serializer == manifest.NAME:
+        for item in items_of(artifact, store):
+            verify(item, store)
+        return
+    further = names_blobs(artifact.serializer)
+    if artifact.inline is None:
+        store.check(artifact.digest, None if further else artifact.bytes)
+    if further:
+        content = _content(artifact, store)
+        for digest, size in serializer_named(artifact.serializer).references(content):
+            store.check(digest, size)
+
+
+def _save_items(value: Any, store: Store, name: str) -> Artifact:
+    if not _has_items(value):
+        of = " of the keys or items" if isinstance(value, dict) else ""
+        raise NotSerializable(
+            f"{name} of type {type_name(value)} has no items, and a step is mapped over it",
+            fix="To pass it whole to each task, write unmapped(…) around it in the call of .map. "
+            f"Return a list to map over it: list(…){of}.",
+        )
+    items = tuple(save(item, store, name=f"{name}[{index}]") for index, item in enumerate(value))
+    content = manifest.build("tuple" if type(value) is tuple else "list", items)
+    digest, inline = _put([content], len(content), store)
+    return Artifact(
+        digest=digest,
+        serializer=manifest.NAME,
+        type=type_name(value),
+        bytes=len(content) + sum(item.bytes for item in items),
+        inline=inline,
+        items=len(items),
+        code=tuple(sorted({name for item in items for name in item.code})),
+    )
+
+
+def _has_items(value: object) -> bool:
+    kind = type(value)
+    walks = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+    return walks and hasattr(kind, "__len__") and not isinstance(value, _WHOLE)
+
+
+def _keep(buffers: Sequence[Bytes], serializer: Serializer, value: object, store: Store) -> Artifact:
+    size = sum(memoryview(buffer).nbytes for buffer in buffers)
+    digest, inline = _put(buffers, size, store)
+    if serializer.names_blobs:
+        content = memoryview(b"".join(buffers))
+        size += sum(part for _, part in serializer.references(content))
+    code = buffers.code if isinstance(buffers, Buffers) else code_names((type(value),))
+    return Artifact(
+        digest=digest,
+        serializer=serializer.name,
+        type=type_name(value),
+        bytes=size,
+        inline=inline,
+        code=code,
+    )
+
+
+def _put(buffers: Sequence[Bytes], size: int, store: Store) -> tuple[str, str | None]:
+    if size > INLINE_LIMIT:
+        return store.put(*buffers)[0], None
+    content = b"".join(buffers)
+    return digest_of(content), binascii.b2a_base64(content, newline=False).decode("ascii")
+
+
+def _content(artifact: Artifact, store: Store, size: int | None = None) -> memoryview:
+    if artifact.inline is not None:
+        return memoryview(bytearray(binascii.a2b_base64(artifact.inline)))
+    return store.read(artifact.digest, size)
+
+
+def _items(artifact: Artifact, store: Store) -> tuple[str, tuple[Artifact, ...]]:
+    content = _content(artifact, store)
+    try:
+        return manifest.parse(content)
+    except ValueError:
+        if artifact.inline is None:
+            store.compare(artifact.digest)
+        raise BlobDamaged("the list of a value's items cannot be read", where=artifact.digest) from None

@@ -1,0 +1,272 @@
+"""Blobs: content under the name of its digest, written once, never changed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import pickle
+import resource
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from upshift.errors import BlobDamaged, BlobMissing
+from upshift.runtime.storage.claims import Claims
+from upshift.runtime.storage.digest import Bytes, algorithm, digest_of, new_hasher, split
+from upshift.runtime.storage.files import available, copy, create, discard, temporary, with_folder, write_all
+from upshift.runtime.storage.seal import Seal
+
+_LARGE = 4 << 20
+"""From this size on content is hashed by a second thread while it is written."""
+_CHUNK = 4 << 20
+_MAPPED = 256 << 10
+"""Smaller blobs are read: a mapping holds a file descriptor, and there may be thousands of inputs."""
+
+
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if os.uname().machine in ("x86_64", "aarch64") else 0)
+"""Python names it from 3.13 on."""
+
+
+class Blobs:
+    """The blobs of one store.
+
+    Parameters
+    ----------
+    root
+        Folder of the store.
+    claims
+        Where what is put here, or found here, is claimed until a record names it.
+    power
+        Whether content is flushed to disk before it counts as stored.
+    """
+
+    def __init__(self, root: str, claims: Claims, *, power: bool) -> None:
+        self._root = root
+        self._claims = claims
+        self._tmp = f"{root}/tmp"
+        self._power = power
+        self._seal = Seal(root)
+        self._verified: dict[str, tuple[int, int]] = {}
+
+    def path(self, digest: str) -> str:
+        """Where the blob of this digest is, or would be."""
+        name, hexadecimal = split(digest)
+        return f"{self._root}/blobs/{name}/{hexadecimal[:2]}/{hexadecimal[2:]}"
+
+    def put(self, buffers: Sequence[Bytes]) -> tuple[str, int]:
+        """Store the buffers, one after the other, as one blob."""
+        views = [view for view in map(flat, buffers) if view.nbytes]
+        size = sum(view.nbytes for view in views)
+        with available("written", self._root):
+            if size >= _LARGE:
+                return self._put_large(views, size), size
+            content = views[0] if len(views) == 1 else memoryview(b"".join(views))
+            digest = digest_of(content)
+            path = self.path(digest)
+            if not self._has(digest, path, size):
+                with self._temporary() as (fd, name):
+                    write_all(fd, content)
+                    self._finish(fd, name, path)
+        return digest, size
+
+    def put_file(self, source: Path) -> tuple[str, int]:
+        """Store the content of a file; what is hashed is the copy, whoever writes to the file meanwhile.
+
+        Raises
+        ------
+        OSError
+            The file cannot be opened.
+        """
+        with (
+            open(source, "rb", buffering=0) as file,
+            available("written", self._root),
+            self._temporary(os.O_RDWR) as (fd, name),
+        ):
+            copy(file.fileno(), fd)
+            size = os.fstat(fd).st_size
+            digest = _digest_of_file(fd, size, algorithm())
+            assert digest is not None  # the algorithm of new digests is installed
+            path = self.path(digest)
+            if not self._has(digest, path, size):
+                self._finish(fd, name, path)
+        return digest, size
+
+    def find(self, digest: str) -> bool:
+        """Whether the blob is there; if so, it stays until a record names it."""
+        with self._claims.claimed(digest):
+            return os.path.exists(self.path(digest))
+
+    def check(self, digest: str, size: int | None = None) -> None:
+        """See that the blob is there, has this size and is sealed; if it is not, compute its digest.
+
+        Raises
+        ------
+        BlobMissing, BlobDamaged
+        """
+        path = self.path(digest)
+        status = self._status(digest, path)
+        if size is not None and status.st_size != size:
+            raise _damaged(digest, path, f"it has {status.st_size} bytes instead of {size}")
+        sealed = self._seal.holds(status.st_mtime_ns)
+        if not sealed and self._verified.get(digest) != (status.st_mtime_ns, status.st_ino):
+            self.compare(digest)
+
+    def compare(self, digest: str) -> None:
+        """Compute the blob's digest, whatever its seal says; seal it if it is right, else break the seal.
+
+        A digest of an algorithm that is not installed here cannot be computed; nothing is said then.
+
+        Raises
+        ------
+        BlobMissing, BlobDamaged
+        """
+        path = self.path(digest)
+        self._status(digest, path)
+        with available("read", path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                before = os.fstat(fd)
+                found = _digest_of_file(fd, before.st_size, split(digest)[0])
+                if found is None:
+                    return
+                if found == digest:
+                    self._reseal(fd, digest, before)
+                    return
+                with contextlib.suppress(OSError):  # so that a new copy takes its place
+                    os.utime(fd)
+            finally:
+                os.close(fd)
+        raise _damaged(digest, path, f"its content has the digest {found}")
+
+    def read(self, digest: str, size: int | None = None) -> memoryview:
+        """The content, checked, as private memory: writing to it changes neither the blob nor other readers.
+
+        Raises
+        ------
+        BlobMissing, BlobDamaged
+        """
+        self.check(digest, size)
+        path = self.path(digest)
+        with available("read", path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                length = os.fstat(fd).st_size
+                if length < _MAPPED:
+                    content = bytearray(length)
+                    os.readv(fd, [content])
+                    return memoryview(content)
+                return memoryview(map_privately(fd, length))
+            finally:
+                os.close(fd)
+
+    def _status(self, digest: str, path: str) -> os.stat_result:
+        try:
+            return os.stat(path)
+        except FileNotFoundError:
+            raise BlobMissing(
+                f"content {digest} is not in the store",
+                where=path,
+                fix="Run again: the step that made it runs again.",
+            ) from None
+        except OSError as error:
+            with available("read", path):
+                raise error
+
+    def _has(self, digest: str, path: str, size: int) -> bool:
+        with self._claims.claimed(digest):
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                return False
+        return status.st_size == size and self._seal.holds(status.st_mtime_ns)
+
+    def _put_large(self, views: list[memoryview], size: int) -> str:
+        with self._temporary() as (fd, name):
+            digest = _write_and_hash(fd, views)
+            path = self.path(digest)
+            if not self._has(digest, path, size):
+                self._finish(fd, name, path)
+        return digest
+
+    @contextlib.contextmanager
+    def _temporary(self, access: int = os.O_WRONLY) -> Iterator[tuple[int, str]]:
+        name = temporary(self._tmp)
+        fd = create(name, mode=0o444, access=access)
+        try:
+            yield fd, name
+        finally:
+            os.close(fd)
+            discard(name)
+
+    def _finish(self, fd: int, name: str, path: str) -> None:
+        stamp = self._seal.stamp()
+        os.utime(fd, ns=(stamp, stamp))
+        if self._power:
+            os.fsync(fd)
+        with_folder(path, lambda: os.rename(name, path), power=self._power)
+
+    def _reseal(self, fd: int, digest: str, before: os.stat_result) -> None:
+        after = os.fstat(fd)
+        if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
+            return  # somebody wrote to it meanwhile: the next check will tell
+        try:
+            stamp = self._seal.stamp()
+            os.utime(fd, ns=(stamp, stamp))
+        except OSError:  # read-only, or another user's: known to be right in this process at least
+            self._verified[digest] = (after.st_mtime_ns, after.st_ino)
+
+
+def flat(buffer: Any) -> memoryview:
+    """The memory of a contiguous buffer as plain bytes, without a copy."""
+    return pickle.PickleBuffer(buffer).raw()
+
+
+def map_privately(fd: int, length: int) -> mmap.mmap:
+    """Map a file copy-on-write."""
+    # A private mapping counts as memory that could be needed; without this flag the kernel refuses one
+    # that is larger than the machine's memory, though it is only read.
+    flags = mmap.MAP_PRIVATE | _NORESERVE
+    try:
+        return mmap.mmap(fd, length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        # Each mapping keeps a descriptor before Python 3.13; a fan-in may map thousands of inputs.
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return mmap.mmap(fd, length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _write_and_hash(fd: int, views: list[memoryview]) -> str:
+    from concurrent.futures import ThreadPoolExecutor
+
+    hasher = new_hasher()
+    assert hasher is not None
+    chunks = [view[at : at + _CHUNK] for view in views for at in range(0, view.nbytes, _CHUNK)]
+    with ThreadPoolExecutor(1) as other:
+        for chunk in chunks:  # in step with the writing, so that each chunk is still in the CPU's cache
+            hashing = other.submit(hasher.update, chunk)
+            write_all(fd, chunk)
+            hashing.result()
+    return f"{algorithm()}:{hasher.hexdigest()}"
+
+
+def _digest_of_file(fd: int, size: int, name: str) -> str | None:
+    hasher = new_hasher(name)
+    if hasher is None:
+        return None
+    if size:
+        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as content:
+            hasher.update(content)
+    return f"{name}:{hasher.hexdigest()}"
+
+
+def _damaged(digest: str, path: str, why: str) -> BlobDamaged:
+    return BlobDamaged(
+        f"content {digest} is damaged in the store",
+        where=path,
+        why=why,
+        fix="Run again: the step that made it runs again.",
+    )

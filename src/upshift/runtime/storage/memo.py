@@ -1,0 +1,91 @@
+"""Answers that stay right as long as certain files and folders stay as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from upshift.model.home import home
+from upshift.runtime.storage.files import replacing
+
+SETTLED = 2 * 10**9
+"""Nanoseconds. Two changes within the clock tick of a file system (2 s at most, on FAT) look like one,
+so that an answer is kept only if the last change is older than that."""
+
+Signature = tuple[int, int, int, int]
+"""Size, time of the last change of content and of status (nanoseconds), inode."""
+
+
+def signature(status: os.stat_result) -> Signature:
+    """What changes when the file does, or the folder's list of entries."""
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def signature_of(path: str) -> Signature | None:
+    """The signature of a file or folder as it is now, or None where there is none."""
+    try:
+        return signature(os.stat(path, follow_symlinks=False))
+    except OSError:
+        return None
+
+
+class Memo:
+    """One remembered answer, in ``UPSHIFT_HOME``.
+
+    Parameters
+    ----------
+    question
+        What the answer depends on, apart from files.
+    """
+
+    def __init__(self, *question: str) -> None:
+        self._question = list(question)
+        name = hashlib.sha256("\0".join(question).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        self._path = home() / "memo" / f"{name}.json"
+
+    def recall(self) -> Any:
+        """The answer, if nothing that was watched has changed since; else None."""
+        try:
+            known = json.loads(self._path.read_bytes())
+            if known["question"] != self._question:
+                return None
+            watched: dict[str, list[int] | None] = known["watched"]
+            answer = known["answer"]
+        except (OSError, ValueError, KeyError, TypeError):  # none yet, or not a memo
+            return None
+        for path, then in watched.items():
+            now = signature_of(path)
+            if (None if now is None else list(now)) != then:
+                return None
+        return answer
+
+    def remember(self, answer: Any, watched: Mapping[str, Signature | None], *, since: int) -> None:
+        """Keep an answer.
+
+        Parameters
+        ----------
+        answer
+            JSON.
+        watched
+            By path, the signatures that the answer was made from.
+        since
+            Nanoseconds since the epoch, before the first signature was taken.
+        """
+        if any(max(seen[1:3]) > since - SETTLED for seen in watched.values() if seen is not None):
+            return
+        content = json.dumps({"question": self._question, "watched": watched, "answer": answer})
+        # A memo only saves time: where it cannot be written the answer is worked out again.
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self._path) as draft:
+                draft.write_text(content, encoding="ascii")
+
+
+def now() -> int:
+    """Nanoseconds since the epoch, for ``since``."""
+    return time.time_ns()

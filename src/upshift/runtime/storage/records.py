@@ -1,0 +1,169 @@
+"""Task and run records: what was asked of an attempt, what became of it, and what a run is.
+
+::
+
+    runs/RUN/run.json, graph.json, sources.json, tasks.json
+    runs/RUN/removed.json             instead of run.json: gc removed the run
+    runs/RUN/tasks/STEP/INDEX.ATTEMPT.spec.json
+    runs/RUN/tasks/STEP/INDEX.ATTEMPT.result.json
+    runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series, .metrics, .cards
+    runs/RUN/tasks/STEP/INDEX.ATTEMPT.rankRANK.log     of each of several processes
+
+A result is created by ``link(2)``, which succeeds for one writer only, and begins with a line that
+holds the checksum of the rest, so that one torn by a power loss reads as none at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+
+from upshift.errors import StoreError
+from upshift.model.spec.codec import from_json, to_json
+from upshift.model.spec.task import VERSION, TaskId, TaskResult, TaskSpec
+from upshift.runtime.storage.files import available, create, discard, temporary, with_folder, write_all
+
+_UNSAFE = frozenset('/\\\0%:*?"<>|')
+_LONGEST = 180
+REMOVED = "removed.json"
+"""What the record ``run.json`` is called once the run was removed; what is left of it belongs to others."""
+
+
+class Records:
+    """The records of one store.
+
+    Parameters
+    ----------
+    root
+        Folder of the store.
+    power
+        Whether a record is flushed to disk before it counts.
+    """
+
+    def __init__(self, root: str, *, power: bool) -> None:
+        self._root = root
+        self._tmp = f"{root}/tmp"
+        self._power = power
+
+    def write(self, relative: str, content: bytes) -> None:
+        """Put a record in its place, instead of an older one of that name."""
+        path = f"{self._root}/{relative}"
+        with available("written", path), self._temporary(content) as name:
+            with_folder(path, lambda: os.rename(name, path), power=self._power)
+
+    def create(self, relative: str, content: bytes) -> bool:
+        """Put a record in its place, unless there is one already: False then."""
+        path = f"{self._root}/{relative}"
+        with available("written", path), self._temporary(content) as name:
+            try:
+                with_folder(path, lambda: os.link(name, path), power=self._power)
+            except FileExistsError:
+                # Over NFS a request may be sent twice: then it is our own link that is there.
+                return os.stat(name).st_nlink == 2
+            finally:
+                discard(name)
+            return True
+
+    def read(self, relative: str) -> bytes | None:
+        """The record, or None."""
+        path = f"{self._root}/{relative}"
+        with available("read", path):
+            try:
+                with open(path, "rb", buffering=0) as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+    def names(self, relative: str) -> list[str]:
+        """What a folder of records holds, in order; nothing where there is no such folder."""
+        path = f"{self._root}/{relative}"
+        with available("read", path):
+            try:
+                return sorted(os.listdir(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    @contextlib.contextmanager
+    def _temporary(self, content: bytes) -> Iterator[str]:
+        name = temporary(self._tmp)
+        fd = create(name)
+        try:
+            try:
+                write_all(fd, memoryview(content))
+                if self._power:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            yield name
+        except BaseException:
+            discard(name)
+            raise
+
+
+def attempt_path(task: TaskId, attempt: int, ending: str) -> str:
+    """The path of something about an attempt, relative to the store."""
+    return f"runs/{task_path(task)}.{attempt}.{ending}"
+
+
+def task_path(task: TaskId) -> str:
+    """What the paths of everything about a task begin with, relative to the folder of all runs."""
+    return f"{safe(task.run)}/tasks/{safe(task.step)}/{task.index or 0}"
+
+
+def safe(name: str) -> str:
+    """A file name for any name: itself, where it is fit to be one."""
+    if name.isidentifier() and len(name) <= _LONGEST and name.isascii():
+        return name
+    if not name.startswith(".") and _UNSAFE.isdisjoint(name) and name and len(name.encode()) <= _LONGEST:
+        return name
+    quoted = "".join(c if (c.isalnum() and c.isascii()) or c in "-_ ()[]" else f"%{ord(c):02X}" for c in name)
+    return f"{quoted[:_LONGEST]}%{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def pack_result(result: TaskResult) -> bytes:
+    """A result with its checksum."""
+    body = to_json(result)
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def unpack_result(content: bytes, where: str) -> TaskResult | None:
+    """The result, or None where the checksum is not that of the rest.
+
+    Raises
+    ------
+    StoreError
+        A newer Upshift wrote it.
+    """
+    checksum, _, body = content.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != checksum:
+        return None
+    result = from_json(TaskResult, body)
+    _refuse_newer(result.version, where)
+    return result
+
+
+def unpack_spec(content: bytes, where: str) -> TaskSpec:
+    """The spec.
+
+    Raises
+    ------
+    StoreError
+        It is damaged, or a newer Upshift wrote it.
+    """
+    try:
+        spec = from_json(TaskSpec, content)
+    except ValueError as error:
+        raise StoreError("a task spec is damaged", where=where, why=str(error), fix="Run again.") from None
+    _refuse_newer(spec.version, where)
+    return spec
+
+
+def _refuse_newer(version: int, where: str) -> None:
+    if version > VERSION:
+        raise StoreError(
+            f"a record has version {version}, and this Upshift reads up to {VERSION}",
+            where=where,
+            fix="Upgrade Upshift here: pip install --upgrade upshift.",
+        )

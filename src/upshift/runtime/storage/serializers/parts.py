@@ -1,0 +1,91 @@
+"""The parts of a value that are saved by themselves: files, and data that is only named.
+
+They are looked for in dictionaries, lists, tuples, sets and records (dataclasses, attrs, pydantic), nested as
+they are. Of an object of any other class it is not known what a path in it means: it is pickled as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from upshift.runtime.storage.external import External
+
+_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
+
+
+def is_saved_apart(kind: object) -> bool:
+    """Whether what is of this class has a serializer of its own, also inside a container."""
+    return kind is External or (isinstance(kind, type) and issubclass(kind, Path))
+
+
+def holds_parts(value: object) -> bool:
+    """Whether there are any in a value."""
+    return next(parts_of(value), None) is not None
+
+
+def parts_of(value: object, name: str = "") -> Iterator[tuple[str, Path | External]]:
+    """The files, and data that is only named, in a value: each once, with the Python that leads to it.
+
+    Parameters
+    ----------
+    value
+        One of them, or a container of them; in anything else nothing is found.
+    name
+        What the value is called.
+    """
+    seen: dict[int, object] = {}  # kept, so that no other object gets an id of theirs
+    pending: list[tuple[str, Any]] = [(name, value)]
+    while pending:
+        where, part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen[id(part)] = part
+        if is_saved_apart(type(part)):
+            yield where, part
+        else:
+            pending += reversed([(where + step, inner) for step, inner in _inside(part)])
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        if not _plain(value.values()):
+            yield from ((f"[{_shown(key)}]", item) for key, item in value.items())
+        if not _plain(value):
+            yield from ((f".keys()[{_shown(key)}]", key) for key in value)
+    elif isinstance(value, (list, tuple)):
+        if not _plain(value):
+            yield from ((f"[{number}]", item) for number, item in enumerate(value))
+    elif isinstance(value, (set, frozenset)):
+        if not _plain(value):
+            yield from ((f".{{{_shown(item)}}}", item) for item in value)
+    else:
+        for field in _fields(type(value)):  # type: ignore[arg-type]  # a class is hashable
+            yield f".{field}", getattr(value, field, None)
+
+
+def _shown(key: object) -> str:
+    try:
+        return repr(key)
+    except Exception:  # the user's __repr__ raises
+        return f"<{type(key).__qualname__}>"
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[str, ...]:
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    if attrs.has(kind):
+        return tuple(field.name for field in attrs.fields(kind))
+    fields = getattr(kind, "model_fields", None)  # pydantic
+    return tuple(fields) if isinstance(fields, dict) else ()
+
+
+def _plain(items: Any) -> bool:
+    """Whether none of these can hold anything; of a million numbers that is soon seen."""
+    return set(map(type, items)) <= _ATOMS

@@ -1,0 +1,159 @@
+"""Files and folders, by content.
+
+The content is a manifest: the name, and for each entry its blob and its permissions. A value that is
+read is a copy under that name, private to the process, so that nothing done to it touches the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from upshift.errors import NotSerializable
+from upshift.runtime.storage.digest import Bytes
+from upshift.runtime.storage.files import copy
+from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage.serializers.protocol import Serializer
+from upshift.runtime.storage.store import Store
+
+_MARK = b"path\n"
+_PERMISSIONS = 0o777
+
+
+class PathSerializer(Serializer):
+    """:class:`pathlib.Path` of a file or a folder.
+
+    A link inside a folder stays one if it leads to something in the folder; what other links lead to
+    is saved in their place. Times and owners are not kept.
+    """
+
+    name = "path"
+    names_blobs = True
+
+    def accepts(self, value: object) -> bool:
+        return isinstance(value, Path)
+
+    def dump(self, value: object, store: Store) -> Sequence[Bytes]:
+        assert isinstance(value, Path)
+        top = os.path.abspath(value)
+        entries = dict(_Scan(store, top).entries())
+        data = {"name": os.path.basename(top) or "root", "entries": entries}
+        text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return (_MARK, text.encode("utf-8", "surrogatepass"))
+
+    def load(self, content: memoryview, store: Store) -> object:
+        data = _parse(content)
+        with scratch.written():
+            top = os.path.join(scratch.new_folder(), data["name"])
+            _materialize(data["entries"], top, store)
+        return Path(top)
+
+    def references(self, content: memoryview) -> Iterator[tuple[str, int]]:
+        for entry in _parse(content)["entries"].values():
+            if "digest" in entry:
+                yield entry["digest"], entry["bytes"]
+
+
+class _Scan:
+    """Stores what is at a path, and describes it: relative path to entry, folders before their content."""
+
+    def __init__(self, store: Store, top: str) -> None:
+        self._store = store
+        self._top = top
+        self._real = os.path.realpath(top)
+
+    def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from self._entry("", self._top, ())
+
+    def _entry(
+        self, relative: str, path: str, above: tuple[str, ...]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        link = self._link(relative, path)
+        if link is not None:
+            yield relative, {"link": link}
+            return
+        try:
+            mode = os.stat(path).st_mode
+        except OSError as error:
+            raise _unfit(path, os.strerror(error.errno or 0)) from None
+        permissions = stat.S_IMODE(mode) & _PERMISSIONS
+        if stat.S_ISREG(mode):
+            try:
+                digest, size = self._store.put_file(Path(path))
+            except OSError as error:
+                raise _unfit(path, os.strerror(error.errno or 0)) from None
+            yield relative, {"digest": digest, "bytes": size, "mode": permissions}
+        elif stat.S_ISDIR(mode):
+            real = os.path.realpath(path)
+            if real in above:
+                raise _unfit(path, "a link leads back to a folder that it is in")
+            yield relative, {"mode": permissions}
+            for name in sorted(self._names(path)):
+                inner = f"{relative}/{name}" if relative else name
+                yield from self._entry(inner, os.path.join(path, name), (*above, real))
+        else:
+            raise _unfit(path, "it is neither a file nor a folder")
+
+    def _link(self, relative: str, path: str) -> str | None:
+        """Where a link leads, if it is inside the folder and shall stay one."""
+        if not relative or not os.path.islink(path):
+            return None
+        target = os.path.realpath(path)
+        inside = target.startswith(self._real + os.sep)
+        own = os.path.realpath(os.path.dirname(path))
+        if not inside or not (own + os.sep).startswith(self._real + os.sep) or not os.path.exists(target):
+            return None
+        return os.path.relpath(target, own)
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            return os.listdir(path)
+        except OSError as error:
+            raise _unfit(path, os.strerror(error.errno or 0)) from None
+
+
+def _materialize(entries: dict[str, Any], top: str, store: Store) -> None:
+    folders = []
+    for relative, entry in sorted(entries.items()):
+        path = os.path.join(top, relative) if relative else top
+        if "link" in entry:
+            os.symlink(entry["link"], path)
+        elif "digest" in entry:
+            store.check(entry["digest"], entry["bytes"])
+            _copy_blob(os.fspath(store.blob_path(entry["digest"])), path, entry["mode"])
+        else:
+            os.mkdir(path)
+            folders.append((path, entry["mode"]))
+    for path, mode in reversed(folders):  # once they are filled: they may be read-only
+        os.chmod(path, mode)
+
+
+def _copy_blob(blob: str, path: str, mode: int) -> None:
+    source = os.open(blob, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        destination = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            copy(source, destination)
+            os.fchmod(destination, mode)
+        finally:
+            os.close(destination)
+    finally:
+        os.close(source)
+
+
+def _parse(content: memoryview) -> Any:
+    if content[: len(_MARK)] != _MARK:
+        raise ValueError("not a file or folder")
+    return json.loads(bytes(content[len(_MARK) :]).decode("utf-8", "surrogatepass"))
+
+
+def _unfit(path: str, why: str) -> NotSerializable:
+    return NotSerializable(
+        f"the path {path} cannot be saved",
+        why=why,
+        fix="Return the path of a file or folder that is there when the step ends.",
+    )

@@ -1,0 +1,283 @@
+"""The store: content and task records in one folder. It decides what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from upshift.errors import ConfigError, StoreError, StoreUnavailable
+from upshift.model.configuration import DURABILITIES
+from upshift.model.spec.codec import to_json
+from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
+from upshift.runtime.storage.blobs import Blobs
+from upshift.runtime.storage.claims import Claims
+from upshift.runtime.storage.digest import Bytes
+from upshift.runtime.storage.format import refuse_newer
+from upshift.runtime.storage.records import (
+    REMOVED,
+    Records,
+    attempt_path,
+    pack_result,
+    safe,
+    task_path,
+    unpack_result,
+    unpack_spec,
+)
+
+
+def open_store(address: str, *, durability: str = "process") -> Store:
+    """Open the store at an address.
+
+    Parameters
+    ----------
+    address
+        A folder, or a ``file://`` URL of one. It is made when something is first written to it.
+    durability
+        ``"process"``: what is recorded survives the death of any process. ``"power"``: it is also
+        flushed to disk before it counts.
+
+    Raises
+    ------
+    ConfigError
+        The address or the durability means nothing, or a newer Upshift has made the store.
+    """
+    scheme, separator, rest = address.partition("://")
+    if separator and scheme != "file":
+        raise ConfigError(
+            f"a store at {scheme}:// cannot be used yet",
+            where=address,
+            why="This version keeps stores in folders only.",
+            fix="Use a folder; one on a shared file system serves several machines.",
+        )
+    if not address:
+        raise ConfigError("the store's address is empty", fix="Set store = … to a folder.")
+    if durability not in DURABILITIES:
+        raise ConfigError(
+            f"durability = {durability!r} makes no sense", fix=f"Expected one of {', '.join(DURABILITIES)}."
+        )
+    root = Path(rest if separator else address).expanduser().absolute()
+    refuse_newer(str(root))
+    return Store(root, durability=durability)
+
+
+class Store:
+    """Content-addressed blobs, and the records of runs and tasks.
+
+    Safe to use from several processes, machines and threads at once. Every method that touches the
+    file system raises :class:`~upshift.errors.StoreUnavailable` where that fails.
+
+    Parameters
+    ----------
+    root
+        Absolute path of its folder.
+    durability
+        As in :func:`open_store`.
+    """
+
+    def __init__(self, root: Path, *, durability: str = "process") -> None:
+        self.root = root
+        self.address = str(root)
+        self.durability = durability
+        power = durability == "power"
+        self.claims = Claims(self.address)
+        self._blobs = Blobs(self.address, self.claims, power=power)
+        self._records = Records(self.address, power=power)
+
+    def __repr__(self) -> str:
+        return f"Store({self.address!r}, durability={self.durability!r})"
+
+    # Blobs
+
+    def put(self, *buffers: Bytes) -> tuple[str, int]:
+        """Store contiguous buffers, one after the other, as one blob.
+
+        Their memory is written as it is, without a copy; it must not change during the call.
+
+        Returns
+        -------
+        digest, size
+            ``algorithm:hex``, and bytes.
+        """
+        return self._blobs.put(buffers)
+
+    def put_file(self, path: Path) -> tuple[str, int]:
+        """Store the content of a file: its digest, and its size in bytes.
+
+        Raises
+        ------
+        OSError
+            The file cannot be opened.
+        """
+        return self._blobs.put_file(path)
+
+    def blob_path(self, digest: str) -> Path:
+        """Where the blob is, or would be. It must never be written to."""
+        return Path(self._blobs.path(digest))
+
+    def find(self, digest: str) -> bool:
+        """Whether there is a blob of this digest; if so, ``gc`` leaves it until a record names it."""
+        return self._blobs.find(digest)
+
+    def check(self, digest: str, size: int | None = None) -> None:
+        """See that a blob is there and intact: size and stamp; the whole digest where its stamp differs.
+
+        Raises
+        ------
+        BlobMissing, BlobDamaged
+        """
+        self._blobs.check(digest, size)
+
+    def compare(self, digest: str) -> None:
+        """Compute a blob's digest, whatever its stamp says.
+
+        Raises
+        ------
+        BlobMissing, BlobDamaged
+        """
+        self._blobs.compare(digest)
+
+    def read(self, digest: str, size: int | None = None) -> memoryview:
+        """The content of a blob, checked, as private memory: mapped copy-on-write where it is large.
+
+        Raises
+        ------
+        BlobMissing, BlobDamaged
+        """
+        return self._blobs.read(digest, size)
+
+    # Task records
+
+    def spec_path(self, task: TaskId, attempt: int) -> str:
+        """Where the spec of an attempt is, relative to the store."""
+        return attempt_path(task, attempt, "spec.json")
+
+    def log_path(self, task: TaskId, attempt: int) -> Path:
+        """The log of an attempt; its folder is there once the spec is written."""
+        return self.root / attempt_path(task, attempt, "log")
+
+    def rank_log_path(self, task: TaskId, attempt: int, rank: int) -> Path:
+        """What one of several processes of an attempt printed; the attempt's log has the lines of all."""
+        return self.root / attempt_path(task, attempt, f"rank{rank}.log")
+
+    def trouble_path(self, task: TaskId, attempt: int, node: int) -> Path:
+        """What a further node of an attempt has to say that cannot reach the first one."""
+        return self.root / attempt_path(task, attempt, f"node{node}.trouble")
+
+    def series_path(self, task: TaskId, attempt: int, node: int = 0) -> Path:
+        """The usage of an attempt on a node over time; its folder is there once the spec is written."""
+        return self.root / attempt_path(task, attempt, f"node{node}.series" if node else "series")
+
+    @property
+    def temporaries(self) -> str:
+        """Folder for files that are not complete yet."""
+        return f"{self.root}/tmp"
+
+    def metrics_path(self, task: TaskId, attempt: int) -> Path:
+        """What an attempt has logged over time; its folder is there once the spec is written."""
+        return self.root / attempt_path(task, attempt, "metrics")
+
+    def cards_path(self, task: TaskId, attempt: int) -> Path:
+        """What an attempt has to show so far, a card's record on each line; likewise."""
+        return self.root / attempt_path(task, attempt, "cards")
+
+    def write_spec(self, spec: TaskSpec) -> str:
+        """Write the spec of an attempt; give its path relative to the store."""
+        relative = self.spec_path(spec.task, spec.attempt)
+        self._records.write(relative, to_json(spec))
+        return relative
+
+    def read_spec(self, relative: str) -> TaskSpec:
+        """The spec at a path relative to the store.
+
+        Raises
+        ------
+        StoreError
+            There is none, it is damaged, or a newer Upshift wrote it.
+        """
+        content = self._records.read(relative)
+        if content is None:
+            raise StoreError(
+                f"there is no task spec {relative}",
+                where=self.address,
+                fix="See that the store's address is right and that this machine sees the same files.",
+            )
+        return unpack_spec(content, f"{self.address}/{relative}")
+
+    def create_result(self, result: TaskResult) -> bool:
+        """Record what became of an attempt. False: that was recorded before, and stays as it is."""
+        return self._records.create(
+            attempt_path(result.task, result.attempt, "result.json"), pack_result(result)
+        )
+
+    def read_result(self, task: TaskId, attempt: int) -> TaskResult | None:
+        """What became of an attempt; None where nothing is recorded, or the record is torn.
+
+        Raises
+        ------
+        StoreError
+            A newer Upshift wrote it.
+        """
+        return self._result(attempt_path(task, attempt, "result.json"))
+
+    def claim_result(self, task: TaskId, attempt: int) -> TaskResult | None:
+        """As :meth:`read_result`; what is there stays, since a record is about to refer to it.
+
+        A result that a newer Upshift wrote is as good as none here.
+        """
+        with self.claims.claimed(f"task:{task_path(task)}"):
+            try:
+                return self.read_result(task, attempt)
+            except StoreError as error:
+                if isinstance(error, StoreUnavailable):
+                    raise
+                return None
+
+    # Run records
+
+    def claim_run(self, run: str) -> bool:
+        """Say that this process works on a run: ``gc`` does not remove it. False: it was removed before."""
+        with self.claims.claimed(f"run:{safe(run)}"):
+            return not (self.root / f"runs/{safe(run)}/{REMOVED}").exists()
+
+    def write_record(self, run: str, name: str, content: bytes) -> None:
+        """Write a record of a run, such as ``run.json``, in place of the one before."""
+        self._records.write(f"runs/{safe(run)}/{safe(name)}", content)
+
+    def read_record(self, run: str, name: str) -> bytes | None:
+        """A record of a run, or None."""
+        return self._records.read(f"runs/{safe(run)}/{safe(name)}")
+
+    def runs(self) -> Iterator[str]:
+        """The ids of the runs, in alphabetical order."""
+        return iter(self._records.names("runs"))
+
+    def results(self, run: str) -> Iterator[TaskResult]:
+        """Every result of a run that is intact."""
+        tasks = f"runs/{safe(run)}/tasks"
+        for step in self._records.names(tasks):
+            for name in self._records.names(f"{tasks}/{step}"):
+                if name.endswith(".result.json"):
+                    result = self._result(f"{tasks}/{step}/{name}")
+                    if result is not None:
+                        yield result
+
+    def unfinished(self, run: str) -> Iterator[TaskSpec]:
+        """The specs of a run's attempts that have left no result; one that is torn was never submitted."""
+        tasks = f"runs/{safe(run)}/tasks"
+        for step in self._records.names(tasks):
+            names = set(self._records.names(f"{tasks}/{step}"))
+            for name in sorted(names):
+                attempt = name.removesuffix("spec.json")
+                if attempt == name or f"{attempt}result.json" in names:
+                    continue
+                try:
+                    spec = self.read_spec(f"{tasks}/{step}/{name}")
+                except StoreUnavailable:
+                    raise
+                except StoreError:
+                    continue
+                yield spec
+
+    def _result(self, relative: str) -> TaskResult | None:
+        content = self._records.read(relative)
+        return None if content is None else unpack_result(content, f"{self.address}/{relative}")

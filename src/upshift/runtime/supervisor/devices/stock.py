@@ -1,0 +1,346 @@
+"""The accelerators of this machine as one supervisor sees them: which are free, who has the others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from upshift.model.spec.hardware import Device
+from upshift.model.spec.task import TaskSpec
+from upshift.runtime import proc
+from upshift.runtime.accelerators import holders, locks
+from upshift.runtime.accelerators.base import Inventory
+from upshift.runtime.accelerators.locks import Hold, key
+from upshift.runtime.accelerators.matching import Lack, Links, Match, choose, match
+from upshift.runtime.accelerators.vendors import environment
+from upshift.runtime.supervisor.devices import occupants, takers
+
+if TYPE_CHECKING:
+    from upshift.runtime.supervisor.devices.accelerators import Accelerators
+
+
+class Grant:
+    """The devices of one attempt.
+
+    Parameters
+    ----------
+    devices
+        What it gets; None: it did not ask.
+    environment
+        Variables with which it sees what it may see.
+    remarks
+        What to say in its log.
+    hold
+        What keeps others away.
+    less
+        Whether it is less than was promised.
+    given_back
+        Called when nobody is kept away any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        devices: tuple[Device, ...] | None = None,
+        environment: Mapping[str, str] | None = None,
+        remarks: Sequence[str] = (),
+        hold: Hold | None = None,
+        less: bool = False,
+        given_back: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.devices = devices
+        self.waited = 0.0
+        """Seconds that the attempt has waited for it."""
+        self.further: tuple[Grant, ...] = ()
+        """What the further nodes of the task get, where these are on this machine, too."""
+        self.environment = environment or {}
+        self.remarks = tuple(remarks)
+        self.less = less
+        self._hold = hold
+        self._given_back = given_back
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What the step process has to keep open to hold the devices too."""
+        return self._hold.descriptors if self._hold is not None else ()
+
+    def hand_over(self) -> None:
+        """Let go of the locks, for another process that takes them now and has them as long as it lives.
+
+        The devices count as this grant's until :meth:`give_back`.
+        """
+        if self._hold is not None:
+            self._hold.give_back()
+
+    def give_back(self) -> None:
+        """Nothing of the attempt runs any more, on any node."""
+        for one in self.further:
+            one.give_back()
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.give_back()
+            self._given_back()
+
+
+class Stock:
+    """What there is, and who has it.
+
+    Parameters
+    ----------
+    accelerators
+        Knows the devices.
+    engine
+        The process that this one was started by.
+    returned
+        Called when a grant has come back.
+    """
+
+    def __init__(self, accelerators: Accelerators, *, engine: int, returned: Callable[[], None]) -> None:
+        self._accelerators = accelerators
+        self._tell_returned = returned
+        self._engine = engine
+        self._found: dict[str, Inventory] = {}
+        self._mine: dict[str, str] = {}
+        self._returned: dict[str, float] = {}
+        self._littered: dict[str, list[int]] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether every vendor has said what there is, and how busy it is; or has failed to."""
+        latest = self._accelerators.latest
+        return self._accelerators.known and all(snapshot.read for snapshot in latest)
+
+    # -- handing out ------------------------------------------------------------------------------
+
+    def rest(self, own: Mapping[str, str] | None = None) -> Grant:
+        """For a task that did not ask: what nobody has.
+
+        Parameters
+        ----------
+        own
+            Variables that the task sets itself.
+
+        Raises
+        ------
+        BackendError
+            The locks cannot be used.
+        """
+        devices = [device for inventory in self._inventories() for device in inventory.devices]
+        # Twice: who takes several devices has one for an instant, and gives it back if another is taken.
+        free = [device for device in devices if locks.free(device) or locks.free(device)]
+        return Grant(environment=environment(free, own)) if len(free) < len(devices) else Grant()
+
+    def lack(self, spec: TaskSpec) -> Lack | None:
+        """How far all devices, held or free, fall short of what a task was promised; None: they do not."""
+        found = match(spec.request, self._inventories())
+        return found.lack if _is_less(found, spec) else None
+
+    def take(self, spec: TaskSpec, *, share: bool, less: bool = False, nodes: int = 1) -> Grant | None:
+        """What a task was promised; None: there is not enough at the moment.
+
+        Nobody has a part of what he needs while he waits for the rest of it: two could wait for each other.
+
+        Parameters
+        ----------
+        spec
+            The task.
+        share
+            Whether it takes devices that programs outside Upshift work with.
+        less
+            Whether what is left will do, where devices that it was promised are lost.
+        nodes
+            How many nodes of the task this machine has, each of which was promised that.
+
+        Raises
+        ------
+        BackendError
+            The locks cannot be used.
+        """
+        inventories = self._inventories()
+        found = match(spec.request, inventories)
+        lack = found.lack if _is_less(found, spec) else None
+        if lack is not None:
+            if not less:
+                return None
+            if not found.sets[0]:
+                return Grant(
+                    devices=(), environment=environment((), spec.environment), remarks=(str(lack),), less=True
+                )
+        links = [link for inventory in inventories for link in inventory.links]
+        devices = (device for inventory in inventories for device in inventory.devices)
+        free = [device for device in devices if key(device) not in self._mine and locks.free(device)]
+        trouble = [(device, words) for device in free if (words := self._trouble(device))]
+        troubled = {key(device) for device, _ in trouble}
+        idle = [device for device in free if key(device) not in troubled]
+        quiet = [device for device in idle if not self._in_use(device)]
+        for among in (quiet, idle, free) if share else (quiet, idle):
+            for like in found.sets if nodes == 1 else _shared(found, spec):
+                holds = self._hold(like, among, links, nodes)
+                if holds:
+                    first, *further = [self._grant(spec, hold, trouble, lack) for hold in holds]
+                    first.further = tuple(further)
+                    return first
+        return None
+
+    def _hold(self, like: Sequence[Device], among: Sequence[Device], links: Links, nodes: int) -> list[Hold]:
+        """Devices for each of so many nodes; for none, if there are not enough for all."""
+        holds: list[Hold] = []
+        try:
+            for _ in range(nodes):
+                chosen = choose(like, among, links)
+                hold = locks.hold(chosen) if chosen else None
+                if hold is None or self._is_littered(hold):
+                    break
+                holds.append(hold)
+                among = [device for device in among if device not in hold.devices]
+        finally:
+            if len(holds) < nodes:
+                for hold in holds:
+                    hold.give_back()
+        return holds if len(holds) == nodes else []
+
+    def _grant(
+        self, spec: TaskSpec, hold: Hold, trouble: Sequence[tuple[Device, str]], lack: Lack | None
+    ) -> Grant:
+        names = set(map(key, hold.devices))
+        self._mine |= dict.fromkeys(names, str(spec.task))
+        takers.note(names, spec.task)
+        return Grant(
+            devices=hold.devices,
+            environment={
+                **environment(hold.devices),
+                locks.HELD: hold.names,
+                locks.TAKER: holders.self_as_taker(),
+            },
+            remarks=[
+                *([] if lack is None else [str(lack)]),
+                *occupants.sentences(
+                    (d, words + ("; this step works beside it" if key(d) in names else ", and avoided"))
+                    for d, words in trouble
+                ),
+            ],
+            hold=hold,
+            less=lack is not None,
+            given_back=lambda: self._came_back(names),
+        )
+
+    def _came_back(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._mine.pop(name, None)
+            self._returned[name] = time.monotonic()
+        self._tell_returned()
+
+    def _is_littered(self, hold: Hold) -> bool:
+        """Whether a step whose supervisor was killed has left processes there.
+
+        They are killed. The devices go back until these processes are gone.
+        """
+        left = holders.left_behind(hold.devices)
+        for device in hold.devices:
+            self._littered.pop(key(device), None)
+            if left:
+                self._littered[key(device)] = left
+        if left:
+            proc.kill(left)
+            hold.give_back()
+        return bool(left)
+
+    # -- who has the others -----------------------------------------------------------------------
+
+    def why(self, spec: TaskSpec, *, nodes: int = 1) -> str:
+        """Why a task has to wait, in words. What dead supervisors have left in its way is killed.
+
+        Parameters
+        ----------
+        spec, nodes
+            As for :meth:`take`.
+
+        Raises
+        ------
+        BackendError
+            The locks cannot be used.
+        """
+        wanted = " or ".join(map(str, spec.request.alternatives)) or "the devices to be known"
+        wanted += f" on each of {nodes} nodes" if nodes > 1 else ""
+        inventories = self._inventories()
+        found = match(spec.request, inventories)
+        if self._accelerators.known and found.lack is not None and _is_less(found, spec):
+            reason = found.lack.why
+        elif not self.known:
+            reason = "the driver has not answered yet"
+        else:
+            devices = [device for inventory in inventories for device in inventory.devices]
+            reasons = occupants.sentences((d, words) for d in devices if (words := self._taken(d)))
+            reason = "; ".join(reasons[:4]) + ("; …" if len(reasons) > 4 else "")
+        return f"waits for {wanted}: {reason or 'what is free is not enough'}"
+
+    def _taken(self, device: Device) -> str | None:
+        """Who has a device; None: nobody."""
+        if key(device) in self._mine:
+            return f"is held by {self._mine[key(device)]}"
+        if not locks.free(device):
+            left = holders.orphans(device)
+            proc.kill(left)
+            taker = holders.holder(device)
+            return occupants.held(taker, left, takers.noted(key(device), taker))
+        littered = self._littered.get(key(device))
+        return occupants.held(None, littered) if littered else self._trouble(device)
+
+    def _trouble(self, device: Device) -> str | None:
+        """Why a device that nobody holds had better not be handed out."""
+        reading = self._accelerators.readings.get(device.uuid or "")
+        if reading is None:
+            return None
+        vendors = (s for s in self._accelerators.latest if s.inventory.vendor == device.vendor)
+        old = max((snapshot.at for snapshot in vendors), default=0.0) < self._returned.get(key(device), 0.0)
+        return occupants.foreign(device, reading, ours=self._ours, old=old)
+
+    def _in_use(self, device: Device) -> bool:
+        """Whether any program works with it, and be it one of ours that did not ask for a device."""
+        reading = self._accelerators.readings.get(device.uuid or "")
+        return reading is not None and any(os.path.exists(f"/proc/{pid}") for pid in reading.processes)
+
+    def _ours(self) -> set[int]:
+        """This supervisor's processes, and its engine's: a notebook may have a device open itself."""
+        alive = os.getppid() == self._engine
+        return set(proc.tree(self._engine if alive else os.getpid()))
+
+    def _inventories(self) -> list[Inventory]:
+        """What each vendor said last, though its library may have crashed since. What is lost is left out."""
+        for snapshot in self._accelerators.latest:
+            self._found[snapshot.inventory.vendor] = snapshot.inventory
+        failed = {inventory.vendor: inventory for inventory in self._accelerators.inventories}
+        return [self._without_lost(inventory) for inventory in (failed | self._found).values()]
+
+    def _without_lost(self, inventory: Inventory) -> Inventory:
+        readings = self._accelerators.readings
+        lost = [
+            (device, f"is out of order: {reading.problem}")
+            for device in inventory.devices
+            if (reading := readings.get(device.uuid or "")) is not None and reading.problem is not None
+        ]
+        if not lost:
+            return inventory
+        return attrs.evolve(
+            inventory,
+            devices=tuple(device for device in inventory.devices if device not in [d for d, _ in lost]),
+            problems=(*inventory.problems, *occupants.sentences(lost)),
+        )
+
+
+def _shared(found: Match, spec: TaskSpec) -> list[tuple[Device, ...]]:
+    """What each of several nodes of one machine gets: as many devices as it was promised, and not more."""
+    promised = (spec.granted.gpus if spec.granted is not None else None) or ()
+    return [like for like in found.sets if len(like) == len(promised)] or [promised]
+
+
+def _is_less(found: Match, spec: TaskSpec) -> bool:
+    """Whether what was found is less than a task was promised, which may be less than it asked for."""
+    promised = spec.granted.gpus or () if spec.granted is not None else ()
+    missing = Counter(device.sort for device in promised) - Counter(device.sort for device in found.sets[0])
+    return found.lack is not None and bool(missing)

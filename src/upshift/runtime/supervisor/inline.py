@@ -1,0 +1,194 @@
+"""A step in this very process, so that a debugger reaches it: neither confined nor sampled.
+
+It gets its devices like any other. What that cannot change is what a library sees that has opened
+devices in this process already.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.model.spec import Artifact, Failure, Hardware, Rank, TaskResult, TaskSpec
+from upshift.runtime import proc
+from upshift.runtime.confine import host_facts
+from upshift.runtime.launch.environment import environment_of
+from upshift.runtime.loop import Loop
+from upshift.runtime.masking import Mask
+from upshift.runtime.step import ranks
+from upshift.runtime.step.checkpoint import checkpoint
+from upshift.runtime.step.context import current
+from upshift.runtime.step.debugging import Left, debugged
+from upshift.runtime.step.step import perform
+from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.streams import tell
+from upshift.runtime.supervisor.devices.waiting import Devices
+from upshift.runtime.supervisor.output.screened import screened
+from upshift.runtime.supervisor.usage.totals import Totals
+
+if TYPE_CHECKING:
+    from upshift.runtime.supervisor.devices.accelerators import Accelerators
+    from upshift.runtime.supervisor.devices.stock import Grant
+
+GONE = 1.0
+"""Seconds that are waited, at most, for the processes that have found the devices to be gone."""
+
+
+def run_inline(
+    spec: TaskSpec, store: Store, *, secrets: Mapping[str, str], into: Store | None = None, stop: bool
+) -> TaskResult:
+    """Run one attempt here and now; its result is returned, not recorded.
+
+    A step that a launcher starts in several processes is one here, in a world of its own.
+
+    Standard input and output are the terminal's; what Python's own streams show there is masked. Time
+    and memory are not limited: a person who thinks takes long. Devices that others hold are waited for.
+
+    Parameters
+    ----------
+    spec
+        The task contract.
+    store
+        Where the inputs are.
+    secrets
+        Values of the step's secrets, by variable.
+    into
+        Where the outputs go; None: beside the inputs.
+    stop
+        Whether the debugger stops at the step's first line.
+    """
+    interrupted = False
+
+    def call(function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+        nonlocal interrupted
+        try:
+            return debugged(function, args, kwargs, stop=stop)
+        except KeyboardInterrupt as error:
+            interrupted = True
+            raise Left(str(error)) from None
+
+    def check() -> None:
+        if spec.launch is not None:
+            ranks.enter(spec, spec.launch, Rank())
+
+    began, clock, before = time.time(), time.monotonic(), proc.own_consumption()
+    memory = proc.own_memory()
+    outputs: Mapping[str, Artifact] = {}
+    mask = Mask(secrets.values())
+    grant, failure = _devices(spec)
+    if grant is not None and grant.devices is not None and spec.granted is not None:
+        spec = attrs.evolve(spec, granted=attrs.evolve(spec.granted, gpus=grant.devices))
+    try:
+        if failure is None:
+            variables = _alone({**spec.environment, **secrets, **(grant.environment if grant else {})}, spec)
+            with screened(mask) if secrets else nullcontext(), _as_the_step(spec, variables):
+                checkpoint.open(spec, store, into=into or open_store(scratch.new_folder()))
+                outputs, failure = perform(spec, store, check=check, call=call, into=into)
+    finally:
+        if grant is not None:
+            grant.give_back()
+    status = "completed" if failure is None else "failed"
+    if interrupted or (failure is not None and failure.reason == "cancelled"):
+        status, failure = "cancelled", Failure(reason="cancelled", message="the debugger was left")
+    if failure is not None:
+        failure = mask.failure(failure)
+    seconds, host = time.monotonic() - clock, host_facts()
+    return TaskResult(
+        task=spec.task,
+        attempt=spec.attempt,
+        status=status,
+        outputs=outputs,
+        failure=failure,
+        started=began,
+        ended=began + seconds,
+        node=host["host"],
+        backend=spec.backend,
+        asked=Hardware.asked(spec.request, spec.launch),
+        granted=spec.granted,
+        seen=Hardware(
+            cpu_count=len(os.sched_getaffinity(0)),
+            memory=host["memory"],
+            nodes=1,
+            details={"pid": os.getpid()},
+        ),
+        used=Totals().record(
+            seconds=seconds,
+            consumed=proc.own_consumption().since(before),
+            peak=max(0, proc.own_memory().resident - memory.resident),
+        ),
+        key=spec.key,
+        degraded=spec.degraded,
+    )
+
+
+def _alone(own: Mapping[str, str], spec: TaskSpec) -> Mapping[str, str]:
+    """The step's variables, with those of the only process that there is: so a group of one can be formed."""
+    if spec.launch is None:
+        return own
+    devices = spec.granted is not None and bool(spec.granted.gpus)
+    return environment_of(
+        spec.launch, Rank(), task=str(spec.task), devices=devices, own=own, inherited=os.environ
+    )
+
+
+def _devices(spec: TaskSpec) -> tuple[Grant | None, Failure | None]:
+    """The step's devices, when they are free; or why it gets none."""
+    loop = Loop()
+    watching: list[Accelerators] = []
+
+    def accelerators() -> Accelerators:
+        from upshift.runtime.supervisor.devices.accelerators import (
+            Accelerators,  # what no task needs is not imported
+        )
+
+        watching.append(watching[0] if watching else Accelerators(loop))
+        return watching[0]
+
+    answers: list[tuple[Grant | None, Failure | None]] = []
+    Devices(loop, accelerators).ask(
+        spec,
+        ready=lambda grant: answers.append((grant, None)),
+        tell=lambda why: tell([f"{spec.task} {why}"]),
+        refuse=lambda failure: answers.append((None, failure)),
+    )
+    try:
+        while not answers:
+            loop.turn()
+    except KeyboardInterrupt:
+        return None, Failure(reason="cancelled", message="the debugger was left")
+    finally:
+        for watched in watching[:1]:
+            watched.close()
+            watched.bury(GONE)
+        loop.abandon()
+    ((grant, failure),) = answers
+    tell(grant.remarks if grant is not None else ())
+    return grant, failure
+
+
+@contextmanager
+def _as_the_step(spec: TaskSpec, variables: Mapping[str, str]) -> Iterator[None]:
+    """The step's environment, folder and Ctrl-C, for a while."""
+    environment, folder = dict(os.environ), os.getcwd()
+    main = threading.current_thread() is threading.main_thread()
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
+    os.environ.update(variables)
+    current.enter(spec)
+    try:
+        yield
+    finally:
+        current.leave()
+        checkpoint.close()
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        if main:
+            signal.signal(signal.SIGINT, interrupt)

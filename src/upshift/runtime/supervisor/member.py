@@ -1,0 +1,235 @@
+"""One process of a task, as its supervisor knows it: which one it is, and what it has said so far."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from upshift.model.spec import Failure, Rank, from_json
+from upshift.runtime import asking, proc
+from upshift.runtime.forms import Outcome, Seen
+from upshift.runtime.loop import Loop
+from upshift.runtime.messages import HEEDS, Lines
+from upshift.runtime.proc import Consumed
+from upshift.runtime.supervisor.output.logs import Log
+from upshift.runtime.supervisor.starters.starter import Born
+
+CHUNK = 1 << 16
+
+
+class Member(abc.ABC):
+    """One process of a task, wherever it runs. Bytes of it come in through three ``feed`` methods.
+
+    Parameters
+    ----------
+    rank
+        Which of several it is; None: it is the only one.
+    log
+        Takes what it prints.
+    told
+        Takes this member and whole lines of what it says.
+    """
+
+    pid: int
+    """Its id on the host that it runs on."""
+
+    def __init__(self, rank: Rank | None, *, log: Log, told: Callable[[Member, list[bytes]], None]) -> None:
+        self.rank = rank
+        self.log = log
+        self.host = os.uname().nodename
+        self.outcome: Outcome | None = None
+        self.code: int | None = None
+        self.consumed = Consumed()
+        self.explained: Failure | None = None  # of one on another node: what only its supervisor can know
+        self.heard = 0.0
+        self.spied = ""
+        self.asked = False
+        self.unheard = ""  # its node, from which nothing has come since it was asked last
+        self.state = ""  # when it was asked last: proc(5)
+        self.heeds = False
+        self._told = told
+        self._lines = Lines()
+        self._sight = bytearray()
+
+    @property
+    def number(self) -> int:
+        """Its rank; 0 where it is the only one."""
+        return 0 if self.rank is None else self.rank.rank
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process has ended."""
+        return self.code is not None
+
+    @property
+    def returned(self) -> bool:
+        """Whether its call of the step has returned."""
+        return self.outcome is not None and self.outcome.failure is None
+
+    def feed_log(self, data: bytes) -> None:
+        """It has printed this."""
+        self.heard = time.monotonic()
+        self.log.feed(data)
+
+    def feed_messages(self, data: bytes) -> None:
+        """It says this."""
+        self.heard = time.monotonic()
+        lines = self._lines.take(data)
+        self.heeds = self.heeds or HEEDS in lines
+        self._told(self, lines)
+
+    def feed_sight(self, data: bytes) -> None:
+        """It has found this, or written its stack."""
+        self._sight += data
+
+    def sight(self) -> tuple[Seen | None, str]:
+        """What it found at its start, None if it was killed before it looked; and the stacks it wrote."""
+        text, _, stack = bytes(self._sight).partition(b"\n")
+        if not text:
+            return None, ""
+        try:
+            return from_json(Seen, text), stack.decode(errors="replace")
+        except (ValueError, RecursionError):  # the step has read it, and written something else
+            return None, ""
+
+    @abc.abstractmethod
+    def signal(self, number: int) -> None:
+        """Send a signal to the process and the group that it leads, if it still runs.
+
+        To the process alone, if it is SIGTERM, and it has said that it sees to that itself.
+        """
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """Kill it, and whatever descends from it."""
+
+    def ask(self) -> None:
+        """Have it write its stacks, and forget those that it wrote before: :meth:`sight` has them soon."""
+        self.asked = True
+        end = self._sight.find(b"\n") + 1
+        if end:
+            del self._sight[end:]
+
+    def cpu_seconds(self) -> float | None:
+        """CPU time that it and what it started have taken up to now; None: not known."""
+        return None
+
+    @abc.abstractmethod
+    def drain(self) -> None:
+        """Take what it has printed and said up to now."""
+
+    def hush(self) -> None:
+        """Take what it has printed up to now, and nothing more of that."""
+        self.log.close()
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Nothing more is taken from it."""
+
+
+class LocalMember(Member):
+    """A process that this supervisor has started itself."""
+
+    def __init__(
+        self,
+        born: Born,
+        rank: Rank | None,
+        *,
+        loop: Loop,
+        log: Log,
+        told: Callable[[Member, list[bytes]], None],
+    ) -> None:
+        super().__init__(rank, log=log, told=told)
+        self.pid = born.pid
+        self.baseline = born.baseline
+        self._loop = loop
+        self._sightings = born.seen
+        os.set_blocking(born.seen, False)
+        self._log, self._messages = born.log, born.messages
+        self._feeds = {born.log: self.feed_log, born.messages: self.feed_messages}
+        for descriptor in self._feeds:
+            os.set_blocking(descriptor, False)
+            loop.watch(descriptor, partial(self._ready, descriptor))
+
+    def signal(self, number: int) -> None:
+        if not self.ended:
+            alone = self.heeds and number == signal.SIGTERM
+            self._send(number, alone=alone)
+            if number == signal.SIGTERM:  # which one that is stopped would not hear of
+                self._send(signal.SIGCONT, alone=alone)
+
+    def _send(self, number: int, *, alone: bool) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone
+            if not alone:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, number)
+                    return
+            os.kill(self.pid, number)  # also where it was forked just now, and leads no group yet
+
+    def kill(self) -> None:
+        if not self.ended:
+            proc.kill(reversed(proc.tree(self.pid)))
+        self.signal(signal.SIGKILL)
+
+    def ask(self) -> None:
+        self.sight()
+        super().ask()
+        if not self.ended and asking.ask(self.pid) and self._sightings not in self._feeds:
+            self._feeds[self._sightings] = self.feed_sight
+            self._loop.watch(self._sightings, partial(self._ready, self._sightings))
+        stat = proc.stat(self.pid)
+        self.state = stat.state if stat is not None else ""
+
+    def cpu_seconds(self) -> float | None:
+        found = [stat for pid in proc.tree(self.pid) if (stat := proc.stat(pid)) is not None]
+        return sum(stat.own + stat.inherited for stat in found) / proc.TICKS if found else None
+
+    def sight(self) -> tuple[Seen | None, str]:
+        with contextlib.suppress(BlockingIOError, ValueError):
+            while self._sightings >= 0 and (data := os.read(self._sightings, CHUNK)):
+                self.feed_sight(data)
+        return super().sight()
+
+    def drain(self) -> None:
+        for descriptor in (self._log, self._messages):
+            while descriptor in self._feeds and self._read(descriptor):
+                continue  # the pipe may hold more than one read gives
+
+    def hush(self) -> None:
+        while self._log in self._feeds and self._read(self._log):
+            continue
+        self._forget(self._log)
+        super().hush()
+
+    def close(self) -> None:
+        for descriptor in list(self._feeds):
+            self._forget(descriptor)
+        if self._sightings >= 0:
+            os.close(self._sightings)
+            self._sightings = -1
+
+    def _ready(self, descriptor: int) -> None:
+        self._read(descriptor)
+
+    def _read(self, descriptor: int) -> bool:
+        """Take what one read gives; False if that was nothing."""
+        try:
+            data = os.read(descriptor, CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._forget(descriptor)
+            return False
+        self._feeds[descriptor](data)
+        return True
+
+    def _forget(self, descriptor: int) -> None:
+        if self._feeds.pop(descriptor, None) is not None:
+            self._loop.forget(descriptor)
+        if descriptor == self._sightings:
+            self._sightings = -1

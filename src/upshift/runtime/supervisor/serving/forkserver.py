@@ -1,0 +1,441 @@
+"""The fork server: the supervisor of all tasks of a run on this machine.
+
+::
+
+    engine ══ socket ══▶ fork server ══ socket ══▶ zygote ──fork──▶ step process ──▶ …
+                          │                          │    └─fork──▶ step process
+                          │                          └ the user's modules, imported once
+                          └ a lock file that every process below holds open
+
+It is forked from the process that has the user's modules already, or started afresh where that
+process cannot be forked safely; where its zygote cannot be, step processes start afresh. It leaves
+the engine's session and outlives the engine: tasks that run when the engine is killed finish, and
+record their results. When it dies itself, its zygote and its step processes die with it; what they
+had started in turn holds the lock, or carries the server's name in its environment, and is found by
+:func:`upshift.runtime.supervisor.serving.server_place.sweep`.
+
+The socket takes packets of JSON: ``run``, ``cancel``, ``preload``, ``query``; it gives ``waiting``,
+``started``, ``log``, ``ended``, ``status``.
+"""
+
+from __future__ import annotations
+
+import collections
+import fcntl
+import gc
+import os
+import signal
+import socket
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from upshift.errors import BackendError, UpshiftError
+from upshift.model.spec import Failure, MetricValue, TaskSpec
+from upshift.runtime import causes, sockets
+from upshift.runtime.loop import Loop
+from upshift.runtime.storage import claims
+from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.streams import own_streams
+from upshift.runtime.supervisor.attempt import Attempt
+from upshift.runtime.supervisor.serving.peer import Peer
+from upshift.runtime.supervisor.serving.server_place import Place, handle
+from upshift.runtime.supervisor.serving.supervisor import Key, Supervisor
+from upshift.runtime.supervisor.starters.fresh import FreshStarter
+from upshift.runtime.supervisor.starters.nursery import Nursery
+from upshift.runtime.supervisor.starting import processes
+
+if TYPE_CHECKING:
+    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.serving.rehearsal import Rehearsal
+    from upshift.runtime.supervisor.several.nodes import Nodes
+
+
+def serve(listener: socket.socket, place: Place) -> NoReturn:
+    """Be the fork server, until no engine is connected and nothing runs."""
+    code = 0
+    try:
+        _settle(place)
+        gc.freeze()  # what the engine has left in memory is not looked through, so not copied
+        scratch.sweep()
+        ForkServer(listener, place).run()
+        place.remove()
+        claims.release_all()
+    except BaseException:  # the engine reads it from the file when the server is gone
+        traceback.print_exc()
+        code = 1
+    finally:
+        os._exit(code)
+
+
+def _settle(place: Place) -> None:
+    """Leave the engine's session, terminal and signals."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(place.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target, source in ((0, nowhere), (1, errors), (2, errors)):
+        os.dup2(source, target)
+    os.close(nowhere)
+    os.close(errors)
+    own_streams()
+
+
+class _Wanted(NamedTuple):
+    """A task that an engine wants to be run, before it has anything.
+
+    Its fields are as in the message ``run``.
+    """
+
+    name: str
+    spec: TaskSpec
+    store: Store
+    secrets: Mapping[str, str]
+    wait: float
+    share: bool
+
+
+class _Waiting(NamedTuple):
+    """A task that has its devices, and further nodes if it has any, and waits for processes."""
+
+    spec: TaskSpec
+    store: Store
+    secrets: Mapping[str, str]
+    grant: Grant | None
+    nodes: Nodes | None = None
+
+    def let_go(self) -> None:
+        """It will not run: give back what it has."""
+        if self.grant is not None:
+            self.grant.give_back()
+        if self.nodes is not None:
+            self.nodes.close()
+
+
+_BEFORE_IT_RAN = Failure(reason="cancelled", message="cancelled before it ran")
+
+
+class ForkServer:
+    """Supervises attempts for whoever is connected."""
+
+    def __init__(self, listener: socket.socket, place: Place) -> None:
+        self._place = place
+        self._lock = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._loop = Loop()
+        self._supervisor = Supervisor(place.name, loop=self._loop, watcher=self)
+        exited = self._supervisor.exited
+        self._fresh = FreshStarter(
+            self._loop,
+            exited=exited,
+            keep_open=(self._lock,),
+            kin=lambda: {self._nursery.pid, *self._kin()},
+        )
+        self._nursery = Nursery(
+            self._loop,
+            exited=exited,
+            changed=self._dispatch,
+            kin=lambda: self._fresh.live | self._kin(),
+        )
+        self._wanted: list[_Wanted] = []
+        self._waiting: collections.deque[_Waiting] = collections.deque()
+        self._gathering: dict[Key, tuple[_Waiting, Rehearsal]] = {}
+        self._rehearsals: set[Rehearsal] = set()
+        self._listener = sockets.private(listener)
+        self._engines: set[Peer] = set()
+        self._stores: dict[str, Store] = {}
+        self._engine_came = False
+
+    def run(self) -> None:
+        """Serve until the last engine has gone and the last attempt has ended."""
+        self._listener.setblocking(False)
+        self._loop.watch(self._listener.fileno(), self._accept)
+        while not self._engine_came or self._engines or self._keys() or self._supervisor.busy:
+            self._loop.turn()
+            self._look_for_ports()
+        while self._rehearsals:  # those that were let go leave by themselves
+            self._loop.turn()
+        self._nursery.close()
+        self._supervisor.close()
+
+    # -- engines ----------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            connection = sockets.private(self._listener.accept()[0])
+        except BlockingIOError:
+            return
+        self._engine_came = True
+        self._engines.add(Peer(self._loop, connection, self._receive, self._gone))
+
+    def _gone(self, engine: Peer) -> None:
+        self._engines.discard(engine)
+        if not self._engines:  # what has not started does not start: resume asks for it anew
+            self._wanted.clear()
+            self._supervisor.devices.forget()
+            for key in list(self._gathering):
+                self._stop_gathering(key)
+
+    def _receive(self, engine: Peer, message: dict[str, Any]) -> None:
+        getattr(self, f"_do_{message.pop('do')}")(engine, **message)
+
+    def _tell(self, message: Mapping[str, Any], *, droppable: bool = False) -> None:
+        for engine in list(self._engines):
+            engine.send(message, droppable=droppable)
+
+    # -- what an engine asks for ------------------------------------------------------------------
+
+    def _do_run(
+        self,
+        engine: Peer,
+        name: str,
+        store: str,
+        spec: str,
+        durability: str,
+        secrets: Mapping[str, str],
+        wait: float,
+        share: bool,
+    ) -> None:
+        try:
+            opened = self._stores.get(store)
+            if opened is None:
+                opened = self._stores[store] = open_store(store, durability=durability)
+                self._nursery.open(store, durability)
+            task = opened.read_spec(spec)
+        except Exception as error:
+            self._not_started(name, error)
+            return
+        self._wanted.append(_Wanted(name, task, opened, secrets, wait, share))
+        self._look_for_ports()
+
+    def _look_for_ports(self) -> None:
+        """Go on with each task whose processes can meet where they are to: at a port that no other has.
+
+        The engine submits no two at once that want the same. But of one that has returned processes may yet
+        be there, and the port is theirs until they have gone.
+        """
+        for wanted in list(self._wanted):
+            if not self._is_taken(wanted.spec):
+                self._wanted.remove(wanted)
+                self._ask_for_devices(wanted)
+
+    def _is_taken(self, spec: TaskSpec) -> bool:
+        if spec.launch is None or spec.launch.port is None:
+            return False
+        waiting = (*self._waiting, *(waiting for waiting, _ in self._gathering.values()))
+        others = [one.spec for one in waiting]
+        others += [*self._supervisor.devices.asking, *self._supervisor.lasting]
+        return any(other.launch is not None and other.launch.port == spec.launch.port for other in others)
+
+    def _ask_for_devices(self, wanted: _Wanted) -> None:
+        name, spec, store, secrets, wait, share = wanted
+        try:
+            self._supervisor.devices.ask(
+                spec,
+                ready=lambda grant: self._ready(_Waiting(spec, store, secrets, grant), wait, share),
+                tell=lambda why: self._tell({"event": "waiting", "handle": name, "why": why}),
+                refuse=lambda failure: self._refuse(spec, store, failure),
+                wait=wait,
+                share=share,
+                nodes=_nodes(spec),
+            )
+        except Exception as error:
+            self._not_started(name, error)
+
+    def _ready(self, waiting: _Waiting, wait: float, share: bool) -> None:
+        if _nodes(waiting.spec) > 1:
+            self._gather(waiting, wait, share)
+            return
+        self._waiting.append(waiting)
+        self._dispatch()
+
+    def _gather(self, waiting: _Waiting, wait: float, share: bool) -> None:
+        """Start the further nodes of a task, and go on when they are there."""
+        from upshift.runtime.supervisor.serving.rehearsal import (
+            Rehearsal,  # what no other task needs is not imported
+        )
+
+        spec = waiting.spec
+        key, name = (spec.task, spec.attempt), self._name_of(spec)
+
+        def complete(nodes: Nodes) -> None:
+            del self._gathering[key]
+            self._waiting.append(waiting._replace(nodes=nodes))
+            self._dispatch()
+
+        def refuse(failure: Failure) -> None:
+            self._stop_gathering(key)
+            self._refuse(spec, waiting.store, failure)
+
+        def troubled(error: Exception) -> None:
+            if key in self._gathering:
+                refuse(causes.mistake(error))
+            else:
+                self._supervisor.cancel(*key, 0, causes.mistake(error))
+
+        try:
+            rehearsal = Rehearsal(
+                self._loop.confined(troubled),
+                spec,
+                waiting.store,
+                waiting.secrets,
+                grants=() if waiting.grant is None else waiting.grant.further,
+                cpus=self._supervisor.machine.cpus,
+                keep_open=(self._lock,),
+                wait=wait,
+                share=share,
+                complete=complete,
+                refuse=refuse,
+                tell=lambda why: self._tell({"event": "waiting", "handle": name, "why": why}),
+                ended=self._rehearsals.discard,
+            )
+        except Exception as error:
+            self._cannot_start(waiting, error)
+            return
+        self._rehearsals.add(rehearsal)
+        self._gathering[key] = waiting, rehearsal
+
+    def _stop_gathering(self, key: Key) -> None:
+        waiting, rehearsal = self._gathering.pop(key)
+        rehearsal.cancel()
+        waiting.let_go()
+
+    def _kin(self) -> set[int]:
+        return self._supervisor.kin.union(*(rehearsal.pids for rehearsal in self._rehearsals))
+
+    def _refuse(self, spec: TaskSpec, store: Store, failure: Failure) -> None:
+        problem = None
+        try:
+            self._supervisor.refuse(spec, store, failure)
+        except UpshiftError as error:
+            problem = f"{failure.message}; and the result could not be written: {error.in_short}"
+        self._over(spec, problem)
+
+    def _dispatch(self) -> None:
+        """Start what waits, as far as there are processes for it; have one more than is needed."""
+        while self._waiting:
+            count = processes(self._waiting[0].spec)
+            forked = self._nursery.ready(count)
+            if not forked and self._nursery.unsafe is None:
+                break
+            waiting = self._waiting.popleft()
+            spec, store, secrets, grant, nodes = waiting
+            starter = self._nursery if forked else self._fresh
+            try:
+                self._supervisor.start(spec, store, starter, secrets, grant, nodes)
+            except Exception as error:
+                self._cannot_start(waiting, error)
+        self._nursery.keep(sum(processes(waiting.spec) for waiting in self._waiting) + 1)
+
+    def _cannot_start(self, waiting: _Waiting, error: Exception) -> None:
+        """An attempt ends before it began, and none beside it, be that for a mistake of ours."""
+        waiting.let_go()
+        name = self._name_of(waiting.spec)
+        if isinstance(error, BackendError):
+            self._refuse(waiting.spec, waiting.store, causes.unavailable(error))
+        elif isinstance(error, (OSError, UpshiftError)):
+            self._not_started(name, error)
+        else:
+            self._refuse(waiting.spec, waiting.store, causes.mistake(error, "start the step"))
+
+    def _not_started(self, name: str, error: Exception) -> None:
+        if isinstance(error, (OSError, UpshiftError)):
+            problem = causes.not_started(error)
+        else:
+            problem = causes.mistake(error, "start the step").message
+        self._tell({"event": "ended", "handle": name, "problem": problem})
+
+    def _do_cancel(self, engine: Peer, name: str, grace: float) -> None:
+        for wanted in self._wanted:
+            if wanted.name == name:
+                self._wanted.remove(wanted)
+                self._refuse(wanted.spec, wanted.store, _BEFORE_IT_RAN)
+                return
+        for spec in self._supervisor.devices.asking:
+            if self._name_of(spec) == name:
+                self._supervisor.devices.cancel(spec)
+                return
+        for key, (waiting, _) in self._gathering.items():
+            if self._name_of(waiting.spec) == name:
+                self._stop_gathering(key)
+                self._refuse(waiting.spec, waiting.store, _BEFORE_IT_RAN)
+                return
+        for waiting in self._waiting:
+            if self._name_of(waiting.spec) == name:
+                self._waiting.remove(waiting)
+                waiting.let_go()
+                self._refuse(waiting.spec, waiting.store, _BEFORE_IT_RAN)
+                return
+        for attempt in self._supervisor.attempts.values():
+            if self._name_of(attempt.spec) == name:
+                attempt.cancel(grace)
+                return
+
+    def _do_query(self, engine: Peer, name: str) -> None:
+        running = any(handle(self._place.name, *key) == name for key in self._keys())
+        engine.send({"event": "status", "handle": name, "running": running})
+
+    def _do_preload(
+        self, engine: Peer, code: Mapping[str, Any], module: str, after: Mapping[str, str]
+    ) -> None:
+        self._nursery.preload(code, module, after)
+
+    def _keys(self) -> list[Key]:
+        waiting = [wanted.spec for wanted in self._wanted]
+        waiting += [*self._supervisor.devices.asking, *(waiting.spec for waiting in self._waiting)]
+        keys = ((spec.task, spec.attempt) for spec in waiting)
+        return [*self._supervisor.attempts, *self._gathering, *keys]
+
+    # -- as the watcher of the attempts -----------------------------------------------------------
+
+    def started(self, attempt: Attempt) -> None:
+        self._tell({"event": "started", "handle": self._name_of(attempt.spec)})
+
+    def log_grew(self, attempt: Attempt, size: int) -> None:
+        self._tell({"event": "log", "handle": self._name_of(attempt.spec), "size": size}, droppable=True)
+
+    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+        news = {"event": "logged", "handle": self._name_of(attempt.spec), "step": step, "values": values}
+        self._tell(news, droppable=True)
+
+    def noticed(self, attempt: Attempt, text: str) -> None:
+        self._tell({"event": "noticed", "handle": self._name_of(attempt.spec), "text": text})
+
+    def ended(self, attempt: Attempt, problem: str | None) -> None:
+        self._over(attempt.spec, problem)
+
+    def _over(self, spec: TaskSpec, problem: str | None) -> None:
+        self._tell({"event": "ended", "handle": self._name_of(spec), "problem": problem})
+        for rehearsal in self._rehearsals:
+            if (rehearsal.spec.task, rehearsal.spec.attempt) == (spec.task, spec.attempt):
+                rehearsal.let_go()
+
+    def _name_of(self, spec: TaskSpec) -> str:
+        return handle(self._place.name, spec.task, spec.attempt)
+
+
+def _nodes(spec: TaskSpec) -> int:
+    """How many nodes it has, all of them on this machine."""
+    return (spec.granted.nodes if spec.granted is not None else None) or 1
+
+
+def main(listener: int, name: str) -> NoReturn:
+    """Be a fork server that was started afresh, on a listening socket that was passed on.
+
+    Raises
+    ------
+    UpshiftError
+        That descriptor is no socket.
+    """
+    try:
+        sock = socket.socket(fileno=listener)
+    except OSError as error:
+        raise UpshiftError("the fork server got no socket", why=str(error)) from None
+    serve(sock, Place(name))

@@ -1,0 +1,103 @@
+"""Events of one attempt, for a backend that reads standard output: a line of JSON each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from upshift.model.spec import MetricValue
+from upshift.runtime.loop import Loop
+
+if TYPE_CHECKING:
+    from upshift.runtime.storage.store import Store
+    from upshift.runtime.supervisor.attempt import Attempt
+
+UNWANTED = 3
+"""Exit code of a supervisor that nobody gave an order."""
+TAKEN = 4
+"""Exit code of one whose devices somebody else took in the moment when they were handed over."""
+RAN_NOTHING = (UNWANTED, TAKEN)
+WITH_GRACE = signal.SIGUSR2
+"""By this a backend cancels the step, with the grace of its spec. SIGTERM is somebody else's."""
+AT_ONCE = signal.SIGUSR1
+"""By this it cancels it without grace."""
+
+
+class Reporter:
+    """Watches an attempt, and says how it goes. Nothing waits for who reads that.
+
+    What cannot be said at once is said later; notices that a later one makes good are left out meanwhile.
+
+    Parameters
+    ----------
+    loop
+        Tells when there is room again.
+    descriptor
+        Where it is said.
+
+    Attributes
+    ----------
+    store
+        Where the result is, once there may be one.
+    """
+
+    def __init__(self, loop: Loop, descriptor: int = 1) -> None:
+        self.store: Store | None = None
+        self._loop = loop
+        self._descriptor = descriptor
+        self._backlog = bytearray()
+        self._room: int | None = None
+        os.set_blocking(descriptor, False)
+
+    def say(self, event: str, *, droppable: bool = False, **content: Any) -> None:
+        """Say one thing."""
+        if droppable and self._backlog:
+            return
+        self._backlog += json.dumps({"event": event, **content}).encode() + b"\n"
+        self._write()
+
+    def end(self, problem: str | None, *, completed: bool = False) -> None:
+        """Say the last thing: whether the step completed, and why nothing was recorded."""
+        self.say("ended", problem=problem, completed=completed)
+        os.set_blocking(self._descriptor, True)
+        self._write()
+
+    def started(self, attempt: Attempt) -> None:
+        """The step process runs."""
+        self.say("started")
+
+    def log_grew(self, attempt: Attempt, size: int) -> None:
+        """The log has this many bytes."""
+        self.say("log", droppable=True, size=size)
+
+    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+        """Metrics have these values."""
+        self.say("logged", droppable=True, step=step, values=values)
+
+    def noticed(self, attempt: Attempt, text: str) -> None:
+        """There is something that the log cannot say."""
+        self.say("noticed", text=text)
+
+    def ended(self, attempt: Attempt, problem: str | None) -> None:
+        """The result is in the store, or is not."""
+        spec = attempt.spec
+        result = self.store.read_result(spec.task, spec.attempt) if self.store and not problem else None
+        self.end(problem, completed=result is not None and result.status == "completed")
+
+    def _write(self) -> None:
+        try:
+            while self._backlog:
+                del self._backlog[: os.write(self._descriptor, self._backlog)]
+        except BlockingIOError:
+            if self._room is None:
+                self._room = os.dup(self._descriptor)
+                self._loop.watch_writable(self._room, self._write)
+            return
+        except OSError:  # nobody reads it any more: the store has all that counts
+            self._backlog.clear()
+        if self._room is not None:
+            self._loop.forget(self._room)
+            self._room = None

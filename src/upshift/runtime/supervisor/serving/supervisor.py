@@ -1,0 +1,198 @@
+"""Supervises attempts, one or many, on one event loop."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+
+from upshift.model.spec import Failure, Hardware, MetricValue, TaskId, TaskResult, TaskSpec
+from upshift.runtime.loop import Loop
+from upshift.runtime.proc import Consumed
+from upshift.runtime.storage.edits import RECORD, Sources
+from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.attempt import Attempt
+from upshift.runtime.supervisor.devices.waiting import Devices
+from upshift.runtime.supervisor.site import Machine
+from upshift.runtime.supervisor.starters.starter import Starter
+from upshift.runtime.supervisor.watching import Watcher
+
+if TYPE_CHECKING:
+    from upshift.runtime.supervisor.devices.accelerators import Accelerators
+    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.several.nodes import Nodes
+
+Key = tuple[TaskId, int]
+
+
+class Supervisor:
+    """The attempts that run under this process.
+
+    Parameters
+    ----------
+    name
+        What this supervisor is called; every process below it carries the name in its environment.
+    """
+
+    def __init__(self, name: str, *, loop: Loop, watcher: Watcher) -> None:
+        self.attempts: dict[Key, Attempt] = {}
+        self._by_pid: dict[int, Attempt] = {}
+        self._lasting: list[Attempt] = []
+        self._loop = loop
+        self._watcher = watcher
+        self.machine = Machine(name, lambda: self.accelerators)
+        self._claimed: set[tuple[str, str]] = set()
+        self._sources: dict[tuple[str, str], Sources] = {}
+        self._accelerators: Accelerators | None = None
+        self.devices = Devices(loop, lambda: self.accelerators)
+
+    @property
+    def accelerators(self) -> Accelerators:
+        """The devices of this machine; nobody watches them before ``want()`` is called."""
+        if self._accelerators is None:
+            from upshift.runtime.supervisor.devices.accelerators import (
+                Accelerators,  # what no task needs is not imported
+            )
+
+            self._accelerators = Accelerators(self._loop)
+        return self._accelerators
+
+    @property
+    def kin(self) -> set[int]:
+        """Children of this process that belong to no attempt."""
+        return self._accelerators.pids() if self._accelerators is not None else set()
+
+    def close(self) -> None:
+        """Stop what was started beside the attempts."""
+        if self._accelerators is not None:
+            self._accelerators.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step process is left, here or on another node, be its attempt over or not."""
+        return bool(self.lasting)
+
+    @property
+    def lasting(self) -> list[TaskSpec]:
+        """The tasks of which a step process is left."""
+        self._lasting = [attempt for attempt in self._lasting if not attempt.released]
+        return [attempt.spec for attempt in self._lasting]
+
+    def start(
+        self,
+        spec: TaskSpec,
+        store: Store,
+        starter: Starter,
+        secrets: Mapping[str, str] | None = None,
+        grant: Grant | None = None,
+        nodes: Nodes | None = None,
+    ) -> None:
+        """Start an attempt. The watcher hears of it from now on.
+
+        Parameters
+        ----------
+        spec, store, starter
+            What to run, and how.
+        secrets
+            Values of the step's secrets, by variable.
+        grant
+            What :attr:`devices` gave for the task.
+        nodes
+            The further nodes of the task; None: there is this one alone.
+
+        Raises
+        ------
+        OSError
+            No process could be started.
+        StoreError
+            The store cannot be written.
+        """
+        run = (store.address, spec.task.run)
+        if run not in self._claimed:  # it may outlive the engine that says so, too
+            store.claim_run(spec.task.run)
+            self._claimed.add(run)
+        if grant is not None and grant.devices is not None and spec.granted is not None:
+            granted = attrs.evolve(spec.granted, gpus=grant.devices)
+            spec = attrs.evolve(spec, granted=granted, degraded=spec.degraded or grant.less)
+        attempt = Attempt(
+            spec,
+            store=store,
+            loop=self._loop,
+            starter=starter,
+            watcher=self,
+            machine=self.machine,
+            grant=grant,
+            secrets=secrets or {},
+            sources=self._sources_of(store, spec.task.run),
+            nodes=nodes,
+        )
+        self.attempts[spec.task, spec.attempt] = attempt
+        self._lasting.append(attempt)
+        self._by_pid |= dict.fromkeys(attempt.pids, attempt)
+
+    def _sources_of(self, store: Store, run: str) -> Sources:
+        """The source files of a run, as its engine saw them before the first of its tasks."""
+        known = self._sources.get((store.address, run))
+        if known is None:
+            record = store.read_record(run, RECORD)
+            known = self._sources[store.address, run] = Sources({} if record is None else json.loads(record))
+        return known
+
+    def refuse(self, spec: TaskSpec, store: Store, failure: Failure) -> None:
+        """Record that an attempt ended before it could start.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be written.
+        """
+        now = time.time()
+        store.create_result(
+            TaskResult(
+                task=spec.task,
+                attempt=spec.attempt,
+                status="cancelled" if failure.reason == "cancelled" else "failed",
+                failure=failure,
+                started=now,
+                ended=now,
+                node=self.machine.facts["host"],
+                backend=spec.backend,
+                image=spec.image,
+                asked=Hardware.asked(spec.request, spec.launch),
+                key=spec.key,
+                degraded=spec.degraded,
+            )
+        )
+
+    def exited(self, pid: int, status: int, consumed: Consumed) -> None:
+        """A step process has ended."""
+        attempt = self._by_pid.pop(pid, None)
+        if attempt is not None:
+            attempt.exited(pid, status, consumed)
+
+    def cancel(self, task: TaskId, attempt: int, grace: float, why: Failure | None = None) -> None:
+        """Stop an attempt, if it still runs; ``why`` where nobody of the run has asked for it."""
+        running = self.attempts.get((task, attempt))
+        if running is not None:
+            running.cancel(grace, why)
+
+    # -- as the watcher of its attempts -----------------------------------------------------------
+
+    def started(self, attempt: Attempt) -> None:
+        self._watcher.started(attempt)
+
+    def log_grew(self, attempt: Attempt, size: int) -> None:
+        self._watcher.log_grew(attempt, size)
+
+    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+        self._watcher.logged(attempt, step, values)
+
+    def noticed(self, attempt: Attempt, text: str) -> None:
+        self._watcher.noticed(attempt, text)
+
+    def ended(self, attempt: Attempt, problem: str | None) -> None:
+        del self.attempts[attempt.spec.task, attempt.spec.attempt]
+        self._watcher.ended(attempt, problem)

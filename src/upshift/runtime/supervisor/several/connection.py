@@ -1,0 +1,195 @@
+"""One end of the connection between two nodes' supervisors, on an event loop.
+
+Each end says something every few seconds. So an end from which nothing comes is not busy but gone, though
+nobody closed the connection: its machine lost power, or the network between the two is cut.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from upshift.runtime import sockets
+from upshift.runtime.launch import wire
+from upshift.runtime.launch.wire import Frame, Frames, WireError
+from upshift.runtime.loop import Loop
+
+BEAT = 2.0
+"""Seconds between two signs of life, at most."""
+PARTING = 5.0
+"""Seconds that what was said before the end is given to leave."""
+MUCH = 1 << 20
+"""Bytes that wait to be sent at which no more should be given."""
+CHUNK = 1 << 17
+
+
+class Connection:
+    """Sends frames, and takes those that come. It never waits.
+
+    Parameters
+    ----------
+    connection
+        A connected stream socket.
+    take
+        Takes a frame. A :class:`~upshift.runtime.launch.wire.WireError` that it raises ends the connection.
+    lost
+        Told once why there is no connection any more; not after :meth:`close`.
+    silence
+        Seconds without a sign of life after which the other end is gone.
+
+    Attributes
+    ----------
+    alive
+        Whether there is a connection.
+    frames
+        What takes the stream apart.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        connection: socket.socket,
+        take: Callable[[Frame], None],
+        lost: Callable[[str], None],
+        *,
+        silence: float,
+    ) -> None:
+        self.alive = True
+        self.frames = Frames()
+        self._loop = loop
+        self._socket = sockets.private(connection)
+        self._take = take
+        self._lost = lost
+        self._backlog = bytearray()
+        self._room: int | None = None
+        self._heard = time.monotonic()
+        self._silence = silence
+        self._every = min(BEAT, silence / 4)
+        self._drained: Callable[[], None] | None = None
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop.watch(connection.fileno(), self._read)
+        self._timer = loop.after(self._every, self._tick)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended, and what was said before that has left."""
+        return self._socket.fileno() < 0
+
+    @property
+    def own_address(self) -> str:
+        """The address of this end, as the other one reaches it."""
+        address: str = self._socket.getsockname()[0]
+        return address.removeprefix("::ffff:")  # IPv4 on a socket for both
+
+    @property
+    def full(self) -> bool:
+        """Whether much waits to be sent already."""
+        return len(self._backlog) >= MUCH
+
+    def when_drained(self, call: Callable[[], None]) -> None:
+        """Call once when it is not :attr:`full` any more."""
+        self._drained = call
+
+    def say(self, what: str, **content: Any) -> None:
+        """Say something."""
+        self.send(wire.say(what, **content))
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, now or when there is room."""
+        if self.alive:
+            self._backlog += frame
+            if self._room is None:
+                self._write()
+
+    def close(self) -> None:
+        """End the connection, when what was said has been sent: at once, or when there is room for it."""
+        if not self.alive:
+            return
+        self.alive = False
+        self._timer.cancel()
+        self._loop.unwatch(self._socket.fileno())
+        if self._room is None:
+            self._leave()
+        else:
+            self._timer = self._loop.after(PARTING, self._leave)
+
+    # -- on the loop ------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self._silent >= self._silence:
+            self._read()  # this end may have been busy: what has come meanwhile counts
+            if not self.alive:
+                return
+        silent = self._silent
+        if silent >= self._silence:
+            self._end(f"nothing has come from it for {silent:.0f} s")
+            return
+        self._timer = self._loop.after(self._every, self._tick)
+        if not self._backlog:  # what waits is a sign of life as well
+            self.say("beat")
+
+    @property
+    def _silent(self) -> float:
+        return time.monotonic() - self._heard
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:  # it has ended, and left something unread
+            data = b""
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        if not data:
+            self._end("it has closed the connection")
+            return
+        self._heard = time.monotonic()
+        try:
+            for frame in self.frames.take(data):
+                self._take(frame)
+                if not self.alive:
+                    return
+        except WireError as error:
+            self._end(error.what)
+
+    def _write(self) -> None:
+        try:
+            while self._backlog:
+                del self._backlog[: self._socket.send(self._backlog)]
+        except BlockingIOError:
+            if self._room is None:  # one descriptor is watched for one thing only
+                self._room = os.dup(self._socket.fileno())
+                self._loop.watch_writable(self._room, self._write)
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        if not self._backlog and self._room is not None:
+            self._loop.forget(self._room)
+            self._room = None
+        if not self.alive:
+            if not self._backlog:
+                self._leave()
+            return
+        if self._drained is not None and not self.full:
+            drained, self._drained = self._drained, None
+            drained()
+
+    def _end(self, why: str) -> None:
+        told = self.alive
+        self.close()
+        self._leave()  # nobody is there to whom more could be sent
+        if told:
+            self._lost(why)
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        if self._room is not None:
+            self._loop.forget(self._room)
+            self._room = None
+        self._socket.close()

@@ -1,0 +1,362 @@
+"""How the nodes of a task find each other before it starts: node 0 listens, the others come.
+
+::
+
+    node 0                                   a further node
+           ─── who: drawn by lot ──────────►
+           ◄── here: its number, a proof, ───
+               drawn by lot
+           ─── welcome: a proof ───────────►  waits for its devices
+           ◄── ready ────────────────────────
+           ─── try: rank 0's port ─────────►
+           ◄── reached ─────────────────────
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from upshift.errors import BackendError
+from upshift.model.spec import Device, Failure, TaskSpec, decode
+from upshift.runtime import sockets
+from upshift.runtime.launch import ports, wire
+from upshift.runtime.launch.seats import Seat
+from upshift.runtime.launch.wire import FORM, LARGEST, Frame, WireError
+from upshift.runtime.loop import Loop, Timer
+from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.meeting import keep_port
+from upshift.runtime.supervisor.several.connection import BEAT, Connection
+from upshift.runtime.supervisor.several.nodes import ORPHANED, Nodes, Remote
+
+INTRODUCTION = 10.0
+"""Seconds in which who has connected has to say who that is."""
+STRANGERS = 64
+"""How many may be connected, beside the nodes, without having said who they are."""
+GREETING = 1 << 16
+"""Bytes of a frame that says who that is, at most."""
+QUIET = 1.0
+"""Seconds for which nobody is told that nodes are waited for."""
+
+
+def attempt_name(spec: TaskSpec) -> str:
+    """What all nodes of an attempt call it."""
+    return f"{spec.task.run}/{spec.task}#{spec.attempt}"
+
+
+def listen(seat: Seat) -> socket.socket:
+    """The socket at which node 0 waits for the others.
+
+    Raises
+    ------
+    BackendError
+        The port is taken, or the address is not this machine's.
+    """
+    try:
+        if seat.address is not None:
+            family = socket.AF_INET6 if ":" in seat.address else socket.AF_INET
+            return socket.create_server((seat.address, seat.port), family=family, backlog=128)
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", seat.port), family=socket.AF_INET6, backlog=128, dualstack_ipv6=True
+            )
+        return socket.create_server(("", seat.port), backlog=128)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        raise BackendError(
+            f"node 0 cannot listen for the other nodes at port {seat.port}",
+            why=f"{ports.taker(seat.port) or 'Somebody'} has it." if taken else error.strerror,
+            fix="Another attempt takes another port." if taken else None,
+        ) from None
+
+
+class Gathering:
+    """Waits until all nodes of a task are there, and have what they were promised.
+
+    Parameters
+    ----------
+    spec, store
+        The task.
+    seat
+        Of this node, the first one.
+    complete
+        Takes the nodes, once.
+    refuse
+        Takes why there will be none.
+    tell
+        Takes what is waited for, in words.
+    bury
+        As for :class:`~upshift.runtime.supervisor.several.nodes.Nodes`. None: nothing can be done from here to processes
+        of another node, which has the time to end them by itself.
+
+    Raises
+    ------
+    BackendError
+        Nobody can connect to this node.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        spec: TaskSpec,
+        store: Store,
+        seat: Seat,
+        *,
+        complete: Callable[[Nodes], None],
+        refuse: Callable[[Failure], None],
+        tell: Callable[[str], None] = lambda why: None,
+        bury: Callable[[Remote, Callable[[], None]], object] | None = None,
+    ) -> None:
+        self.spec = spec
+        self._loop = loop
+        self._store = store
+        self._seat = seat
+        self._complete = complete
+        self._refuse = refuse
+        self._tell = tell
+        self._bury = bury or (lambda _, then: loop.after(ORPHANED + BEAT, then))
+        self._here: dict[int, Remote] = {}
+        self._arrivals: set[_Arrival] = set()
+        self._nodes: Nodes | None = None
+        self._port: ports.Port | None = None
+        self._trial: socket.socket | None = None
+        self._open = True
+        self._listener = sockets.private(listen(seat))
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        loop.watch(self._listener.fileno(), self._accept)
+        self._deadline = loop.after(seat.wait, self._late)
+        self._quiet = loop.after(QUIET, self._say)
+
+    def cancel(self) -> None:
+        """Nobody is waited for any more; those who have come are sent away."""
+        if not self._open:
+            return
+        self._shut()
+        if self._port is not None:
+            self._port.close()
+        for arrival in list(self._arrivals):
+            arrival.close()
+        for remote in self._here.values():
+            remote.connection.close()
+
+    def node_died(self, number: int, why: str) -> None:
+        """Somebody who knows it says that the supervisor of a node has ended."""
+        if self._open:
+            self._fail(f"the supervisor of node {number} ended before the step could start: {why}")
+
+    # -- who comes --------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has left again
+            return
+        if len(self._arrivals) >= STRANGERS + self._seat.nodes:  # nodes come again
+            connection.close()
+            return
+        self._arrivals.add(_Arrival(self, self._loop, connection, silence=self._seat.patience))
+
+    def admit(self, arrival: _Arrival, content: dict[str, Any]) -> Remote:
+        """Who has connected is a node, or has to go.
+
+        Raises
+        ------
+        WireError
+            It is none of this task's.
+        """
+        number, form, name = content.get("node"), content.get("form"), attempt_name(self.spec)
+        if form != FORM:
+            raise WireError(f"that node runs Upshift {form}, this one {FORM}")
+        if not wire.proves(content.get("proof"), self._seat.token, arrival.drawn, "node", number, name):
+            raise WireError("that is no node of this attempt")
+        if not isinstance(number, int) or not 0 < number < self._seat.nodes or number in self._here:
+            raise WireError(
+                f"there is a node {number} already"
+                if number in self._here
+                else f"of {self._seat.nodes} nodes none has the number {number}"
+            )
+        remote = Remote(number, str(content.get("name")), arrival.connection, content.get("facts") or {})
+        self._here[number] = remote
+        proof = wire.proof(self._seat.token, str(content.get("lot")), "main", number, name)
+        arrival.connection.say("welcome", proof=proof)
+        return remote
+
+    def take(self, remote: Remote, frame: Frame) -> None:
+        """A node says something.
+
+        Raises
+        ------
+        WireError
+            It makes no sense.
+        """
+        if self._nodes is not None:
+            self._nodes.take(remote, frame)
+            return
+        content = frame.content()
+        if content["say"] == "ready":
+            with wire.sense():
+                devices = content.get("devices")
+                remote.devices = None if devices is None else decode(tuple[Device, ...], devices)
+                remote.less = bool(content.get("less"))
+                remote.remarks = tuple(map(str, content.get("remarks") or ()))
+            remote.ready = True
+            self._try_when_all_are_ready()
+        elif content["say"] == "reached":
+            if content.get("problem") is not None:
+                self._fail(str(content["problem"]), content.get("fix"))
+                return
+            remote.reaches = True
+            self._go_on_when_all_reach_rank_0()
+        elif content["say"] == "waiting":
+            self._tell(f"{remote}: {content.get('why')}")
+        elif content["say"] == "failed":
+            with wire.sense():
+                failure = decode(Failure, content["failure"])
+            self._give_up(failure)
+        elif content["say"] == "signalled":
+            self._fail(f"the supervisor of {remote} was stopped before the step could start")
+
+    def lose(self, remote: Remote, why: str) -> None:
+        """A node is there no more."""
+        if self._nodes is not None:
+            self._nodes.lose(remote, why)
+        elif self._open:
+            self._fail(f"{remote} is gone before the step could start: {why}")
+
+    def forget(self, arrival: _Arrival) -> None:
+        """Who connected was no node of this task, or is one."""
+        self._arrivals.discard(arrival)
+
+    def _try_when_all_are_ready(self) -> None:
+        if len(self._here) < self._seat.nodes - 1 or not all(r.ready for r in self._here.values()):
+            return
+        self._deadline.cancel()  # from here on each answers in seconds, or is gone
+        launch = self.spec.launch
+        assert launch is not None  # nothing else has several nodes
+        try:
+            self._port = keep_port(launch)
+            self._trial = sockets.private(self._port.answer())
+        except BackendError as error:
+            self._fail(error.in_short, error.fix)
+            return
+        for remote in self._here.values():
+            remote.connection.say("try", address=self._address, port=self._port.number)
+
+    def _go_on_when_all_reach_rank_0(self) -> None:
+        if self._port is None or not all(remote.reaches for remote in self._here.values()):
+            return
+        name = self._seat.name or os.uname().nodename
+        remotes = list(self._here.values())
+        self._nodes = Nodes(
+            self.spec, remotes, address=self._address, name=name, port=self._port, bury=self._bury
+        )
+        self._shut()
+        self._complete(self._nodes)
+
+    @property
+    def _address(self) -> str:
+        """The address of this node by which others have come."""
+        return next(iter(self._here.values())).connection.own_address
+
+    # -- who does not -----------------------------------------------------------------------------
+
+    def _shut(self) -> None:
+        self._open = False
+        if self._trial is not None:
+            self._trial.close()
+        self._deadline.cancel()
+        self._quiet.cancel()
+        self._loop.forget(self._listener.detach())
+
+    def _say(self) -> None:
+        missing, others = self._missing()
+        if missing:
+            self._tell(f"waits for {missing} of {self._seat.nodes}")
+        elif others:
+            self._tell(f"waits for {others} to be ready")
+
+    def _missing(self) -> tuple[str, str]:
+        absent = [n for n in range(1, self._seat.nodes) if n not in self._here]
+        unready = [str(remote) for remote in self._here.values() if not remote.ready]
+        numbers = ", ".join(map(str, absent))
+        return (f"node{'s' if len(absent) > 1 else ''} {numbers}" if absent else ""), ", ".join(unready)
+
+    def _late(self) -> None:
+        missing, unready = self._missing()
+        waited = f"within {self._seat.wait:g} s"
+        if not missing:
+            self._fail(f"{unready} came, but was not ready {waited}")
+            return
+        notes = [note for n in range(1, self._seat.nodes) if (note := self._note(n))]
+        where = self._seat.main or os.uname().nodename
+        told = " ".join(notes) or (
+            f"Nobody has connected from there to this node ({where}, port {self.port}), and no node has left "
+            "a word in the store."
+        )
+        self._fail(
+            f"{missing} of {self._seat.nodes} did not come {waited}. {told}",
+            None if notes else "See whether that node has started, and whether it sees the same store.",
+        )
+
+    def _note(self, number: int) -> str | None:
+        """What a node that cannot come has left in the store."""
+        try:
+            return self._store.trouble_path(self.spec.task, self.spec.attempt, number).read_text().strip()
+        except OSError:
+            return None
+
+    def _fail(self, message: str, fix: str | None = None) -> None:
+        self._give_up(Failure(reason="infrastructure", message=message, fix=fix))
+
+    def _give_up(self, failure: Failure) -> None:
+        self.cancel()
+        self._refuse(failure)
+
+
+class _Arrival:
+    """Somebody who has connected."""
+
+    def __init__(
+        self, gathering: Gathering, loop: Loop, connection: socket.socket, *, silence: float
+    ) -> None:
+        self.drawn = wire.lot()
+        self._gathering = gathering
+        self._remote: Remote | None = None
+        self.connection = Connection(loop, connection, self._take, self._lost, silence=silence)
+        self.connection.frames.largest = GREETING
+        self._late: Timer = loop.after(INTRODUCTION, self.close)
+        self.connection.say("who", lot=self.drawn, form=FORM)
+
+    def close(self) -> None:
+        """It has to go."""
+        self._late.cancel()
+        self._gathering.forget(self)
+        self.connection.close()
+
+    def _take(self, frame: Frame) -> None:
+        if self._remote is not None:
+            self._gathering.take(self._remote, frame)
+            return
+        content = frame.content()
+        if content["say"] == "beat":
+            return
+        try:
+            with wire.sense():
+                self._remote = self._gathering.admit(self, content)
+        except WireError as error:
+            self.connection.say("refused", why=error.what)
+            self.close()
+            return
+        self.connection.frames.largest = LARGEST
+        self._late.cancel()
+        self._gathering.forget(self)
+
+    def _lost(self, why: str) -> None:
+        if self._remote is not None:
+            self._gathering.lose(self._remote, why)
+        else:
+            self.close()

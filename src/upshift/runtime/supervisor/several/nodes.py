@@ -1,0 +1,398 @@
+"""The further nodes of a task, as the supervisor of its first one knows them.
+
+::
+
+    supervisor of node 0                              supervisor of node 1 (runtime/supervisor/several/outpost.py)
+    the attempt: all members, policy, result          processes, bounds, usage
+
+           ◄── ready: its devices ────────────────────
+           ─── start: where rank 0 will be ──────────►  starts its ranks
+           ◄── born; what they print, find and tell ──
+           ─── signal, kill, ask for stacks ─────────►
+           ◄── used, ended, full of memory, signalled
+           ─── over ─────────────────────────────────►  lets go of everything, and leaves
+
+Nothing is decided there. A node without a connection kills its processes; node 0 ends the attempt, which is
+over when those are gone: the next attempt has none of them beside it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from upshift.model.spec import Device, Failure, Hardware, Rank, TaskSpec, decode
+from upshift.runtime import causes
+from upshift.runtime.launch import wire
+from upshift.runtime.launch.ports import Port
+from upshift.runtime.launch.wire import Frame, WireError
+from upshift.runtime.proc import Consumed
+from upshift.runtime.supervisor.member import Member
+from upshift.runtime.supervisor.output.logs import Log
+from upshift.runtime.supervisor.several import records
+from upshift.runtime.supervisor.several.connection import Connection
+from upshift.runtime.supervisor.starting import ranks_of
+
+ORPHANED = 3.0
+"""Seconds between SIGTERM and SIGKILL for processes whose node 0 is gone: nobody takes what they do."""
+
+
+class RemoteMember(Member):
+    """A process on another node."""
+
+    def __init__(
+        self, rank: Rank, remote: Remote, *, log: Log, told: Callable[[Member, list[bytes]], None]
+    ) -> None:
+        super().__init__(rank, log=log, told=told)
+        self.pid = 0
+        self.host = remote.name
+        self._node = str(remote)
+        self._connection = remote.connection
+        self._busy: float | None = None
+
+    def signal(self, number: int) -> None:
+        if not self.ended:
+            self._connection.say("signal", rank=self.number, number=int(number))
+
+    def kill(self) -> None:
+        if not self.ended:
+            self._connection.say("kill", rank=self.number)
+
+    def ask(self) -> None:
+        super().ask()
+        self.unheard = self._node
+        if not self.ended:
+            self._connection.say("ask", rank=self.number)
+
+    def cpu_seconds(self) -> float | None:
+        return self._busy
+
+    def drain(self) -> None:
+        """Its node has sent all of that before it says that the process has ended."""
+
+    def close(self) -> None:
+        """What comes from it comes on the connection of its node."""
+
+    def busy(self, cpu_seconds: float | None, state: str) -> None:
+        """It has had so much CPU time, and was in this state, when it was asked."""
+        self._busy, self.state, self.unheard = cpu_seconds, state, ""
+
+
+class Remote:
+    """One of the further nodes.
+
+    Parameters
+    ----------
+    number, name
+        Which one it is, and what it is called.
+    connection
+        To its supervisor.
+    facts
+        What its supervisor says of it: its host, its Python.
+
+    Attributes
+    ----------
+    ready, reaches
+        Whether it has what its processes need, and whether they can connect to rank 0.
+    devices
+        What its processes were granted there; None: nothing that somebody hands out.
+    less
+        Whether that is less than was promised.
+    remarks
+        What to say of it in the step's log.
+    granted, used
+        The records of this node; None: it has not told yet.
+    verdict
+        The failure, if its processes went beyond their memory.
+    gone
+        Why there is no connection to it any more; None: there is, or it was let go.
+    """
+
+    def __init__(self, number: int, name: str, connection: Connection, facts: Mapping[str, Any]) -> None:
+        self.number = number
+        self.name = name
+        self.connection = connection
+        self.facts = facts
+        self.ready = self.reaches = False
+        self.devices: tuple[Device, ...] | None = None
+        self.less = False
+        self.remarks: tuple[str, ...] = ()
+        self.granted: Hardware | None = None
+        self.used: Hardware | None = None
+        self.verdict: Failure | None = None
+        self.gone: str | None = None
+        self.members: dict[int, RemoteMember] = {}
+
+    def record(self, seconds: float, consumed: Consumed, peak: int | None) -> Hardware:
+        """The record ``used`` of it: what it has told, or as much more as its processes have.
+
+        Parameters
+        ----------
+        seconds
+            From start to end.
+        consumed, peak
+            What they have said of themselves.
+        """
+        told = self.used.details if self.used is not None else {}
+        seen = Consumed(
+            told.get("cpu_seconds") or 0.0, told.get("disk_read") or 0, told.get("disk_written") or 0
+        )
+        known = consumed.or_more(seen)
+        cpus = round(known.cpu_seconds / seconds, 3) if seconds > 0 else 0.0
+        most = max(peak or 0, told.get("memory_peak") or 0)
+        details = {
+            **told,
+            "seconds": round(seconds, 6),
+            "cpu_seconds": known.cpu_seconds,
+            "cpu_mean": cpus,
+            "cpu_peak": max(cpus, told.get("cpu_peak") or 0.0),
+            "memory_peak": most,
+            "memory_mean": told.get("memory_mean") or most,
+            "disk_read": known.read,
+            "disk_written": known.written,
+        }
+        gpus = self.used.gpus if self.used is not None else None
+        return Hardware(cpu_count=cpus, memory=most, gpus=gpus, nodes=1, details=details)
+
+    def __str__(self) -> str:
+        return f"node {self.number} ({self.name})"
+
+
+class Audience(Protocol):
+    """Who hears of the further nodes: the attempt."""
+
+    def left(self, member: Member, code: int, consumed: Consumed) -> None:
+        """A process has ended."""
+
+    def node_failed(self, failure: Failure) -> None:
+        """A node cannot go on, or its connection is lost."""
+
+    def cancel(self, grace: float, why: Failure | None = None) -> None:
+        """A supervisor was told to stop the attempt."""
+
+    def remark(self, line: str) -> None:
+        """Something is to be said in the log of the step."""
+
+
+class Nodes:
+    """The further nodes of a task, all of which are there and ready.
+
+    Parameters
+    ----------
+    spec
+        The task.
+    remotes
+        The nodes.
+    address, name
+        Of this node, the first one: where the others reach it, and what it is called.
+    port
+        Where rank 0 is to listen for the others; they have tried it.
+    bury
+        Called with a node that is lost, and calls back once no process of it runs any more.
+    """
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        remotes: Sequence[Remote],
+        *,
+        address: str,
+        name: str,
+        port: Port,
+        bury: Callable[[Remote, Callable[[], None]], object],
+    ) -> None:
+        self.address = address
+        self.name = name
+        self.port = port
+        self.remotes = sorted(remotes, key=lambda remote: remote.number)
+        self._spec = spec
+        self._bury = bury
+        self._audience: Audience | None = None
+
+    @property
+    def count(self) -> int:
+        """How many nodes there are, with the first one."""
+        return len(self.remotes) + 1
+
+    @property
+    def verdict(self) -> Failure | None:
+        """The failure, if the processes of one of them went beyond their memory."""
+        return next((remote.verdict for remote in self.remotes if remote.verdict is not None), None)
+
+    def granted(self, own: Hardware | None) -> Hardware | None:
+        """The record ``granted`` of all nodes, of which ``own`` is that of the first one."""
+        others = {remote: remote.granted for remote in self.remotes if remote.granted is not None}
+        return None if own is None else records.granted(own, self.name, others)
+
+    def seen(self, own: Hardware) -> Hardware:
+        """The record ``seen`` of all nodes."""
+        return records.seen(own, self.name, self.remotes)
+
+    def used(
+        self,
+        own: Hardware,
+        seconds: float,
+        *,
+        consumed: Callable[[int], Consumed],
+        peak: Callable[[int], int | None],
+    ) -> Hardware:
+        """The record ``used`` of all nodes.
+
+        Parameters
+        ----------
+        own
+            That of the first one.
+        seconds, consumed, peak
+            As for :meth:`Remote.record`; by the number of a node.
+        """
+        others = {r: r.record(seconds, consumed(r.number), peak(r.number)) for r in self.remotes}
+        return records.used(own, self.name, others)
+
+    @property
+    def less(self) -> bool:
+        """Whether one of them has less than was promised."""
+        return any(remote.less for remote in self.remotes)
+
+    def start(
+        self,
+        audience: Audience,
+        *,
+        log: Callable[[Rank], Log],
+        told: Callable[[Member, list[bytes]], None],
+    ) -> list[RemoteMember]:
+        """Start the processes there.
+
+        Parameters
+        ----------
+        audience
+            Who hears what becomes of them.
+        log
+            Gives what takes the output of a rank.
+        told
+            Takes lines of what a process says.
+        """
+        self._audience = audience
+        started: list[RemoteMember] = []
+        for remote in self.remotes:
+            for rank in ranks_of(
+                self._spec, address=self.address, port=self.port.number, node=remote.number, nodes=self.count
+            ):
+                remote.members[rank.rank] = RemoteMember(rank, remote, log=log(rank), told=told)
+            started += remote.members.values()
+            remote.connection.say("start", address=self.address, port=self.port.number)
+            for line in remote.remarks:
+                audience.remark(f"{remote}: {line}")
+        return started
+
+    def look_after(self) -> None:
+        """Tell of nodes that were lost before anybody could hear it."""
+        for remote in self.remotes:
+            if remote.gone is not None:
+                self._lose(remote, remote.gone)
+
+    def close(self) -> None:
+        """Let them go; what still runs there is killed."""
+        self.port.close()
+        for remote in self.remotes:
+            remote.connection.say("over")
+            remote.connection.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether all have been told."""
+        return all(remote.connection.closed for remote in self.remotes)
+
+    # -- what comes -------------------------------------------------------------------------------
+
+    def take(self, remote: Remote, frame: Frame) -> None:
+        """Something has come from a node.
+
+        Raises
+        ------
+        WireError
+            It makes no sense.
+        """
+        if frame.kind == wire.SAYS:
+            content = frame.content()
+            hear = getattr(self, f"_said_{content.pop('say')}", None)
+            if hear is not None:  # else it is a beat
+                with wire.sense():
+                    hear(remote, **content)
+            return
+        member = remote.members.get(frame.rank)
+        if member is None:
+            raise WireError(f"there is no rank {frame.rank} on {remote}")
+        if member.ended:
+            return
+        feed = {wire.LOG: member.feed_log, wire.SIGHT: member.feed_sight, wire.MESSAGES: member.feed_messages}
+        feed[frame.kind](frame.payload)
+
+    def lose(self, remote: Remote, why: str) -> None:
+        """There is no connection to a node any more."""
+        remote.gone = why
+        if self._audience is not None:
+            self._lose(remote, why)
+
+    def _lose(self, remote: Remote, why: str) -> None:
+        failure = Failure(
+            reason="infrastructure",
+            message=f"{remote} is gone: {why}",
+            fix="See what became of that machine, or of the network between the two.",
+            node=remote.name,
+        )
+        self._heard.node_failed(failure)
+        self._bury(remote, partial(self._buried, remote))
+
+    def _buried(self, remote: Remote) -> None:
+        for member in remote.members.values():
+            if not member.ended:
+                self._heard.left(member, -signal.SIGKILL, Consumed())
+
+    @property
+    def _heard(self) -> Audience:
+        assert self._audience is not None  # nothing of this is said before the start
+        return self._audience
+
+    def _said_busy(self, remote: Remote, rank: int, cpu_seconds: float | None, state: str) -> None:
+        remote.members[rank].busy(cpu_seconds, state)
+
+    def _said_born(self, remote: Remote, rank: int, pid: int) -> None:
+        remote.members[rank].pid = pid
+
+    def _said_ended(
+        self,
+        remote: Remote,
+        rank: int,
+        code: int,
+        consumed: Sequence[float],
+        failure: Mapping[str, Any] | None,
+    ) -> None:
+        member = remote.members[rank]
+        if not member.ended:
+            member.explained = None if failure is None else decode(Failure, failure)
+            seconds, read, written = consumed
+            self._heard.left(member, code, Consumed(float(seconds), int(read), int(written)))
+
+    def _said_granted(self, remote: Remote, hardware: Mapping[str, Any] | None) -> None:
+        remote.granted = None if hardware is None else decode(Hardware, hardware)
+
+    def _said_used(
+        self, remote: Remote, hardware: Mapping[str, Any], verdict: Mapping[str, Any] | None
+    ) -> None:
+        remote.used = decode(Hardware, hardware)
+        remote.verdict = None if verdict is None else decode(Failure, verdict)
+
+    def _said_remark(self, remote: Remote, line: str) -> None:
+        self._heard.remark(f"{remote}: {line}")
+
+    def _said_failed(self, remote: Remote, failure: Mapping[str, Any]) -> None:
+        self._heard.node_failed(decode(Failure, failure))
+        for member in remote.members.values():
+            if not member.ended and not member.pid:  # it has never started
+                self._heard.left(member, -signal.SIGKILL, Consumed())
+
+    def _said_signalled(self, remote: Remote, name: str, asked: bool, grace: float) -> None:
+        why = causes.stopped_from_outside(f"the supervisor of {remote}", name, node=remote.name)
+        self._heard.cancel(grace, None if asked else why)

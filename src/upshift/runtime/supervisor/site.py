@@ -1,0 +1,266 @@
+"""What an attempt has on one machine: bounds, processes within them, and what these use.
+
+An attempt has one site, or one on each of its nodes; each is looked after by the supervisor that is there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.model.spec import Failure, Gap, Hardware, Rank, TaskSpec
+from upshift.runtime import causes
+from upshift.runtime.confine import MARKER, host_facts
+from upshift.runtime.loop import Loop
+from upshift.runtime.proc import Consumed
+from upshift.runtime.storage import claims
+from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.bounds.cpus import CpuSet
+from upshift.runtime.supervisor.bounds.limits import HostMemory
+from upshift.runtime.supervisor.devices.waiting import QUIET
+from upshift.runtime.supervisor.member import LocalMember
+from upshift.runtime.supervisor.starters.starter import Born, Starter
+from upshift.runtime.supervisor.starting import bounds_of, start
+from upshift.runtime.supervisor.usage.sampling import INTERVAL, Node, Sampler
+
+if TYPE_CHECKING:
+    from upshift.runtime.supervisor.devices.accelerators import Accelerators
+    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.usage.gpu_usage import GpuUsage
+
+
+class Machine:
+    """What the sites of one supervisor share.
+
+    Parameters
+    ----------
+    supervisor
+        What it is called; every process below it carries the name in its environment.
+    accelerators
+        Gives who knows the devices of this machine.
+    """
+
+    def __init__(self, supervisor: str, accelerators: Callable[[], Accelerators]) -> None:
+        self.supervisor = supervisor
+        self.accelerators = accelerators
+        self.cpus = CpuSet()
+        self.kills = HostMemory()
+        self.node = Node()
+        self.facts = {key: value for key, value in host_facts().items() if key != "memory"}
+
+
+class Site:
+    """The bounds of an attempt on this machine, and its processes there.
+
+    Parameters
+    ----------
+    spec, store
+        What it is an attempt of.
+    loop
+        For looks at what is used.
+    machine
+        What it shares with others.
+    grant
+        Its devices.
+    secrets
+        Values of the step's secrets, by variable.
+    number
+        Of this node, where the task has several.
+    """
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        *,
+        store: Store,
+        loop: Loop,
+        machine: Machine,
+        grant: Grant | None,
+        secrets: Mapping[str, str],
+        number: int = 0,
+    ) -> None:
+        self.started = time.time()
+        self._spec = spec
+        self._store = store
+        self._loop = loop
+        self._machine = machine
+        self._grant = grant
+        self._number = number
+        self._scratch = scratch.unused()
+        self._memory, self._bounds = bounds_of(spec, machine.cpus, self._environment(secrets))
+        self._lent = self._bounds.cpus or ()
+        self._count = 0
+        self._sampler: Sampler
+
+    def start(
+        self,
+        starter: Starter,
+        ranks: Sequence[Rank | None],
+        member: Callable[[Born, Rank | None], LocalMember],
+    ) -> list[LocalMember]:
+        """Start the processes: all of them, or none.
+
+        Parameters
+        ----------
+        starter
+            Starts one.
+        ranks
+            Which ones there are to be; None: one that is on its own.
+        member
+            Makes of a process what its supervisor knows it by.
+
+        Raises
+        ------
+        OSError
+            There can be no further process. After this and any other error nothing is left, and
+            :meth:`release` was called.
+        """
+        held = self._grant.descriptors if self._grant is not None else ()
+        try:
+            started = start(self._spec, starter, self._bounds, ranks, held=held, member=member)
+        except BaseException:
+            self.give_back_cpus()
+            self.release()
+            raise
+        self._count = len(started)
+        return started
+
+    def watch(
+        self,
+        members: Sequence[LocalMember],
+        *,
+        tell: Callable[[str], None],
+        stop: Callable[[Failure], None],
+        kill: Callable[[], None],
+    ) -> None:
+        """Look at what the processes use from now on.
+
+        Parameters
+        ----------
+        members
+            The processes.
+        tell
+            Takes a line for the step's log.
+        stop
+            Stops the step, for this reason.
+        kill
+            Kills it, because it has gone beyond its memory.
+        """
+        baselines = {member.pid: member.baseline for member in members}
+        self._sampler = Sampler(
+            self._loop,
+            self._spec,
+            self._store,
+            baselines=baselines,
+            started=self.started,
+            node=self._machine.node,
+            number=self._number,
+            gpus=self._gpu_usage(),
+            tell=tell,
+            stop=stop,
+        )
+        if self._memory is not None:
+            self._memory.watch(self._loop, baselines, kill)
+        for remark in (*(self._grant.remarks if self._grant is not None else ()), *self._sampler.remarks):
+            tell(remark)
+
+    # -- what became of it ------------------------------------------------------------------------
+
+    def end_watch(self) -> None:
+        """Look at what the processes use a last time."""
+        self._sampler.close()
+
+    def used(self, *, seconds: float, consumed: Consumed, peak: int | None) -> Hardware:
+        """The record ``used`` of this node.
+
+        Parameters
+        ----------
+        seconds
+            From start to end.
+        consumed
+            By all of the processes, as far as the kernel or they themselves have told.
+        peak
+            Bytes of memory at most, as the processes saw it themselves.
+        """
+        peak = self._memory.reached(peak) if self._memory else peak
+        return self._sampler.record(seconds=seconds, consumed=consumed, peak=peak)
+
+    def verdict(self, peak: int | None) -> Failure | None:
+        """The failure, if the processes went beyond their memory.
+
+        Parameters
+        ----------
+        peak
+            Bytes at most, as the processes saw it themselves.
+        """
+        if self._memory is None:
+            return None
+        return self._memory.verdict(peak if self._count == 1 else None, processes=self._count)
+
+    @property
+    def largest(self) -> int | None:
+        """The process that had the most memory when all were killed for going beyond theirs."""
+        return self._memory.largest if self._memory else None
+
+    def killed_for_memory(self, code: int) -> Failure | None:
+        """The failure, if a process was killed because the machine had no memory left."""
+        if -code == signal.SIGKILL and self._memory is None and self._machine.kills.killed():
+            return causes.host_ran_out(self._sampler.memory_peak)
+        return None
+
+    def granted(self) -> Hardware | None:
+        """The record ``granted``, with what is known on this machine alone."""
+        granted = self._spec.granted
+        if granted is None:
+            return None
+        details: dict[str, Any] = dict(granted.details)
+        if self._lent:
+            details["cpus"] = list(self._lent)
+        if self._memory is not None:
+            details["memory_limit"] = self._memory.kind
+        if self._grant is not None and self._grant.waited >= QUIET:
+            details["waited"] = round(self._grant.waited, 1)
+        return attrs.evolve(granted, details=details)
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What of the samples is not on record."""
+        return () if self._sampler.gap is None else (self._sampler.gap,)
+
+    def give_back_cpus(self) -> None:
+        """Others may have its CPUs: the processes have nothing more to do."""
+        self._machine.cpus.give_back(self._lent)
+
+    def release(self) -> None:
+        """Nothing of it runs any more: let go of whatever else it has."""
+        if os.path.isdir(self._scratch):
+            scratch.remove(self._scratch)
+        if self._memory is not None:
+            self._memory.close()
+            self._machine.kills.killed()  # what the kernel killed in this group says nothing of the host
+        if self._grant is not None:
+            self._grant.give_back()
+
+    def _environment(self, secrets: Mapping[str, str]) -> dict[str, str]:
+        environment = {
+            **self._spec.environment,
+            **secrets,
+            MARKER: self._machine.supervisor,
+            scratch.VARIABLE: self._scratch,
+            claims.VARIABLE: self._store.claims.file(),
+        }
+        return environment | (dict(self._grant.environment) if self._grant is not None else {})
+
+    def _gpu_usage(self) -> GpuUsage | None:
+        devices = self._spec.granted.gpus if self._spec.granted is not None else None
+        if not devices:
+            return None
+        from upshift.runtime.supervisor.usage.gpu_usage import GpuUsage  # what no task needs is not imported
+
+        return GpuUsage(devices, self._machine.accelerators(), interval=self._spec.profile or INTERVAL)

@@ -1,0 +1,151 @@
+"""Step processes that start as fresh interpreters: where a fork is not safe, or not wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Collection, Sequence
+from typing import NoReturn
+
+from upshift.model.spec import TaskSpec, decode, encode
+from upshift.runtime.confine import Confinement, become_subreaper, detach, enter, host_facts
+from upshift.runtime.interpreter import command_for_users
+from upshift.runtime.loop import Loop
+from upshift.runtime.proc import Consumed
+from upshift.runtime.step import step
+from upshift.runtime.storage.store import open_store
+from upshift.runtime.streams import own_streams
+from upshift.runtime.supervisor.starters.pools import size_variables
+from upshift.runtime.supervisor.starters.starter import Born
+from upshift.runtime.supervisor.starters.strays import kill_strays
+
+
+class FreshStarter:
+    """Starts each step process as an interpreter of its own.
+
+    Parameters
+    ----------
+    exited
+        Called when one has ended, and nothing that it left behind runs.
+    keep_open
+        Descriptors that every process below is to hold.
+    kin
+        Other children of this process, which are no strays.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        exited: Callable[[int, int, Consumed], None],
+        keep_open: tuple[int, ...] = (),
+        kin: Callable[[], Collection[int]] = tuple,
+    ) -> None:
+        become_subreaper()
+        self._loop = loop
+        self._exited = exited
+        self._keep_open = keep_open
+        self._kin = kin
+        self.live: set[int] = set()
+
+    def tell(self, exited: Callable[[int, int, Consumed], None]) -> None:
+        """From now on tell somebody else when one has ended."""
+        self._exited = exited
+
+    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Born:
+        environment = {**os.environ, **bounds.environment}
+        size_variables(environment, bounds.threads, bounds.environment)
+        order = {"spec": encode(spec), "bounds": encode(bounds), "parent": os.getpid()}
+        ours: list[int] = []
+        theirs: list[int] = []
+        try:
+            for _ in range(3):
+                reader, writer = os.pipe()
+                ours.append(reader)
+                theirs.append(writer)
+            log_end, seen_end, messages_end = theirs
+            work = os.memfd_create("upshift-task")
+            theirs.append(work)
+            with open(work, "wb", closefd=False) as file:
+                file.write(json.dumps(order).encode())
+            process = subprocess.Popen(
+                command_for_users("--step", str(work), str(seen_end), str(messages_end)),
+                stdin=subprocess.DEVNULL,
+                stdout=log_end,
+                stderr=log_end,
+                env=environment,
+                pass_fds=(work, seen_end, messages_end, *self._keep_open, *held),
+                start_new_session=True,
+            )
+        except OSError:
+            for descriptor in ours:
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        process.returncode = 0  # waited for below
+        self._await(process.pid)
+        log, seen, messages = ours
+        return Born(process.pid, log, seen, messages, baseline=0)
+
+    def _await(self, pid: int) -> None:
+        """Tell when this child has ended."""
+        self.live.add(pid)
+        exit_descriptor = os.pidfd_open(pid)
+        self._loop.watch(exit_descriptor, lambda: self._ended(pid, exit_descriptor))
+
+    def _ended(self, pid: int, exit_descriptor: int) -> None:
+        self._loop.forget(exit_descriptor)
+        _, status, usage = os.wait4(pid, 0)
+        self.live.discard(pid)
+        kill_strays({*self.live, *self._kin()})
+        self._exited(pid, status, Consumed.of(usage))
+
+
+def start_over(spec: TaskSpec, bounds: Confinement, seen: int, messages: int) -> NoReturn:
+    """Go on with this task in this very process, as an interpreter that has imported nothing yet.
+
+    Its bounds hold on, and all that is open stays so, as if it had been forked.
+
+    Raises
+    ------
+    OSError
+        No program can be executed.
+    """
+    work = os.memfd_create("upshift-task")
+    with open(work, "wb", closefd=False) as file:
+        order = {"spec": encode(spec), "bounds": encode(bounds), "parent": os.getppid()}
+        file.write(json.dumps(order).encode())
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # that of the listing
+            os.set_inheritable(descriptor, True)
+    program = command_for_users("--step", str(work), str(seen), str(messages))
+    os.execv(program[0], program)
+
+
+def main(work: int, seen: int, messages: int) -> NoReturn:
+    """Be the step process that :class:`FreshStarter` starts."""
+    os.lseek(work, 0, os.SEEK_SET)
+    with open(work, "rb") as file:
+        data = json.load(file)
+    spec, bounds = decode(TaskSpec, data["spec"]), decode(Confinement, data["bounds"])
+    for descriptor in (seen, messages):
+        os.set_inheritable(descriptor, False)
+
+    def work_as_ordered() -> None:
+        detach(data["parent"])
+        own_streams()
+        enter(bounds)
+        step.run(
+            spec,
+            open_store(spec.store, durability=spec.durability),
+            bounds=bounds,
+            host_memory=host_facts()["memory"],
+            sightings=seen,
+            messages=messages,
+        )
+
+    step.live(work_as_ordered, messages)

@@ -1,0 +1,149 @@
+"""Native thread pools (OpenMP, OpenBLAS, MKL): quiet before a fork, as large as the grant after it.
+
+Environment variables are read when a library is loaded, so they are right for libraries that are
+yet to come; those that are loaded already are told through their own API (threadpoolctl).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from upshift.runtime import proc
+from upshift.runtime.launch.environment import THREADS
+
+VARIABLES = (
+    THREADS,
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+_OF_LIBRARY = {"openblas": "OPENBLAS_NUM_THREADS", "mkl": "MKL_NUM_THREADS", "blis": "BLIS_NUM_THREADS"}
+OWN_THREAD_PREFIX = "upshift-"
+"""Threads of ours have names that begin so: they are parked in a system call and hold no lock."""
+
+SURVIVE_FORKS = frozenset(["jemalloc_bg_thd"])
+"""Names of native threads whose library takes care of forks. jemalloc, which pyarrow brings along,
+does so in ``background_thread_prefork`` and ``background_thread_postfork_child``."""
+
+_quieted: set[str] = set()
+_NATIVE = ("numpy", "scipy", "torch", "sklearn", "tensorflow", "jaxlib", "numba", "pyarrow")
+
+
+def quiet_pools() -> None:
+    """Start no native pools in this process: call it before the user's module is imported.
+
+    A process whose only thread is the main one forks safely. Variables that the user set stay.
+    """
+    for name in VARIABLES:
+        if name not in os.environ:
+            os.environ[name] = "1"
+            _quieted.add(name)
+
+
+class Pools:
+    """The native pools of this process, found once before a fork and sized after it."""
+
+    def __init__(self) -> None:
+        self._controller: Any = None
+        self._modules = 0
+
+    def find(self) -> None:
+        """Look for pools, if modules were loaded since the last look."""
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            if any(name in sys.modules for name in _NATIVE):
+                from threadpoolctl import ThreadpoolController
+
+                self._controller = ThreadpoolController()
+
+    def size(self, cpus: int | None, own: Mapping[str, str]) -> None:
+        """Give each pool as many threads as :func:`size_variables` says, which see."""
+        size_variables(os.environ, cpus, own)
+        if self._controller is None or (cpus is None and not _quieted and not own.keys() & set(VARIABLES)):
+            return
+        for library in self._controller.lib_controllers:
+            library.set_num_threads(_threads(_OF_LIBRARY.get(library.internal_api, THREADS)))
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(_threads(THREADS))
+
+
+def size_variables(environment: MutableMapping[str, str], cpus: int | None, own: Mapping[str, str]) -> None:
+    """Set the variables of a process that native pools are sized by.
+
+    Parameters
+    ----------
+    environment
+        Of the process; what it inherits is in it, and ``own``.
+    cpus
+        How many threads each pool is to have; None: as many as the process may use CPUs.
+    own
+        Variables of the step itself: they stay. Pools without one of their own have ``OMP_NUM_THREADS``.
+    """
+    for name in VARIABLES:
+        if name in own:
+            continue
+        if cpus is not None and THREADS not in own:
+            environment[name] = str(cpus)
+        elif name in _quieted or cpus is not None:
+            environment.pop(name, None)
+
+
+def inherited() -> dict[str, str]:
+    """The environment without what made the pools of this process quiet: for one that does so itself."""
+    return {name: value for name, value in os.environ.items() if name not in _quieted}
+
+
+def users_own() -> dict[str, str]:
+    """``OMP_NUM_THREADS``, if whoever started this process has set it."""
+    return {THREADS: os.environ[THREADS]} if THREADS in os.environ and THREADS not in _quieted else {}
+
+
+def _threads(variable: str) -> int:
+    """What a library makes of the environment: of ``4,2`` the second is for teams within a team."""
+    said = os.environ.get(variable) or os.environ.get(THREADS, "")
+    number = said.partition(",")[0].strip()
+    return int(number) if number.isdecimal() and int(number) > 0 else len(os.sched_getaffinity(0))
+
+
+def unsafe_to_fork() -> str | None:
+    """Why a fork of this process would not be safe, or None.
+
+    Python threads, an OpenMP pool that has been used, or CUDA do not survive a fork. OpenBLAS does:
+    it takes its threads down before a fork and starts them again after it.
+
+    A pool that was used and taken down again by its library leaves no trace here.
+    """
+    if sys.platform != "linux":
+        return f"forking is not safe on {sys.platform}"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA is initialized"
+    alive = set(map(int, os.listdir("/proc/self/task")))
+    if len(alive) == 1:
+        return None
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.name.startswith(OWN_THREAD_PREFIX):
+            return f"thread {thread.name!r} is alive"
+        alive.discard(thread.native_id or 0)
+    names = [proc.read(f"/proc/self/task/{thread}/comm") or "" for thread in alive]
+    native = [name.strip() for name in names if name.strip() not in SURVIVE_FORKS]
+    if native and len(native) > _openblas_threads():
+        return f"native threads are alive: {', '.join(native)}"
+    return None
+
+
+def _openblas_threads() -> int:
+    from threadpoolctl import threadpool_info
+
+    return sum(
+        pool["num_threads"] - 1
+        for pool in threadpool_info()
+        if pool["internal_api"] == "openblas" and pool.get("threading_layer") == "pthreads"
+    )

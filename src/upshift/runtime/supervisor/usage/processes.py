@@ -1,0 +1,172 @@
+"""What the processes of a step use: the process that was started, and whatever descends from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from upshift.runtime import proc
+
+SHARE = 0.0025
+"""Share of one CPU that all samplers of a supervisor may spend on finding out which memory is shared."""
+LARGEST = 2 << 30
+"""Bytes of all processes of a step of which the kernel is asked what they share."""
+_LOOKS = 3
+"""Times that processes are looked at anew because one of them ended meanwhile."""
+
+Process = tuple[int, int]
+"""A process: its id, and when it started, since ids are given again."""
+
+
+class Load(NamedTuple):
+    """What the processes use, at one moment.
+
+    Parameters
+    ----------
+    pids
+        The processes.
+    consumed
+        So far, by processes that have ended as well.
+    memory
+        Bytes of anonymous and shared memory; what processes share counts once, as far as is known
+        (:class:`SharedMemory`).
+    disks_known
+        Whether the kernel tells what is read and written.
+    """
+
+    pids: Sequence[int]
+    consumed: proc.Consumed
+    memory: int
+    disks_known: bool
+
+
+class Odometer:
+    """Adds up a count that every process has, over processes that come and go.
+
+    The kernel adds the count of a process that has ended to what whoever waited for it has *inherited*.
+    Where nobody waits (``SIGCHLD`` is ignored) it is lost; what was seen of it is kept here.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._last: Mapping[Process, tuple[int, int]] = {}
+
+    def advance(self, now: Mapping[Process, tuple[int, int]]) -> None:
+        """The counts are these now: of each process its own, and what it has inherited."""
+        own = inherited = 0
+        for process, counts in now.items():
+            before = self._last.get(process, (0, 0))
+            own += counts[0] - before[0]
+            inherited += counts[1] - before[1]
+        ended = sum(sum(counts) for process, counts in self._last.items() if process not in now)
+        self.total += max(0, own) + max(0, inherited - ended)
+        self._last = now
+
+
+class SharedMemory:
+    """Tells how much memory several processes have together, where they share some.
+
+    The kernel walks every page to tell, 30 ms for each GiB of each process, in which a supervisor does
+    nothing else. So it is asked so often only that it costs a small share of a CPU, and never about more
+    than :data:`LARGEST`. What it has not been asked about is taken for granted: a process that was forked,
+    and has executed no program, shares what it has when it is first seen, as far as its parent has as
+    much; any other process shares nothing; and what a process gets later is its own. So the figure is too
+    low by what forked processes overwrite, until the kernel can be asked. One of these is for all steps
+    of a supervisor.
+    """
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._elsewhere: dict[int, dict[Process, int]] = {}
+
+    def together(self, root: int, stats: Mapping[int, proc.Stat], each: Mapping[int, int]) -> int:
+        """Bytes that the processes below ``root`` have together.
+
+        Parameters
+        ----------
+        root
+            The first of them.
+        stats
+            All of them by id, parents first.
+        each
+            Bytes of each, by id.
+        """
+        total = sum(each.values())
+        if len(each) < 2 or not total:
+            return total
+        known = self._elsewhere.get(root, {})
+        now = self._elsewhere[root] = {
+            stat.process: known[stat.process] if stat.process in known else _inherited(stat, stats, each)
+            for stat in stats.values()
+        }
+        began = time.monotonic()
+        if began >= self._due and total <= LARGEST:
+            for pid, stat in stats.items():
+                now[stat.process] = each[pid] - proc.proportional([pid])
+            ended = time.monotonic()
+            self._due = ended + (ended - began) / SHARE
+        own = sum(max(0, each[pid] - now[stat.process]) for pid, stat in stats.items())
+        return max(own, *each.values())
+
+    def forget(self, root: int) -> None:
+        """The process has ended."""
+        self._elsewhere.pop(root, None)
+
+
+def _inherited(stat: proc.Stat, stats: Mapping[int, proc.Stat], each: Mapping[int, int]) -> int:
+    """Bytes that a process has in common with its parent, as far as can be told without asking."""
+    parent = stats.get(stat.parent)
+    if parent is None or not stat.forked_from(parent):
+        return 0
+    return min(each[stat.process[0]], each[stat.parent])
+
+
+class Processes:
+    """The processes of one step.
+
+    Parameters
+    ----------
+    pid
+        The first of them.
+    shared
+        Who finds out what they share.
+    """
+
+    def __init__(self, pid: int, shared: SharedMemory) -> None:
+        self._pid = pid
+        self._shared = shared
+        self._cpu, self._read, self._written = Odometer(), Odometer(), Odometer()
+        self._counts_disks = True
+
+    def look(self) -> Load | None:
+        """What they use now; None: the first of them has ended."""
+        pids, stats = self._stats()
+        first = stats.get(self._pid)
+        if first is None or not first.alive:
+            return None
+        self._cpu.advance({stat.process: (stat.own, stat.inherited) for stat in stats.values()})
+        self._look_at_disks(stats)
+        memory = self._shared.together(self._pid, stats, {pid: proc.unreclaimable(pid) for pid in stats})
+        consumed = proc.Consumed(self._cpu.total / proc.TICKS, self._read.total, self._written.total)
+        return Load(pids, consumed, memory, self._counts_disks)
+
+    def _stats(self) -> tuple[Sequence[int], Mapping[int, proc.Stat]]:
+        """Every process with its times, none of which ended between being found and being looked at.
+
+        Else its time would be missing, or be counted with it and with who waited for it.
+        """
+        for _ in range(_LOOKS):
+            pids = proc.tree(self._pid)
+            stats = {pid: stat for pid in pids if (stat := proc.stat(pid)) is not None}
+            if len(stats) == len(pids):
+                break
+        return pids, stats
+
+    def _look_at_disks(self, stats: Mapping[int, proc.Stat]) -> None:
+        if not self._counts_disks:
+            return
+        counts = {stat.process: io for pid, stat in stats.items() if (io := proc.disk(pid)) is not None}
+        self._counts_disks = bool(counts)
+        self._read.advance({process: (0, io[0]) for process, io in counts.items()})
+        self._written.advance({process: (0, io[1]) for process, io in counts.items()})

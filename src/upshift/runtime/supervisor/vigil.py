@@ -1,0 +1,172 @@
+"""Watches over the processes of a launch: whether they get on, and where each of them is when they do not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from upshift.model.spec import Failure, TaskSpec
+from upshift.runtime.launch.stacks import Answer
+from upshift.runtime.launch.watchdog import QUIET, Look, Watchdog
+from upshift.runtime.loop import Loop, Timer
+from upshift.runtime.supervisor import spying, verdicts
+from upshift.runtime.supervisor.gang import ANSWERING, GRACE, Gang
+from upshift.runtime.supervisor.member import LocalMember
+
+ANSWER = 0.5
+"""Seconds that processes are given to write where they are."""
+
+
+class Vigil:
+    """Looks at the processes of a task now and then, as long as they are silent.
+
+    Parameters
+    ----------
+    loop
+        For the time.
+    spec
+        The task. Its launch says whether processes that hang are stopped.
+    gang
+        Its processes.
+    tell
+        Takes a line for the step's log.
+    stop
+        Stops the step, for this reason.
+    clock
+        Seconds, of the clock that members are heard by.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        spec: TaskSpec,
+        gang: Gang,
+        *,
+        tell: Callable[[str], None],
+        stop: Callable[[Failure], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._spec = spec
+        self._gang = gang
+        self._tell = tell
+        self._stop = stop
+        self._limit = spec.launch.hang if spec.launch is not None else None
+        self._dog = Watchdog(self._limit or QUIET, self._clock())
+        self._timer = Timer(self._look)
+        self._told = False
+        self._ending = False
+        self._spying: spying.Spying | None = None
+        self._wait()
+
+    def look_into(self, then: Callable[[], None]) -> None:
+        """They are about to be stopped: find out where each of them is, and call ``then``."""
+        self._ending = True
+        self._timer.cancel()
+        self._gang.ask()
+        members = {
+            member.pid: member
+            for member in self._gang.running
+            if isinstance(member, LocalMember) and member.state not in verdicts.HALTED  # it would wait
+        }
+        program = spying.find()
+        if program is None:
+            self._timer = self._loop.after(ANSWERING, then)
+            return
+
+        def found(pid: int, text: str) -> None:
+            members[pid].spied = text
+
+        def done() -> None:  # where it may not look, it is done before the processes have answered
+            self._timer = self._loop.after(ANSWERING, then)
+
+        self._spying = spying.Spying(self._loop, program, members, found=found, done=done)
+
+    def stopping(self, grace: float, kill: Callable[[], None]) -> None:
+        """They have ``grace`` seconds to end; fewer, if all that are left wait for each other."""
+        self._ending = True
+        self._timer.cancel()
+        if grace > GRACE:
+            self._timer = self._loop.after(ANSWER, lambda: self._look_at_end(self._answers(), kill))
+
+    def close(self) -> None:
+        """They have ended, or are about to."""
+        self._timer.cancel()
+        if self._spying is not None:
+            self._spying.close()
+
+    # -- while they run ---------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        self._timer = self._loop.after(max(0.0, self._dog.due - self._clock()), self._ask)
+
+    def _ask(self) -> None:
+        heard = max((member.heard for member in self._gang.members), default=0.0)
+        self._dog.lived(heard)
+        self._judge()
+        if self._dog.due > self._clock():
+            self._wait()
+            return
+        self._gang.ask()
+        self._timer = self._loop.after(min(ANSWER, self._dog.quiet / 10), self._look)
+
+    def _look(self) -> None:
+        found = self._answers()
+        looks = {}
+        for member in self._gang.running:
+            one, cpu = found.get(member.number), member.cpu_seconds()
+            looks[member.number] = Look(
+                state=one.state if one else None,
+                for_others=one.for_others if one else False,
+                cpu_seconds=cpu,
+            )
+        self._dog.looked(self._clock(), looks)
+        self._judge()
+        if not self._ending:
+            self._wait()
+
+    def _judge(self) -> None:
+        if self._dog.hangs == self._told or self._gang.failing:
+            return
+        self._told = self._dog.hangs
+        if self._told:
+            self._hang()
+        else:
+            self._tell("the processes get on again")
+
+    def _hang(self) -> None:
+        stacks = verdicts.stacks_of(self._gang.running, self._spec)
+        returned = [member.number for member in self._gang.members if member.returned]
+        where = verdicts.places(stacks, returned)
+        message = f"no progress for {self._dog.quiet:g} s"
+        self._tell(f"{message}: {where}" if where else message)
+        if self._limit is not None:
+            fix = (
+                "Where ranks wait in a collective call, all others have to make the same call. "
+                "If they only need more time: hang=…."
+            )
+            if any(stack.silent for stack in stacks):
+                fix = "Look first at the process that does not answer: who, or what, has stopped it?"
+            self._stop(Failure(reason="hang", message=f"{message}: {where}" if where else message, fix=fix))
+
+    def _answers(self) -> dict[int, Answer]:
+        return verdicts.answers_of(self._gang.running, self._spec)
+
+    # -- when they are to end ---------------------------------------------------------------------
+
+    def _look_at_end(self, before: dict[int, Answer], kill: Callable[[], None]) -> None:
+        """One that waits for others does not hear of it: Python's handlers run once that call returns."""
+        self._timer = self._loop.after(GRACE - 2 * ANSWER, lambda: self._ask_at_end(before, kill))
+
+    def _ask_at_end(self, before: dict[int, Answer], kill: Callable[[], None]) -> None:
+        self._gang.ask()
+        self._timer = self._loop.after(ANSWER, lambda: self._end(before, kill))
+
+    def _end(self, before: dict[int, Answer], kill: Callable[[], None]) -> None:
+        now = self._answers()
+        for member in self._gang.running:
+            one, earlier = now.get(member.number), before.get(member.number)
+            if one is None or earlier is None or not one.for_others or one.state != earlier.state:
+                return
+        kill()

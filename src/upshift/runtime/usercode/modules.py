@@ -1,0 +1,222 @@
+"""The user's modules: what they are called, how they are imported, what ``__main__`` counts as.
+
+A file has one module name, however it is run: ``python train.py``, ``upshift run train.py`` and a
+worker all know its functions and classes as ``train.…``, so that they pickle to the same bytes and
+mean the same thing everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from upshift.errors import is_user_file
+from upshift.runtime.usercode import importing
+
+_importing = 0
+_ignored_calls = 0
+_began: float | None = None
+_begun: str | None = None
+
+
+def module_name(file: Path) -> tuple[str, Path]:
+    """The dotted name of a file's module, and the entry of ``sys.path`` that it is found under.
+
+    A file in a package (a folder with ``__init__.py``) is named from the package's root, so that
+    its relative imports work.
+    """
+    file = file.absolute()
+    parts = [] if file.stem == "__init__" else [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts), folder
+
+
+def main_module_name() -> str | None:
+    """What ``__main__`` counts as: the module that its file is; None where it has no file."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name:  # python -m package.module
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return module_name(Path(file))[0] if file and Path(file).exists() else None
+
+
+def adopt_main() -> None:
+    """Make ``__main__`` the module that its file is, for everybody who looks.
+
+    What it defines is renamed, so that it is pickled by reference to that module; and importing
+    that module gives this one instead of a second copy. That of a command or a package is left alone.
+    """
+    name = main_module_name()
+    main = sys.modules.get("__main__")
+    if name is None or main is None or not _is_users(main):
+        return
+    if sys.modules.setdefault(name, main) is not main:
+        return
+    seen: set[int] = set()
+    pending = [vars(main)]
+    while pending:
+        for value in itertools.chain.from_iterable(map(_layers, list(pending.pop().values()))):
+            if getattr(value, "__module__", None) != "__main__" or id(value) in seen:
+                continue
+            seen.add(id(value))
+            with contextlib.suppress(AttributeError, TypeError):  # an instance of a frozen class
+                value.__module__ = name
+            if isinstance(value, type):
+                pending.append(dict(vars(value)))
+
+
+def _is_users(main: ModuleType) -> bool:
+    file = getattr(main, "__file__", None) or ""
+    return file.endswith(".py") and is_user_file(os.path.abspath(file))
+
+
+def _layers(value: Any) -> Iterator[Any]:
+    """A value, and what it is wrapped around: decorated functions, methods, properties."""
+    yield value
+    kind = type(value)
+    names = ["__wrapped__"] if "__wrapped__" in getattr(value, "__dict__", ()) else []
+    if kind in (staticmethod, classmethod):
+        names = ["__func__"]
+    elif kind is property:
+        names = ["fget", "fset", "fdel"]
+    for name in names:
+        inner = getattr(value, name, None)
+        if inner is not None:
+            yield from _layers(inner)
+
+
+def loading() -> bool:
+    """Whether the user's modules are being imported by Upshift, so that pipelines must not run."""
+    return _importing > 0
+
+
+def loading_to_work() -> bool:
+    """Whether a worker imports them that has not got them from its engine: what they say is in its spec."""
+    return loading() and _began is None
+
+
+def ignore_call() -> None:
+    """Note that a pipeline was called at module level meanwhile, and did nothing."""
+    global _ignored_calls
+    _ignored_calls += 1
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    global _importing
+    _importing += 1
+    try:
+        yield
+    finally:
+        _importing -= 1
+
+
+def add_paths(paths: Sequence[Path]) -> None:
+    """Put folders at the front of ``sys.path``, in order, each once."""
+    for folder in reversed([str(p) for p in paths]):
+        if folder in sys.path:
+            sys.path.remove(folder)
+        sys.path.insert(0, folder)
+        importing.watch(folder)
+    importlib.invalidate_caches()
+
+
+def import_file(file: Path) -> ModuleType:
+    """Import a file as the module that it is. Pipelines that it calls do nothing meanwhile.
+
+    Raises
+    ------
+    Exception
+        Whatever the module raises.
+    """
+    global _began, _begun
+    if _began is None:
+        _began = time.time()
+    file = Path(os.path.abspath(file))  # without .., which would be shown wherever the file is named
+    name, folder = module_name(file)
+    add_paths([folder])
+    module = import_module(name, file)
+    _begun = name
+    return module
+
+
+def importing_began() -> float | None:
+    """When the first of the user's files was imported by :func:`import_file`, in seconds since the epoch.
+
+    None where this process had modules of the user's in another way.
+    """
+    return _began
+
+
+def begun() -> ModuleType | None:
+    """The module that :func:`import_file` was last asked for; None where it never was."""
+    return None if _begun is None else sys.modules.get(_begun)
+
+
+def import_module(name: str, file: Path | None = None) -> ModuleType:
+    """Import a module by name, from ``file`` where the name alone does not lead to it.
+
+    A module that calls a pipeline at its top level usually goes on to use the run, which is not
+    there. What fails after such a call is not counted against it: all that was defined by then is.
+
+    Raises
+    ------
+    Exception
+        Whatever the module raises.
+    """
+    module = sys.modules.get(name)
+    if module is not None and (file is None or _is_file(module, file)):
+        return module
+    with _loading():
+        package = name.rpartition(".")[0]
+        if package:
+            importlib.import_module(package)
+        spec = importlib.util.find_spec(name) if file is None else None
+        if spec is None and file is not None:
+            loader = importing.ExactLoader(name, str(file))
+            spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+        if spec is None or spec.loader is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        before = _ignored_calls
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            if _ignored_calls == before:
+                sys.modules.pop(name, None)
+                raise
+        return sys.modules.get(name, module)
+
+
+def _is_file(module: ModuleType, file: Path) -> bool:
+    known = getattr(module, "__file__", None)
+    return known is not None and Path(known).absolute() == file
+
+
+def resolve(module: ModuleType, qualname: str) -> Callable[..., object]:
+    """The plain function behind ``module``'s attribute ``qualname``, decorators of ours removed.
+
+    Raises
+    ------
+    AttributeError
+        There is no such attribute.
+    """
+    found: object = module
+    for name in qualname.split("."):
+        found = getattr(found, name)
+    function: Any = getattr(found, "__upshift_function__", found)
+    return function  # type: ignore[no-any-return]

@@ -1,6 +1,0 @@
-"""Values to bytes and back: one file a kind, and a registry that third parties add to."""
-
-from upshift.store.serializers.protocol import Serializer
-from upshift.store.serializers.registry import names_blobs, prepare, serializer_named, serializers_for
-
-__all__ = ["Serializer", "names_blobs", "prepare", "serializer_named", "serializers_for"]

@@ -1,0 +1,110 @@
+"""Lists saved item by item, and whether everything that an artifact needs is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from upshift.errors import BlobMissing, NotSerializable
+from upshift.model.spec import Artifact, from_json, to_json
+from upshift.runtime.storage.artifacts import items_of, load, save, verify
+from upshift.runtime.storage.store import Store, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        return (_refuse, ())
+
+
+def _refuse() -> None:
+    raise AssertionError("unpickled")
+
+
+@pytest.mark.parametrize("value", [[], [1, "x", None], (1, (2, 3)), [[1], [2]], list(range(500))])
+def test_a_list_or_tuple_saved_by_item_comes_back(store: Store, value: Any) -> None:
+    artifact = from_json(Artifact, to_json(save(value, store, by_item=True)))
+    assert artifact.serializer == "items"
+    assert artifact.items == len(value)
+    verify(artifact, store)
+    again = load(artifact, store)
+    assert again == value
+    assert type(again) is type(value)
+
+
+def test_items_are_artifacts_of_their_own_read_without_unpickling(store: Store) -> None:
+    value = [1, np.arange(1000), Unreadable()]
+    artifact = save(value, store, by_item=True)
+    items = items_of(artifact, store)
+    assert items[0] == save(1, store)
+    assert items[1] == save(np.arange(1000), store)
+    assert items[2].serializer == "pickle"
+    assert artifact.bytes > 8000
+
+
+@pytest.mark.parametrize("value", [deque([1, 2]), range(3), {5}, np.arange(3), {"a": 1}.keys()], ids=repr)
+def test_anything_with_a_length_has_items(store: Store, value: Any) -> None:
+    artifact = save(value, store, by_item=True)
+    assert artifact.items == len(value)
+    assert load(artifact, store) == list(value)
+
+
+@pytest.mark.parametrize("value", [3, "text", b"bytes", {"a": 1}, None, (n for n in range(3))], ids=repr)
+def test_what_has_no_items_is_refused_with_the_output_named(store: Store, value: object) -> None:
+    with pytest.raises(NotSerializable, match=r"folds of type .* has no items") as caught:
+        save(value, store, by_item=True, name="folds")
+    assert "a step is mapped over it" in str(caught.value)
+    fix = str(caught.value.fix)
+    assert 0 < fix.find("unmapped(…)") < fix.find("Return a list")
+
+
+def test_an_item_that_cannot_be_saved_is_named(store: Store) -> None:
+    with pytest.raises(NotSerializable, match=r"folds\[1\]"):
+        save([1, (n for n in range(3))], store, by_item=True, name="folds")
+
+
+def test_a_value_saved_as_a_whole_has_no_items(store: Store) -> None:
+    with pytest.raises(NotSerializable, match="has no items in the store"):
+        items_of(save([1, 2], store), store)
+
+
+def test_equal_values_are_equal_artifacts_in_another_store_too(store: Store, tmp_path: Path) -> None:
+    other = open_store(str(tmp_path / "other"))
+    for value in ({"a": [1, 2.5]}, np.arange(5000), (1, {"b": b"x"}), [1, 2]):
+        assert save(value, store) == save(value, other)
+        assert save([value], store, by_item=True) == save([value], other, by_item=True)
+
+
+def test_looking_whether_a_value_is_there_imports_nothing_for_it(store: Store) -> None:
+    artifacts = (save(np.arange(1000), store), save([np.arange(1000)], store, by_item=True))
+    program = (
+        "import sys\nfrom upshift.model.spec import Artifact, from_json\n"
+        "from upshift.runtime.storage.artifacts import verify\nfrom upshift.runtime.storage.store import open_store\n"
+        "for text in sys.argv[2:]:\n    verify(from_json(Artifact, text), open_store(sys.argv[1]))\n"
+        "print('numpy' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, store.address, *map(to_json, artifacts)]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"False\n"
+
+
+def test_a_missing_blob_of_a_value_or_of_an_item_is_noticed(store: Store) -> None:
+    whole = save(np.arange(1000), store)
+    listed = save([0, np.arange(1000), 2], store, by_item=True)
+    verify(whole, store)
+    verify(listed, store)
+    store.blob_path(whole.digest).unlink()
+    for artifact in (whole, listed):
+        for use in (verify, load):
+            with pytest.raises(BlobMissing, match=whole.digest):
+                use(artifact, store)
+    assert len(items_of(listed, store)) == 3
