@@ -27,9 +27,9 @@ from upshift.runtime.usercode.tracebacks import user_line, user_text
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
     from upshift.engine.named_images import NamedImage
-    from upshift.engine.plan import Plan
     from upshift.images.base import Announce, Destination
     from upshift.model.configuration import Configuration
+    from upshift.report.plan import Plan
     from upshift.report.progress import Progress
     from upshift.runs.history import Run
     from upshift.runtime.storage.store import Store

@@ -17,7 +17,7 @@ import attrs
 
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec.hardware import Device, Hardware
+from upshift.model.spec.hardware import Device, Hardware, Shortfall
 from upshift.model.spec.task import TaskSpec
 from upshift.model.spec.telemetry import MetricValue
 
@@ -52,29 +52,6 @@ class Capabilities:
     images: bool = False
     remote: bool = True
     strict: bool = True
-
-
-@attrs.frozen(kw_only=True)
-class Shortfall:
-    """One thing that was asked for and is not granted.
-
-    Parameters
-    ----------
-    field
-        Of the request, or ``"image"``.
-    asked, got
-        For people: ``"8 GPUs"``, ``"none"``.
-    why
-        The reason.
-    fix
-        What to do about it.
-    """
-
-    field: str
-    asked: str
-    got: str
-    why: str
-    fix: str | None = None
 
 
 @attrs.frozen(kw_only=True)

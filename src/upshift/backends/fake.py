@@ -37,7 +37,6 @@ from upshift.backends.base import (
     Job,
     LogGrew,
     Offer,
-    Shortfall,
     Sink,
     Started,
     Waiting,
@@ -48,7 +47,7 @@ from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.calls import bind
-from upshift.model.spec.hardware import Device, Hardware
+from upshift.model.spec.hardware import Device, Hardware, Shortfall
 from upshift.model.spec.task import Failure, TaskResult
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store

@@ -11,20 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from upshift.backends.base import (
-    Capabilities,
-    Ended,
-    Handle,
-    Job,
-    Offer,
-    Shortfall,
-    Sink,
-    Started,
-    secrets_of,
-)
+from upshift.backends.base import Capabilities, Ended, Handle, Job, Offer, Sink, Started, secrets_of
 from upshift.backends.local.offers import offer
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Hardware
+from upshift.model.spec.hardware import Shortfall
 from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:

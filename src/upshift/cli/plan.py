@@ -33,7 +33,7 @@ def plan(
     if as_json:
         import json
 
-        from upshift.engine.plan_json import plan_as_json
+        from upshift.report.plan import plan_as_json
 
         click.echo(json.dumps(plan_as_json(found), indent=2))
     else:

@@ -1,10 +1,8 @@
-"""Which files a code package never holds: what ``.gitignore`` names, caches, and what looks like a secret."""
+"""Which files a code package never holds: what ``.gitignore`` names, and caches."""
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import re
 from collections.abc import Iterable, Sequence
 
 from upshift.code.gitignore import IgnoreFile
@@ -20,52 +18,6 @@ NEVER = frozenset(
     }
 )
 """Names of files and folders that are no part of a project."""
-
-SECRETS = (
-    *(
-        ".env",
-        ".env.*",
-        "*.env",
-        ".envrc",
-        "*.pem",
-        "*.key",
-        "*.p12",
-        "*.pfx",
-        "*.jks",
-        "*.keystore",
-        "*.kdbx",
-    ),
-    *("*.ppk", "*.gpg", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*_rsa", "*_ed25519"),
-    *("credentials", "credentials.*", "*credentials.json", "client_secret*", "service_account*.json"),
-    *("service-account*.json", "secret.*", "secrets", "secrets.*", ".secrets", "*.secret", "kubeconfig"),
-    *(".netrc", "_netrc", ".pypirc", ".npmrc", ".pgpass", ".my.cnf", ".htpasswd", ".git-credentials"),
-    *(".dockercfg", ".vault-token", ".databrickscfg", ".s3cfg", ".boto", "application_default_credentials*"),
-    *(".ssh", ".aws", ".azure", ".gnupg", ".kube"),
-)
-"""Names of files and folders that look like secrets, whatever their case."""
-
-HARMLESS = (
-    "*.example",
-    "*.sample",
-    "*.template",
-    "*.dist",
-    "*.pub",
-    "*.py",
-    "*.pyi",
-    "*.ipynb",
-    "*.md",
-    "*.rst",
-)
-"""Names that do not, though one of :data:`SECRETS` fits."""
-
-_SECRET = re.compile("|".join(map(fnmatch.translate, SECRETS)))
-_HARMLESS = re.compile("|".join(map(fnmatch.translate, HARMLESS)))
-
-
-def looks_secret(name: str) -> bool:
-    """Whether a file or folder of this name should not leave the machine."""
-    folded = name.lower()
-    return bool(_SECRET.match(folded)) and not _HARMLESS.match(folded)
 
 
 class Rules:

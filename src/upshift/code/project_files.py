@@ -10,8 +10,9 @@ from pathlib import Path
 
 import attrs
 
-from upshift.code.ignore import IGNORE_FILES, NEVER, Rules, looks_secret, read, rules_above, unreadable
+from upshift.code.ignore import IGNORE_FILES, NEVER, Rules, read, rules_above, unreadable
 from upshift.errors import UsageError
+from upshift.model.settings.leaks import is_secret_file
 from upshift.runtime.storage.memo import Signature, signature, signature_of
 
 FILES_AT_MOST = 20_000
@@ -123,7 +124,7 @@ class Scan:
         path = name + "/" if is_folder else name
         if rules.ignored(self._base + name, is_folder=is_folder):
             return
-        if looks_secret(entry.name):
+        if is_secret_file(entry.name):
             self._left_out[path] = "looks like a secret"
             return
         if entry.is_symlink():

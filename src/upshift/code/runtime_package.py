@@ -3,7 +3,7 @@
 ::
 
     __main__.py       python BLOB SPEC  is  python -m upshift.runtime SPEC
-    upshift/          this very Upshift
+    upshift/          errors, model, runtime, and what a user's module may import: authoring, runs
     _vendor/          attrs, cloudpickle, nvidia-ml-py, threadpoolctl, with their licenses
 
 The blob is a zip without compression, since a compressor's output differs between its versions, and
@@ -17,7 +17,7 @@ import importlib.util
 import io
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,11 @@ from upshift.runtime.__main__ import main
 if __name__ == "__main__":
     sys.exit(main())
 """
+TRAVELS = (
+    *("__init__.py", "_version.py", "errors.py", "model", "runtime"),
+    *("authoring", "config.py", "integrations", "runs"),  # a user's module imports them, wherever it runs
+)
+"""What of Upshift travels; everything else stays where the engine is."""
 _LEFT_OUT = ("__pycache__", ".pyc", ".pyi")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold."""
@@ -102,7 +107,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 def _sources(watched: dict[str, Signature | None]) -> Iterator[tuple[str, str]]:
     """Name in the blob and path of each file; everything that is looked at is added to ``watched``."""
-    yield from _tree("upshift", _home_of_upshift(), watched)
+    yield from _tree("upshift", _home_of_upshift(), watched, only=TRAVELS)
     for distribution, modules in VENDORED.items():
         for module in modules:
             yield from _tree(f"_vendor/{module}", _location(module), watched)
@@ -119,14 +124,20 @@ def _location(module: str) -> str:
     return spec.origin if spec.submodule_search_locations is None else os.path.dirname(spec.origin)
 
 
-def _tree(name: str, path: str, watched: dict[str, Signature | None]) -> Iterator[tuple[str, str]]:
+def _tree(
+    name: str, path: str, watched: dict[str, Signature | None], only: Collection[str] | None = None
+) -> Iterator[tuple[str, str]]:
     watched[path] = signature_of(path)
     if os.path.isfile(path):
         yield name + ".py", path
         return
     try:
         with os.scandir(path) as entries:
-            found = [entry for entry in entries if not entry.name.endswith(_LEFT_OUT)]
+            found = [
+                entry
+                for entry in entries
+                if not entry.name.endswith(_LEFT_OUT) and (only is None or entry.name in only)
+            ]
     except OSError as error:
         raise StoreError(
             f"the runtime cannot be made: {path} is not a folder with Python files",

@@ -20,6 +20,7 @@ from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra
 from upshift.model.graph import Graph, needs, references
 from upshift.model.spec.artifact import Artifact
+from upshift.report.plan import PlannedTask
 from upshift.runs.catalog import Catalog
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
@@ -31,33 +32,6 @@ SKIPS = "skipped"
 FAILS = "fails"
 
 _ACTIONS = {RUNNING: RUNS, SKIPPED: SKIPS, FAILED: FAILS, CANCELLED: FAILS}
-
-
-@attrs.frozen(kw_only=True)
-class PlannedTask:
-    """What will become of a task.
-
-    Parameters
-    ----------
-    index
-        Its number in a mapped step; None: the only task of its step, or one that stands for all
-        tasks of a mapped step whose number is not known.
-    action
-        ``"reused"``, ``"runs"``, ``"skipped"``, ``"fails"``; or ``"depends"``: that cannot be known
-        before the steps that it depends on have run, since equal inputs are reused.
-    reason
-        Why, in words; None: nothing is to be said beside what it depends on.
-    depends_on
-        Steps that it waits for and that are not done by reuse.
-    origin
-        The run whose result is reused.
-    """
-
-    index: int | None
-    action: str
-    reason: str | None = None
-    depends_on: tuple[str, ...] = ()
-    origin: str | None = None
 
 
 @attrs.frozen(kw_only=True)

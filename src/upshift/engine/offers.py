@@ -6,11 +6,11 @@ from pathlib import Path
 
 import attrs
 
-from upshift.backends.base import Backend, Offer, Shortfall
+from upshift.backends.base import Backend, Offer
 from upshift.errors import MissingExtra
 from upshift.model.graph import StepDefinition
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.launch import Launch
 
 _LACKING_SHOWN = 6

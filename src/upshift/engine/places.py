@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.backends.base import Backend, Event, Offer, Shortfall
+from upshift.backends.base import Backend, Event, Offer
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine.offers import missing_launcher, offered
 from upshift.engine.schedule import Need, Queue, Room
@@ -17,7 +17,7 @@ from upshift.errors import ConfigError, MissingExtra, NotFound, RequestRefused, 
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec.hardware import Hardware
+from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.launch import Launch
 
 if TYPE_CHECKING:

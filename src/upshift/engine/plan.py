@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.backends.base import Shortfall
 from upshift.backends.registry import open_backend as open_registered
-from upshift.code.packages import Part, preview_package
-from upshift.code.project_files import LeftOut
+from upshift.code.packages import preview_package
 from upshift.engine.clock import Clock, SystemClock
-from upshift.engine.forecast import FAILS, Forecast, Forecaster, PlannedTask, launcher_missing
+from upshift.engine.forecast import Forecast, Forecaster, launcher_missing
 from upshift.engine.images import StepImages, origins_of, step_images
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.options import RunOptions
@@ -28,212 +26,21 @@ from upshift.engine.places import (
     proposals,
     refusal,
 )
-from upshift.engine.secrets import NeededSecret, missing_secrets, needed_secrets
+from upshift.engine.secrets import missing_secrets, needed_secrets
 from upshift.engine.values import plain_value
-from upshift.errors import RunFailed, UpshiftError, UsageError
+from upshift.errors import UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph, Node, StepDefinition, references
-from upshift.model.settings.retry import Retry
-from upshift.model.settings.secrets import secret_files
+from upshift.model.settings.secrets import NeededSecret, secret_files
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.launch import Launch
 from upshift.model.spec.task import Code
+from upshift.report.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedValue
 from upshift.runs.catalog import open_catalog
 from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from upshift.images.base import Announce
-    from upshift.images.preparing import Prepared
-
-
-@attrs.frozen(kw_only=True)
-class Edge:
-    """One step needs another.
-
-    Parameters
-    ----------
-    step
-        Name of the step that is needed.
-    kind
-        ``"data"``: its result; ``"item"``: one task for each of its items, or of its tasks;
-        ``"when"``: its boolean; ``"after"``: only its end.
-    """
-
-    step: str
-    kind: str
-
-
-@attrs.frozen(kw_only=True)
-class PlannedValue:
-    """One value of a request.
-
-    Parameters
-    ----------
-    field
-        Of :class:`~upshift.config.ResourceSettings`.
-    value
-        Sizes in bytes.
-    origin
-        Who said it, as ``file:line (@decorator)``, or why it is so.
-    """
-
-    field: str
-    value: Any
-    origin: str | None
-
-
-@attrs.frozen(kw_only=True)
-class PlannedStep:
-    """One step of a plan.
-
-    Parameters
-    ----------
-    name
-        Its name in the graph.
-    step
-        Name of its definition, which other steps of the plan may share.
-    location
-        Where the pipeline calls it, as ``file:line``.
-    needs
-        The steps that come before it, each once for each kind of need.
-    mapped
-        Whether it has one task for each item.
-    length, tasks
-        As in :class:`~upshift.engine.forecast.Forecast`.
-    target, backend
-        Where it runs.
-    request
-        What it asks for.
-    asked, granted
-        The same as a record, and what it would be granted; None: nothing can be.
-    strict
-        Whether it gets all that it asks for, or does not run.
-    shortfalls
-        What it would not get.
-    refused
-        Whether the run would be refused for it.
-    retry, timeout, cache, cache_expires
-        As in its definition; seconds.
-    docker
-        The settings of its image that were said.
-    docker_origins
-        Who said what of them, by field.
-    images
-        Whether its backend runs images at all.
-    launch
-        How many processes it has there, and how they are started; None: one.
-    launch_origin
-        Who said so.
-    remarks
-        What is worth a word though it gets what it asks for.
-    image
-        What is known of the image that it runs in; None: its place runs none, or nothing is known.
-    secrets
-        The secrets that it needs: where they come from, and whether they are there.
-    """
-
-    name: str
-    step: str
-    location: str | None
-    needs: tuple[Edge, ...]
-    mapped: bool
-    length: int | None
-    tasks: tuple[PlannedTask, ...]
-    target: str
-    backend: str
-    request: tuple[PlannedValue, ...]
-    asked: Hardware
-    granted: Hardware | None
-    strict: bool
-    shortfalls: tuple[Shortfall, ...]
-    refused: bool
-    retry: Retry
-    timeout: float | None
-    cache: bool
-    cache_expires: float | None
-    docker: Mapping[str, Any]
-    images: bool
-    launch: Launch | None = None
-    launch_origin: str | None = None
-    remarks: tuple[str, ...] = ()
-    image: Prepared | None = None
-    docker_origins: Mapping[str, str] = attrs.field(factory=dict)
-    secrets: tuple[NeededSecret, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class PlannedCode:
-    """The code package that the run would keep, or send to other machines.
-
-    Parameters
-    ----------
-    project
-        The project's folder.
-    files, bytes
-        How many files it would hold, and their size together; None: there can be no package.
-    parts
-        The files and folders at the top of the project, the largest first.
-    left_out
-        What it would not hold though no ignore file names it.
-    problem
-        Why there can be none.
-    """
-
-    project: str
-    files: int | None = None
-    bytes: int | None = None
-    parts: tuple[Part, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    problem: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class Plan:
-    """What a run would do.
-
-    Parameters
-    ----------
-    pipeline, target
-        As in the run's row.
-    store
-        Address of the store.
-    params, texts
-        The pipeline's parameters; those that are plain data by value, others as artifacts. All of them
-        in words.
-    steps
-        In the order in which each comes after what it needs.
-    code
-        The code package.
-    refusals
-        The errors that the run would be refused with; the first one is what it would raise.
-    """
-
-    pipeline: str
-    target: str
-    store: str
-    params: Mapping[str, Any]
-    texts: Mapping[str, str]
-    steps: tuple[PlannedStep, ...]
-    code: PlannedCode
-    refusals: tuple[UpshiftError, ...] = ()
-
-    @property
-    def problem(self) -> UpshiftError | None:
-        """The error that the run would end with, as far as that is certain; None: it may complete."""
-        if self.refusals:
-            return self.refusals[0]
-        for step in self.steps:  # in order: what fails comes before what needs it
-            for task in step.tasks:
-                if task.action == FAILS:
-                    name = step.name if task.index is None else f"{step.name}[{task.index}]"
-                    return RunFailed(f"the run would fail at step {name}: {task.reason}", where=step.location)
-        return None
-
-    @property
-    def exit_code(self) -> int:
-        """What ``upshift run`` would exit with: 2 refused, 1 failed; 0 where neither is certain."""
-        return self.problem.exit_code if self.problem else 0
 
 
 def make_plan(

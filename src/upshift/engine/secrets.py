@@ -9,29 +9,7 @@ import attrs
 from upshift.engine.places import Place
 from upshift.errors import RequestRefused
 from upshift.model.graph import Graph, StepDefinition
-from upshift.model.settings.secrets import read_secret, read_secrets, scheme_of
-
-
-@attrs.frozen(kw_only=True)
-class NeededSecret:
-    """A secret of a step.
-
-    Parameters
-    ----------
-    name
-        The environment variable that the step finds it in.
-    source
-        Where its value comes from.
-    origin
-        Who said so, as ``file:line (@decorator)``.
-    problem
-        Why the step cannot have it; None: it can.
-    """
-
-    name: str
-    source: str
-    origin: str | None
-    problem: RequestRefused | None = None
+from upshift.model.settings.secrets import NeededSecret, read_secret, read_secrets, scheme_of
 
 
 def needed_secrets(

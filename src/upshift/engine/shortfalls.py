@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from upshift.backends.base import Shortfall
 from upshift.engine.places import Terms
+from upshift.model.spec.hardware import Shortfall
 
 _IMAGE = "image"
 

@@ -8,7 +8,8 @@
     4  checkpoints of tasks that completed, blobs that nobody refers to, temporary files that nobody writes
 
 Killed at any point, the next ``gc`` goes on: what is half removed is named ``removed.json``. Live runs
-are never touched, nor is anything that a running process has claimed: see :mod:`upshift.runtime.storage.claims`.
+are never touched, nor is anything that a running process has claimed
+(:mod:`upshift.runtime.storage.claims`).
 """
 
 from __future__ import annotations

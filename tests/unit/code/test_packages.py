@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from upshift.code import packages, project_files
-from upshift.code.ignore import looks_secret
 from upshift.code.packages import Package, Part, make_package, preview_package
 from upshift.errors import BlobMissing, StoreError, StoreUnavailable, UsageError
+from upshift.model.settings.leaks import is_secret_file
 from upshift.runtime.storage import memo, unpacking
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.storage.unpacking import unpack
@@ -208,14 +208,14 @@ def test_secrets_environments_and_state_are_left_out_with_a_word(
     "name", [".env", ".env.local", "prod.env", "x.PEM", "id_ed25519", "credentials.json", ".netrc"]
 )
 def test_names_that_look_like_secrets(name: str) -> None:
-    assert looks_secret(name)
+    assert is_secret_file(name)
 
 
 @pytest.mark.parametrize(
     "name", [".env.example", "id_rsa.pub", "credentials.py", "environment.yml", "keys.py", "env"]
 )
 def test_names_that_do_not(name: str) -> None:
-    assert not looks_secret(name)
+    assert not is_secret_file(name)
 
 
 def test_links_lead_nowhere_but_into_the_project(project: Path, store: Store, tmp_path: Path) -> None:

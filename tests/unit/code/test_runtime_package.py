@@ -53,17 +53,16 @@ def names(store: Store) -> list[str]:
 
 def test_it_holds_upshift_and_what_that_needs_and_nothing_compiled(store: Store) -> None:
     held = names(store)
-    assert {"__main__.py", "upshift/__init__.py", "upshift/worker/__main__.py"} <= set(held)
+    assert {"__main__.py", "upshift/__init__.py", "upshift/runtime/__main__.py"} <= set(held)
     assert {"_vendor/attr/__init__.py", "_vendor/attrs/__init__.py", "_vendor/threadpoolctl.py"} <= set(held)
     assert {"_vendor/cloudpickle/cloudpickle.py", "_vendor/pynvml.py"} <= set(held)
-    assert {name.rpartition(".")[2] for name in held if "/licenses/" not in name} <= {
-        "py",
-        "typed",
-        "css",
-        "js",
-        "txt",
-    }
+    assert {name.rpartition(".")[2] for name in held if "/licenses/" not in name} == {"py", "typed"}
     assert sum("/licenses/" in name for name in held) >= 2
+
+
+def test_engine_backends_and_views_stay_at_home(store: Store) -> None:
+    rooms = {name.split("/")[1] for name in names(store) if name.startswith("upshift/")}
+    assert rooms == set(runtime.TRAVELS)
 
 
 def test_the_same_files_give_the_same_blob(store: Store, tmp_path: Path) -> None:
@@ -96,8 +95,11 @@ def test_a_changed_file_makes_another_blob(store: Store, package: Path) -> None:
     first = runtime_blob(store)
     (package / "__init__.py").write_text("two = 2\n")
     second = runtime_blob(store)
-    (package / "new.py").write_text("")
-    assert len({first, second, runtime_blob(store)}) == 3
+    (package / "runtime").mkdir()
+    (package / "runtime" / "new.py").write_text("")
+    third = runtime_blob(store)
+    (package / "engine").mkdir()
+    assert len({first, second, third}) == 3 and runtime_blob(store) == third
 
 
 def test_upshift_that_is_no_folder_of_files_says_so(
@@ -112,13 +114,20 @@ def test_it_can_be_imported_with_nothing_installed(python: list[str], store: Sto
     blob = store.blob_path(runtime_blob(store))
     code = (
         f"import sys; sys.path.insert(0, {str(blob)!r}); sys.path.append({str(blob / '_vendor')!r})\n"
-        "import upshift.model.spec, upshift.runtime.storage.artifacts, upshift.code.packages\n"
-        "import upshift.runtime.supervisor.serving.supervisor\n"
+        "import upshift, upshift.config, upshift.integrations.huggingface.steps\n"
+        "for name in upshift.__all__: getattr(upshift, name)\n"
+        "import importlib, pkgutil, upshift.runtime\n"
+        "for found in pkgutil.walk_packages(upshift.runtime.__path__, 'upshift.runtime.'):\n"
+        "    try: found.name.endswith('__main__') or importlib.import_module(found.name)\n"
+        "    except ModuleNotFoundError as error: assert not error.name.startswith('upshift'), error\n"
         "print(upshift.model.spec.__file__, __import__('attrs').__file__)\n"
     )
     done = subprocess.run([*python, "-c", code], capture_output=True, text=True)
     assert done.stderr == ""
-    assert done.stdout.split() == [f"{blob}/upshift/spec/__init__.py", f"{blob}/_vendor/attrs/__init__.py"]
+    assert done.stdout.split() == [
+        f"{blob}/upshift/model/spec/__init__.py",
+        f"{blob}/_vendor/attrs/__init__.py",
+    ]
 
 
 def test_it_finds_gpus_with_nothing_installed(
@@ -186,6 +195,19 @@ def test_it_runs_a_spec_with_nothing_installed(python: list[str], store: Store, 
     )
     assert value == {"doubled": 42, "text": "x" * 5000, "python": version.stdout.strip()}
     assert "in the step" in store.log_path(spec.task, 1).read_text()
+
+
+def test_a_run_that_is_started_beside_it_is_refused_in_words(store: Store, tmp_path: Path) -> None:
+    blob = store.blob_path(runtime_blob(store))
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(blob)!r}); sys.path.append({str(blob / '_vendor')!r})\n"
+        "from upshift import pipeline\n"
+        "@pipeline\ndef empty(): pass\nempty()\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", str(script)], capture_output=True, text=True)
+    assert "does not travel with a step" in done.stderr and "fix:" in done.stderr
+    assert "upshift/authoring" not in done.stderr
 
 
 def test_the_blob_does_not_depend_on_who_makes_it(store: Store) -> None:

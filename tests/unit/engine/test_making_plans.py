@@ -7,15 +7,16 @@ import json
 import pytest
 from engine_kit import Bench, changed
 
-from upshift.backends.base import Capabilities, Offer, Shortfall
+from upshift.backends.base import Capabilities, Offer
 from upshift.backends.fake import FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
 from upshift.engine import RunOptions
-from upshift.engine.plan import Edge, Plan, PlannedStep, make_plan
-from upshift.engine.plan_json import plan_as_json
+from upshift.engine.plan import make_plan
 from upshift.errors import MissingExtra, RequestRefused, RunFailed
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Code, Hardware, Launch
+from upshift.model.spec.hardware import Shortfall
+from upshift.report.plan import Edge, Plan, PlannedStep, plan_as_json
 
 
 def numbers(n: int) -> list[int]:

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from engine_kit import Bench
 
-from upshift.backends.base import Capabilities, Offer, Shortfall
+from upshift.backends.base import Capabilities, Offer
 from upshift.backends.fake import Fail, FakeCluster
 from upshift.config import DockerSettings
 from upshift.engine.places import Place, Terms
@@ -19,6 +19,7 @@ from upshift.errors import RunFailed
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.retry import Retry
 from upshift.model.spec import Device, Hardware, Launch
+from upshift.model.spec.hardware import Shortfall
 
 GB = 1_000_000_000
 

@@ -6,12 +6,13 @@ import attrs
 import pytest
 from engine_kit import Bench
 
-from upshift.backends.base import Capabilities, Offer, Shortfall
+from upshift.backends.base import Capabilities, Offer
 from upshift.backends.fake import FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
 from upshift.errors import ImageError, MissingExtra, NotFound, RequestRefused, together
 from upshift.model.graph import FromStep
 from upshift.model.spec import Device, Hardware, Launch
+from upshift.model.spec.hardware import Shortfall
 
 H100 = Device(vendor="nvidia", model="H100")
 

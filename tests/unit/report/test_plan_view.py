@@ -8,15 +8,14 @@ from typing import Any
 import attrs
 import pytest
 
-from upshift.backends.base import Shortfall
 from upshift.code.packages import Part
 from upshift.code.project_files import LeftOut
-from upshift.engine.forecast import PlannedTask
-from upshift.engine.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedValue
 from upshift.images.base import ERROR, WARNING, Contents, Destination, Finding, Ingredients, Recipe
 from upshift.images.preparing import Prepared
 from upshift.model.settings.retry import Retry
 from upshift.model.spec import Hardware
+from upshift.model.spec.hardware import Shortfall
+from upshift.report.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.report.terminal.layout import Page, cells
 from upshift.report.terminal.plan import show_plan
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from upshift.model.spec.hardware import ENFORCED
 from upshift.model.spec.task import Failure, TaskSpec
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.devices.waiting import ENFORCED, Devices, Ready, Refuse, Tell
+from upshift.runtime.supervisor.devices.waiting import Devices, Ready, Refuse, Tell
 from upshift.runtime.supervisor.starters.pools import OWN_THREAD_PREFIX
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Desk:
         wait: float,
         share: bool,
     ) -> None:
-        """As :meth:`~upshift.runtime.supervisor.devices.waiting.Devices.ask`; what it is given runs on the desk's thread.
+        """As :meth:`.Devices.ask` of the supervisor; what it is given runs on the desk's thread.
 
         If that raises anything, whoever waits then is refused.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.backends.base import Offer, Shortfall
+from upshift.backends.base import Offer
 from upshift.backends.docker.gpus import Handing
 from upshift.backends.local import offers
 from upshift.images.containers.engine import PODMAN, ContainerEngine
@@ -15,7 +15,7 @@ from upshift.images.containers.facts import limits
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Hardware
-from upshift.runtime.supervisor.devices.waiting import CONTAINED
+from upshift.model.spec.hardware import CONTAINED, Shortfall
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.base import Inventory

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.backends.base import Offer, Shortfall
+from upshift.backends.base import Offer
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Device, Hardware
-from upshift.model.spec.hardware import Model
+from upshift.model.spec.hardware import ENFORCED, Model, Shortfall
 from upshift.runtime.storage.serializers import scratch
-from upshift.runtime.supervisor.devices.waiting import ENFORCED
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.base import Inventory

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import attrs
 
-from upshift.code.ignore import NEVER, looks_secret
+from upshift.code.ignore import NEVER
 from upshift.errors import SettingsError, location
 from upshift.images.recipes.dockerignore import DockerIgnore, glob
 from upshift.images.recipes.instructions import Instruction, instructions
 from upshift.images.recipes.reading import digest_of, read_text
+from upshift.model.settings.leaks import is_secret_file
 
 _MAGIC = frozenset("*?[\\")
 
@@ -111,7 +112,7 @@ class _Scan:
                 self._literal(path, where)
 
     def _literal(self, path: str, where: str) -> None:
-        if path and looks_secret(posixpath.basename(path)) and not self._ignore.names(path):
+        if path and is_secret_file(posixpath.basename(path)) and not self._ignore.names(path):
             raise SettingsError(
                 f"{where} copies {path}, which looks like a secret",
                 why="Who can pull an image can read all that is in it.",
@@ -174,7 +175,7 @@ class _Scan:
                     continue
                 if entry.name in NEVER and not named:
                     continue
-                if looks_secret(entry.name) and not named:
+                if is_secret_file(entry.name) and not named:
                     self.notes[
                         f"{inner} looks like a secret: {self._dockerfile.name} does not copy it; "
                         f"if it is none, write !{inner} into .dockerignore"

@@ -1,4 +1,4 @@
-"""What looks like a secret where none belongs: in a variable of an image, or in the address of an index.
+"""What looks like a secret where none belongs: in an image's variable, an address, a file's name.
 
 A name can be wrong about that (``PAD_TOKEN``) and a value can be too short to tell. So a name counts by its
 last words, and only with a value that could be one; a value counts by the forms that services give to theirs.
@@ -6,6 +6,8 @@ last words, and only with a value that could be one; a value counts by the forms
 
 from __future__ import annotations
 
+import fnmatch
+import functools
 import re
 
 # Texts, not compiled: most processes that import this never look for a secret.
@@ -38,6 +40,44 @@ _FORMS = (
 _IN_ADDRESS = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s/@:]*:(?P<password>[^\s/@]+)@"
 _LOGIN = r"(?i)(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://(?P<login>[^\s/@]*)@"
 _REFERENCE = r"\$\{?\w+\}?"
+
+
+_SECRET_FILES = (
+    *(
+        ".env",
+        ".env.*",
+        "*.env",
+        ".envrc",
+        "*.pem",
+        "*.key",
+        "*.p12",
+        "*.pfx",
+        "*.jks",
+        "*.keystore",
+        "*.kdbx",
+    ),
+    *("*.ppk", "*.gpg", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*_rsa", "*_ed25519"),
+    *("credentials", "credentials.*", "*credentials.json", "client_secret*", "service_account*.json"),
+    *("service-account*.json", "secret.*", "secrets", "secrets.*", ".secrets", "*.secret", "kubeconfig"),
+    *(".netrc", "_netrc", ".pypirc", ".npmrc", ".pgpass", ".my.cnf", ".htpasswd", ".git-credentials"),
+    *(".dockercfg", ".vault-token", ".databrickscfg", ".s3cfg", ".boto", "application_default_credentials*"),
+    *(".ssh", ".aws", ".azure", ".gnupg", ".kube"),
+)
+"""Names of files and folders that look like secrets, whatever their case."""
+
+_HARMLESS_FILES = (
+    "*.example",
+    "*.sample",
+    "*.template",
+    "*.dist",
+    "*.pub",
+    "*.py",
+    "*.pyi",
+    "*.ipynb",
+    "*.md",
+    "*.rst",
+)
+"""Names that do not, though one of :data:`_SECRET_FILES` fits."""
 
 
 def looks_secret(name: str, value: str) -> str | None:
@@ -81,3 +121,19 @@ def unexpanded_in(text: str) -> bool:
     """Whether a login in an address refers to a variable in another way than ``${TOKEN}``."""
     logins = (found["login"] for found in re.finditer(_LOGIN, text))
     return any("$" in re.sub(r"\$\{[A-Z0-9_]+\}", "", login) for login in logins)
+
+
+def is_secret_file(name: str) -> bool:
+    """Whether a file or folder of this name should not leave the machine."""
+    folded = name.lower()
+    return bool(_secret_files().match(folded)) and not _harmless_files().match(folded)
+
+
+@functools.cache
+def _secret_files() -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, _SECRET_FILES)))
+
+
+@functools.cache
+def _harmless_files() -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, _HARMLESS_FILES)))

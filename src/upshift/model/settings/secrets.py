@@ -14,6 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from upshift.errors import RequestRefused, SettingsError, suggestion, user_location
 
 SHORTEST = 4
@@ -27,6 +29,28 @@ _SCHEME = re.compile(r"[a-z][a-z0-9-]{0,11}")
 _WRITE = 'Write where the value comes from: "env:NAME" or "file:PATH".'
 _files: set[str] = set()
 """Every ``file:PATH`` that this process has heard of, of whatever pipeline."""
+
+
+@attrs.frozen(kw_only=True)
+class NeededSecret:
+    """A secret of a step.
+
+    Parameters
+    ----------
+    name
+        The environment variable that the step finds it in.
+    source
+        Where its value comes from.
+    origin
+        Who said so, as ``file:line (@decorator)``.
+    problem
+        Why the step cannot have it; None: it can.
+    """
+
+    name: str
+    source: str
+    origin: str | None
+    problem: RequestRefused | None = None
 
 
 def checked_secrets(owner: str, secrets: Any) -> dict[str, str] | None:

@@ -12,6 +12,10 @@ from upshift.model.spec.launch import Launch
 
 Model = tuple[str, str, str]
 """What makes two devices interchangeable: vendor, model, and profile of a slice."""
+ENFORCED = "supervisor"
+"""Value of ``granted.details["enforced_by"]`` where the supervisor enforces the grant."""
+CONTAINED = "container"
+"""Its value where a container enforces the grant, and the supervisor runs in it beside the step."""
 
 
 @attrs.frozen(kw_only=True)
@@ -86,8 +90,8 @@ class Hardware:
         Bytes.
     details
         What this record knows beyond the common shape: in ``asked`` the alternatives, where there are
-        several or topologies (:class:`upshift.model.settings.wanted.Wanted`), in ``granted`` the CPUs by number
-        and how memory is limited, in ``seen`` the host, its Python and its cgroup, in ``used`` the
+        several or topologies (:class:`upshift.model.settings.wanted.Wanted`), in ``granted`` the CPUs by
+        number and how memory is limited, in ``seen`` the host, its Python and its cgroup, in ``used`` the
         peaks, the means and the digest of the series.
     """
 
@@ -143,3 +147,26 @@ class Hardware:
 def _flat(record: Device | Hardware) -> dict[str, Any]:
     fields = {f.name: getattr(record, f.name) for f in attrs.fields(type(record)) if f.name != "details"}
     return fields | dict(record.details)
+
+
+@attrs.frozen(kw_only=True)
+class Shortfall:
+    """One thing that was asked for and is not granted.
+
+    Parameters
+    ----------
+    field
+        Of the request, or ``"image"``.
+    asked, got
+        For people: ``"8 GPUs"``, ``"none"``.
+    why
+        The reason.
+    fix
+        What to do about it.
+    """
+
+    field: str
+    asked: str
+    got: str
+    why: str
+    fix: str | None = None

@@ -17,9 +17,8 @@ from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, 
 from upshift.report.terminal.plan_code import LABEL, show_code
 
 if TYPE_CHECKING:
-    from upshift.engine.forecast import PlannedTask
-    from upshift.engine.plan import Plan, PlannedStep
     from upshift.model.settings.retry import Retry
+    from upshift.report.plan import Plan, PlannedStep, PlannedTask
 
 _MARKS = {"runs": "●", "reused": "○", "depends": "◐", "skipped": "□", "fails": "×", "refused": "×"}
 _STYLES = {"runs": "cyan", "reused": "blue", "depends": "yellow", "skipped": "dim"} | dict.fromkeys(

@@ -10,7 +10,7 @@ from upshift.report.terminal.layout import Page, labelled, pad
 
 if TYPE_CHECKING:
     from upshift.code.packages import Part
-    from upshift.engine.plan import PlannedCode
+    from upshift.report.plan import PlannedCode
 
 LABEL = 9
 """Columns of the words before what is said."""

@@ -1,6 +1,6 @@
 """NVIDIA: GPUs and MIG instances, found through NVML, the library of the driver that nvidia-smi uses.
 
-This module knows device files and environment variables, :mod:`upshift.runtime.accelerators.nvml` the library.
+This module knows device files and environment variables, the package ``nvml`` beside it the library.
 """
 
 from __future__ import annotations

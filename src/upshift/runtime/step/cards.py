@@ -1,8 +1,8 @@
 """``upshift.current.card``: what a step has to show beside its outputs.
 
 A card is rendered in the step's own process (:mod:`upshift.runtime.step.rendering`), its content becomes
-a blob, and the supervisor is told its record (:class:`upshift.model.spec.Card`) at once, so that a step that is
-killed keeps its cards. Whoever draws a report finds by the media type what there is:
+a blob, and the supervisor is told its record (:class:`upshift.model.spec.Card`) at once, so that a step
+that is killed keeps its cards. Whoever draws a report finds by the media type what there is:
 
 * ``image/*``: as it is. ``text/markdown``: to be rendered. ``text/html``: of the user's own step, to be put
   into a sandboxed frame. All text is UTF-8.

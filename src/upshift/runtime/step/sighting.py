@@ -1,8 +1,8 @@
 """What PyTorch, TensorFlow and JAX see of the devices that a step was granted: checked after their import.
 
 A framework that sees less than the grant would train on the CPU for hours. So the step ends there, with
-the cause and the remedy (:mod:`upshift.runtime.accelerators.explain`). Nothing of this is set up for a step without a
-grant of devices.
+the cause and the remedy (:mod:`upshift.runtime.accelerators.explain`). Nothing of this is set up for a
+step without a grant of devices.
 
 What is counted, in this process, without touching a device::
 

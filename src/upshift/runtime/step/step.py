@@ -28,6 +28,7 @@ from upshift.errors import (
 )
 from upshift.model.spec import Artifact, Code, Collected, Failure, Rank, TaskSpec, Value, to_json
 from upshift.model.spec.calls import bind
+from upshift.model.spec.hardware import CONTAINED
 from upshift.runtime import asking, cgroups, proc
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
 from upshift.runtime.forms import Outcome, Seen
@@ -43,7 +44,6 @@ from upshift.runtime.step.stopping import stopping
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
 from upshift.runtime.streams import tell
-from upshift.runtime.supervisor.devices.waiting import CONTAINED
 from upshift.runtime.usercode import cells
 from upshift.runtime.usercode import modules as usercode
 

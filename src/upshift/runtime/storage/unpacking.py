@@ -98,7 +98,7 @@ def unpacked(digest: str, store: Store, *, extract: Extract | None = None) -> Pa
 
 
 def unpacked_runtime(digest: str, store: Store) -> Path:
-    """The same for a runtime (:mod:`upshift.code.runtime_package`), with bytecode for this Python's version."""
+    """The same for a runtime package, with bytecode for this Python's version."""
     return unpacked(digest, store, extract=_extract_zip)
 
 

@@ -46,7 +46,7 @@ class Sights:
             watched.want(look)
 
     def framework(self, content: Mapping[str, Any]) -> None:
-        """A framework in the step's process sees this: a :class:`~upshift.model.spec.Framework`, else nothing."""
+        """A framework in the step's process sees this: a :class:`~upshift.model.spec.Framework`."""
         with contextlib.suppress(*_NONSENSE):
             self._frameworks.append(decode(Framework, content))
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from upshift.model.spec import Rank, TaskSpec
+from upshift.model.spec.hardware import CONTAINED, ENFORCED
 from upshift.runtime.confine import Confinement
 from upshift.runtime.launch.addresses import interface_towards
 from upshift.runtime.launch.environment import environment_of, threads_of
 from upshift.runtime.supervisor.bounds.cpus import CpuSet
 from upshift.runtime.supervisor.bounds.limits import MemoryLimit
-from upshift.runtime.supervisor.devices.waiting import CONTAINED, ENFORCED
 from upshift.runtime.supervisor.member import LocalMember
 from upshift.runtime.supervisor.starters.pools import users_own
 from upshift.runtime.supervisor.starters.starter import Born, Starter

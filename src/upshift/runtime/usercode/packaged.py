@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from upshift.code.ignore import looks_secret
+from upshift.model.settings.leaks import is_secret_file
 from upshift.model.spec import Code
 from upshift.runtime.storage.digest import split
 
@@ -35,7 +35,7 @@ def advice(error: BaseException, code: Code, folder: str) -> str | None:
         if os.path.exists(os.path.join(code.project, file)) and not os.path.exists(
             os.path.join(folder, file)
         ):
-            if looks_secret(os.path.basename(file)):
+            if is_secret_file(os.path.basename(file)):
                 why, also = "its name looks like a secret", "rename it"
             else:
                 why, also = ".gitignore or .upshiftignore names it", f"put !{file} into .upshiftignore"

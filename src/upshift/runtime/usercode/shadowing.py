@@ -28,7 +28,16 @@ def advice(error: BaseException, project: str | None = None) -> str | None:
 
 
 def load_error(error: Exception) -> LoadError | None:
-    """The error to show, if an exception in the middle of Upshift is because of such a file."""
+    """The error to show, if an exception in the middle of Upshift is because of such a file.
+
+    Or because only a part of Upshift travels with a step: where that is, no engine can be imported.
+    """
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("upshift."):
+        return LoadError(
+            f"this needs {error.name}, which does not travel with a step",
+            why="A step that runs elsewhere has only the runtime beside it: no engine could run a pipeline.",
+            fix="Call the steps as functions, or start the run where the pipeline was started.",
+        )
     fix = advice(error)
     if fix is None:
         return None

@@ -26,7 +26,7 @@ from upshift.runtime.launch.arguments.installed import (
 )
 from upshift.runtime.launch.arguments.meanings import LAUNCHERS, Launcher
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 GONE = {"mpirun_ccl"}
 """Arguments of older versions, which are refused too."""
 SCRIPT = {"training_script", "training_script_args"}

@@ -147,6 +147,6 @@ def test_without_devices_accelerate_is_told_so() -> None:
 
 
 def test_the_page_names_what_is_set_by_default() -> None:
-    page = (Path(__file__).parents[3] / "docs/how-to/distributed.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs/how-to/distributed.md").read_text(encoding="utf-8")
     for name, value in defaults(ONE, devices=False).items():
         assert f"| `{name}` | `{value}`" in page

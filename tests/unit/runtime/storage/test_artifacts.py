@@ -89,7 +89,8 @@ def test_looking_whether_a_value_is_there_imports_nothing_for_it(store: Store) -
     artifacts = (save(np.arange(1000), store), save([np.arange(1000)], store, by_item=True))
     program = (
         "import sys\nfrom upshift.model.spec import Artifact, from_json\n"
-        "from upshift.runtime.storage.artifacts import verify\nfrom upshift.runtime.storage.store import open_store\n"
+        "from upshift.runtime.storage.artifacts import verify\n"
+        "from upshift.runtime.storage.store import open_store\n"
         "for text in sys.argv[2:]:\n    verify(from_json(Artifact, text), open_store(sys.argv[1]))\n"
         "print('numpy' in sys.modules)"
     )

@@ -76,7 +76,8 @@ def test_claims_go_when_the_last_who_holds_them_lets_go(store: Store) -> None:
 
 def test_claims_of_a_process_go_when_it_ends(store: Store) -> None:
     code = (
-        "import sys; from upshift.runtime.storage.store import open_store; s = open_store(sys.argv[1]); s.put(b'x');"
+        "import sys; from upshift.runtime.storage.store import open_store;"
+        "s = open_store(sys.argv[1]); s.put(b'x');"
         "from pathlib import Path; assert len(list((s.root / 'claims').iterdir())) == 1"
     )
     subprocess.run([sys.executable, "-c", code, store.address], check=True)

@@ -12,13 +12,14 @@ import nvml
 from nvml import FakeNvml, Gpu
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Code, Device, EntryPoint, Failure, Hardware, TaskId, TaskSpec
+from upshift.model.spec.hardware import ENFORCED
 from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.root import LOCKS
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices import waiting as devices
 from upshift.runtime.supervisor.devices.accelerators import Accelerators
 from upshift.runtime.supervisor.devices.stock import Grant
-from upshift.runtime.supervisor.devices.waiting import ENFORCED, Devices
+from upshift.runtime.supervisor.devices.waiting import Devices
 
 GPU = Device(vendor="nvidia", model="NVIDIA H100 80GB HBM3")
 BOTH = TaskSpec(

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from upshift.errors import UpshiftError
+from upshift.model.spec.hardware import ENFORCED
 from upshift.model.spec.task import Failure, TaskSpec
 from upshift.runtime import causes
 from upshift.runtime.accelerators.root import lock_folder
@@ -38,10 +39,6 @@ Ready = Callable[["Grant | None"], None]
 Tell = Callable[[str], None]
 Refuse = Callable[[Failure], None]
 
-ENFORCED = "supervisor"
-"""Value of ``granted.details["enforced_by"]`` where it is for the supervisor to see to the grant."""
-CONTAINED = "container"
-"""Its value where a container has the bounds of the grant, and the supervisor is in it with the step."""
 WAIT = 86_400.0
 """Seconds that a task waits for devices, unless it is told otherwise."""
 RETRY = 0.25

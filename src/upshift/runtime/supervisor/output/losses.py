@@ -28,7 +28,7 @@ class Losses:
         self._known: list[Loss] = []
 
     def of(self, what: str, path: Path, rank: int | None = None) -> Loss:
-        """What is lost of a file: nothing yet. The parameters are those of a :class:`~upshift.model.spec.Gap`."""
+        """What is lost of a file: nothing yet. Parameters as of :class:`~upshift.model.spec.Gap`."""
         loss = Loss(what, path, rank, losses=self)
         self._known.append(loss)
         return loss

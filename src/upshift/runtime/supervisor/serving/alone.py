@@ -1,7 +1,7 @@
 """One task under a supervisor of its own: by hand, or where a backend has started it.
 
 By hand the log is shown on standard output. A backend gets events there instead, as lines of JSON
-(:class:`~upshift.runtime.supervisor.serving.reporting.Reporter`), and says on standard input what no file may hold::
+(:mod:`.reporting`), and says on standard input what no file may hold::
 
     supervisor ── {"event": "ready"} ──────────────────────────► backend
                ◄── {"secrets": …, "devices": …} ────────────────

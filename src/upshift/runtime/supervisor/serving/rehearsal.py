@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from upshift.model.spec import Failure, TaskSpec
+from upshift.model.spec.hardware import ENFORCED
 from upshift.runtime.confine import PR_SET_PDEATHSIG, prctl
 from upshift.runtime.interpreter import command
 from upshift.runtime.launch import seats
@@ -26,7 +27,6 @@ from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import EXITING
 from upshift.runtime.supervisor.bounds.cpus import CpuSet
-from upshift.runtime.supervisor.devices.waiting import ENFORCED
 from upshift.runtime.supervisor.serving.order import order_of
 from upshift.runtime.supervisor.several.gathering import Gathering
 from upshift.runtime.supervisor.several.nodes import Nodes, Remote

@@ -8,6 +8,6 @@
     records    one record of what all of them know
 
 What a supervisor does of the task :mod:`upshift.runtime.supervisor.serving.alone` decides, by the seat that
-:mod:`upshift.runtime.launch.seats` reads; how they talk, :mod:`upshift.runtime.launch.wire` says. Further supervisors on this
-very machine are started by :mod:`upshift.runtime.supervisor.serving.rehearsal`.
+:mod:`upshift.runtime.launch.seats` reads; how they talk, :mod:`upshift.runtime.launch.wire` says. Further
+supervisors on this very machine are started by :mod:`upshift.runtime.supervisor.serving.rehearsal`.
 """

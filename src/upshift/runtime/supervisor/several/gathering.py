@@ -89,7 +89,7 @@ class Gathering:
     tell
         Takes what is waited for, in words.
     bury
-        As for :class:`~upshift.runtime.supervisor.several.nodes.Nodes`. None: nothing can be done from here to processes
+        As for :class:`.Nodes`. None: nothing can be done from here to processes
         of another node, which has the time to end them by itself.
 
     Raises

@@ -2,7 +2,7 @@
 
 ::
 
-    supervisor of node 0                              supervisor of node 1 (runtime/supervisor/several/outpost.py)
+    supervisor of node 0                              supervisor of node 1 (outpost.py)
     the attempt: all members, policy, result          processes, bounds, usage
 
            ◄── ready: its devices ────────────────────

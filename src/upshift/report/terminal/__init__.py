@@ -1,0 +1,1 @@
+"""Views as text: lines, tables and live displays of a terminal."""
