@@ -62,6 +62,15 @@ def test_a_rank_that_never_joins_is_named_with_where_it_was(project: Project) ->
     )
 
 
+def test_a_rank_that_returns_before_it_joins_ends_those_that_wait_for_it(project: Project) -> None:
+    project.run(group(before="if rank == 1: return"), expect=1)
+    error = project.attempt("act")["error"]
+    assert error["rank"] == 1
+    assert error["message"].startswith(
+        "rank 1 returned without having joined the others: rank 0 waits in init_process_group (pipeline.py:"
+    )
+
+
 def test_a_rank_that_is_late_for_a_collective_call_is_named_with_where_it_was(project: Project) -> None:
     project.run(group(then="threading.Event().wait()", seconds=5), expect=1)
     error = project.attempt("act")["error"]

@@ -108,8 +108,8 @@ def example():
     assert "never formed a group" not in outcome.text
 
 
-def test_processes_that_are_each_in_a_group_of_one_are_recorded_and_remarked_on_so(project: Project) -> None:
-    outcome = project.run(
+def test_processes_that_are_each_in_a_group_of_one_are_refused(project: Project) -> None:
+    project.run(
         """
 from upshift import run_with_torchrun
 
@@ -129,9 +129,60 @@ def example(folder: str):
 """,
         "-p",
         f"folder={project.folder}",
+        expect=1,
     )
-    assert outcome.text.count("of the 2 processes rank 0 is in a group of 1") == 1
-    assert [rank["group"] for rank in project.attempt("train")["seen"]["ranks"]] == [1, 1]
+    error = project.attempt("train")["error"]
+    assert error["message"].startswith("each of the 2 processes has worked in a group of its own")
+    assert error["fix"].startswith("Leave out rank and world_size where the step calls init_process_group()")
+    assert 1 in [rank["group"] for rank in project.attempt("train")["seen"]["ranks"]]
+
+
+@pytest.mark.parametrize(
+    "launcher", ["run_with_accelerate(cpu=True, num_processes=2)", "run_with_torchrun(nproc_per_node=2)"]
+)
+def test_processes_of_which_accelerate_counts_one_are_refused_where_it_counts(
+    project: Project, launcher: str
+) -> None:
+    project.run(
+        f"""
+from upshift import run_with_accelerate, run_with_torchrun
+
+@{launcher}
+@step
+def train() -> int:
+    from accelerate import PartialState
+
+    state = PartialState()
+    raise LookupError("the work was about to be done")
+
+@pipeline
+def example():
+    return train()
+""",
+        expect=1,
+    )
+    error = project.attempt("train")["error"]
+    assert "Accelerate counts 1 process where 2 were started" in error["message"]
+    assert error["where"].startswith("pipeline.py:")
+    assert "PartialState(cpu=True)" in error["fix"]
+
+
+def test_a_state_of_accelerate_that_is_told_to_use_cpus_counts_all(project: Project) -> None:
+    project.run("""
+from upshift import run_with_accelerate
+
+@run_with_accelerate(cpu=True, num_processes=2)
+@step
+def train() -> int:
+    from accelerate import PartialState
+
+    return PartialState(cpu=True).num_processes
+
+@pipeline
+def example():
+    return train()
+""")
+    assert upshift.get_run("latest").output == 2
 
 
 def test_processes_that_never_meet_are_remarked_on(project: Project) -> None:

@@ -70,6 +70,8 @@ class Outcome:
         Of several processes: the type of what this one has returned; None: that was None.
     group
         Of several processes: how many are in the group that this one is in; None: there is none any more.
+    joined
+        Of several processes: whether this one has ever been in a group.
     """
 
     outputs: Mapping[str, Artifact] = attrs.field(factory=dict)
@@ -81,6 +83,7 @@ class Outcome:
     written: int = 0
     returned: str | None = None
     group: int | None = None
+    joined: bool = False
 
     def __attrs_post_init__(self) -> None:
         for count in (self.peak or 0, self.cpu_seconds, self.read, self.written):

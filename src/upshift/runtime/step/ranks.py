@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import wraps
 from types import ModuleType
 from typing import Any, Final
 
@@ -17,12 +18,15 @@ from upshift.runtime.launch.environment import GROUP, alone
 from upshift.runtime.launch.ports import wait_until_free
 from upshift.runtime.launch.processes import SEVERAL_A_DEVICE
 from upshift.runtime.step.context import current
+from upshift.runtime.step.import_hook import ImportHook
 from upshift.runtime.streams import tell
 
 STAYS: Final = 2.0
 """Seconds that the process of rank 0 stays for the others at most."""
 _STATES: Final = ("Accelerator", "AcceleratorState", "PartialState")
 """Classes of Accelerate that know how many processes there are."""
+_ACCELERATE: Final = "accelerate.state"
+"""The module with these."""
 _OTHER_WAYS: Final = ("jax", "tensorflow", "mpi4py", "horovod", "dask", "ray")
 """Packages by which processes may work together without PyTorch."""
 
@@ -67,6 +71,7 @@ def enter(spec: TaskSpec, launch: Launch, rank: Rank) -> None:
         os.environ.update(asked.variables)
         tell(asked.remarks)
     _compare(spec, launch, rank)
+    _watch_count(spec, rank)
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None:  # it was imported before the variable was there
         getattr(distributed, "set_debug_level_from_env", lambda: None)()
@@ -116,6 +121,68 @@ def _devices(spec: TaskSpec, rank: Rank) -> tuple[Device, ...]:
     return own or devices
 
 
+# -- whether they work together -------------------------------------------------------------------
+
+
+def _watch_count(spec: TaskSpec, rank: Rank) -> None:
+    """Look at how many processes Accelerate counts as soon as it has counted them."""
+    if rank.world_size == 1 or any(device.vendor in SEVERAL_A_DEVICE for device in _devices(spec, rank)):
+        return
+
+    def watch(_: str, module: Any) -> None:
+        count = module.PartialState.__init__
+
+        @wraps(count)
+        def counted(self: object, *args: Any, **kwargs: Any) -> None:
+            count(self, *args, **kwargs)
+            confirm_count(rank)
+
+        module.PartialState.__init__ = counted
+
+    if (state := sys.modules.get(_ACCELERATE)) is not None:
+        watch(_ACCELERATE, state)
+    else:
+        ImportHook(lambda name: name == _ACCELERATE, after=watch).begin()
+
+
+def confirm_count(rank: Rank) -> None:
+    """Compare how many processes Accelerate counts, if it has, with how many there are.
+
+    Raises
+    ------
+    Misplaced
+        It counts others, so that each of them would do all of the work.
+    """
+    found = _counted()
+    if found in (None, rank.world_size) or current.shares():
+        return
+    raise Misplaced(
+        f"Accelerate counts {found} process{'' if found == 1 else 'es'} where {rank.world_size} were started",
+        why="PartialState() alone does not join processes on CPUs, so that each would do all of the work.",
+        fix="Make an Accelerator() before any PartialState(), or PartialState(cpu=True).",
+    )
+
+
+def confirm_world(rank: Rank) -> None:
+    """Compare the world in which the step has worked, now that it has returned, with the one asked for.
+
+    Raises
+    ------
+    Misplaced
+        This process has worked alone, as if there were no other one.
+    """
+    if rank.world_size == 1 or current.shares():
+        return
+    confirm_count(rank)
+    if _group_of_torch() == 1:
+        raise Misplaced(
+            f"each of the {rank.world_size} processes has worked in a group of its own",
+            why="Each would have done all of the work.",
+            fix="Leave out rank and world_size where the step calls init_process_group(); "
+            "to share the work out without a group, ask for upshift.current.rank.",
+        )
+
+
 # -- afterwards -----------------------------------------------------------------------------------
 
 
@@ -126,8 +193,7 @@ def linger(rank: Rank) -> None:
     the group, or to leave it. It stays until all have returned. Not for long, though: who waits for this
     process's part in a computation is to see that it has ended.
     """
-    distributed = sys.modules.get("torch.distributed")
-    if rank.rank == 0 and rank.world_size > 1 and distributed is not None and _had_a_group(distributed):
+    if rank.rank == 0 and rank.world_size > 1 and joined():
         wait_until_free(rank.port, STAYS)
 
 
@@ -136,10 +202,26 @@ def group_size() -> int | None:
 
     None: there is no group, or none any more.
     """
+    size = _group_of_torch()
+    return _counted() if size is None else size
+
+
+def joined() -> bool:
+    """Whether this process has ever been in a group, so that no other one waits for it to join."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and _had_a_group(distributed)
+
+
+def _group_of_torch() -> int | None:
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_world_size())
-    state: Any = sys.modules.get("accelerate.state")
+    return None
+
+
+def _counted() -> int | None:
+    """How many processes Accelerate has counted; None: it has not."""
+    state: Any = sys.modules.get(_ACCELERATE)
     shared = getattr(getattr(state, "PartialState", None), "_shared_state", None) or {}
     found = shared.get("num_processes")
     return found if isinstance(found, int) else None
@@ -150,8 +232,7 @@ def remarks(rank: Rank) -> Iterator[str]:
     if rank.rank != 0 or rank.world_size == 1:
         return
     size = group_size()
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and _had_a_group(distributed):
+    if joined():
         if size not in (None, rank.world_size):
             yield (
                 f"of the {rank.world_size} processes rank 0 is in a group of {size}: leave out rank and "
@@ -162,14 +243,10 @@ def remarks(rank: Rank) -> Iterator[str]:
         return
     if size is None and any(name in sys.modules for name in _OTHER_WAYS):
         return
-    how = "Make an Accelerator() in the step, or call torch.distributed.init_process_group()"
-    if size == 1:
-        how = (
-            "Accelerate found one process: make a plain Accelerator() in the step, before any PartialState()"
-        )
     yield (
         f"the {rank.world_size} processes never formed a group, so each of them did all of the work, unless "
-        f"the step shares it out by itself. {how}; or share the work out by upshift.current.rank."
+        "the step shares it out by itself. Make an Accelerator() in the step, or call "
+        "torch.distributed.init_process_group(); or share the work out by upshift.current.rank."
     )
 
 

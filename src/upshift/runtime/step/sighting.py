@@ -21,10 +21,8 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterable, Iterator
 from types import FrameType, ModuleType
-from typing import Any
 
 import attrs
 
@@ -45,6 +43,7 @@ from upshift.runtime.accelerators.remedies import MAY_MISS, may_miss
 from upshift.runtime.forms import Diagnosis
 from upshift.runtime.messages import channel
 from upshift.runtime.step.explaining import Halted
+from upshift.runtime.step.import_hook import HOOK, ImportHook
 from upshift.runtime.streams import tell
 
 
@@ -69,7 +68,7 @@ class Sighting:
         self._question: DriverQuestion | None = None
         self._driver: Driver | None = None
         self._guard = threading.RLock()
-        self._finder = _Finder(self)
+        self._hook = ImportHook(self.wanted, before=self.expect, after=self.imported)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -81,12 +80,11 @@ class Sighting:
             At the import, and at the end wherever that was caught.
         """
         tell(_misnamed(may_miss(os.environ)))
-        sys.meta_path.insert(0, self._finder)
+        self._hook.begin()
         try:
             yield
         finally:
-            with contextlib.suppress(ValueError):
-                sys.meta_path.remove(self._finder)
+            self._hook.end()
             if self._question is not None:
                 self._question.close()
             if self.refused is not None:  # whatever the step has made of it
@@ -237,61 +235,6 @@ def _shown(driver: Driver, cuda: str) -> int | None:
     return 0 if driver.library is None or driver.code is not None else None
 
 
-# -- the hook -------------------------------------------------------------------------------------
-
-
-class _Finder:
-    """An entry of ``sys.meta_path`` that finds what the others find.
-
-    The loader of a framework stays as it is, but for one method of that one object, until it is called.
-    """
-
-    def __init__(self, sighting: Sighting) -> None:
-        self._sighting = sighting
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if not self._sighting.wanted(name):
-            return None
-        spec = _found_by_others(self, name, path, target)
-        if spec is not None and spec.loader is not None:
-            _around(spec.loader, name, before=self._sighting.expect, after=self._sighting.imported)
-        return spec
-
-
-def _found_by_others(
-    own: _Finder, name: str, path: Sequence[str] | None, target: ModuleType | None
-) -> ModuleSpec | None:
-    for finder in list(sys.meta_path):
-        find: Any = getattr(finder, "find_spec", None)
-        if finder is own or find is None:
-            continue
-        spec: ModuleSpec | None = find(name, path, target)
-        if spec is not None:
-            return spec
-    return None
-
-
-def _around(
-    loader: Any, name: str, *, before: Callable[[], None], after: Callable[[str, ModuleType], None]
-) -> None:
-    """Call functions before ``loader`` executes the module of this name, and after, unless that fails."""
-    execute = loader.exec_module
-
-    def executed(module: ModuleType) -> None:
-        if module.__name__ != name:  # one loader for all modules of a zip file
-            execute(module)
-            return
-        vars(loader).pop("exec_module", None)
-        before()
-        execute(module)
-        after(name, module)
-
-    with contextlib.suppress(AttributeError, TypeError):  # it takes no attributes: nobody will know
-        loader.exec_module = executed
-
-
 # -- where it was imported ------------------------------------------------------------------------
 
 
@@ -307,7 +250,7 @@ def _importer(spec: TaskSpec) -> tuple[str | None, bool]:
         file = frame.f_code.co_filename
         if is_user_file(file, spec.code.project):
             return location(file, frame.f_lineno, spec.cwd), direct
-        direct = direct and (file == __file__ or "importlib" in file)
+        direct = direct and (file in (__file__, HOOK) or "importlib" in file)
         frame = frame.f_back
     return None, False
 

@@ -99,8 +99,9 @@ def run(
             raise
         if (told := stopping.verdict()) is not None:  # it may not be all that it would have returned
             raise Halted(told)
-        if bounds.rank is not None and value is not None:
-            returned = type(value).__name__
+        if bounds.rank is not None:
+            ranks.confirm_world(bounds.rank)
+            returned = None if value is None else type(value).__name__
         return value
 
     main = bounds.rank is None or bounds.rank.rank == 0
@@ -117,14 +118,14 @@ def run(
     after = proc.own_memory()
     peak = max(0, after.high - before.resident - max(0, after.mapped - before.mapped))
     consumed = proc.own_consumption().since(began)
-    group = None if bounds.rank is None else ranks.group_size()
     outcome = Outcome(
         outputs=outputs,
         failure=failure,
         exit_code=exit_code,
         peak=peak,
         returned=returned,
-        group=group,
+        group=None if bounds.rank is None else ranks.group_size(),
+        joined=bounds.rank is not None and ranks.joined(),
         **consumed._asdict(),
     )
     channel.send("outcome", outcome)

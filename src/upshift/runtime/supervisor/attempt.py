@@ -309,6 +309,8 @@ class Attempt:
         member.outcome = decode(Outcome, content)
         if not member.returned:
             self._gang.fail(member)
+        elif self._vigil is not None:
+            self._vigil.returned()
 
     # -- ending -----------------------------------------------------------------------------------
 

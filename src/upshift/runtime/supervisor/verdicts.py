@@ -83,12 +83,13 @@ def stopped(failure: Failure, gang: Gang, spec: TaskSpec) -> Failure:
     if not where or failure.reason not in ("timeout", "hang"):
         return failure
     one = _suspect(stacks, of=len(gang.members))
+    rank = one.rank if one is not None and failure.rank is None else failure.rank
     return attrs.evolve(
         failure,
         message=failure.message if failure.reason == "hang" else f"{failure.message}; {where}",
         where=failure.where or (one.where if one is not None else _common(stacks)),
-        rank=one.rank if one is not None else None,
-        node=_host(gang, one.rank) if one is not None else None,
+        rank=rank,
+        node=_host(gang, rank),
     )
 
 

@@ -6,15 +6,37 @@ import time
 from collections.abc import Callable
 
 from upshift.model.spec import Failure, TaskSpec
-from upshift.runtime.launch.stacks import Answer
+from upshift.runtime.launch.stacks import JOINING, Answer
 from upshift.runtime.launch.watchdog import QUIET, Look, Watchdog
+from upshift.runtime.launch.whereabouts import listed, whereabouts
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.supervisor import spying, verdicts
 from upshift.runtime.supervisor.gang import ANSWERING, GRACE, Gang
-from upshift.runtime.supervisor.member import LocalMember
+from upshift.runtime.supervisor.member import LocalMember, Member
 
 ANSWER = 0.5
 """Seconds that processes are given to write where they are."""
+JOINS = 3
+"""How often in a row, some seconds in all, all that run are found waiting for one that has returned."""
+
+
+class _Joining:
+    """How often all that run were found waiting to be joined, and when to look again."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.pause = 0.0
+        self._last: object = None
+
+    def next(self, waiting: object) -> float:
+        """Seconds to the next look, after one that found them waiting at these places, or else None.
+
+        These seconds grow where there is nothing to be seen: each look is a signal to each process.
+        """
+        self.looks = 0 if waiting is None else self.looks + 1 if waiting == self._last else 1
+        self._last = waiting
+        self.pause = 1.0 if waiting is not None else min(2 * self.pause or 1.0, 4.0)
+        return self.pause
 
 
 class Vigil:
@@ -58,12 +80,19 @@ class Vigil:
         self._told = False
         self._ending = False
         self._spying: spying.Spying | None = None
+        self._joining = Timer(self._ask_joining)
+        self._joins = _Joining()
         self._wait()
+
+    def returned(self) -> None:
+        """One of them has returned. Where it never joined the others, these may wait for it for ever."""
+        if self._joins.pause == 0 and self._absent() and not self._ending:
+            self._joining = self._loop.after(self._joins.next(None), self._ask_joining)
 
     def look_into(self, then: Callable[[], None]) -> None:
         """They are about to be stopped: find out where each of them is, and call ``then``."""
         self._ending = True
-        self._timer.cancel()
+        self._cancel()
         self._gang.ask()
         members = {
             member.pid: member
@@ -86,15 +115,19 @@ class Vigil:
     def stopping(self, grace: float, kill: Callable[[], None]) -> None:
         """They have ``grace`` seconds to end; fewer, if all that are left wait for each other."""
         self._ending = True
-        self._timer.cancel()
+        self._cancel()
         if grace > GRACE:
             self._timer = self._loop.after(ANSWER, lambda: self._look_at_end(self._answers(), kill))
 
     def close(self) -> None:
         """They have ended, or are about to."""
-        self._timer.cancel()
+        self._cancel()
         if self._spying is not None:
             self._spying.close()
+
+    def _cancel(self) -> None:
+        self._timer.cancel()
+        self._joining.cancel()
 
     # -- while they run ---------------------------------------------------------------------------
 
@@ -152,6 +185,40 @@ class Vigil:
 
     def _answers(self) -> dict[int, Answer]:
         return verdicts.answers_of(self._gang.running, self._spec)
+
+    # -- when one has returned --------------------------------------------------------------------
+
+    def _absent(self) -> list[Member]:
+        """Those that have returned and never joined the others."""
+        return [one for one in self._gang.members if one.outcome and one.returned and not one.outcome.joined]
+
+    def _ask_joining(self) -> None:
+        if not self._gang.failing and self._gang.running:
+            self._gang.ask()
+            self._joining = self._loop.after(ANSWER, self._look_joining)
+
+    def _look_joining(self) -> None:
+        found, running = self._answers(), self._gang.running
+        waiting = [
+            one for member in running if (one := found.get(member.number)) and one.stack.waits == JOINING
+        ]
+        self._joining = self._loop.after(
+            self._joins.next([one.state for one in waiting] if len(waiting) == len(running) else None),
+            self._ask_joining,
+        )
+        if self._joins.looks < JOINS or self._gang.failing or not running:
+            return
+        absent = self._absent()
+        missed, those = listed([one.number for one in absent]), [one.stack for one in waiting]
+        self._stop(
+            Failure(
+                reason="hang",
+                message=f"{missed} returned without having joined the others: {whereabouts(those)}",
+                where=those[0].where,
+                fix="Let each rank join (init_process_group(), or an Accelerator()) before it returns.",
+                rank=absent[0].number,
+            )
+        )
 
     # -- when they are to end ---------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ def test_without_a_grant_nobody_looks(machine: Machine) -> None:
     )
     modules, finders = machine.bench.output(result)
     assert not {"upshift.runtime.step.sighting", "upshift.runtime.accelerators.explain"} & set(modules)
-    assert "_Finder" not in finders
+    assert "ImportHook" not in finders
     assert result.seen is not None and "frameworks" not in result.seen.details
 
 

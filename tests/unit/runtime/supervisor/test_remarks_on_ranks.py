@@ -10,7 +10,7 @@ import pytest
 
 from upshift.model.spec import Code, EntryPoint, Rank, TaskId, TaskSpec
 from upshift.runtime.step.context import current
-from upshift.runtime.step.ranks import group_size, remarks
+from upshift.runtime.step.ranks import Misplaced, confirm_world, group_size, remarks
 
 FIRST = Rank(world_size=2)
 TASK = TaskSpec(
@@ -67,6 +67,27 @@ def test_a_group_of_some_is_remarked_on_whatever_the_step_asked(monkeypatch: pyt
     (said,) = remarks(FIRST)
     assert said.startswith("of the 2 processes rank 0 is in a group of 1")
     assert group_size() == 1
+
+
+def test_a_group_of_one_for_each_is_refused_unless_the_step_shares_its_work_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grouped(monkeypatch, 1)
+    with pytest.raises(Misplaced, match="each of the 2 processes has worked in a group of its own"):
+        confirm_world(FIRST)
+    assert current.rank == 0
+    confirm_world(FIRST)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_world_that_accelerate_counts_otherwise_is_refused(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    grouped(monkeypatch, 2)
+    state = SimpleNamespace(PartialState=SimpleNamespace(_shared_state={"num_processes": size}))
+    monkeypatch.setitem(sys.modules, "accelerate.state", state)  # type: ignore[arg-type]
+    with pytest.raises(Misplaced, match=f"Accelerate counts {size} process"):
+        confirm_world(FIRST)
 
 
 def test_one_process_has_nobody_to_meet() -> None:

@@ -25,6 +25,14 @@ Current thread 0x00007f29ecde0b81 (most recent call first):
 """
 
 
+JOINS = """\
+Current thread 0x00007f29ecde0b80 (most recent call first):
+  File "/env/lib/python3/site-packages/torch/distributed/rendezvous.py", line 198 in _create_c10d_store
+  File "/env/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 1700 in init_process_group
+  File "/home/me/train.py", line 9 in train
+"""
+
+
 class Clock:
     """A loop whose time passes when it is told to."""
 
@@ -71,6 +79,7 @@ class World:
 
     clock: Clock
     ranks: list[Answering]
+    gang: Gang
     vigil: Vigil
     said: list[str]
     stopped: list[Failure]
@@ -106,7 +115,7 @@ def world() -> Callable[[float | None], World]:
             stop=stop,
             clock=lambda: clock.now,
         )
-        return World(clock, ranks, vigil, said, stopped)
+        return World(clock, ranks, gang, vigil, said, stopped)
 
     return made
 
@@ -188,6 +197,47 @@ def test_who_has_returned_is_named_and_not_asked(world: Callable[[float | None],
     one.clock.run(until=131.0)
     assert one.ranks[1].asked == 0
     assert one.said == ["no progress for 30 s: rank 1 has returned, rank 0 waits in all_reduce (train.py:12)"]
+
+
+def test_all_are_stopped_if_they_wait_for_one_that_returned_and_never_joined(
+    world: Callable[[float | None], World],
+) -> None:
+    one = world(None)
+    one.ranks[0].answer = JOINS
+    one.ranks[1].outcome = Outcome()
+    one.vigil.returned()
+    one.clock.run(until=110.0)
+    (failure,) = one.stopped
+    assert (failure.reason, failure.rank, failure.where) == ("hang", 1, "train.py:9")
+    assert failure.message == (
+        "rank 1 returned without having joined the others: rank 0 waits in init_process_group (train.py:9)"
+    )
+
+
+@pytest.mark.parametrize(("joined", "answer"), [(True, JOINS), (False, WORKS), (False, WAITS)])
+def test_they_are_left_alone_if_it_joined_or_they_do_something_else(
+    world: Callable[[float | None], World], joined: bool, answer: str
+) -> None:
+    one = world(None)
+    one.ranks[0].answer = answer
+    one.ranks[1].outcome = Outcome(joined=joined)
+    one.vigil.returned()
+    one.clock.run(until=200.0)
+    assert one.stopped == []
+
+
+def test_they_are_left_alone_while_one_of_them_is_yet_to_join(world: Callable[[float | None], World]) -> None:
+    one = world(None)
+    one.ranks[0].answer, one.ranks[1].answer = JOINS, WORKS
+    absent = Answering(2, WORKS)
+    absent.outcome = Outcome()
+    one.gang.members.append(absent)
+    one.vigil.returned()
+    one.clock.run(until=200.0)
+    assert one.stopped == []
+    one.ranks[1].answer = JOINS
+    one.clock.run(until=210.0)
+    assert [failure.rank for failure in one.stopped] == [2]
 
 
 @pytest.mark.parametrize(("answer", "killed"), [(WAITS, True), (WORKS, False)])
