@@ -12,6 +12,7 @@ import attrs
 
 from upshift.config import ResourceSettings
 from upshift.model.graph import Graph, Node, StepDefinition
+from upshift.model.settings.step import StepSettings
 from upshift.model.spec import (
     Artifact,
     Card,
@@ -19,6 +20,7 @@ from upshift.model.spec import (
     EntryPoint,
     Failure,
     Hardware,
+    Launch,
     TaskId,
     TaskResult,
     encode,
@@ -38,10 +40,16 @@ H100 = 85_520_809_984
 """Bytes of memory of a device."""
 
 
-def definition(request: ResourceSettings | None = None, **fields: Any) -> StepDefinition:
+def definition(
+    request: ResourceSettings | None = None, *, launch: Launch | None = None, **settings: Any
+) -> StepDefinition:
     """What a step is, with this request."""
     entry = EntryPoint(module="pipeline", qualname="f")
-    return StepDefinition(entry=entry, request=request or ResourceSettings(), **fields)
+    return StepDefinition(
+        entry=entry,
+        settings=StepSettings(resources=request or ResourceSettings(), **settings),
+        launch=launch,
+    )
 
 
 def devices(number: int) -> tuple[Device, ...]:

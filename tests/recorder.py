@@ -9,6 +9,7 @@ import attrs
 
 from upshift.config import ResourceSettings
 from upshift.model.graph import FromStep, Graph, Node, StepDefinition
+from upshift.model.settings.step import StepSettings
 from upshift.model.spec import Artifact, EntryPoint, Failure, Hardware, TaskId, TaskResult, encode, to_json
 from upshift.runs.catalog import Catalog
 from upshift.runs.history import Run
@@ -39,7 +40,7 @@ class Recorder:
     def run(self, **fields: object) -> Run:
         def definition(request: ResourceSettings | None = None) -> StepDefinition:
             entry = EntryPoint(module="m", qualname="f")
-            return StepDefinition(entry=entry, request=request or ResourceSettings())
+            return StepDefinition(entry=entry, settings=StepSettings(resources=request or ResourceSettings()))
 
         graph = Graph(
             pipeline="digits",

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from settings_kit import with_settings
 from upshift.backends import registry
 from upshift.backends.base import Backend, Capabilities, Ended, Event, Job, Started
 from upshift.backends.fake import Complete, FakeCluster, Hang, Outcome
@@ -82,7 +83,7 @@ class Ground:
             package = make_package(Path(spec.code.project), self.store).digest
             code = attrs.evolve(spec.code, package=package)
             spec = attrs.evolve(spec, code=code, runtime=runtime_blob(self.store), cwd=None)
-        spec = attrs.evolve(spec, **fields)
+        spec = attrs.evolve(spec, **with_settings(fields))
         return Job(spec=spec, spec_path=self.store.write_spec(spec))
 
     def close(self) -> None:

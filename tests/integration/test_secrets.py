@@ -322,7 +322,7 @@ def example():
 def test_the_supervisor_of_one_task_reads_them_by_itself(secret: Project) -> None:
     secret.upshift("run", "pipeline.py", env=ENV)
     (spec,) = secret.home.glob("store/runs/*/tasks/use/*.spec.json")
-    assert dict(from_json(TaskSpec, spec.read_bytes()).secrets) == {
+    assert dict(from_json(TaskSpec, spec.read_bytes()).settings.secret_sources) == {
         "TOKEN": "env:HF_TOKEN",
         "DB": "file:private/db",
     }

@@ -31,7 +31,7 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
     callee.signature.check(arguments)
     composition = Composition(store, project_of(callee.function), begun_with(callee.function))
     # The outermost pipeline's place to run is the run's own, not that of each of its steps.
-    options = attrs.evolve(pipeline.options, on=None)
+    options = attrs.evolve(pipeline.options, steps=attrs.evolve(pipeline.options.steps, on=None))
     try:
         with Scope(composition, options, (pipeline.name,)):
             params = composition.params({**callee.signature.recorded, **arguments}, callee.location)

@@ -7,13 +7,13 @@ from typing import Any, TypeVar, overload
 
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import StepOptions
-from upshift.authoring.options import seconds as checked_seconds
 from upshift.authoring.steps import add_options
 from upshift.errors import SettingsError, user_location
 from upshift.model.settings.base import bad_value
 from upshift.model.settings.resources import LEAST_GPU_MEMORY, LEAST_MEMORY, ResourceSettings
 from upshift.model.settings.retry import Retry
 from upshift.model.settings.sizes import FORMS, meant_by, parse_size
+from upshift.model.settings.step import StepSettings, checked_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,7 +76,7 @@ def resources(
         **{field: _megabytes(field, value) for field, value in sizes.items()},
     )
     where = f"{user_location()} (@resources)"
-    return _decorator(StepOptions(resources=request, origins=dict.fromkeys(request.explicit(), where)))
+    return _decorator(StepSettings(resources=request, origins=dict.fromkeys(request.explicit(), where)))
 
 
 @overload
@@ -147,7 +147,7 @@ def retry(
         "memory_factor": memory_factor,
     }
     policy = Retry(times=times, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    decorate = _decorator(StepOptions(retry=policy))
+    decorate = _decorator(StepSettings(retry=policy))
     return decorate if function is None else decorate(function)
 
 
@@ -170,7 +170,7 @@ def timeout(*, seconds: float = 0, minutes: float = 0, hours: float = 0) -> Call
         + _amount("@timeout", "minutes", minutes) * 60
         + _amount("@timeout", "hours", hours) * 3600
     )
-    return _decorator(StepOptions(timeout=checked_seconds("@timeout", "seconds", total)))
+    return _decorator(StepSettings(timeout=checked_seconds("@timeout", "seconds", total)))
 
 
 @overload
@@ -217,13 +217,13 @@ def gpu_profile(
     number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
     if not number or not SHORTEST <= interval <= LONGEST:
         raise bad_value("@gpu_profile", "interval", interval, f"seconds from {SHORTEST:g} to {LONGEST:g}")
-    decorate = _decorator(StepOptions(profile=float(interval)))
+    decorate = _decorator(StepSettings(profile=float(interval)))
     return decorate if function is None else decorate(function)
 
 
-def _decorator(options: StepOptions) -> Callable[[F], F]:
+def _decorator(settings: StepSettings) -> Callable[[F], F]:
     def decorate(target: F) -> F:
-        return add_options(target, options)
+        return add_options(target, StepOptions(settings=settings))
 
     return decorate
 

@@ -11,9 +11,7 @@ import attrs
 from upshift.authoring.entry import entry_point
 from upshift.code.fingerprint import Analysis
 from upshift.model.graph.model import StepDefinition
-from upshift.model.settings.retry import Retry
 from upshift.model.spec.codec import to_json
-from upshift.model.spec.task import GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -62,7 +60,8 @@ class Definitions:
     def _named(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> str:
         definition = self._define(callee, options, outer)
         base = options.name or callee.function.__name__
-        content = (base, to_json(attrs.evolve(definition, origins={}, location=None)))
+        anywhere = attrs.evolve(definition.settings, origins={})
+        content = (base, to_json(attrs.evolve(definition, settings=anywhere, location=None)))
         if content not in self._equal:
             name, count = base, 1
             while name in self.by_name:
@@ -73,28 +72,16 @@ class Definitions:
         return self._equal[content]
 
     def _define(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> StepDefinition:
-        merged = options.over(outer)
-        request, origins, launch = merged.resources, merged.origins, None
+        settings, launch = options.settings.over(outer.steps), None
         if options.launch is not None:
-            launch, request, origins = options.launch.beside(request, origins)
+            launch, request, origins = options.launch.beside(settings.resources, settings.origins)
+            settings = attrs.evolve(settings, resources=request, origins=origins)
         entry, code = self._code_of(callee.function)
-        variables = (merged.docker.runtime_environment if merged.docker else None) or {}
+        variables = (settings.docker.runtime_environment if settings.docker else None) or {}
         return StepDefinition(
             entry=entry,
             outputs=callee.outputs,
-            request=request,
-            origins=origins,
-            docker=merged.docker,
-            retry=merged.retry or Retry(),
-            secrets=merged.secrets or {},
-            timeout=merged.timeout,
-            grace=GRACE if merged.grace is None else merged.grace,
-            cache=merged.cache is not False,
-            cache_expires=merged.cache_expires,
-            on=merged.on,
-            clear_cache=bool(merged.clear_cache),
-            profile=merged.profile,
-            gpu_idle_timeout=merged.gpu_idle_timeout,
+            settings=settings,
             launch=launch,
             environment={name: value for name, value in variables.items() if value is not None},
             code=code,

@@ -9,11 +9,12 @@ from typing import Any, TypeVar, overload
 
 import attrs
 
-from upshift.authoring.options import Seconds, StepOptions, seconds
+from upshift.authoring.options import StepOptions
 from upshift.authoring.scope import current_scope
 from upshift.authoring.steps import Step, add_options
 from upshift.errors import MisuseError, SettingsError, user_frame, user_location
 from upshift.model.settings.base import bad_value
+from upshift.model.settings.step import Seconds, checked_seconds
 from upshift.runtime.launch.arguments import check, refuse_idle
 from upshift.runtime.launch.arguments.meanings import ACCELERATE, TORCHRUN, Launcher
 from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED
@@ -142,7 +143,7 @@ def _accelerate(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReq
         devices=True if on_devices else False if checked.get("cpu") else None,
         port=checked.pop(ACCELERATE.port, None),
         files={name: _file(checked.pop(name)) for name in (CONFIG, DEEPSPEED) if name in checked},
-        hang=seconds(owner, "hang", hang),
+        hang=checked_seconds(owner, "hang", hang),
         arguments={name: value for name, value in checked.items() if name not in ("quiet", "same_network")},
     )
 
@@ -169,7 +170,7 @@ def _torchrun(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReque
         devices=devices,
         nodes=nodes,
         port=checked.pop(TORCHRUN.port, None),
-        hang=seconds(owner, "hang", hang),
+        hang=checked_seconds(owner, "hang", hang),
         arguments=checked,
         one_node="standalone=True" if alone else None,
     )

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 from upshift.authoring.callee import Callee, checked_function, look_like, reduced
 from upshift.authoring.inert import Inert
 from upshift.authoring.keywords import checked_keywords
-from upshift.authoring.options import PipelineOptions, Settings, common, flag, identifier
+from upshift.authoring.options import PipelineOptions, Settings, identifier, settings_said
 from upshift.authoring.scope import current_scope
 from upshift.errors import UpshiftError, user_frames
 from upshift.model.settings.base import bad_value
 from upshift.model.settings.retry import Retry
+from upshift.model.settings.step import checked_flag
 
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
@@ -173,7 +174,7 @@ class Pipeline(Generic[P, R]):
         SettingsError
             An option is unknown, or its value makes no sense.
         """
-        if flag("with_options", "keep_going", keep_going) is not None:
+        if checked_flag("with_options", "keep_going", keep_going) is not None:
             on_failure = "continue" if keep_going else "stop"
         newer = _options(
             "with_options", name, settings, retries, secrets, cache, on, tags, on_failure, strict
@@ -276,6 +277,6 @@ def _options(
         name=identifier(owner, name),
         tags=words,
         on_failure=on_failure,
-        strict=flag(owner, "strict", strict),
-        **common(owner, settings=settings, retries=retries, secrets=secrets, cache=cache, on=on),
+        strict=checked_flag(owner, "strict", strict),
+        steps=settings_said(owner, settings=settings, retries=retries, secrets=secrets, cache=cache, on=on),
     )

@@ -187,7 +187,7 @@ def merged(pipeline: Pipeline[Any, Any], options: RunOptions) -> RunOptions:
     own = pipeline.options
     return attrs.evolve(
         options,
-        target=options.target or own.on,
+        target=options.target or own.steps.on,
         strict=own.strict if options.strict is None else options.strict,
         keep_going=_continues(own.on_failure) if options.keep_going is None else options.keep_going,
         tags=tuple(dict.fromkeys((*own.tags, *options.tags))),

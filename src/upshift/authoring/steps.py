@@ -13,12 +13,13 @@ from upshift.authoring.callee import Callee, checked_function, look_like, reduce
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.mapping import call_each, split
-from upshift.authoring.options import Seconds, Settings, StepOptions, common, flag, identifier, seconds
+from upshift.authoring.options import Settings, StepOptions, identifier, settings_said
 from upshift.authoring.pending import options_to_come, with_options_to_come, without_guard
 from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.scope import current_scope
 from upshift.errors import GraphError, user_location
 from upshift.model.settings.retry import Retry
+from upshift.model.settings.step import Seconds
 from upshift.runtime.step.context import plain_calls
 
 P = ParamSpec("P")
@@ -169,9 +170,8 @@ class Step(Generic[P, R]):
         SettingsError
             An option is unknown, or its value makes no sense.
         """
-        newer = _options(
+        settled = settings_said(
             "with_options",
-            name=name,
             settings=settings,
             retries=retries,
             timeout=timeout,
@@ -183,6 +183,7 @@ class Step(Generic[P, R]):
             clear_cache=clear_cache,
             gpu_idle_timeout=gpu_idle_timeout,
         )
+        newer = StepOptions(name=identifier("with_options", name), settings=settled)
         return self._replace(options=self.options.replaced(newer))
 
     def __repr__(self) -> str:
@@ -294,9 +295,8 @@ def step(
     GraphError
         It is no plain function.
     """
-    options = _options(
+    settled = settings_said(
         "@step",
-        name=name,
         settings=settings,
         retries=retries,
         timeout=timeout,
@@ -308,6 +308,7 @@ def step(
         clear_cache=clear_cache,
         gpu_idle_timeout=gpu_idle_timeout,
     )
+    options = StepOptions(name=identifier("@step", name), settings=settled)
 
     def decorate(function: Callable[..., Any]) -> Step[Any, Any]:
         plain = checked_function(without_guard(function), "step", options.name)
@@ -330,25 +331,3 @@ def add_options(target: F, options: StepOptions) -> F:
     if isinstance(target, Step):
         return target._replace(options=target.options.beside(options))  # type: ignore[return-value]
     return with_options_to_come(target, options)  # type: ignore[return-value]
-
-
-def _options(
-    owner: str,
-    *,
-    name: str | None,
-    timeout: Seconds | None,
-    grace: Seconds | None,
-    cache_expires: Seconds | None,
-    clear_cache: bool | None,
-    gpu_idle_timeout: Seconds | None,
-    **shared: Any,
-) -> StepOptions:
-    return StepOptions(
-        name=identifier(owner, name),
-        timeout=seconds(owner, "timeout", timeout),
-        grace=seconds(owner, "grace", grace),
-        cache_expires=seconds(owner, "cache_expires", cache_expires),
-        clear_cache=flag(owner, "clear_cache", clear_cache),
-        gpu_idle_timeout=seconds(owner, "gpu_idle_timeout", gpu_idle_timeout),
-        **common(owner, **shared),
-    )

@@ -245,7 +245,7 @@ def secrets_of(spec: TaskSpec) -> Mapping[str, str]:
     from upshift.model.settings.secrets import read_secrets
 
     try:
-        return read_secrets(spec.secrets, project=spec.code.project)
+        return read_secrets(spec.settings.secret_sources, project=spec.code.project)
     except RequestRefused as error:
         raise BackendError(error.what, fix=error.fix) from None
 

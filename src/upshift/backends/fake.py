@@ -44,6 +44,7 @@ from upshift.backends.base import (
 )
 from upshift.errors import BackendError
 from upshift.model.configuration import Target
+from upshift.model.settings.base import refuse_unknown_fields
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.calls import bind
@@ -247,10 +248,20 @@ class FakeCluster:
         self._sinks[handle](ended)
 
 
+@refuse_unknown_fields
+@attrs.frozen(kw_only=True)
+class FakeSettings:
+    """What ``settings={"fake": …}`` takes; a script finds it in the spec of its job."""
+
+    queue: str | None = None
+    priority: int | None = None
+
+
 class FakeBackend:
     """A connection to a :class:`FakeCluster`; by default to one of its own, which calls every step."""
 
     name: ClassVar[str] = "fake"
+    settings: ClassVar[type] = FakeSettings
     capabilities: ClassVar[Capabilities] = Capabilities(
         fields=frozenset(f.name for f in attrs.fields(ResourceSettings)),
         images=True,
@@ -357,6 +368,7 @@ def _result(job: Job, outcome: Outcome, store: Store, now: float) -> TaskResult:
         started=now,
         ended=now,
         node="fake-0",
+        target=spec.target,
         backend=spec.backend,
         image=spec.image,
         asked=Hardware.asked(spec.request),

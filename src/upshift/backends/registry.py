@@ -61,6 +61,18 @@ def capabilities_of(target: Target) -> Capabilities:
     return provider.capabilities
 
 
+def settings_class(name: str) -> type | None:
+    """The class of what ``settings={name: …}`` takes for a backend; None: it takes none, or there is none.
+
+    Raises
+    ------
+    ConfigError
+        The package that has the backend cannot be imported.
+    """
+    known = name in BUILT_IN or any(entry_points(group=GROUP, name=name))
+    return getattr(_provider(Target(name=name, backend=name)), "settings", None) if known else None
+
+
 def backend_names() -> list[str]:
     """The names of all backends that do real work."""
     return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))} - {*_FOR_TESTS})

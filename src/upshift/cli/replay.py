@@ -51,9 +51,10 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     )
     if spec.image:
         click.echo(f"it ran in image {spec.image}; here it runs in this environment", err=True)
-    if spec.secrets:
+    if spec.settings.secret_sources:
         click.echo(
-            f"{', '.join(spec.secrets)}: masked in what the step prints, not in what other programs print",
+            f"{', '.join(spec.settings.secret_sources)}: masked in what the step prints, "
+            "not in what other programs print",
             err=True,
         )
     for short in offered_here(spec).shortfalls:

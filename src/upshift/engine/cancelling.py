@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.backends.base import Job
+from upshift.backends.base import Ended, Job
+from upshift.backends.inline import InlineBackend
 from upshift.backends.registry import open_backend
 from upshift.engine.control import ask
+from upshift.engine.leftovers import is_at
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import RunOwned, StoreError
-from upshift.model.configuration import UNCONFIGURED, Configuration
-from upshift.model.spec.task import Failure
+from upshift.model.configuration import UNCONFIGURED, Configuration, Target
+from upshift.model.spec.task import Failure, TaskId
 from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow, open_catalog
 from upshift.runs.endings import record_ending
 from upshift.runs.lease import Lease
@@ -68,7 +71,7 @@ def cancel(ref: str, configuration: Configuration) -> str:
 def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalog) -> int:
     store = open_store(row.store, durability=configuration.durability)
     attempts = _unfinished(row, catalog, store)
-    stopped = _stop_jobs(row, attempts, store, configuration) if attempts else set()
+    stopped = _stop_jobs(row, attempts, store, configuration) if attempts else 0
     now = time.time()
     ended = []
     for attempt in attempts:
@@ -95,7 +98,7 @@ def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalo
     catalog.record(tasks, ended)
     record_ending(attrs.evolve(row, status=CANCELLED, ended=now), catalog, store)
     catalog.update_run(row.id, status=CANCELLED, ended=now)
-    return len(stopped)
+    return stopped
 
 
 def _unfinished(row: RunRow, catalog: Catalog, store: Store) -> list[AttemptRow]:
@@ -103,43 +106,70 @@ def _unfinished(row: RunRow, catalog: Catalog, store: Store) -> list[AttemptRow]
     recorded = catalog.attempts(row.id)
     known = {(attempt.task, attempt.number) for attempt in recorded}
     return [attempt for attempt in recorded if attempt.status in _UNFINISHED] + [
-        AttemptRow(task=spec.task, number=spec.attempt, status=PENDING, backend=spec.backend)
+        AttemptRow(
+            task=spec.task, number=spec.attempt, status=PENDING, target=spec.target, backend=spec.backend
+        )
         for spec in store.unfinished(row.id)
         if spec.backend is not None and (spec.task, spec.attempt) not in known
     ]
 
 
-def _stop_jobs(
-    row: RunRow, attempts: list[AttemptRow], store: Store, configuration: Configuration
-) -> set[str]:
-    """Stop what still runs of these attempts, and wait until it has ended."""
-    inbox: SimpleQueue[Event] = SimpleQueue()
-    target = configuration.target(row.target)
-    unconfigured = {name: configuration.target(name) for name in UNCONFIGURED}
-    names = {target.name: target, **configuration.targets, **unconfigured}
+def _stop_jobs(row: RunRow, attempts: list[AttemptRow], store: Store, configuration: Configuration) -> int:
+    """Stop what still runs of these attempts, and wait for its end; returns how many these were."""
+    inbox: SimpleQueue[tuple[str, Event]] = SimpleQueue()
+    targets = _targets(row, attempts, configuration)
     backends: dict[str, Backend] = {}
-    running: set[str] = set()
+    running: set[tuple[str, str]] = set()  # a handle is unique within a backend only
     try:
-        for candidate in names.values():
-            if any(a.backend == candidate.backend for a in attempts) and candidate.backend not in backends:
-                backends[candidate.backend] = open_backend(candidate, store=row.store, sink=inbox.put)
         for attempt in attempts:
-            backend = backends.get(attempt.backend)
+            target = targets.get((attempt.task, attempt.number))
+            if target is None:
+                continue
             path = store.spec_path(attempt.task, attempt.number)
             try:
                 job = Job(spec=store.read_spec(path), spec_path=path)
             except StoreError:  # it was never submitted
                 continue
-            handle = attempt.handle or (backend.find(job) if backend else None)
-            if backend and handle and backend.attach(handle, job):
-                running.add(handle)
-                backend.cancel(handle, grace=job.spec.grace)
-        stopped = set(running)
+            backend = backends.get(target.name)
+            if backend is None:
+                sink = partial(_tell, inbox, target.name)
+                backend = backends[target.name] = open_backend(target, store=row.store, sink=sink)
+            handle = attempt.handle or backend.find(job)
+            if handle and backend.attach(handle, job):
+                running.add((target.name, handle))
+                backend.cancel(handle, grace=job.spec.settings.grace_period)
+        stopped = len(running)
         while running:
-            event = inbox.get()
-            if type(event).__name__ == "Ended":
-                running.discard(event.handle)
+            name, event = inbox.get()
+            if isinstance(event, Ended):
+                running.discard((name, event.handle))
         return stopped
     finally:
         for backend in backends.values():
             backend.close()
+
+
+def _tell(inbox: SimpleQueue[tuple[str, Event]], target: str, event: Event) -> None:
+    inbox.put((target, event))
+
+
+def _targets(
+    row: RunRow, attempts: list[AttemptRow], configuration: Configuration
+) -> dict[tuple[TaskId, int], Target]:
+    """The target that each attempt was given to; of one that ran in the engine itself there is none.
+
+    Raises
+    ------
+    NotFound
+        A target is not configured any more, so nobody can be asked to stop what runs there.
+    """
+    own = [row.target, *configuration.targets, *UNCONFIGURED]
+    found: dict[tuple[TaskId, int], Target] = {}
+    for attempt in attempts:
+        if attempt.backend == InlineBackend.name:
+            continue
+        names = [attempt.target] if attempt.target is not None else own
+        target = next((t for t in map(configuration.target, names) if is_at(attempt, t)), None)
+        if target is not None:
+            found[attempt.task, attempt.number] = target
+    return found

@@ -70,7 +70,7 @@ def debugged(text: str, graph: Graph, *, store: str, inbox: SimpleQueue[Any]) ->
         target, store=store, inbox=inbox, open_backend=lambda target, *, store, sink: InlineBackend(sink=sink)
     )
     definition = graph.definition(node)
-    offer = place.backend.offer(definition.request)
+    offer = place.backend.offer(definition.settings.resources)
     assert offer.granted is not None
     launch = definition.launch
     return Debugged(

@@ -345,7 +345,7 @@ class Driver:
             return
         if failure.lost and self._make_again(task, failure):
             return
-        retry = task.node.definition.retry
+        retry = task.node.definition.settings.retry_policy
         task.failures += 1
         again = retry.again(failure.reason, task.failures) and not self._work.is_debugged(task)
         if self._stopping is None and again:
@@ -426,7 +426,9 @@ class Driver:
     def _cancel(self, attempt: Attempt, grace: float | None) -> None:
         attempt.cancelled = True
         try:
-            attempt.place.backend.cancel(attempt.handle, grace=attempt.spec.grace if grace is None else grace)
+            attempt.place.backend.cancel(
+                attempt.handle, grace=attempt.spec.settings.grace_period if grace is None else grace
+            )
         except BackendError as error:
             self._journal.notice(f"{attempt.task_id} cannot be cancelled: {error.what}", attempt.task_id)
 
@@ -444,6 +446,7 @@ class Driver:
                 number=task.attempts,
                 status=FAILED,
                 reason=failure.reason,
+                target=self._work.terms_of(task).place.target.name,
                 backend=self._work.terms_of(task).place.backend.name,
                 ended=self._work.clock.now(),
                 failure=failure,

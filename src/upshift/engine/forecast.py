@@ -178,7 +178,7 @@ class Forecaster:
         state = task.node
         behind = tuple(self._behind(task))
         certain = None
-        if not state.definition.cache:
+        if not state.definition.settings.reusable:
             certain = "cache=False"
         elif not self._reusing:
             certain = "reuse is switched off for this run"

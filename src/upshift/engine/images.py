@@ -137,7 +137,8 @@ def step_images(
     announce
         Told what takes long.
     """
-    on = {name: places[graph.steps[name].on] for name in dict.fromkeys(node.step for node in graph.nodes)}
+    used_steps = dict.fromkeys(node.step for node in graph.nodes)
+    on = {name: places[graph.steps[name].settings.on] for name in used_steps}
     destinations = {place: _destination(place) for place in dict.fromkeys(on.values())}
     used = {name: graph.steps[name] for name, place in on.items() if destinations[place] is not None}
     if not used:
@@ -160,7 +161,7 @@ def step_images(
                 kitchens[place] = Kitchen(destination, registries, announce=announce)
             try:
                 image = kitchens[place].prepare(
-                    definition.docker,
+                    definition.settings.docker,
                     needs_of(definition, granted[name], driver=destination.driver),
                     project=Path(project),
                     origins=origins_of(definition),
@@ -235,7 +236,7 @@ def needs_of(
     """
     from upshift.images.base import Needs
 
-    wanted = [one for one in definition.request.alternatives if one.count]
+    wanted = [one for one in definition.settings.resources.alternatives if one.count]
     devices = (granted.gpus if granted else None) or ()
     vendors = {device.vendor for device in devices if device.vendor}
     vendors = vendors or {one.vendor for one in wanted if one.vendor}
@@ -265,7 +266,7 @@ def origins_of(definition: StepDefinition) -> dict[str, str]:
     """Who said what of the image's settings, by field."""
     return {
         name.removeprefix(OF_DOCKER): origin
-        for name, origin in definition.origins.items()
+        for name, origin in definition.settings.origins.items()
         if name.startswith(OF_DOCKER)
     }
 

@@ -77,6 +77,7 @@ class Journal:
                 number=attempt.number,
                 status=verdict.status if verdict else (RUNNING if attempt.started is not None else PENDING),
                 reason=failure.reason if failure else None,
+                target=attempt.place.target.name,
                 backend=attempt.place.backend.name,
                 handle=attempt.handle,
                 node=(result.node if result else None) or attempt.node,

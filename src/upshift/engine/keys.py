@@ -68,7 +68,7 @@ class Keys:
         key = digest([parts, named])
         if code:
             key += CODE + self._digest_of(code)
-        return key if state.definition.cache else ONCE + key
+        return key if state.definition.settings.reusable else ONCE + key
 
     def _shared_inputs(self, state: NodeState) -> tuple[dict[str, str], set[str]]:
         assert state.shared is not None, "inputs come before keys"
@@ -105,12 +105,15 @@ def key_parts(definition: StepDefinition, node: Node) -> dict[str, Any]:
         code = {entry.qualname: entry.payload.digest if entry.payload else entry.module}
     if definition.image is not None:
         code = {name: what for name, what in code.items() if not name.startswith(PACKAGES)}
+    docker = definition.settings.docker
     return {
         "code": {"entry": [entry.module, entry.qualname], "reached": code},
         "outputs": [[name, name in node.by_item] for name in definition.outputs],
         "environment": dict(definition.environment),
-        "secrets": dict(definition.secrets),  # their sources; a new value of a token is no new work
-        "image": definition.image or (None if definition.docker is None else encode(definition.docker)),
+        "secrets": dict(
+            definition.settings.secret_sources
+        ),  # their sources; a new value of a token is no new work
+        "image": definition.image or (None if docker is None else encode(docker)),
         "launch": None if definition.launch is None else _launch(definition.launch),
         "python": PYTHON if definition.image is None else None,
     }

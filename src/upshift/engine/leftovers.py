@@ -16,6 +16,7 @@ from upshift.engine.schedule import Need
 from upshift.engine.shortcomings import shortcoming
 from upshift.engine.tasks import COMPLETED, PENDING, RUNNING
 from upshift.errors import ConfigError
+from upshift.model.configuration import Target
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.model.spec.work import same_work
@@ -45,6 +46,11 @@ class Found:
     over: tuple[tuple[Attempt, Verdict], ...] = ()
     watched: Attempt | None = None
     same: bool = False
+
+
+def is_at(row: AttemptRow, target: Target) -> bool:
+    """Whether an attempt was given to this target; older records know the backend alone."""
+    return row.target == target.name if row.target is not None else row.backend == target.backend
 
 
 class Leftovers:
@@ -174,12 +180,13 @@ class Leftovers:
     def _watch(self, row: AttemptRow) -> Attempt:
         path = self._store.spec_path(row.task, row.number)
         spec = self._store.read_spec(path)
-        place = next((p for p in self._places if p.backend.name == row.backend), None)
+        place = next((p for p in self._places if is_at(row, p.target)), None)
         if place is None and row.backend == InlineBackend.name:
             place = self._places[0]  # what ran in the earlier engine itself ended with it
         if place is None:
             raise ConfigError(
-                f"{row.task} may still run on backend {row.backend!r}, which this run does not use now",
+                f"{row.task} may still run on target {row.target or row.backend!r}, "
+                "which this run does not use now",
                 fix="Resume it on the target that it was started on, or cancel it first.",
             )
         if row.handle is None:

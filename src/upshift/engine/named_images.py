@@ -104,7 +104,7 @@ def named_images(
                 if name in images.problems:
                     raise images.problems[name]
             found = {name: images.prepared[name] for name in wanted if name in images.prepared}
-            on = {name: places[graph.steps[name].on].target.name for name in wanted}
+            on = {name: places[graph.steps[name].settings.on].target.name for name in wanted}
             if not found:
                 targets = ", ".join(dict.fromkeys(on.values()))
                 raise UsageError(
@@ -127,7 +127,7 @@ def _for_destination(
         kitchen = Kitchen(destination, registries, announce=announce)
         yield {
             name: kitchen.prepare(
-                graph.steps[name].docker,
+                graph.steps[name].settings.docker,
                 needs_of(graph.steps[name], driver=destination.driver),
                 project=Path(project),
                 origins=origins_of(graph.steps[name]),

@@ -79,7 +79,7 @@ def missing_launcher(step: str, definition: StepDefinition, backend: Backend) ->
         return None
     return MissingExtra(
         f"step {step} runs with Accelerate, which is not installed here",
-        where=definition.origins.get("launch"),
+        where=definition.settings.origins.get("launch"),
         why=f"Backend {backend.name} runs steps in the environment of the run.",
         fix="pip install accelerate; or run it in an image that has it: "
         'DockerSettings(requirements=["accelerate"]) and --on docker.',
@@ -88,7 +88,7 @@ def missing_launcher(step: str, definition: StepDefinition, backend: Backend) ->
 
 def _with_image(offer: Offer, definition: StepDefinition, backend: Backend, project: str | None) -> Offer:
     """The offer of a backend, with a word on the image where it runs none."""
-    docker = definition.docker
+    docker = definition.settings.docker
     if docker is None or backend.capabilities.images:
         return offer
     from upshift.images.recipes.present import image_asked, lacking
@@ -105,7 +105,7 @@ def _with_image(offer: Offer, definition: StepDefinition, backend: Backend, proj
         got="this environment",
         why=f"backend {backend.name} runs steps in the environment of the run{lacks}",
         fix="Run it in its image: "
-        + ("--on docker, " if definition.on is None else "")
+        + ("--on docker, " if definition.settings.on is None else "")
         + '@step(on="docker"), or another target that runs images.',
     )
     return attrs.evolve(offer, shortfalls=(*offer.shortfalls, shortfall))

@@ -125,7 +125,7 @@ def open_places(
         by_target = {own.name: places[None]}
         used = {node.step for node in graph.nodes}
         for name, definition in graph.steps.items():
-            if name not in used or definition.on in places:
+            if name not in used or definition.settings.on in places:
                 continue
             other = _target_of(name, definition, configuration)
             if other.name not in by_target:
@@ -140,7 +140,7 @@ def open_places(
                     by_target[other.name] = Place(other, store=store, inbox=inbox, open_backend=open_backend)
                 except UpshiftError as error:
                     raise _of_step(error, name, definition) from None
-            places[definition.on] = by_target[other.name]
+            places[definition.settings.on] = by_target[other.name]
     except BaseException:
         close_places(places.values())
         raise
@@ -155,10 +155,10 @@ def close_places(places: Iterable[Place]) -> None:
 
 def _target_of(name: str, definition: StepDefinition, configuration: Configuration) -> Target:
     try:
-        return configuration.target(definition.on)
+        return configuration.target(definition.settings.on)
     except NotFound as error:
         error.what = f"step {name}: {error.what}"
-        error.where = definition.origins.get("on") or definition.location or error.where
+        error.where = definition.settings.origins.get("on") or definition.location or error.where
         raise
 
 
@@ -171,8 +171,8 @@ def _of_step(error: UpshiftError, name: str, definition: StepDefinition) -> Upsh
 
 def _chosen(name: str, definition: StepDefinition) -> str:
     """Where a step says itself that it runs there."""
-    where = definition.origins.get("on") or definition.location
-    return f"{name} has on={definition.on!r}{f' ({where})' if where else ''}, which --on does not change."
+    on, where = definition.settings.on, definition.settings.origins.get("on") or definition.location
+    return f"{name} has on={on!r}{f' ({where})' if where else ''}, which --on does not change."
 
 
 @attrs.frozen(kw_only=True)
@@ -235,16 +235,18 @@ def proposals(
     found: dict[str, Proposal] = {}
     for name in dict.fromkeys(node.step for node in graph.nodes):
         definition = graph.steps[name]
-        place = places[definition.on]
-        asked = (place, definition.request)
+        place = places[definition.settings.on]
+        asked = (place, definition.settings.resources)
         if asked not in offers:
             try:
-                offers[asked] = place.backend.offer(definition.request)
+                offers[asked] = place.backend.offer(definition.settings.resources)
             except UpshiftError as error:
-                if definition.on is None:  # it was not the step that chose the place
+                if definition.settings.on is None:  # it was not the step that chose the place
                     raise
                 raise _of_step(error, name, definition) from None
-        own = offered(offers[asked], definition, place.backend, request=definition.request, project=project)
+        own = offered(
+            offers[asked], definition, place.backend, request=definition.settings.resources, project=project
+        )
         found[name] = Proposal(
             step=name,
             definition=definition,
@@ -291,12 +293,12 @@ def terms_of(offered: Mapping[str, Proposal]) -> dict[str, Terms]:
 
 def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
     definition, shortfalls = refused[0].definition, refused[0].offer.shortfalls
-    where = definition.origins.get(shortfalls[0].field if shortfalls else "") or definition.location
+    where = definition.settings.origins.get(shortfalls[0].field if shortfalls else "") or definition.location
     lines = []
     fixes = []
     for proposal in refused:
         for shortfall in proposal.offer.shortfalls or (_NOTHING,):
-            line = proposal.definition.origins.get(shortfall.field) or proposal.definition.location
+            line = proposal.definition.settings.origins.get(shortfall.field) or proposal.definition.location
             at = f" ({line})" if line and line != where else ""
             lines.append(
                 f"{proposal.step}{at}: asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}"
@@ -304,9 +306,9 @@ def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
             fixes.append(shortfall.fix or "Ask for what there is.")
     places = list(dict.fromkeys(repr(proposal.place.target.name) for proposal in refused))
     steps = [proposal.step for proposal in refused]
-    if any(proposal.place.others for proposal in refused if proposal.definition.on is None):
+    if any(proposal.place.others for proposal in refused if proposal.definition.settings.on is None):
         fixes.append("Or choose another target with --on.")
-    fixes += [_chosen(one.step, one.definition) for one in refused if one.definition.on is not None]
+    fixes += [_chosen(one.step, one.definition) for one in refused if one.definition.settings.on is not None]
     if all(proposal.offer.granted is not None for proposal in refused):
         with_less = "--best-effort goes" if strict is None else "Without --strict it goes"
         if any(proposal.place.backend.capabilities.strict for proposal in refused):

@@ -144,7 +144,7 @@ def _step(
         target=place.target.name,
         backend=place.backend.name,
         request=_values(definition),
-        asked=Hardware.asked(definition.request, definition.launch),
+        asked=Hardware.asked(definition.settings.resources, definition.launch),
         granted=proposal.offer.granted,
         strict=proposal.strict,
         shortfalls=proposal.offer.shortfalls,
@@ -152,16 +152,16 @@ def _step(
         or any(secret.problem for secret in own_secrets)
         or (proposal.missing is not None and forecast.may_run)
         or node.step in images.refused,
-        retry=definition.retry,
-        timeout=definition.timeout,
-        cache=definition.cache,
-        cache_expires=definition.cache_expires,
+        retry=definition.settings.retry_policy,
+        timeout=definition.settings.timeout,
+        cache=definition.settings.reusable,
+        cache_expires=definition.settings.cache_expires,
         secrets=own_secrets,
-        docker=definition.docker.explicit() if definition.docker else {},
+        docker=definition.settings.docker.explicit() if definition.settings.docker else {},
         docker_origins=origins_of(definition),
         images=place.backend.capabilities.images,
         launch=proposal.launch,
-        launch_origin=definition.origins.get("launch"),
+        launch_origin=definition.settings.origins.get("launch"),
         remarks=proposal.remarks,
         image=images.prepared.get(node.step),
     )
@@ -169,9 +169,9 @@ def _step(
 
 def _values(definition: StepDefinition) -> tuple[PlannedValue, ...]:
     """What a step asks for, and who said it."""
-    request = definition.request
+    request = definition.settings.resources
     said = [
-        PlannedValue(field=f, value=v, origin=definition.origins.get(f))
+        PlannedValue(field=f, value=v, origin=definition.settings.origins.get(f))
         for f, v in request.explicit().items()
     ]
     if request.implied_count is not None:

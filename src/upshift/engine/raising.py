@@ -33,7 +33,7 @@ def with_more_memory(
     project
         The project's folder, as for :func:`upshift.engine.places.proposals`.
     """
-    request, backend = terms.request or definition.request, terms.place.backend
+    request, backend = terms.request or definition.settings.resources, terms.place.backend
 
     def asking_for(memory: int) -> tuple[ResourceSettings, Offered]:
         more = ResourceSettings(**(request.explicit() | {"memory": memory}))

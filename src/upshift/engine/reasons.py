@@ -49,7 +49,7 @@ def with_images(
     moved = len({definition.image is None for _, definition in keys}) > 1
     changed = []
     for parts, definition in keys:
-        said = {} if definition.docker is None else encode(definition.docker)
+        said = {} if definition.settings.docker is None else encode(definition.settings.docker)
         where = "this environment" if definition.image is None else "an image"
         image = {_WHERE: where} if moved else {**said, _BELOW: definition.image}
         parts = {**parts, "image": image}

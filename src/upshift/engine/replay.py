@@ -103,7 +103,9 @@ def replay(spec: TaskSpec, code: Code | None, store: Store) -> Replayed:
         A secret of the step is not there.
     """
     recorded = store.read_result(spec.task, spec.attempt)
-    secrets = read_secrets(spec.secrets, project=spec.code.project)  # they are not in a package
+    secrets = read_secrets(
+        spec.settings.secret_sources, project=spec.code.project
+    )  # they are not in a package
     granted = offered_here(spec).granted
     spec = attrs.evolve(spec, code=code or attrs.evolve(spec.code, package=None), granted=granted)
     if spec.cwd is not None and not os.path.isdir(spec.cwd):

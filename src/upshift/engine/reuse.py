@@ -78,7 +78,7 @@ class Reuse:
         if not self.enabled:
             return "reuse is switched off for this run"
         why: str | None = None
-        expires = task.node.definition.cache_expires
+        expires = task.node.definition.settings.cache_expires
         for found, attempt in self._catalog.find_results(key, store=self._store.address):
             if found.run == self._run:
                 continue

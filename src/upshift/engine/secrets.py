@@ -25,9 +25,9 @@ def needed_secrets(
         Folder that relative paths start from.
     """
     return {
-        name: _of_step(name, graph.steps[name], places[graph.steps[name].on], project)
+        name: _of_step(name, graph.steps[name], places[graph.steps[name].settings.on], project)
         for name in dict.fromkeys(node.step for node in graph.nodes)
-        if graph.steps[name].secrets
+        if graph.steps[name].settings.secret_sources
     }
 
 
@@ -46,8 +46,8 @@ def missing_secrets(needed: Iterable[Iterable[NeededSecret]]) -> RequestRefused 
 
 def _of_step(step: str, definition: StepDefinition, place: Place, project: str) -> tuple[NeededSecret, ...]:
     found = []
-    for name, source in definition.secrets.items():
-        origin = definition.origins.get(f"secrets.{name}")
+    for name, source in definition.settings.secret_sources.items():
+        origin = definition.settings.origins.get(f"secrets.{name}")
         try:
             _look_for(name, source, place, project)
             problem = None
@@ -56,7 +56,7 @@ def _of_step(step: str, definition: StepDefinition, place: Place, project: str) 
         found.append(NeededSecret(name=name, source=source, origin=origin, problem=problem))
     if not any(secret.problem for secret in found):
         try:
-            read_secrets(definition.secrets, project=project)
+            read_secrets(definition.settings.secret_sources, project=project)
         except RequestRefused as error:  # each by itself is right, and all together are not
             found[0] = attrs.evolve(found[0], problem=_of(step, error, found[0].origin))
     return tuple(found)

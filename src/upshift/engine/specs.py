@@ -10,6 +10,7 @@ import attrs
 from upshift.engine.places import Terms
 from upshift.engine.tasks import Task
 from upshift.model.graph import Graph
+from upshift.model.settings.step import StepSettings
 from upshift.model.spec.artifact import Value
 from upshift.model.spec.task import Code, OutputSpec, TaskId, TaskSpec
 from upshift.runtime.storage.store import Store
@@ -68,6 +69,7 @@ class Specs:
         self._shipped = shipped
         self._draws = draws
         self._outputs: dict[str, tuple[OutputSpec, ...]] = {}
+        self._settings: dict[str, StepSettings] = {}
 
     def make(
         self,
@@ -87,6 +89,9 @@ class Specs:
         if outputs is None:
             outputs = tuple(OutputSpec(name=o, by_item=o in node.by_item) for o in definition.outputs)
             self._outputs[node.name] = outputs
+        settings = self._settings.get(node.step)
+        if settings is None:  # where a value was typed is in the graph, once for all tasks
+            settings = self._settings[node.step] = attrs.evolve(definition.settings, origins={})
         return TaskSpec(
             task=task_id,
             attempt=number,
@@ -96,22 +101,18 @@ class Specs:
             runtime=remote.runtime if remote else None,
             store=self._store.address,
             durability=self._store.durability,
+            target=terms.place.target.name,
             backend=terms.place.backend.name,
             inputs=inputs,
             outputs=outputs,
-            request=terms.request or definition.request,
+            settings=settings,
+            request=terms.request or definition.settings.resources,
             granted=terms.granted,
-            timeout=definition.timeout,
-            grace=definition.grace,
             environment=definition.environment,
-            secrets=definition.secrets,
             image=image.reference if image else None,
             interpreter=image.interpreter if image else None,
             user=image.user if image else None,
             launch=terms.launch,
-            clear_cache=definition.clear_cache,
-            profile=definition.profile,
-            gpu_idle_timeout=definition.gpu_idle_timeout,
             cwd=None if remote else self._cwd,
             location=definition.location,
             key=task.key,

@@ -45,7 +45,7 @@ def stopping_line(
         )
         given_up = "".join(f"; {image_of(steps)} is given up" for steps in images)
         return f"{asked}: nothing runs{waiting}{given_up}"
-    grace = max(attempt.spec.grace for attempt in running)
+    grace = max(attempt.spec.settings.grace_period for attempt in running)
     them = "it" if len(running) == 1 else "them"
     line = f"{asked}: {count(len(running), 'task')} {_are(running)} being ended (up to {delay(grace)})"
     return line + (f"; press Ctrl-C again to kill {them}" if command is Command.INTERRUPT else "")

@@ -43,7 +43,7 @@ _RUN = ("id", "pipeline", "status", "target", "store", "user", "tags", "started"
 _TASK = ("run", "step", "item", "status", "cached", "cache_reason", "key", "origin")
 _ATTEMPT = (
     *("run", "step", "item", "number", "status", "reason", "backend", "handle", "node"),
-    *("started", "ended", "key", "result", "failure", "waits"),
+    *("started", "ended", "key", "result", "failure", "waits", "target"),
 )
 _PUT_RUN = _upsert("runs", "id", _RUN, fixed=1)
 _PUT_TASK = _upsert("tasks", "run, step, ifnull(item, -1)", _TASK, fixed=3)
@@ -418,17 +418,19 @@ def _attempt_values(row: AttemptRow) -> tuple[Any, ...]:
         None if result is None else _json(result),
         None if row.failure is None else _json(row.failure),
         row.waits,
+        row.target,
     )
 
 
 def _attempt_row(values: tuple[Any, ...]) -> AttemptRow:
     run, step, index, number, status, reason, backend, handle, node, started, ended, *rest = values
-    _, result, failure, waits = rest
+    _, result, failure, waits, target = rest
     return AttemptRow(
         task=TaskId(run=run, step=step, index=index),
         number=number,
         status=status,
         reason=reason,
+        target=target,
         backend=backend,
         handle=handle,
         node=node,

@@ -61,4 +61,5 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX attempts_by_key ON attempts (key, ended) WHERE key IS NOT NULL",
     ),
     ("ALTER TABLE attempts ADD COLUMN waits TEXT",),
+    ("ALTER TABLE attempts ADD COLUMN target TEXT",),
 )

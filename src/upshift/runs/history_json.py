@@ -92,6 +92,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "number": attempt.number,
         "status": attempt.status,
         "reason": attempt.reason,
+        "target": attempt.target,
         "backend": attempt.backend,
         "node": attempt.node,
         "image": attempt.image,

@@ -250,6 +250,7 @@ def attempt_of(result: TaskResult) -> AttemptRow:
         number=result.attempt,
         status=result.status,
         reason=result.failure.reason if result.failure else None,
+        target=result.target,
         backend=result.backend or "unknown",
         node=result.node,
         started=result.started,

@@ -195,6 +195,7 @@ class Attempt:
         self.run = row.task.run
         self.number = row.number
         self.status = row.status
+        self.target = row.target
         self.backend = row.backend
         self.error: Failure | None = row.result.failure if row.result else row.failure
         self.reason = row.reason or (self.error.reason if self.error else None)

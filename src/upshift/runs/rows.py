@@ -91,8 +91,8 @@ class AttemptRow:
         ``pending``, ``running``, ``completed``, ``failed`` or ``cancelled``.
     reason
         Why it did not complete: one of :data:`upshift.model.settings.retry.REASONS`.
-    backend, handle
-        Where it runs, and the backend's name for the job.
+    target, backend, handle
+        Where it runs, and the backend's name for the job. The target is None in older records.
     node
         Name of the host.
     started, ended
@@ -109,6 +109,7 @@ class AttemptRow:
     number: int
     status: str
     backend: str
+    target: str | None = None
     reason: str | None = None
     handle: str | None = None
     node: str | None = None

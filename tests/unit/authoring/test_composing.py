@@ -120,7 +120,7 @@ def test_copies_with_other_options_have_definitions_of_their_own(compose: Compos
         ("add_4", "add_2"),
         ("add_5", "add"),
     ]
-    assert graph.steps["add_2"].retry.times == 2
+    assert graph.steps["add_2"].settings.retry.times == 2
 
 
 def test_several_outputs_are_unpacked(compose: Compose) -> None:
@@ -229,10 +229,14 @@ def test_a_nested_pipeline_is_inlined(compose: Compose) -> None:
     assert inputs(graph, "add_5") == {"a": "add_4.output", "b": 1}
     assert plain(graph.output) == ("add_5.output", "add_2.output")
     within, without = graph.steps[graph.nodes[0].step], graph.steps[graph.nodes[4].step]
-    assert (within.retry.times, within.request.cpu_count, within.request.gpu_count) == (3, 2, 0)
-    assert (without.retry.times, without.request.cpu_count) == (1, 1)
+    assert (
+        within.settings.retry.times,
+        within.settings.resources.cpu_count,
+        within.settings.resources.gpu_count,
+    ) == (3, 2, 0)
+    assert (without.settings.retry.times, without.settings.resources.cpu_count) == (1, 1)
     # The place of the outermost pipeline is the run's own.
-    assert (within.on, without.on) == ("gpu", None)
+    assert (within.settings.on, without.on) == ("gpu", None)
 
 
 def test_a_nested_pipeline_with_several_outputs_can_be_unpacked(compose: Compose) -> None:

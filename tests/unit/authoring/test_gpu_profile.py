@@ -31,7 +31,7 @@ def fresh() -> Callable[[], int]:
 def test_with_and_without_parentheses_above_and_below_step(
     decorated: Callable[[], Any], interval: float | None
 ) -> None:
-    assert decorated().options.profile == interval
+    assert decorated().options.settings.profile == interval
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(
 
 
 def test_retry_takes_a_factor_for_memory() -> None:
-    assert retry(memory_factor=1.5)(step(fresh())).options.retry == Retry(times=3, memory_factor=1.5)
+    assert retry(memory_factor=1.5)(step(fresh())).options.settings.retry == Retry(times=3, memory_factor=1.5)

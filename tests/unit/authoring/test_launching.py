@@ -73,7 +73,7 @@ def test_it_goes_with_other_decorators_and_changed_copies(store: Store) -> None:
     train = resources(memory="1GB")(run_with_torchrun(nproc_per_node=2)(step(plain)))
     definition = _definition(train.with_options(name="again", timeout=5), store)
     assert definition.launch == Launch(launcher="torchrun", processes=2)
-    assert (definition.request.memory, definition.timeout) == (10**9, 5)
+    assert (definition.settings.resources.memory, definition.settings.timeout) == (10**9, 5)
 
 
 def test_without_arguments_it_may_stand_bare(store: Store) -> None:
@@ -98,10 +98,10 @@ def test_it_is_known_whether_somebody_says_how_many_processes(store: Store, tmp_
 
 def test_what_the_step_asks_for_is_merged(store: Store) -> None:
     definition = _definition(run_with_accelerate(num_processes=4, multi_gpu=True)(step(plain)), store)
-    assert definition.request == ResourceSettings(gpu_count=4)
-    assert definition.origins["gpu_count"].endswith("(@run_with_accelerate)")
-    assert "test_launching.py:" in definition.origins["gpu_count"]
-    assert definition.origins["launch"] == definition.origins["gpu_count"]
+    assert definition.settings.resources == ResourceSettings(gpu_count=4)
+    assert definition.settings.origins["gpu_count"].endswith("(@run_with_accelerate)")
+    assert "test_launching.py:" in definition.settings.origins["gpu_count"]
+    assert definition.settings.origins["launch"] == definition.settings.origins["gpu_count"]
 
 
 def test_a_contradiction_with_the_pipelines_request_is_refused_when_it_is_composed(store: Store) -> None:

@@ -118,8 +118,8 @@ def test_the_options_of_a_changed_copy_are_kept(
     edit(file)
     resume()
     (definition,) = given["graph"].steps.values()
-    assert definition.retry.times == 4
-    assert definition.request.memory == 10**9
+    assert definition.settings.retry.times == 4
+    assert definition.settings.resources.memory == 10**9
     assert given["options"].strict is True
 
 

@@ -106,7 +106,7 @@ def test_the_run_knows_the_options_of_a_changed_copy(engine: Engine) -> None:
     source = engine.given[-1]["source"]
     assert source["pipeline"] == "sums"
     assert source["options"]["tags"] == ["other"]
-    assert source["options"]["retry"]["times"] == 2
+    assert source["options"]["steps"]["retry"]["times"] == 2
 
 
 def test_a_pipeline_that_no_module_knows_has_no_name_to_resume_by(engine: Engine) -> None:

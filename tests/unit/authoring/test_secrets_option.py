@@ -63,8 +63,8 @@ def test_with_options_is_checked_too_and_the_plain_call_is_not_affected() -> Non
         return n
 
     assert use(3) == 3
-    assert use.options.secrets == {"DB": "file:~/db"}
-    assert use.with_options(timeout=3).options.secrets == {"DB": "file:~/db"}
-    assert use.with_options(secrets={"A": "env:A"}).options.secrets == {"A": "env:A"}
+    assert use.options.settings.secrets == {"DB": "file:~/db"}
+    assert use.with_options(timeout=3).options.settings.secrets == {"DB": "file:~/db"}
+    assert use.with_options(secrets={"A": "env:A"}).options.settings.secrets == {"A": "env:A"}
     with pytest.raises(upshift.SettingsError, match="with_options: secrets"):
         use.with_options(secrets={"A": "b"})

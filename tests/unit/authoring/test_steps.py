@@ -27,6 +27,7 @@ from upshift import (
     step,
     timeout,
 )
+from upshift.backends.fake import FakeSettings
 from upshift.errors import location
 from upshift.model.graph import Graph
 
@@ -75,14 +76,18 @@ def test_with_options_gives_a_changed_copy_and_leaves_the_step() -> None:
     slow = add.with_options(name="slow", timeout=60, retries=2)
     quick = slow.with_options(timeout=datetime.timedelta(seconds=5))
     assert (add.name, slow.name, quick.name) == ("add", "slow", "slow")
-    assert (add.options.timeout, slow.options.timeout, quick.options.timeout) == (None, 60, 5)
-    assert quick.options.retry == Retry(times=2)
+    assert (add.options.settings.timeout, slow.options.settings.timeout, quick.options.settings.timeout) == (
+        None,
+        60,
+        5,
+    )
+    assert quick.options.settings.retry == Retry(times=2)
 
 
 def test_with_options_merges_settings_field_by_field(compose: Compose) -> None:
     base = step(settings={"resources": {"cpu_count": 4, "memory": "1GB"}})(_nothing)
     changed = base.with_options(settings={"resources": ResourceSettings(cpu_count=1)})
-    request = definition(compose, changed).request
+    request = definition(compose, changed).settings.resources
     assert (request.cpu_count, request.memory) == (1, 10**9)
 
 
@@ -90,7 +95,9 @@ def test_resources_work_above_and_below_step(compose: Compose) -> None:
     above = resources(cpu=2, gpu=1, memory=300)(step(_nothing))
     below = step(resources(cpu=2, gpu=1, memory=300)(_fresh()))
     for one in (above, below):
-        assert definition(compose, one).request == ResourceSettings(cpu_count=2, gpu_count=1, memory="300MB")
+        assert definition(compose, one).settings.resources == ResourceSettings(
+            cpu_count=2, gpu_count=1, memory="300MB"
+        )
 
 
 def test_a_function_with_options_of_a_step_is_none_and_is_not_called_while_a_pipeline_is_composed(
@@ -116,8 +123,10 @@ def test_a_function_with_options_of_a_step_is_none_and_is_not_called_while_a_pip
         assert place is not None and "test_steps.py:" in place
     assert helper(3) == 3  # elsewhere it is the function that it was
     made = step(helper)
-    assert made.options.retry is not None and made.options.resources.memory == 10**9
-    assert step(_passing(helper)).options.resources == made.options.resources  # what wraps it has them too
+    assert made.options.settings.retry is not None and made.options.settings.resources.memory == 10**9
+    assert (
+        step(_passing(helper)).options.settings.resources == made.options.settings.resources
+    )  # what wraps it has them too
     assert inspect.getclosurevars(made.__upshift_function__).nonlocals == {
         "called": [3]
     }  # no wrapper of ours
@@ -143,15 +152,15 @@ def test_of_several_requests_on_one_step_the_larger_of_each_value_counts(compose
     def one() -> None: ...
 
     found = definition(compose, one)
-    assert found.request == ResourceSettings(cpu_count=8, gpu_count=4, memory="2GB", disk="5GB")
-    said = {field: origin.partition(" ")[2] for field, origin in found.origins.items()}
+    assert found.settings.resources == ResourceSettings(cpu_count=8, gpu_count=4, memory="2GB", disk="5GB")
+    said = {field: origin.partition(" ")[2] for field, origin in found.settings.origins.items()}
     assert said == {
         "cpu_count": "(@step)",
         "gpu_count": "(@resources)",
         "memory": "(@resources)",
         "disk": "(@step)",
     }
-    assert all("test_steps.py:" in origin for origin in found.origins.values())
+    assert all("test_steps.py:" in origin for origin in found.settings.origins.values())
 
 
 def test_two_kinds_of_accelerator_on_one_step_are_refused() -> None:
@@ -161,20 +170,20 @@ def test_two_kinds_of_accelerator_on_one_step_are_refused() -> None:
 
 def test_the_count_of_an_accelerator_takes_part_in_the_larger() -> None:
     one = resources(gpu=16)(step(settings={"resources": {"accelerator": "H100:8"}})(_nothing))
-    assert one.options.resources == ResourceSettings(accelerator="H100", gpu_count=16)
+    assert one.options.settings.resources == ResourceSettings(accelerator="H100", gpu_count=16)
 
 
 def test_a_kind_and_a_count_from_two_places_have_the_origin_of_each(compose: Compose) -> None:
     outer = pipeline(settings={"resources": {"accelerator": "H100:8"}})
     one = resources(gpu=2)(step(_fresh()))
     found = definition(compose, one, outer=outer)
-    assert [str(wanted) for wanted in found.request.alternatives] == ["2 × H100"]
-    said = {field: origin.partition(" ")[2] for field, origin in found.origins.items()}
+    assert [str(wanted) for wanted in found.settings.resources.alternatives] == ["2 × H100"]
+    said = {field: origin.partition(" ")[2] for field, origin in found.settings.origins.items()}
     assert said == {"accelerator": "(@pipeline)", "gpu_count": "(@resources)"}
     narrowed = step(settings={"resources": {"accelerator": "A100"}})(_fresh())
     found = definition(compose, narrowed, outer=outer)
-    assert [str(wanted) for wanted in found.request.alternatives] == ["8 × A100"]
-    said = {field: origin.partition(" ")[2] for field, origin in found.origins.items()}
+    assert [str(wanted) for wanted in found.settings.resources.alternatives] == ["8 × A100"]
+    said = {field: origin.partition(" ")[2] for field, origin in found.settings.origins.items()}
     assert said == {"accelerator": "(@step)", "gpu_count": "(@pipeline)"}
 
 
@@ -194,7 +203,7 @@ def test_requests_that_contradict_each_other_name_both_places(compose: Compose) 
 
 def test_trainium_and_inferentia_are_counted_in_devices_as_in_metaflow() -> None:
     def asked(**options: Any) -> list[str]:
-        request = resources(**options)(step(_fresh())).options.resources
+        request = resources(**options)(step(_fresh())).options.settings.resources
         return [str(wanted) for wanted in request.alternatives]
 
     assert asked(trainium=16) == ["16 × Trainium"]
@@ -205,20 +214,20 @@ def test_trainium_and_inferentia_are_counted_in_devices_as_in_metaflow() -> None
 
 
 def test_retry_with_and_without_options() -> None:
-    assert retry(step(_nothing)).options.retry == Retry(times=3)
-    assert step(retry(times=1, delay=2, on="preempted")(_fresh())).options.retry == Retry(
+    assert retry(step(_nothing)).options.settings.retry == Retry(times=3)
+    assert step(retry(times=1, delay=2, on="preempted")(_fresh())).options.settings.retry == Retry(
         times=1, delay=2, on="preempted"
     )
 
 
 def test_minutes_between_retries_are_a_constant_pause() -> None:
-    policy = retry(times=4, minutes_between_retries=2)(step(_nothing)).options.retry
+    policy = retry(times=4, minutes_between_retries=2)(step(_nothing)).options.settings.retry
     assert policy is not None
     assert [policy.pause(n) for n in (1, 2, 3)] == [120, 120, 120]
 
 
 def test_the_amounts_of_timeout_add_up() -> None:
-    assert timeout(hours=1, minutes=1, seconds=1)(step(_nothing)).options.timeout == 3661
+    assert timeout(hours=1, minutes=1, seconds=1)(step(_nothing)).options.settings.timeout == 3661
 
 
 def test_what_is_set_twice_is_refused() -> None:
@@ -239,26 +248,28 @@ def test_the_settings_of_a_pipeline_are_those_of_its_steps_where_they_say_nothin
         _nothing
     )
     found = definition(compose, one, outer=outer)
-    assert found.request == ResourceSettings(cpu_count=1, memory="2GB")
-    assert found.docker == DockerSettings(parent_image="a", requirements=["c"], runtime_environment={"X": 1})
+    assert found.settings.resources == ResourceSettings(cpu_count=1, memory="2GB")
+    assert found.settings.docker == DockerSettings(
+        parent_image="a", requirements=["c"], runtime_environment={"X": 1}
+    )
     assert found.environment == {"X": "1"}
-    assert (found.retry.times, found.cache) == (5, True)
-    assert found.origins["memory"].endswith("(@pipeline)")
-    assert found.origins["cpu_count"].endswith("(@step)")
+    assert (found.settings.retry.times, found.settings.cache) == (5, True)
+    assert found.settings.origins["memory"].endswith("(@pipeline)")
+    assert found.settings.origins["cpu_count"].endswith("(@step)")
 
 
 def test_settings_of_an_image_are_blamed_on_the_line_that_made_them(compose: Compose) -> None:
     settings = DockerSettings(platform="linux/arm64")
     line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
     found = definition(compose, step(settings={"docker": settings})(_nothing))
-    assert found.origins["docker.platform"] == f"{location(__file__, line)} (@step)"
+    assert found.settings.origins["docker.platform"] == f"{location(__file__, line)} (@step)"
     assert DockerSettings(platform="linux/arm64") == settings
 
 
 def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
     outer = pipeline(settings={"resources": {"gpu_count": 4}})
     one = step(settings={"resources": {"gpu_count": 0}})(_nothing)
-    assert definition(compose, one, outer=outer).request.gpu_count == 0
+    assert definition(compose, one, outer=outer).settings.resources.gpu_count == 0
 
 
 @pytest.mark.parametrize(
@@ -399,7 +410,7 @@ def test_a_step_that_no_module_knows_pickles_by_value() -> None:
     copy = cloudpickle.loads(cloudpickle.dumps(count))
     assert copy is not count
     assert copy(3) == 3
-    assert copy.options.timeout == 5
+    assert copy.options.settings.timeout == 5
 
 
 def _nothing() -> None: ...
@@ -450,3 +461,17 @@ def test_a_step_that_is_returned_uncalled_is_named(compose: Compose) -> None:
         compose(forgets)
     assert caught.value.what == "the return value is the step 'one' itself, not its result"
     assert caught.value.fix == "Call it: one()."
+
+
+def test_a_backends_own_settings_are_checked_where_they_are_typed_and_carried_whole(compose: Compose) -> None:
+    one = step(settings={"fake": FakeSettings(priority=3)})(_fresh())
+    found = definition(compose, one, outer=pipeline(settings={"fake": {"queue": "long"}}))
+    assert found.settings.backends == {"fake": {"queue": "long", "priority": 3}}
+    assert found.settings.origins["fake.priority"].endswith("(@step)")
+    with pytest.raises(SettingsError, match="FakeSettings has no field 'prioritty'"):
+        step(settings={"fake": {"prioritty": 3}})
+    with pytest.raises(SettingsError, match="knows no settings 'dokcer'") as refused:
+        step(settings={"dokcer": {}})
+    assert "docker" in str(refused.value.fix)
+    with pytest.raises(SettingsError, match="knows no settings 'local'"):  # it takes none
+        step(settings={"local": {}})

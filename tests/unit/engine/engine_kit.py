@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 import upshift.engine.run as run_module
+from settings_kit import with_settings
 from upshift.backends.base import Job
 from upshift.backends.fake import Complete, FakeCluster, Outcome
 from upshift.engine import RunOptions, execute
@@ -147,7 +148,9 @@ class Bench:
         self.functions[name] = function
         fields.setdefault("code", {f"steps.{name} (steps.py)": "code:1"})
         return StepDefinition(
-            entry=EntryPoint(module="steps", qualname=name), location="steps.py:1", **fields
+            entry=EntryPoint(module="steps", qualname=name),
+            location="steps.py:1",
+            **with_settings(fields, resources="request"),
         )
 
     def graph(

@@ -14,6 +14,7 @@ import pytest
 from engine_kit import Bench, JumpingClock
 
 from made_up_images import MadeUpBuilder, MadeUpEngine, made_up_destination, made_up_parent
+from settings_kit import with_settings
 from upshift.backends.fake import Fail, FakeBackend, FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
 from upshift.engine import RunOptions
@@ -452,7 +453,9 @@ def test_a_resumed_run_keeps_what_ran_in_the_same_image(bench: Bench, builder: M
 
 
 def definition(**fields: Any) -> StepDefinition:
-    return StepDefinition(entry=EntryPoint(module="m", qualname="f"), **fields)
+    return StepDefinition(
+        entry=EntryPoint(module="m", qualname="f"), **with_settings(fields, resources="request")
+    )
 
 
 def test_a_step_without_a_request_for_devices_needs_none() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 
+import attrs
 import pytest
 from engine_kit import Bench, Killed, changed, kill_when_idle, killed_run, never
 
-from upshift.backends.fake import Fail, FakeCluster, Hang, Lose
+from upshift.backends.base import Sink
+from upshift.backends.fake import Fail, FakeBackend, FakeCluster, Hang, Lose
 from upshift.config import Retry
-from upshift.errors import RunCancelled, RunFailed, RunOwned
+from upshift.engine import cancelling
+from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned
+from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.runs.catalog import Catalog
 from upshift.runs.lease import Lease
@@ -86,6 +90,72 @@ def test_a_job_that_still_runs_is_waited_for(held: Bench, monkeypatch: pytest.Mo
     assert run.output == [2, 4, 6]
     assert held.ran() == ["double[0]", "double[1]", "double[2]"]
     assert [t.attempts[-1].status for t in run["double"].tasks] == ["completed"] * 3
+
+
+class TwoTargets:
+    """Two targets of one backend, whose jobs have the same names."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.clusters = {name: FakeCluster(bench.script, instant=False) for name in "ab"}
+        store = str(bench.folder / "store")
+        bench.configuration = attrs.evolve(
+            bench.configuration,
+            default_target="a",
+            targets={name: Target(name=name, backend="fake", store=store) for name in "ab"},
+        )
+        bench.cluster = self  # type: ignore[assignment]
+        self.instant = False
+
+    def open(self, target: Target, *, store: str, sink: Sink) -> FakeBackend:
+        return self.clusters[target.name].open(target, store=store, sink=sink)
+
+    def finish(self) -> bool:
+        return any(cluster.finish() for cluster in self.clusters.values())
+
+    def ran(self) -> dict[str, list[str]]:
+        return {n: [str(job.spec.task) for job in c.submitted] for n, c in self.clusters.items()}
+
+
+def on_both(bench: Bench) -> Graph:
+    steps = {name: bench.step(one, on=name, cache=False) for name in "ab"}
+    nodes = [Node(name=name, step=name) for name in "ab"]
+    return bench.graph(nodes, steps, FromStep(node="b"))
+
+
+def test_a_job_is_looked_for_on_the_target_that_it_was_given_to(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = TwoTargets(bench)
+    kill_when_idle(bench)
+    run_id = killed_run(bench, on_both(bench), monkeypatch)
+    bench.clock.idle = never
+    run = bench.run(on_both(bench), resume=run_id)
+    assert (run.status, both.ran()) == ("completed", {"a": ["a"], "b": ["b"]})
+    assert [run[name].tasks[0].attempts[-1].target for name in "ab"] == ["a", "b"]
+
+
+def test_jobs_are_cancelled_on_the_target_that_they_were_given_to(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = TwoTargets(bench)
+    kill_when_idle(bench)
+    run_id = killed_run(bench, on_both(bench), monkeypatch)
+    monkeypatch.setattr(cancelling, "open_backend", both.open)
+    assert "2 of its tasks still ran and were stopped" in cancelling.cancel(run_id, bench.configuration)
+    assert not any(cluster.running for cluster in both.clusters.values())
+
+
+def test_a_run_is_not_called_cancelled_while_nobody_can_ask_one_of_its_targets(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = TwoTargets(bench)
+    kill_when_idle(bench)
+    run_id = killed_run(bench, on_both(bench), monkeypatch)
+    monkeypatch.setattr(cancelling, "open_backend", both.open)
+    known = {"a": bench.configuration.targets["a"]}
+    with pytest.raises(NotFound, match="no target is named 'b'"):
+        cancelling.cancel(run_id, attrs.evolve(bench.configuration, targets=known))
+    assert bench.catalog.run(run_id).status == "running"
 
 
 def test_a_job_that_ended_meanwhile_is_not_repeated(held: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ def double(x: int) -> int:
 
 
 def graph_of(bench: Bench, **secrets: str) -> Graph:
-    definition = attrs.evolve(bench.step(double), secrets=secrets, location="flow.py:3")
+    definition = attrs.evolve(bench.step(double, secrets=secrets), location="flow.py:3")
     return bench.graph({"double": (definition, {"x": bench.const(1)})})
 
 
@@ -41,7 +41,7 @@ def test_a_key_has_the_sources_of_secrets(bench: Bench) -> None:
 
     plain = bench.step(double)
     assert parts(plain) == {}
-    assert parts(attrs.evolve(plain, secrets={"A": "env:B"})) == {"A": "env:B"}
+    assert parts(bench.step(double, secrets={"A": "env:B"})) == {"A": "env:B"}
 
 
 def test_paths_start_from_the_project_or_from_home(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

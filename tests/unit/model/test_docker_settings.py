@@ -315,7 +315,7 @@ def test_where_each_value_comes_from_is_known() -> None:
     def training() -> None:
         train()
 
-    merged = train.options.over(training.options)
+    merged = train.options.settings.over(training.options.steps)
     assert merged.docker == DockerSettings(
         parent_image="x", requirements=["a"], environment={"A": "1", "B": "2"}
     )

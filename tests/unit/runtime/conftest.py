@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from settings_kit import with_settings
 from upshift.backends.base import Ended, Event, Job
 from upshift.backends.local import LocalBackend
 from upshift.config import ResourceSettings
@@ -57,7 +58,7 @@ class Bench:
             request=settings,
             granted=self.backend.offer(settings).granted,
             cwd=str(self.folder),
-            **fields,
+            **with_settings(fields),
         )
 
     def submit(self, spec: TaskSpec) -> str:

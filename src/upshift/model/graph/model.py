@@ -11,12 +11,10 @@ from typing import Any, ClassVar, Union
 
 import attrs
 
-from upshift.model.settings.docker import DockerSettings
-from upshift.model.settings.resources import ResourceSettings
-from upshift.model.settings.retry import Retry
+from upshift.model.settings.step import StepSettings
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.launch import Launch
-from upshift.model.spec.task import GRACE, EntryPoint
+from upshift.model.spec.task import EntryPoint
 
 VERSION = 1
 
@@ -57,7 +55,7 @@ Source = Union[Constant, FromStep, Collection]
 
 @attrs.frozen(kw_only=True)
 class StepDefinition:
-    """What a step is, settings of step and pipeline merged.
+    """What a step is.
 
     Parameters
     ----------
@@ -65,27 +63,14 @@ class StepDefinition:
         What to call.
     outputs
         Names of the outputs, in order.
-    request, docker, retry
-        The settings.
-    origins
-        Where each value of the request comes from: field to ``file:line``; each of ``docker``, as
-        ``docker.FIELD``; and each secret, as ``secrets.NAME``.
-    secrets
-        Sources of environment variables, by variable: never their values.
-    timeout
-        Seconds.
-    cache
-        Whether a result may be reused.
-    cache_expires
-        Seconds after which a result is not reused any more.
-    on
-        The target or backend of this step; None: the run's own.
+    settings
+        What it was told, settings of step and pipeline merged.
+    launch
+        How many processes it has, and how they are started.
     environment
         Environment variables of the step.
     image
         Digest of the recipe of the image that it runs in; None: not known yet, or its place runs none.
-    grace, launch, clear_cache, profile, gpu_idle_timeout
-        As in :class:`upshift.model.spec.TaskSpec`.
     code
         Fingerprint of the code that the step reaches: name to digest.
     location
@@ -94,22 +79,10 @@ class StepDefinition:
 
     entry: EntryPoint
     outputs: tuple[str, ...] = ("output",)
-    request: ResourceSettings = ResourceSettings()
-    docker: DockerSettings | None = None
-    retry: Retry = attrs.field(factory=Retry)
-    origins: Mapping[str, str] = attrs.field(factory=dict)
-    secrets: Mapping[str, str] = attrs.field(factory=dict)
-    timeout: float | None = None
-    grace: float = GRACE
-    cache: bool = True
-    cache_expires: float | None = None
-    on: str | None = None
+    settings: StepSettings = attrs.field(factory=StepSettings)
+    launch: Launch | None = None
     environment: Mapping[str, str] = attrs.field(factory=dict)
     image: str | None = None
-    launch: Launch | None = None
-    clear_cache: bool = False
-    profile: float | None = None
-    gpu_idle_timeout: float | None = None
     code: Mapping[str, str] = attrs.field(factory=dict)
     location: str | None = None
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import attrs
 
 from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.step import StepSettings
 from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.checkpoints import Checkpoints
 from upshift.model.spec.hardware import Hardware
@@ -19,8 +20,6 @@ from upshift.model.spec.launch import Launch, Stack
 from upshift.model.spec.telemetry import Card, Gap, MetricSummary
 
 VERSION = 1
-GRACE = 10.0
-"""Seconds between SIGTERM and SIGKILL where nobody says otherwise."""
 
 
 @attrs.frozen(kw_only=True)
@@ -116,16 +115,13 @@ class TaskSpec:
         By parameter name.
     outputs
         In order. With several, the step returns a tuple.
+    settings
+        What the step was told.
     request, granted
-        What the code asked for; what the backend reserved, where that is known before it starts.
-    timeout
-        Seconds.
-    grace
-        Seconds between SIGTERM and SIGKILL.
+        What this attempt asks for, which may be more than the settings say; what the backend reserved,
+        where that is known before it starts.
     environment
         Environment variables of the step.
-    secrets
-        More of them, by the sources of their values: ``env:NAME``, ``file:PATH``.
     image
         The container image, by digest: ``name@sha256:…`` in a registry, or the id that a container
         engine knows it by.
@@ -135,18 +131,12 @@ class TaskSpec:
         The user that the image is to run as; None: as the backend has it.
     launch
         How many processes make this one task, and how they are started; None: one.
-    backend
-        Name of the backend that runs it.
+    target, backend
+        Names of the target that it goes to, and of the backend that runs it.
     store, durability
         Address of the store, and what a record there has to survive before it counts.
     cwd
         Working folder of the step; None: the unpacked code package.
-    clear_cache
-        Whether memory is cleaned up before the step is called: see :func:`upshift.cleanup_memory`.
-    profile
-        Seconds between two samples of the step's GPU card; None: it has none.
-    gpu_idle_timeout
-        Seconds after which a step whose GPUs have all been idle is stopped; None: never.
     location
         The step's ``def``, as ``file:line``, for failures that name no line themselves.
     key
@@ -166,23 +156,19 @@ class TaskSpec:
     code: Code
     store: str
     durability: str = "process"
+    target: str | None = None
     backend: str | None = None
     runtime: str | None = None
     inputs: Mapping[str, Value] = attrs.field(factory=dict)
     outputs: tuple[OutputSpec, ...] = (OutputSpec(name="output"),)
+    settings: StepSettings = attrs.field(factory=StepSettings)
     request: ResourceSettings = ResourceSettings()
     granted: Hardware | None = None
-    timeout: float | None = None
-    grace: float = GRACE
     environment: Mapping[str, str] = attrs.field(factory=dict)
-    secrets: Mapping[str, str] = attrs.field(factory=dict)
     image: str | None = None
     interpreter: str | None = None
     user: str | None = None
     launch: Launch | None = None
-    clear_cache: bool = False
-    profile: float | None = None
-    gpu_idle_timeout: float | None = None
     cwd: str | None = None
     location: str | None = None
     key: str | None = None
@@ -254,7 +240,7 @@ class TaskResult:
         Seconds since the epoch.
     node
         Name of the host.
-    backend
+    target, backend
         As in the spec.
     image
         As in the spec: what it ran in.
@@ -289,6 +275,7 @@ class TaskResult:
     started: float = 0.0
     ended: float = 0.0
     node: str | None = None
+    target: str | None = None
     backend: str | None = None
     image: str | None = None
     asked: Hardware | None = None

@@ -101,7 +101,7 @@ def _earlier_failures(group: Group) -> list[Html]:
 
 def _profile(group: Group, evidence: Evidence, later: Later) -> Html:
     """The card of a step with ``@gpu_profile``, at once; of several tasks the last one that there is."""
-    if group.definition.profile is None or not group.attempts:
+    if group.definition.settings.profile is None or not group.attempts:
         return Html("")
     attempt = group.attempts[-1]
     series = evidence.series(attempt)
@@ -120,7 +120,7 @@ def _details(run: Run, group: Group, evidence: Evidence, later: Later) -> Html:
         return Html("")
     if not group.many:
         (task,) = group.tasks
-        content = _tries_of(run, task, evidence, gpus=group.definition.profile is None)
+        content = _tries_of(run, task, evidence, gpus=group.definition.settings.profile is None)
         label = "Charts, log and attempts"
     else:
         identity = f"{group.anchor}-tasks"

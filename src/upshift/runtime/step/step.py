@@ -70,7 +70,7 @@ def run(
     before, began = proc.own_memory(), proc.own_consumption()
     current.enter(spec, bounds.rank)
     channel.open(messages)
-    cards.open(store, [bounds.environment[name] for name in spec.secrets])
+    cards.open(store, [bounds.environment[name] for name in spec.settings.secret_sources])
     checkpoint.open(spec, store, rank=bounds.rank)
     stopping.begin()
     seen = Seen(
@@ -187,7 +187,7 @@ def perform(
             look_around(sys.modules.get(spec.entry.module))
             randomness.enter(spec.draws, spec.task)
             inputs = _load(spec.inputs, store)
-            if spec.clear_cache:
+            if spec.settings.clear_cache:
                 cleanup_memory()
             copies = Copies()
             value = call(function, *bind(function, inputs))
@@ -388,7 +388,7 @@ def _save(
 def _remarks_on_secrets(spec: TaskSpec, values: tuple[object, ...]) -> Iterator[str]:
     """What to say where a text that the step returns holds a secret."""
     for output, item in zip(spec.outputs, values, strict=True):
-        for name in spec.secrets:
+        for name in spec.settings.secret_sources:
             if isinstance(item, str) and (secret := os.environ.get(name)) and secret in item:
                 yield f"the output {output.name!r} holds the secret {name}; it is stored as it is"
 

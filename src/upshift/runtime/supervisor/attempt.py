@@ -94,7 +94,9 @@ class Attempt:
         self._over = False
         self._mask = Mask(secrets.values()) if secrets else None
         self._sights = Sights(spec.granted, machine.accelerators)
-        self._gang = Gang(self._loop, grace=spec.grace, follows=lambda member: self._ends.follows(member))
+        self._gang = Gang(
+            self._loop, grace=spec.settings.grace_period, follows=lambda member: self._ends.follows(member)
+        )
         self._exiting = Timer(self._gang.kill)
         self._clock = time.monotonic()
         self._port: Port | None = None
@@ -143,15 +145,15 @@ class Attempt:
         """Its processes on this node are there: look after them."""
         if self._nodes is not None:
             self._gang.members += self._nodes.start(self, log=self.log.of, told=self._hear)
-        if self.spec.timeout is not None:
-            self._timers.append(self._loop.after(self.spec.timeout, self._timed_out))
+        if self.spec.settings.timeout is not None:
+            self._timers.append(self._loop.after(self.spec.settings.timeout, self._timed_out))
         self._watcher.started(self)
         if self.spec.launch is not None:
             from upshift.runtime.supervisor.vigil import Vigil  # what no other step needs is not imported
 
-            stop = partial(self._give_up, grace=min(self.spec.grace, GRACE))
+            stop = partial(self._give_up, grace=min(self.spec.settings.grace_period, GRACE))
             self._vigil = Vigil(self._loop, self.spec, self._gang, tell=self.log.remark, stop=stop)
-        idle = partial(self._give_up, grace=self.spec.grace)
+        idle = partial(self._give_up, grace=self.spec.settings.grace_period)
         self._site.watch(members, tell=self.log.remark, stop=idle, kill=self._gang.kill)
         if self._nodes is not None:
             self._nodes.look_after()
@@ -220,10 +222,10 @@ class Attempt:
     def _timed_out(self) -> None:
         failure = Failure(
             reason="timeout",
-            message=f"the step was still running after {self.spec.timeout:g} s",
+            message=f"the step was still running after {self.spec.settings.timeout:g} s",
             fix="Give it more time (timeout=…), or less to do.",
         )
-        self._give_up(failure, self.spec.grace)
+        self._give_up(failure, self.spec.settings.grace_period)
 
     def _give_up(self, failure: Failure, grace: float) -> None:
         """The processes are to be stopped for what they do; those of which one failed end anyway."""
@@ -303,7 +305,7 @@ class Attempt:
         failure = self._sights.diagnosis(content)
         if failure is not None:
             self._because("failed", failure)
-            self._timers.append(self._loop.after(self.spec.grace, self._gang.kill))
+            self._timers.append(self._loop.after(self.spec.settings.grace_period, self._gang.kill))
 
     def _told_outcome(self, member: Member, content: Mapping[str, Any]) -> None:
         member.outcome = decode(Outcome, content)
@@ -399,6 +401,7 @@ class Attempt:
             started=self._site.started,
             ended=self._site.started + seconds,
             node=os.uname().nodename,
+            target=spec.target,
             backend=spec.backend,
             image=spec.image,
             asked=Hardware.asked(spec.request, spec.launch),

@@ -110,6 +110,7 @@ def run_inline(
         started=began,
         ended=began + seconds,
         node=host["host"],
+        target=spec.target,
         backend=spec.backend,
         asked=Hardware.asked(spec.request, spec.launch),
         granted=spec.granted,

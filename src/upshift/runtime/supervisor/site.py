@@ -263,4 +263,6 @@ class Site:
             return None
         from upshift.runtime.supervisor.usage.gpu_usage import GpuUsage  # what no task needs is not imported
 
-        return GpuUsage(devices, self._machine.accelerators(), interval=self._spec.profile or INTERVAL)
+        return GpuUsage(
+            devices, self._machine.accelerators(), interval=self._spec.settings.profile or INTERVAL
+        )

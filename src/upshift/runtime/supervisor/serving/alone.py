@@ -60,7 +60,7 @@ def run_by_hand(path: Path, store_address: str | None) -> int:
                 f"attempt {spec.attempt} of {spec.task} has a result already",
                 fix="A result never changes. Set another attempt in the spec to run it again.",
             )
-        secrets = read_secrets(spec.secrets, project=spec.code.project)
+        secrets = read_secrets(spec.settings.secret_sources, project=spec.code.project)
     except (UpshiftError, ValueError) as error:
         return _complain(str(error))
     loop, console = Loop(), Console()

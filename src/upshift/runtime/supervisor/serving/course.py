@@ -82,7 +82,7 @@ class Course:
     def _signalled(self) -> None:
         got = os.read(self._signals, 16)
         asked = not self._ordered or WITH_GRACE in got or AT_ONCE in got
-        grace = 0.0 if AT_ONCE in got else self._spec.grace
+        grace = 0.0 if AT_ONCE in got else self._spec.settings.grace_period
         self._supervisor.devices.cancel(self._spec)
         name = signal.Signals(got[0]).name
         self._part.stop(name, asked=asked, grace=grace if asked else min(grace, ENDING))

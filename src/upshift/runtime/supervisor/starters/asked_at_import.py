@@ -60,7 +60,8 @@ def outdated(spec: TaskSpec, bounds: Confinement) -> bool:
 
     It has asked for a variable that the task has another value of, or nobody has watched.
     """
-    own = {*spec.environment, *spec.secrets}.difference(VARIABLES)  # pools are told of theirs otherwise
+    # Pools are told of theirs otherwise.
+    own = {*spec.environment, *spec.settings.secret_sources}.difference(VARIABLES)
     if any(asked([name]) and bounds.environment.get(name) != os.environ.get(name) for name in own):
         return True
     return bounds.rank is not None and asked_for_rank()

@@ -84,8 +84,8 @@ class Sampler:
         self._gpus = gpus
         self._tell = tell
         self._stop = stop
-        self._interval = spec.profile or INTERVAL
-        self._idle_timeout = spec.gpu_idle_timeout
+        self._interval = spec.settings.profile or INTERVAL
+        self._idle_timeout = spec.settings.gpu_idle_timeout
         self._totals = Totals()
         self._processes = {pid: Processes(pid, node.shared) for pid in baselines}
         self._each: dict[int, Consumed] = {}  # of processes that have ended what was seen last
@@ -109,9 +109,9 @@ class Sampler:
     def remarks(self) -> list[str]:
         """What the step asks for that there is no GPU for, a line each."""
         found = []
-        if self._gpus is None and self._spec.gpu_idle_timeout is not None:
+        if self._gpus is None and self._spec.settings.gpu_idle_timeout is not None:
             found.append("gpu_idle_timeout has nothing to watch: the step was granted no GPU")
-        if self._gpus is None and self._spec.profile is not None:
+        if self._gpus is None and self._spec.settings.profile is not None:
             found.append("@gpu_profile: the step was granted no GPU; the profile has its CPUs and memory")
         return found
 
