@@ -6,6 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 TORCH  ?=
+REST   ?=
 
 # Used above Python 3.10 only, behind a look at sys.version_info.
 GUARDED := tomllib annotationlib annotationlib.Format annotationlib.Format.FORWARDREF \
@@ -24,6 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  ARGS=…           is passed on: make test ARGS='-k digits', make bench ARGS='--only chain'"
+	@echo "  REST=1           make test leaves out the tests that passed the last time"
 
 demo: $(VENV)/.demo ## run a real pipeline on real data, and show what happened
 	$(BIN)/upshift run examples/digits/pipeline.py
@@ -31,7 +33,7 @@ demo: $(VENV)/.demo ## run a real pipeline on real data, and show what happened
 
 test: $(VENV)/.dev ## run the tests; TORCH=torch==2.13.0 first installs that, Accelerate and others for the tests with it
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH) --group training)
-	$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tests/side_by_side.py)
+	$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tests/side_by_side.py $(if $(REST),--rest))
 
 test-gpu: $(VENV)/.dev ## run the tests that need an NVIDIA GPU; TORCH=torch installs that first
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH) --group training)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,13 @@ from hypothesis import settings
 from frameworks import cuda_library
 from leftovers import Watch
 from nvml import fake_nvml, nvml_library
+from prepared import Prepared
 
 __all__ = ["cuda_library", "fake_nvml", "nvml_library"]  # fixtures
+pytest_plugins = ["share"]
 
 NO_SKIPS = bool(os.environ.get("UPSHIFT_TEST_NO_SKIPS"))
+ENVIRONMENT = dict(os.environ)
 watch = pytest.StashKey[Watch]()
 # Hypothesis takes the same examples each time where CI is set; nowhere is a slow machine a failure.
 settings.register_profile("upshift", parent=settings.default, deadline=None)
@@ -30,6 +35,15 @@ def upshift_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     monkeypatch.setenv("UPSHIFT_HOME", str(home))
     return home
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Prepared]]:
+    """Gives an interpreter that forks to run ``upshift``: one of two, in turn, whose hash seeds differ."""
+    both = [Prepared(tmp_path_factory.mktemp("prepared"), ENVIRONMENT) for _ in range(2)]
+    yield itertools.cycle(both).__next__
+    for one in both:
+        one.close()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -57,6 +71,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.config.stash[left_behind] = found
     if found and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if sharing := session.config.pluginmanager.get_plugin("sharing"):
+        sharing.tell(left=found)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import attrs
 
-UPSHIFT = str(Path(sys.executable).with_name("upshift"))
+from prepared import UPSHIFT, Prepared
+
 HEADER = "from upshift import DockerSettings, ResourceSettings, Retry, pipeline, step, unmapped\n"
 
 
@@ -40,11 +41,14 @@ class Project:
         Where the files are; it is the working folder of every command.
     home
         ``UPSHIFT_HOME``.
+    prepared
+        Gives an interpreter that runs ``upshift`` in a fork of itself; None: each command starts its own.
     """
 
-    def __init__(self, folder: Path, home: Path) -> None:
+    def __init__(self, folder: Path, home: Path, prepared: Callable[[], Prepared] | None = None) -> None:
         self.folder = folder
         self.home = home
+        self._prepared = prepared
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, code: str, name: str = "pipeline.py", *, header: str = HEADER) -> Path:
@@ -68,15 +72,20 @@ class Project:
         timeout: float = 60,
     ) -> Outcome:
         """Run a command to its end. Its output may hold any bytes."""
-        done = subprocess.run(
-            command,
-            cwd=cwd or self.folder,
-            env=self.environment(env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
+        environment = self.environment(env)
+        prepared = self._prepared() if self._prepared and command[0] == UPSHIFT else None
+        if prepared is not None and prepared.fits(environment):
+            done = prepared.run(command[1:], cwd=cwd or self.folder, env=environment, timeout=timeout)
+        else:
+            done = subprocess.run(
+                command,
+                cwd=cwd or self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout,
+                check=False,
+            )
         return Outcome(
             done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         )

@@ -1,71 +1,169 @@
-"""Runs all tests: each folder of them in a pytest session of its own, as many at a time as there are CPUs.
+"""Runs all tests: in as many pytest sessions as there are CPUs, which share the modules (``share.py``).
 
 ::
 
-    python tests/side_by_side.py [ARGUMENT OF PYTEST…]
+    python tests/side_by_side.py [--rest] [ARGUMENT OF PYTEST…]
 
-Lines of progress name their files, so they are shown as they come; what a session says at its end is kept
-together. Exits with 0 if all tests passed.
+A test that fails is run once more at the end, by itself. One that passes then is unstable: it is named, also
+in ``build/tests/unstable.txt``, and does not count as failed. ``build/tests`` has the output of the sessions,
+``failed.txt``, and what the next run wants to know: ``passed.json``, and the ``seconds.json`` of each module.
+
+With ``--rest``, tests that passed the last time are left out, unless they look for PyTorch.
 """
 
 from __future__ import annotations
 
-import asyncio
+import collections
+import contextlib
+import datetime
+import json
 import os
-import shlex
+import resource
+import select
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
-LONGEST_FIRST = ("integration", "engines", "unit", "chaos")
-"""So that what is left at the end is short; all other folders follow."""
-NOT_HERE = ("gpu",)
 HERE = Path(__file__).parent
+KEPT = HERE.parent / "build" / "tests"
+SILENCE = 300
+"""Seconds after which sessions that tell nothing are ended: no test may take that long."""
+MANY = 10
+"""If more tests fail, they are not unstable but broken."""
 
 
-def folders() -> list[str]:
-    """Those with tests, in the order in which they begin."""
-    found = {path.relative_to(HERE).parts[0] for path in HERE.glob("*/**/test_*.py")} - {*NOT_HERE}
-    return sorted(found, key=lambda name: (*(name != first for first in LONGEST_FIRST), name))
+class Results:
+    """What became of every test, and what else went wrong."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, str] = {}
+        self.why: dict[str, str] = {}
+        self.seconds: dict[str, float] = collections.defaultdict(float)
+        self.broken: list[str] = []
+
+    def add(self, name: str, outcome: str, why: str, text: str, seconds: float) -> None:
+        """A test was set up, called or torn down, or a module could not be collected."""
+        self.seconds[name.partition("::")[0]] += seconds
+        if outcome == "failed" or self.outcomes.get(name, "passed") == "passed":
+            self.outcomes[name], self.why[name] = outcome, why
+        if text:
+            print(f"\n____ {name}\n{text}\n", flush=True)
+
+    def those(self, outcome: str) -> list[str]:
+        """The tests of which this became."""
+        return [name for name, became in self.outcomes.items() if became == outcome]
+
+    def counts(self, module: str = "") -> str:
+        """How many of its tests passed, failed, …"""
+        ends = collections.Counter(end for name, end in self.outcomes.items() if name.startswith(module))
+        return ", ".join(f"{ends[end]} {end}" for end in sorted(ends)) or "no tests"
 
 
-async def session(folder: str, free: asyncio.Semaphore, stopped: asyncio.Event) -> str:
-    """Run the tests of one folder; returns what became of them."""
-    command = [sys.executable, "-m", "pytest", os.path.relpath(HERE / folder), *sys.argv[1:]]
-    async with free:
-        if stopped.is_set():
-            return "not run"
-        show(f"$ {shlex.join(['pytest', *command[3:]])}\n".encode())
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, limit=1 << 24
-        )
-        assert process.stdout is not None
-        end: list[bytes] = []
-        async for line in process.stdout:
-            if end or (line.startswith(b"=====") and b"test session starts" not in line):
-                end.append(line)
-            else:
-                show(line)
-        show(*end)
-        return "passed" if await process.wait() == 0 else "failed"
+def run(arguments: list[str], results: Results) -> None:
+    """Run the tests, and show each module when it is done."""
+    with (
+        tempfile.TemporaryDirectory(prefix="upshift-tests-") as shared,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear,
+    ):
+        ear.bind(f"{shared}/ear")
+        with contextlib.suppress(OSError):
+            (Path(shared) / "seconds.json").write_bytes((KEPT / "seconds.json").read_bytes())
+        sessions = dict(start(number, shared, arguments) for number in range(len(os.sched_getaffinity(0))))
+        doing: dict[int, str] = {}
+        while sessions:
+            ready, _, _ = select.select([ear, *sessions], [], [], SILENCE)
+            if ear in ready:
+                hear(json.loads(ear.recv(1 << 20)), results, doing)
+            for exited in () if ear in ready else ready:
+                process = sessions.pop(exited)
+                os.close(exited)
+                if process.wait() not in (0, 1, 5):  # all passed, some failed, there were none
+                    results.broken.append(
+                        f"a session ended with {process.returncode} after {doing.get(process.pid, 'no test')}"
+                    )
+            for process in () if ready else sessions.values():
+                results.broken.append(f"{doing.get(process.pid, 'the collection of tests')} did not end")
+                process.send_signal(signal.SIGABRT)  # its log says where it was
 
 
-def show(*lines: bytes) -> None:
-    """Print what a session said, in one piece."""
-    sys.stdout.buffer.write(b"".join(lines))
-    sys.stdout.flush()
+def start(number: int, shared: str, arguments: list[str]) -> tuple[int, subprocess.Popen[bytes]]:
+    """Start a session; returns what can be waited on, and the process."""
+    with open(KEPT / f"session-{number}.log", "wb") as log:
+        command = [sys.executable, "-m", "pytest", str(HERE), f"--share={shared}", *arguments]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    return os.pidfd_open(process.pid), process
 
 
-async def main() -> int:
-    stopped = asyncio.Event()  # by Ctrl-C, which the sessions get, too: they end by themselves
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stopped.set)
-    free = asyncio.Semaphore(len(os.sched_getaffinity(0)))
-    names = folders()
-    ends = await asyncio.gather(*(session(name, free, stopped) for name in names))
-    for name, end in zip(names, ends, strict=True):
-        show(f"tests/{name}: {end}\n".encode())
-    return int({*ends} != {"passed"})
+def hear(told: dict[str, Any], results: Results, doing: dict[int, str]) -> None:
+    """Take what a session tells."""
+    if "begins" in told:
+        doing[told["session"]] = told["begins"]
+    elif "ended" in told:
+        module = told["ended"]
+        print(f"{module:<78} {results.counts(module + '::')}, {results.seconds[module]:.1f} s", flush=True)
+    elif "left" in told:
+        results.broken += [f"left behind by the tests: {what}" for what in told["left"]]
+    else:
+        results.add(**told["test"])
+
+
+def once_more(results: Results) -> None:
+    """Run each test that failed again: if it passes now, it is unstable."""
+    failed = [name for name in results.those("failed") if "::" in name]  # else a module cannot be read
+    if len(failed) > MANY:
+        print(f"\n{len(failed)} tests failed: too many to run each once more.")
+        return
+    for name in failed:
+        print(f"\nOnce more, by itself: {name}", flush=True)
+        if subprocess.run([sys.executable, "-m", "pytest", "-q", name], cwd=HERE.parent).returncode == 0:
+            results.outcomes[name] = "unstable"
+
+
+def conclude(results: Results, before: list[str], started: float) -> int:
+    """Say what became of the tests, the worst last, and keep it; returns the exit code."""
+    unstable = [f"{name}: {results.why[name]}" for name in results.those("unstable")]
+    failed = [f"{name}: {results.why[name]}" for name in results.those("failed")] + results.broken
+    (KEPT / "passed.json").write_text(json.dumps([*before, *results.those("passed")]))
+    (KEPT / "seconds.json").write_text(json.dumps(results.seconds))
+    for name, lines in (("unstable", unstable), ("failed", failed)):
+        (KEPT / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    print()
+    skipped = collections.Counter(results.why[name] for name in results.those("skipped"))
+    for why, number in skipped.most_common():
+        print(f"skipped {number}: {why.removeprefix('Skipped: ')}")
+    for line in unstable:
+        print(f"UNSTABLE, passed when it was run again: {line}")
+    for line in failed:
+        print(f"FAILED {line}")
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF)]
+    cpu = sum(one.ru_utime + one.ru_stime for one in used)
+    print(f"{results.counts()} in {time.monotonic() - started:.0f} s, {cpu:.0f} s of CPU")
+    return int(bool(failed) or not (results.outcomes or before))
+
+
+def main() -> int:
+    started = time.monotonic()
+    KEPT.mkdir(parents=True, exist_ok=True)
+    # The same for all sessions, though one day may end between their starts.
+    seed = os.environ.setdefault("UPSHIFT_TEST_SEED", str(1000 * datetime.date.today().toordinal()))
+    print(f"What is left to chance: UPSHIFT_TEST_SEED={seed} does it again.")
+    arguments, before = sys.argv[1:], []
+    if "--rest" in arguments:
+        arguments[arguments.index("--rest")] = f"--unless={KEPT / 'passed.json'}"
+        before = json.loads((KEPT / "passed.json").read_bytes())
+    results = Results()
+    # The sessions get it, too, and end by themselves.
+    signal.signal(signal.SIGINT, lambda *_: results.broken.append("interrupted"))
+    run(arguments, results)
+    if "interrupted" not in results.broken:
+        once_more(results)
+    return conclude(results, before, started)
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(main())

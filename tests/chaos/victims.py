@@ -1,8 +1,12 @@
-"""A pipeline whose tasks prove that they ran alone, and the processes of a run, to be killed."""
+"""A pipeline whose tasks prove that they ran alone, the processes of a run, and seeds of chance.
+
+Each day tries other instants. A test has its seed in its name; ``UPSHIFT_TEST_SEED`` tries that one again.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import signal
 import subprocess
@@ -74,6 +78,12 @@ def squares():
     return total(shrink.map(data=square.map(x=numbers())))
 '''
 EXPECTED = sum(x * x for x in range(10))
+
+
+def seeds(few: int, many: int) -> range:
+    """The seeds of today: many where everything is to be tried, as in CI."""
+    first = int(os.environ.get("UPSHIFT_TEST_SEED") or 1000 * datetime.date.today().toordinal())
+    return range(first, first + (many if os.environ.get("UPSHIFT_TEST_NO_SKIPS") else few))
 
 
 def children(pid: int) -> list[int]:

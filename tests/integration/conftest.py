@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from prepared import Prepared
 from project import Project
 
 
 @pytest.fixture
-def project(tmp_path: Path, upshift_home: Path) -> Project:
+def project(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    upshift_home: Path,
+    prepared: Callable[[], Prepared],
+) -> Project:
     """An empty project; ``upshift.get_run`` in the test sees its runs."""
-    return Project(tmp_path / "project", upshift_home)
+    about_processes = request.node.get_closest_marker("processes") is not None
+    return Project(tmp_path / "project", upshift_home, None if about_processes else prepared)

@@ -152,11 +152,13 @@ def training_pipeline(some_param: int = 1):
     assert upshift.get_run("latest").output == (2, wanted)
 
 
-def test_the_images_of_the_pages_are_taken_as_they_are_written(project: Project) -> None:
-    for text in (IMAGE_OF_THE_GUIDE, IMAGE_OF_THE_TUTORIAL):
-        project.write(text, header="")
-        plan = json.loads(project.upshift("plan", "pipeline.py", "--json").out)
-        assert plan["steps"], plan
+@pytest.mark.parametrize(
+    "text", [pytest.param(IMAGE_OF_THE_GUIDE, marks=needs_accelerate), IMAGE_OF_THE_TUTORIAL]
+)
+def test_the_images_of_the_pages_are_taken_as_they_are_written(project: Project, text: str) -> None:
+    project.write(text, header="")
+    plan = json.loads(project.upshift("plan", "pipeline.py", "--json").out)
+    assert plan["steps"], plan
 
 
 MISUSE = """

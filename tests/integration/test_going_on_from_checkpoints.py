@@ -94,6 +94,7 @@ def test_a_step_that_was_killed_goes_on_where_it_was(project: Project) -> None:
     assert second == {"resumed_from": "1.3", "saved": 3, "newest": {"name": "2.3", "bytes": 1}}
 
 
+@pytest.mark.processes  # when a fork of an interpreter began says nothing about its modules
 def test_what_ran_out_of_retries_goes_on_when_it_is_resumed(project: Project) -> None:
     project.run(training('raise RuntimeError("no more")'), expect=1)
     assert checkpoints(project) == ["1.3"]

@@ -6,6 +6,8 @@ import pytest
 
 from project import Project
 
+pytestmark = pytest.mark.processes  # one that has imported Upshift already stumbles over nothing
+
 PIPELINE = """
 import numpy as np
 

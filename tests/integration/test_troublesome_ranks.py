@@ -123,7 +123,7 @@ def test_a_rank_that_ignores_sigterm_does_not_outlive_a_timeout(project: Project
 import os, signal
 
 @run_with_torchrun(nproc_per_node=2)
-@step(timeout=3)
+@step(timeout=1, grace=1)
 def act() -> None:
     tell(pid=os.getpid())
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -13,24 +13,24 @@ from upshift.runtime.accelerators.evidence import DriverQuestion
 STUCK = """
 import os
 if os.fork() == 0:
-    os.close(os.open({fifo!r}, os.O_RDONLY))
-    open({fifo!r}).read()
+    open({there!r}, "w").close()
+    open({leave!r}).read()
     os._exit(0)
 print("said", flush=True)
 os.wait()
 """
+"""A process that has the pipe of the answer says that it is there, and stays until it may leave."""
 
 
 def test_an_answer_that_is_not_wanted_any_more_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fifo = str(tmp_path / "fifo")
-    os.mkfifo(fifo)
-    monkeypatch.setattr(evidence, "_program", lambda: STUCK.format(fifo=fifo))
+    there, leave = tmp_path / "there", tmp_path / "leave"
+    os.mkfifo(there), os.mkfifo(leave)
+    monkeypatch.setattr(evidence, "_program", lambda: STUCK.format(there=str(there), leave=str(leave)))
     monkeypatch.setattr(evidence, "GONE", 0.01)
     question = DriverQuestion()
-    with open(fifo, "w"):  # what holds the pipe of the answer is there, and stays until it can read this
-        question.close()
-    with open(fifo, "w"):
-        pass
+    there.read_text()
+    question.close()
+    leave.write_text("")
     assert question._process.wait() is not None
