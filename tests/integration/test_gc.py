@@ -446,7 +446,7 @@ def test_gc_that_is_killed_is_finished_by_the_next(project: Project) -> None:
         project.upshift("run", "pipeline.py", "-p", f"n={n}")
     code = (
         "import os, signal, sys\n"
-        "from upshift.runtime.storage import collect\n"
+        "from upshift.runs import collect\n"
         "left, real = [int(sys.argv[1])], os.unlink\n"
         "def unlink(path):\n"
         "    left[0] -= 1\n"

@@ -106,7 +106,7 @@ def test_hashes_are_checked(project: Path, folder: Path, installer: str) -> None
     bad = install(made(project, requirements=[f"tool==1.0 --hash=sha256:{'0' * 64}"], **options), folder)
     assert bad.returncode != 0
     assert "hash" in bad.stderr.lower()
-    answer = install(made(project, requirements=[f"tool==1.0 \\\n --hash=sha256:{good}"], **options), folder)
+    answer = install(made(project, requirements=[f"tool==1.0 --hash=sha256:{good}"], **options), folder)
     assert answer.returncode == 0, answer.stderr
     assert installed(folder) == {"tool": "1.0"}
 
