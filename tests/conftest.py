@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from frameworks import cuda_library
 from leftovers import Watch
 from nvml import fake_nvml, nvml_library
 from prepared import Prepared
+from project import as_users_have_it
 
 __all__ = ["cuda_library", "fake_nvml", "nvml_library"]  # fixtures
 pytest_plugins = ["share"]
@@ -38,12 +38,11 @@ def upshift_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Prepared]]:
-    """Gives an interpreter that forks to run ``upshift``: one of two, in turn, whose hash seeds differ."""
-    both = [Prepared(tmp_path_factory.mktemp("prepared"), ENVIRONMENT) for _ in range(2)]
-    yield itertools.cycle(both).__next__
-    for one in both:
-        one.close()
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
+    """Interpreters that have imported Upshift, and fork to run it."""
+    interpreters = Prepared(lambda: tmp_path_factory.mktemp("prepared"), as_users_have_it(ENVIRONMENT))
+    yield interpreters
+    interpreters.close()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -1,9 +1,9 @@
 """The ``upshift`` command, forked from an interpreter that has imported Upshift already.
 
-Most of the time of a short command goes into the start of Python and the import of Upshift. A
-:class:`Prepared` pays for that once: it starts an interpreter that imports Upshift and then waits;
-each command is a fork of it, with the arguments, folder, environment and streams that the test
-gives. To the test, and to whatever the command starts, it is a process like any other::
+Most of the time of a short command goes into the start of Python and the import of Upshift. An
+:class:`Interpreter` pays for that once: it imports Upshift and then waits; each command is a fork of
+it, with the arguments, folder, environment and streams that the test gives. To the test, and to
+whatever the command starts, it is a process like any other::
 
     test                         interpreter                     command
       │ arguments, environment,      │
@@ -15,9 +15,8 @@ gives. To the test, and to whatever the command starts, it is a process like any
       │ exit code                    │ waits for it                  │ exits
       │◀─────────────────────────────┤◀──────────────────────────────┘
 
-What differs: ``/proc/PID/cmdline`` and ``/proc/PID/environ`` are those of the interpreter. So a test about
-processes starts true ones (``Project.process``), and so does a command whose environment has a
-variable that Python or the linker reads at the start.
+What differs: ``/proc/PID/cmdline`` and ``/proc/PID/environ`` are those of the interpreter, and modules
+are there before the command begins. Tests for which that matters are marked ``processes``.
 """
 
 from __future__ import annotations
@@ -34,17 +33,57 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 UPSHIFT = str(Path(sys.executable).with_name("upshift"))
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_")
 """What variables begin with that matter before the first line of Python runs."""
+FEW = 2
+"""Commands that start in another way before an interpreter is worth it."""
 
 
 class Prepared:
-    """An interpreter that has Upshift, and forks to run commands.
+    """Interpreters that have imported Upshift, started where they are worth it.
+
+    Parameters
+    ----------
+    folder
+        Gives an empty folder.
+    usual
+        The environment of most commands.
+    """
+
+    def __init__(self, folder: Callable[[], Path], usual: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._usual = _start(usual)
+        self._asked: Counter[tuple[tuple[str, str], ...]] = Counter()
+        self._interpreters: dict[tuple[tuple[str, str], ...], list[Interpreter]] = {}
+
+    def interpreter(self, environment: Mapping[str, str]) -> Interpreter | None:
+        """One that would have started the same way in this environment; None: that is not worth it yet.
+
+        There are two of each, which take turns: their hash seeds differ, as those of two commands do.
+        """
+        start = _start(environment)
+        self._asked[start] += 1
+        if start not in self._interpreters:
+            if start != self._usual and self._asked[start] <= FEW:
+                return None
+            self._interpreters[start] = [Interpreter(self._folder(), environment) for _ in range(2)]
+        return self._interpreters[start][self._asked[start] % 2]
+
+    def close(self) -> None:
+        """End them all; commands go on."""
+        for both in self._interpreters.values():
+            for one in both:
+                one.close()
+
+
+class Interpreter:
+    """One that has Upshift, and forks to run commands.
 
     Parameters
     ----------
@@ -58,11 +97,9 @@ class Prepared:
         self._address = f"{folder}/socket"
         program = f"{folder}/program.pyc"  # in stack traces its lines are those of the command
         py_compile.compile(__file__, program, dfile=UPSHIFT, doraise=True)
-        self.environment = {k: v for k, v in environment.items() if k != "PYTHONDONTWRITEBYTECODE"}
-        self.environment["UPSHIFT_HOME"] = str(folder)  # by which leftovers.py knows its forks
         self._process = subprocess.Popen(
             [sys.executable, program, self._address],
-            env=self.environment,
+            env={**environment, "UPSHIFT_HOME": str(folder)},  # by which leftovers.py knows its forks
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -72,10 +109,6 @@ class Prepared:
     def close(self) -> None:
         """End the interpreter; commands go on."""
         self._process.communicate()
-
-    def fits(self, environment: Mapping[str, str]) -> bool:
-        """Whether a command with this environment would start as the interpreter did."""
-        return _start(environment) == _start(self.environment)
 
     def run(
         self,
@@ -159,8 +192,10 @@ class Command:
         self.wait()
 
 
-def _start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_START)}
+def _start(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        sorted(variable for variable in environment.items() if variable[0].startswith(READ_AT_START))
+    )
 
 
 def _umask() -> int:

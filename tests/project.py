@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -32,6 +32,11 @@ class Outcome:
         return self.out + self.err
 
 
+def as_users_have_it(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the tests without what only tests have."""
+    return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 class Project:
     """A folder with a user's files, and an ``UPSHIFT_HOME`` of its own.
 
@@ -42,10 +47,10 @@ class Project:
     home
         ``UPSHIFT_HOME``.
     prepared
-        Gives an interpreter that runs ``upshift`` in a fork of itself; None: each command starts its own.
+        Interpreters that run ``upshift`` in a fork of themselves; None: each command starts its own.
     """
 
-    def __init__(self, folder: Path, home: Path, prepared: Callable[[], Prepared] | None = None) -> None:
+    def __init__(self, folder: Path, home: Path, prepared: Prepared | None = None) -> None:
         self.folder = folder
         self.home = home
         self._prepared = prepared
@@ -60,8 +65,7 @@ class Project:
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """What commands run with."""
-        kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as users have it
-        return {**kept, "UPSHIFT_HOME": str(self.home), **(extra or {})}
+        return {**as_users_have_it(os.environ), "UPSHIFT_HOME": str(self.home), **(extra or {})}
 
     def call(
         self,
@@ -73,9 +77,9 @@ class Project:
     ) -> Outcome:
         """Run a command to its end. Its output may hold any bytes."""
         environment = self.environment(env)
-        prepared = self._prepared() if self._prepared and command[0] == UPSHIFT else None
-        if prepared is not None and prepared.fits(environment):
-            done = prepared.run(command[1:], cwd=cwd or self.folder, env=environment, timeout=timeout)
+        usable = self._prepared if command[0] == UPSHIFT else None
+        if interpreter := usable and usable.interpreter(environment):
+            done = interpreter.run(command[1:], cwd=cwd or self.folder, env=environment, timeout=timeout)
         else:
             done = subprocess.run(
                 command,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ def project(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     upshift_home: Path,
-    prepared: Callable[[], Prepared],
+    prepared: Prepared,
 ) -> Project:
     """An empty project; ``upshift.get_run`` in the test sees its runs."""
     about_processes = request.node.get_closest_marker("processes") is not None
