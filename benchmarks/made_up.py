@@ -41,12 +41,17 @@ H100 = 85_520_809_984
 
 
 def definition(
-    request: ResourceSettings | None = None, *, launch: Launch | None = None, **settings: Any
+    request: ResourceSettings | None = None,
+    *,
+    outputs: tuple[str, ...] = ("output",),
+    launch: Launch | None = None,
+    **settings: Any,
 ) -> StepDefinition:
     """What a step is, with this request."""
     entry = EntryPoint(module="pipeline", qualname="f")
     return StepDefinition(
         entry=entry,
+        outputs=outputs,
         settings=StepSettings(resources=request or ResourceSettings(), **settings),
         launch=launch,
     )

@@ -11,7 +11,7 @@ from selenium import webdriver
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from upshift.report.html.document import report_page
+from upshift.report.html.page import report_page
 from upshift.runs.history import Run
 
 PATIENCE = 30
@@ -62,12 +62,9 @@ class Browser:
         return self.driver.execute_script(code, *arguments)
 
     def open_all(self) -> None:
-        """Open everything that can be opened, and wait until it is there."""
+        """Open everything that can be opened."""
         self.script("for (const each of document.querySelectorAll('details')) each.open = true")
-        self.until(
-            lambda: not self.script("return document.querySelectorAll('.later > .inner:empty').length")
-        )
-        self.script("for (const each of document.querySelectorAll('details')) each.open = true")
+        self.script("for (const each of document.querySelectorAll('[aria-expanded=false]')) each.click()")
 
     def size(self, width: int, height: int = 900) -> None:
         """The window's size, in pixels."""
@@ -99,11 +96,11 @@ FOCUSED = """
 const one = document.activeElement;
 if (!one || one === document.body) return null;
 const style = getComputedStyle(one), box = one.getBoundingClientRect();
-const rect = one.querySelector("rect:last-of-type");
+const rect = one.querySelector("rect:not([class])");
 const thick = rect !== null && getComputedStyle(rect).strokeWidth === "3px";
 return {
   kind: one.tagName.toLowerCase(),
-  name: (one.getAttribute("aria-label") || one.textContent || one.title || "").trim(),
+  name: (one.getAttribute("aria-label") || one.textContent || one.labels?.[0]?.textContent || "").trim(),
   visible: (thick || style.outlineStyle !== "none") && box.width > 0 && box.left > -50,
 };
 """

@@ -29,7 +29,7 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
     """
     import threading
 
-    from upshift.report.html.document import report_page
+    from upshift.report.html.page import report_page
     from upshift.report.html.writing import write_page, write_until_over
     from upshift.runs.history import get_run
 

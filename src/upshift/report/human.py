@@ -83,3 +83,29 @@ def number(value: float) -> str:
 def of_its_own(size: float) -> str:
     """Memory above what the step was forked with, which is known to about a megabyte."""
     return format_size(size) if size >= 1_000_000 else "under 1 MB"
+
+
+def amount(value: float, unit: str) -> str:
+    """A value with its unit: ``87 %``, ``1.53 GB``, ``2.5 MB/s``, ``0.0123``; seconds as a :func:`clock`."""
+    if unit == "bytes":
+        return format_size(value)
+    if unit == "bytes/s":
+        return f"{format_size(value)}/s"
+    if unit == "s":
+        return clock(value)
+    return f"{_figures(value, 3)} {unit}" if unit else _figures(value, 4)
+
+
+def clock(seconds: float) -> str:
+    """A time since a start: ``0.5 s``, ``42 s``, ``3:05``, ``1:07:30``."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _figures(value: float, number: int) -> str:
+    """So many figures, no exponent where it can do without, all figures of a large whole number."""
+    whole = 10**number - 0.5 <= abs(value) < 1e9
+    return f"{value:,.0f}" if whole else f"{value:.{number}g}"

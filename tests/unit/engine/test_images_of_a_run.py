@@ -27,7 +27,7 @@ from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node, StepDefinition
 from upshift.model.spec import Code, EntryPoint
 from upshift.model.spec.hardware import Device, Hardware
-from upshift.report.html.document import report_page
+from upshift.report.html.page import report_page
 from upshift.report.plan import Plan, plan_as_json
 from upshift.report.progress import ImageChange
 from upshift.report.terminal.layout import Page

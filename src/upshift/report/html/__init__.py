@@ -2,10 +2,10 @@
 
 ::
 
-    history ──► groups ──► sections (overview, failures, graph, timeline, steps, …) ──► document
-                  │            │
-                  │            └─ elements: text becomes HTML in one place only
-                  └─ evidence: series, metrics, cards and logs, read for the attempts that are shown in full
+    view (upshift.report.view) ──► page ──► templates/   Jinja2, escaped as it is put in
+                                    │  └─── assets/      style, scripts, uPlot
+                                    └─ cards             what steps show, in frames that can reach nothing
 
-What is seen at once is in the page; what a reader opens is kept as text in it and becomes elements then.
+Tables and texts are in the page as it opens. Charts are numbers in it, which uPlot draws where they come
+into view; so are the rows of tasks, of which only those in view are elements.
 """

@@ -8,10 +8,13 @@ import json
 from collections.abc import Iterable
 from html.parser import HTMLParser
 
+import attrs
+from markupsafe import Markup
+
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.telemetry import Card
-from upshift.report.html.elements import Html, data, name, tag, visible
-from upshift.report.html.evidence import Evidence
+from upshift.report.evidence import Evidence
+from upshift.report.html.escaping import digest, visible
 from upshift.runtime.storage.metric_words import of_rank
 
 LARGEST = 8_000_000
@@ -25,50 +28,77 @@ _DRAW = (
     'Plotly.newPlot("plot",figure.data,{...figure.layout,autosize:true},{responsive:true,displaylogo:false});'
 )
 _PLAIN = (
-    "<style>body{font:14px/1.5 system-ui,sans-serif;color:#1a212b;margin:10px}table{border-collapse:collapse}"
-    "th,td{border:0;border-bottom:1px solid #e1e5ea;padding:3px 12px;text-align:right}</style>"
+    "<style>:root{color-scheme:light dark}body{font:14px/1.5 system-ui,sans-serif;margin:10px;"
+    "color:light-dark(#1a212b,#e4e8ee)}table{border-collapse:collapse;border:0}th,td{border:0;"
+    "border-bottom:1px solid light-dark(#e1e5ea,#2a313b);padding:3px 12px;text-align:right}</style>"
 )
-"""How a page looks that says nothing of its looks, such as a table of pandas."""
+"""How a page looks that says nothing of its looks, such as a table of pandas: light or dark as the report."""
 _HEIGHT = (
-    "const all=document.documentElement;"
-    "new ResizeObserver(()=>parent.postMessage(all.getBoundingClientRect().height+4,'*')).observe(all)"
+    "{const all=document.documentElement,"
+    "tell=()=>parent.postMessage(all.getBoundingClientRect().height+4,'*');"
+    "new ResizeObserver(tell).observe(all);addEventListener('message',tell)}"
 )
-"""A frame tells the page how high it is, which cannot look into it."""
+"""A frame tells the page, which cannot look into it, how high it is; again when it is asked."""
 
 
-class Cards:
-    """The cards of a page, and what they need besides: scripts once, and leave for those to run.
+@attrs.frozen(kw_only=True)
+class ShownCard:
+    """A card as the page shows it.
 
     Parameters
     ----------
-    evidence
-        Where their contents are.
+    kind
+        ``"image"``, ``"page"``, ``"plotly"``, ``"prose"``, ``"text"``; ``"none"``: ``content`` says why.
+    content
+        Address of an image, document of a frame, HTML of prose, or text.
+    title
+        What it is called, with its rank.
+    library
+        Id of the script that draws it.
+    plain
+        Whether a page says nothing of its colours, and so follows those of the report.
     """
+
+    kind: str
+    content: str
+    title: str = ""
+    library: str = ""
+    plain: bool = False
+
+
+class Cards:
+    """The cards of a page, and what they need besides: scripts once, and leave for those to run."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._left = TOTAL
-        self._libraries: dict[str, str | None] = {}
+        self.libraries: dict[str, str] = {}
         self.hashes: set[str] = set()
+        self.draw = _DRAW
 
-    def view(self, cards: Iterable[Card]) -> list[Html]:
-        """Each card with its title."""
-        return [self._card(card) for card in cards]
+    def shown(self, cards: Iterable[Card]) -> list[ShownCard]:
+        """Each card with its title and content."""
+        return [attrs.evolve(self._card(card), title=card.title + of_rank(card.rank)) for card in cards]
 
-    def libraries(self) -> list[Html]:
-        """The scripts that cards need to be drawn, as text: a frame runs them, the page does not."""
-        return [data(_library(digest), code) for digest, code in self._libraries.items() if code]
-
-    def _card(self, card: Card) -> Html:
+    def _card(self, card: Card) -> ShownCard:
         content = self._content(card)
-        title = tag("figcaption", None, name(card.title + of_rank(card.rank)))
+        size = f"{card.media}, {format_size(card.bytes)}"
         if content is None:
-            size = format_size(card.bytes)
-            body = tag(
-                "p", {"class": "quiet"}, f"{card.media}, {size}: too large, or not in the store any more."
-            )
-            return tag("figure", {"class": "card"}, title, body)
-        return tag("figure", {"class": "card"}, title, self._body(card, content))
+            return _none(f"{size}: too large, or not in the store any more.")
+        if card.media in _PICTURES:
+            # As a picture, SVG neither runs scripts nor loads anything.
+            source = f"data:{card.media};base64,{base64.b64encode(content).decode('ascii')}"
+            return ShownCard(kind="image", content=source)
+        written = content.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+        if card.media == "text/html":
+            return self._frame(written)
+        if card.media == "text/markdown":
+            return ShownCard(kind="prose", content=markdown(written))
+        if card.media == _PLOTLY and card.script is not None:
+            return self._plotly(card.script, written)
+        if card.media.startswith("text/") or card.media.endswith("json"):
+            return ShownCard(kind="text", content=written)
+        return _none(f"{size}: not shown here.")
 
     def _content(self, card: Card) -> bytes | None:
         if card.bytes > min(LARGEST, self._left):
@@ -78,55 +108,28 @@ class Cards:
             self._left -= len(content)
         return content
 
-    def _body(self, card: Card, content: bytes) -> Html:
-        if card.media in _PICTURES:
-            # As a picture, SVG neither runs scripts nor loads anything.
-            source = f"data:{card.media};base64,{base64.b64encode(content).decode('ascii')}"
-            return tag("img", {"src": source, "alt": card.title})
-        written = content.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-        if card.media == "text/html":
-            return self._frame(card.title, written)
-        if card.media == "text/markdown":
-            return tag("div", {"class": "prose"}, markdown(written))
-        if card.media == _PLOTLY and card.script is not None:
-            return self._plotly(card, written)
-        if card.media.startswith("text/") or card.media.endswith("json"):
-            return tag("pre", {"tabindex": 0}, written)
-        return tag("p", {"class": "quiet"}, f"{card.media}, {format_size(card.bytes)}: not shown here.")
-
-    def _frame(self, title: str, written: str) -> Html:
+    def _frame(self, written: str) -> ShownCard:
         document = f"<!doctype html>{_PLAIN}{visible(written)}<script>{_HEIGHT}</script>"
         self.hashes.update(script_hashes(document))
-        return tag("iframe", {"sandbox": "allow-scripts", "srcdoc": document, "title": title})
+        return ShownCard(kind="page", content=document, plain=not _says_its_looks(written))
 
-    def _plotly(self, card: Card, written: str) -> Html:
-        assert card.script is not None
-        if card.script not in self._libraries:
-            content = self._evidence.content(card.script)
-            script = None if content is None else _closed(content.decode("utf-8", "replace"))
-            self._libraries[card.script] = script
-        code = self._libraries[card.script]
-        if code is None:
-            return tag("p", {"class": "quiet"}, "What draws it is not in the store any more.")
-        self.hashes.update((_hash(code), _hash(_DRAW)))
+    def _plotly(self, script: str, written: str) -> ShownCard:
+        identity = f"library-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+        if identity not in self.libraries:
+            content = self._evidence.content(script)
+            if content is None:
+                return _none("What draws it is not in the store any more.")
+            self.libraries[identity] = _closed(content.decode("utf-8", "replace"))
+            self.hashes.update((digest(self.libraries[identity]), digest(_DRAW)))
         figure = json.dumps(json.loads(written)).replace("<", "\\u003c")
         document = (
             '<!doctype html><meta charset="utf-8"><style>html,body,#plot{margin:0;height:100%}</style>'
             f'<div id="plot"></div><script type="application/json" id="figure">{figure}</script>'
         )
-        return tag(
-            "iframe",
-            {
-                "sandbox": "allow-scripts",
-                "title": card.title,
-                "data-document": document,
-                "data-library": _library(card.script),
-                "data-draw": _DRAW,
-            },
-        )
+        return ShownCard(kind="plotly", content=document, library=identity)
 
 
-def markdown(written: str) -> Html:
+def markdown(written: str) -> Markup:
     """CommonMark with tables; HTML in it is text, pictures are links."""
     from markdown_it import MarkdownIt
 
@@ -137,7 +140,7 @@ def markdown(written: str) -> Html:
             if child.type == "link_open":
                 child.attrSet("rel", "noopener noreferrer")
                 child.attrSet("target", "_blank")
-    return Html(parser.renderer.render(tokens, parser.options, {}))
+    return Markup(parser.renderer.render(tokens, parser.options, {}))
 
 
 def script_hashes(document: str) -> list[str]:
@@ -145,7 +148,7 @@ def script_hashes(document: str) -> list[str]:
     reader = _Scripts()
     reader.feed(document)
     reader.close()
-    return [_hash(script) for script in reader.scripts]
+    return [digest(script) for script in reader.scripts]
 
 
 class _Scripts(HTMLParser):
@@ -167,15 +170,16 @@ class _Scripts(HTMLParser):
             self.scripts[-1] += data
 
 
-def _hash(script: str) -> str:
-    digest = hashlib.sha256(script.encode("utf-8", "replace")).digest()
-    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+def _none(why: str) -> ShownCard:
+    return ShownCard(kind="none", content=why)
+
+
+def _says_its_looks(written: str) -> bool:
+    """Whether a page has colours of its own, which might not be told from a dark ground."""
+    lowered = written.lower()
+    return any(word in lowered for word in ("color", "background", "bgcolor", "<link", "<canvas", "<svg"))
 
 
 def _closed(code: str) -> str:
     """The same script, as it may stand within an element: only texts and patterns can hold this."""
     return visible(code.replace("\r\n", "\n")).replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _library(digest: str) -> str:
-    return f"library-{hashlib.sha256(digest.encode()).hexdigest()[:12]}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from upshift.errors import UsageError
-from upshift.report.html.document import report_page
+from upshift.report.html.page import report_page
 from upshift.runs.history import Run
 from upshift.runtime.storage.files import replacing
 

@@ -1,4 +1,4 @@
-"""What the report tells together: a step and its tasks; of very many steps, all calls of one."""
+"""What is told together: a step and its tasks; of very many steps, all calls of one."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Group:
     Parameters
     ----------
     number
-        From 0; the group's place in the page is ``#step-NUMBER``.
+        From 0.
     name
         Of the step, or of the function that all of the steps call.
     steps
         Those that it consists of.
     definition
         What they call.
-    run_status
-        Of the run.
+    run
+        Whose.
     """
 
     number: int
     name: str
     steps: Sequence[Step]
     definition: StepDefinition
-    run_status: str
+    run: Run
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -54,7 +54,7 @@ class Group:
 
     @property
     def anchor(self) -> str:
-        """Its place in the page."""
+        """What leads to it."""
         return f"step-{self.number}"
 
     @property
@@ -74,14 +74,19 @@ class Group:
 
     @cached_property
     def status(self) -> str:
-        """One word for all of them."""
+        """One status for all of them."""
         if len(self.steps) == 1:
             status = self.steps[0].status
         else:
             counts = Counter(task.status for task in self.tasks)
             counts.update(step.status for step in self.steps if not step.tasks)
-            status = step_status(counts, self.run_status)
+            status = step_status(counts, self.run.status)
         return "reused" if status == "completed" and set(self.statuses) == {"reused"} else status
+
+    @property
+    def word(self) -> str:
+        """Its status as people read it."""
+        return self.run.row.status if self.run.interrupted and self.status == "cancelled" else self.status
 
     @cached_property
     def attempts(self) -> list[Attempt]:
@@ -137,7 +142,7 @@ def grouped(run: Run, graph: Graph) -> list[Group]:
         together.setdefault(node.name if apart else node.step, []).append(step)
     definitions = {node.name: graph.definition(node) for node in graph.nodes}
     return [
-        Group(number, name, steps, definitions[steps[0].name], run.status)
+        Group(number, name, steps, definitions[steps[0].name], run)
         for number, (name, steps) in enumerate(together.items())
     ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 
+import attrs
+
 from upshift.errors import StoreError
 from upshift.runs.history import Attempt, Run
 from upshift.runtime.storage.log_text import last_frames
@@ -16,14 +18,21 @@ TAIL = 16_384
 _COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
-class Evidence:
-    """The files of a run's attempts. What is not there, or cannot be read, is empty.
+@attrs.frozen(kw_only=True)
+class Log:
+    """The end of what somebody printed; ``more``: that is not all of it."""
 
-    Parameters
-    ----------
-    run
-        The run whose store they are in; attempts of earlier runs in that store are found as well.
-    """
+    text: str = ""
+    more: bool = False
+
+    def last(self, lines: int) -> Log:
+        """So many lines of it, at most."""
+        found = self.text.splitlines()
+        return self if len(found) <= lines else Log(text="\n".join(found[-lines:]), more=True)
+
+
+class Evidence:
+    """The files of a run's attempts, also of earlier runs in its store. What cannot be read is empty."""
 
     def __init__(self, run: Run) -> None:
         self._store = open_store(run.row.store)
@@ -32,7 +41,7 @@ class Evidence:
     def series(self, attempt: Attempt, node: int = 0) -> Series | None:
         """Its usage of a node over time."""
         known, number, _ = self._read
-        if known is not attempt or number != node:  # else it has just been read for another part of the page
+        if known is not attempt or number != node:  # else it has just been read for another part of the view
             self._read = attempt, node, None
             with contextlib.suppress(OSError):
                 path = self._store.series_path(attempt.row.task, attempt.number, node)
@@ -45,20 +54,19 @@ class Evidence:
             return bytes(self._store.read(digest, size))
         return None
 
-    def tail(self, attempt: Attempt, rank: int | None = None) -> tuple[str, bool]:
-        """The end of its log, or of one of its ranks', without colours, and whether that is not all of it."""
+    def log(self, attempt: Attempt, rank: int | None = None, *, most: int = TAIL) -> Log:
+        """The end of its log, or of one of its ranks', without colours."""
         path = self._store.log_path(attempt.row.task, attempt.number)
         if rank is not None:
             path = self._store.rank_log_path(attempt.row.task, attempt.number, rank)
         try:
             with open(path, "rb") as file:
                 size = file.seek(0, 2)
-                file.seek(max(0, size - TAIL))
-                content = file.read(TAIL)
+                file.seek(max(0, size - most))
+                content = file.read(most)
         except OSError:
-            return "", False
-        more = size > TAIL
-        if more:
+            return Log()
+        if size > most:
             content = content.partition(b"\n")[2] or content
         text = last_frames(content).decode("utf-8", "replace")
-        return _COLOURS.sub("", text).replace("\x1f", "\n").rstrip("\n"), more
+        return Log(text=_COLOURS.sub("", text).replace("\x1f", "\n").rstrip("\n"), more=size > most)

@@ -1,0 +1,169 @@
+"""The graph of a run as a picture: what needs what, how each step stands, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from upshift.model.graph.model import Graph
+from upshift.model.graph.order import references
+from upshift.report.groups import Group, connections
+from upshift.report.human import span
+from upshift.report.layered import Layout, layered
+
+NODE = (170, 48)
+"""Pixels of a node."""
+_MOST_EDGES = 600
+"""More than these are no picture any more."""
+_WIDEST = 1290
+"""Pixels: where layers from left to right take more, they go from top to bottom."""
+_GAP = (46, 18)
+"""Pixels between layers, and beside each other, where layers go from left to right; turned, these are …"""
+_GAP_TURNED = (34, 22)
+_MARGIN = 8
+_NAME, _MORE = 128, 134
+"""Pixels that a node has for its name, and for the line below it."""
+
+
+@attrs.frozen(kw_only=True)
+class NodeView:
+    """A step: its texts, and its upper left corner; ``done`` and ``failed`` are shares of its tasks."""
+
+    anchor: str
+    name: str
+    title: str
+    more: str
+    told: str
+    status: str
+    many: bool
+    done: float
+    failed: float
+    x: float
+    y: float
+
+
+@attrs.frozen(kw_only=True)
+class EdgeView:
+    """A curve, as the path of an SVG; ``loose``: an order, or a condition, without data."""
+
+    path: str
+    loose: bool
+
+
+@attrs.frozen(kw_only=True)
+class Picture:
+    """The whole, in pixels."""
+
+    width: int
+    height: int
+    nodes: Sequence[NodeView]
+    edges: Sequence[EdgeView]
+
+
+def picture(groups: Sequence[Group], graph: Graph) -> Picture | None:
+    """The picture; None: there are too many edges, or steps told together need each other in turn."""
+    needs = connections(groups, graph)
+    if needs is None or sum(map(len, needs.values())) > _MOST_EDGES:
+        return None
+    layout = layered(needs)
+    turned = _is_turned(layout)
+    loose = _without_data(groups, graph)
+    by_name = {group.name: group for group in groups}
+    edges = [
+        EdgeView(path=_path(passed, turned), loose=ends in loose) for ends, passed in layout.edges.items()
+    ]
+    nodes = [_node(by_name[name], needs[name], _corner(layout.places[name], turned)) for name in needs]
+    width, height = _size(layout, turned)
+    return Picture(width=width, height=height, nodes=nodes, edges=edges)
+
+
+def _is_turned(layout: Layout) -> bool:
+    """From left to right where that fits; else whichever way is less wide."""
+    along, across = _size(layout, False)[0], _size(layout, True)[0]
+    return along > _WIDEST and across < along
+
+
+def _without_data(groups: Sequence[Group], graph: Graph) -> set[tuple[str, str]]:
+    """The edges that no value takes."""
+    of = {step.name: group.name for group in groups for step in group.steps}
+    every, data = set(), set()
+    for node in graph.nodes:
+        given = {r.node for source in node.inputs.values() for r in references(source)}
+        data |= {(of[name], of[node.name]) for name in given}
+        conditions = {node.when.node} if node.when else set()
+        every |= {(of[name], of[node.name]) for name in {*node.after, *conditions}}
+    return every - data
+
+
+def _node(group: Group, needs: Sequence[str], corner: tuple[float, float]) -> NodeView:
+    counts, total = group.statuses, len(group.tasks)
+    ended = total - counts.get("running", 0) - counts.get("pending", 0)
+    took = span(group.seconds) if group.seconds else ""
+    far = f"{ended - counts.get('cancelled', 0):,}/{total:,}" if group.many and total else ""
+    word = "" if group.word == "completed" else group.word
+    told = " · ".join(filter(None, (group.word, f"{far} tasks" if far else "", took)))
+    return NodeView(
+        anchor=group.anchor,
+        name=_fitting(group.name, _NAME, 7.4),
+        title=group.title,
+        more=_fitting(" · ".join(filter(None, (far, word, took))) or group.word, _MORE, 6.3),
+        told=told + (f". Needs {', '.join(needs)}." if needs else ""),
+        status=group.word,
+        many=group.many,
+        done=(counts.get("completed", 0) + counts.get("reused", 0)) / total if total else 0.0,
+        failed=counts.get("failed", 0) / total if total else 0.0,
+        x=corner[0],
+        y=corner[1],
+    )
+
+
+def _fitting(text: str, pixels: float, each: float) -> str:
+    """As much of a text as fits, with so many pixels a character on average."""
+    most = int(pixels / each)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _steps(turned: bool) -> tuple[int, int]:
+    """Pixels from one layer to the next, and from one node to the one beside it."""
+    if turned:
+        return NODE[1] + _GAP_TURNED[0], NODE[0] + _GAP_TURNED[1]
+    return NODE[0] + _GAP[0], NODE[1] + _GAP[1]
+
+
+def _corner(place: tuple[int, float], turned: bool) -> tuple[float, float]:
+    along, beside = _steps(turned)
+    layer, across = place[0] * along + _MARGIN, round(place[1] * beside + _MARGIN, 1)
+    return (across, layer) if turned else (layer, across)
+
+
+def _size(layout: Layout, turned: bool) -> tuple[int, int]:
+    along, beside = _steps(turned)
+    gap = _GAP_TURNED if turned else _GAP
+    length = layout.layers * along - gap[0] + 2 * _MARGIN + 4
+    breadth = round(layout.breadth * beside - gap[1] + 2 * _MARGIN + 4)
+    return (breadth, length) if turned else (length, breadth)
+
+
+def _path(passed: Sequence[tuple[int, float]], turned: bool) -> str:
+    """A curve from the end of one node to the start of the other; straight along what it passes."""
+    long, wide = (NODE[1], NODE[0]) if turned else NODE
+    along, beside = _steps(turned)
+    path, last = "", None
+    for number, (layer, across) in enumerate(passed):
+        begin, level = layer * along + _MARGIN, across * beside + _MARGIN + wide / 2
+        if last is None:
+            path = f"M{_xy(begin + long, level, turned)}"
+        else:
+            middle = (last[0] + begin) / 2
+            curve = ((middle, last[1]), (middle, level), (begin, level))
+            path += "C" + " ".join(_xy(x, y, turned) for x, y in curve)
+        if 0 < number < len(passed) - 1:
+            path += f"L{_xy(begin + long, level, turned)}"
+        last = (begin + long, level)
+    return path
+
+
+def _xy(along: float, across: float, turned: bool) -> str:
+    x, y = (across, along) if turned else (along, across)
+    return f"{x:.1f},{y:.1f}"
