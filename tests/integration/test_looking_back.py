@@ -220,14 +220,15 @@ def example(
     project.run(code, "--param", "config={}", "--param", "file=pipeline.py")
     told = " ".join(project.upshift("show", "latest").out.split())
     assert (
-        "params config=Config(lr=0.1), file=Path('pipeline.py'), kind=Kind.BIG, day=2026-01-02, "
-        "shape=(3, 4), other=Config(lr=0.1), missing=<object object>, rate=0.5"
+        "params config.lr=0.1, file='pipeline.py', kind='BIG', day='2026-01-02', shape=[3, 4], other.lr=0.1, "
+        "rate=0.5, missing=<object object>"
     ) in told
     assert "unpickled" not in told
     params = project.show()["params"]
     assert params["rate"] == 0.5
-    assert params["kind"] == {"type": None, "digest": None, "bytes": None, "text": "Kind.BIG"}
-    assert (params["shape"]["type"], params["shape"]["text"]) == ("tuple", "(3, 4)")
+    assert params["config"] == params["other"] == {"$type": "pipeline.Config", "lr": 0.1}
+    assert (params["kind"], params["shape"], params["file"]) == ("BIG", [3, 4], "pipeline.py")
+    assert params["missing"] == {"type": None, "digest": None, "bytes": None, "text": "<object object>"}
     planned = json.loads(
         project.upshift(
             "plan", "pipeline.py", "--param", "config={}", "--param", "file=pipeline.py", "--json"

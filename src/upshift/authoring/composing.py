@@ -14,11 +14,13 @@ from upshift.authoring.project import begun_with, project_of
 from upshift.authoring.scope import Scope
 from upshift.authoring.words import in_words
 from upshift.model.graph.model import FromStep, Graph
+from upshift.model.plain import UNKNOWN, has_parts, is_opaque, plain_of, type_name
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.calls import bind
-from upshift.runtime.storage.diagnosis import type_name
+from upshift.runtime.storage.artifacts import described
 
 if TYPE_CHECKING:
+    from upshift.authoring.callee import Callee
     from upshift.authoring.pipelines import Pipeline
     from upshift.authoring.signatures import CallSignature
     from upshift.model.spec.artifact import Artifact
@@ -34,7 +36,7 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
     options = attrs.evolve(pipeline.options, steps=attrs.evolve(pipeline.options.steps, on=None))
     try:
         with Scope(composition, options, (pipeline.name,)):
-            params = composition.params({**callee.signature.recorded, **arguments}, callee.location)
+            params = _params(composition, callee, arguments)
             args, kwargs = bind(callee.function, arguments)
             returned = callee.function(*args, **kwargs)
             output = None if returned is None else composition.source(returned, RETURNED, callee.location)
@@ -51,16 +53,30 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
     )
 
 
+def _params(composition: Composition, callee: Callee, arguments: Mapping[str, object]) -> dict[str, Artifact]:
+    """Every parameter that says something in a record, in the order of the signature.
+
+    A default that is no plain data, as a configuration object, is recorded for whoever looks later.
+    """
+    signature = callee.signature
+    values = {**signature.recorded, **arguments}
+    others = {name: value for name, value in signature.defaults.items() if name not in values}
+    others = {name: value for name, value in others.items() if has_parts(value)}
+    saved = composition.params(values, others, callee.location)
+    return {name: saved[name] for name in dict.fromkeys((*signature.names, *saved)) if name in saved}
+
+
 def _texts(
     signature: CallSignature, arguments: Mapping[str, object], params: Mapping[str, Artifact]
-) -> dict[str, str]:
-    """Every parameter in words, in the order of the signature."""
-    values = {**signature.defaults, **arguments}
-    texts = {}
-    for name in dict.fromkeys((*signature.names, *values)):
+) -> dict[str, Any]:
+    """What the parameters are whose records do not say it: in plain form, else in words."""
+    texts: dict[str, Any] = {}
+    for name, value in {**signature.defaults, **arguments}.items():
         saved = params.get(name)
-        size = "" if saved is None else f", {format_size(saved.bytes)}"
-        texts[name] = in_words(values[name]) or f"<{type_name(values[name])}{size}>"
+        if saved is None or is_opaque(described(saved)):
+            size = "" if saved is None else f", {format_size(saved.bytes)}"
+            plain = plain_of(value) if has_parts(value) else UNKNOWN
+            texts[name] = plain if plain is not UNKNOWN else in_words(value) or f"<{type_name(value)}{size}>"
     return texts
 
 

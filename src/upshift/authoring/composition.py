@@ -5,10 +5,11 @@ One :class:`Composition` makes one graph, that of the outermost pipeline.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from upshift.authoring.outputs import plainly_no_list
 from upshift.authoring.placeholders import Placeholder, Unmapped
 from upshift.errors import GraphError, NotSerializable, UsageError, is_user_file, location, user_location
 from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
+from upshift.model.plain import MOST
 from upshift.runtime.storage.artifacts import save
 from upshift.runtime.storage.serializers.parts import parts_of
 
@@ -94,15 +96,22 @@ class Composition:
             for node in self._nodes
         )
 
-    def params(self, values: Mapping[str, Any], where: str) -> dict[str, Artifact]:
-        """The pipeline's parameters, saved.
+    def params(
+        self, values: Mapping[str, Any], defaults: Mapping[str, Any], where: str
+    ) -> dict[str, Artifact]:
+        """The pipeline's parameters, saved; of ``defaults`` those that can be.
 
         Raises
         ------
         NotSerializable
-            One of them cannot be saved.
+            One of ``values`` cannot be saved.
         """
-        return {name: self._constant(value, name, where).artifact for name, value in values.items()}
+        saved = {name: self._constant(value, name, where).artifact for name, value in values.items()}
+        for name, value in defaults.items():
+            if not any(parts_of(value)):  # no file is read only to be recorded
+                with contextlib.suppress(NotSerializable):
+                    saved[name] = self._constant(value, name, where).artifact
+        return saved
 
     def add(self, step: Step[Any, Any], bound: Mapping[str, Any], scope: Scope) -> Any:
         """A node for a call; its placeholder, or a tuple of them.
@@ -251,7 +260,9 @@ class Composition:
 
     def _constant(self, value: Any, name: str, where: str | None) -> Constant:
         try:
-            return Constant(artifact=save(value, self._store, name=f"argument {name}"))
+            artifact = save(value, self._store, name=f"argument {name}", told=MOST)
+            plain = str(value) if isinstance(value, PurePath) else artifact.plain
+            return Constant(artifact=artifact if plain is None else attrs.evolve(artifact, plain=plain))
         except NotSerializable as error:
             for place, part in parts_of(value, name):
                 if isinstance(part, Path) and not os.path.exists(part):

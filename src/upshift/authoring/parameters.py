@@ -1,28 +1,28 @@
-"""A pipeline's parameters, from ``--param NAME=VALUE`` and from a file."""
+"""A pipeline's parameters, from ``--param NAME=VALUE``, from a file, and from an earlier run."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upshift.authoring.reading import Misfit, fit, hint_for, read_text
-from upshift.errors import UsageError, suggestion
+from upshift.authoring.fields import UNSET, Given, Unfit, dotted_names, settled
+from upshift.authoring.parameter_files import read_parameters
+from upshift.authoring.reading import fit, hint_for
+from upshift.errors import UsageError, nearest, suggestion
 from upshift.model.spec.annotations import parameter_hints
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+_OPTION = "--param"
 
 
 def parse_params(
-    pipeline: Pipeline[Any, Any], params: Sequence[str], file: str | Path | None = None
+    pipeline: Pipeline[Any, Any],
+    params: Sequence[str],
+    file: str | Path | None = None,
+    earlier: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """The arguments of a run, read by the pipeline's annotations.
 
@@ -31,54 +31,27 @@ def parse_params(
     pipeline
         The pipeline.
     params
-        ``NAME=VALUE`` each, no name twice.
+        ``NAME=VALUE`` each, no name twice. ``NAME.FIELD=VALUE`` sets a field of what ``NAME`` is otherwise.
     file
-        A JSON or TOML file; ``params`` go before it.
+        A JSON, YAML or TOML file; ``params`` take precedence over it.
+    earlier
+        The parameters of another run; the file and ``params`` take precedence over them.
 
     Raises
     ------
     UsageError
         A parameter is unknown, given twice, missing or of the wrong type, or the file cannot be read.
+    MissingExtra
+        The file needs a package that is not installed.
     """
     signature = pipeline.callee.signature
-    hints = parameter_hints(pipeline.callee.function)
-    arguments: dict[str, Any] = {}
-
-    def take(name: str, value: Any, read: Callable[[Any, Any], Any], where: str) -> None:
-        if name not in signature.names and not signature.takes_extra_keywords:
-            raise UsageError(
-                f"pipeline {pipeline.name!r} has no parameter {name!r}",
-                where=where,
-                fix=suggestion(name, signature.names),
-            )
-        hint = hint_for(hints[name] if name in signature.names else Any, signature.defaults.get(name))
-        try:
-            arguments[name] = read(value, hint)
-        except Misfit as misfit:
-            raise UsageError(
-                f"parameter {name!r}: {value!r} does not fit",
-                where=where,
-                fix=f"Expected {misfit}.",
-            ) from None
-
-    for name, value in ({} if file is None else _read_file(Path(file))).items():
-        take(name, value, fit, str(file))
-    given: dict[str, str] = {}
-    for param in params:
-        name, equals, text = param.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(
-                f"--param {param!r} is not NAME=VALUE", fix=f"Write --param {name.strip() or 'NAME'}=VALUE."
-            )
-        name = name.strip()
-        if name in given:
-            raise UsageError(
-                f"parameter {name!r} is given twice: {given[name]!r} and {text!r}",
-                where="--param",
-                fix="Give it once; several values are one JSON list.",
-            )
-        given[name] = text
-        take(name, text, read_text, "--param")
+    arguments = {name: value for name, value in (earlier or {}).items() if name in signature.names}
+    for where, given in (
+        *(() if file is None else ((str(file), _from_file(Path(file))),)),
+        (_OPTION, _from_options(params)),
+    ):
+        for name, value in given.items():
+            arguments[name] = _settled(pipeline, name, value, arguments.get(name, UNSET), where)
     missing = [name for name in signature.required if name not in arguments]
     if missing:
         raise UsageError(
@@ -90,19 +63,71 @@ def parse_params(
     return arguments
 
 
-def _read_file(file: Path) -> Mapping[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-        data = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
-    except OSError as error:
-        raise UsageError(f"the parameter file {file} cannot be read", why=error.strerror) from None
-    except ValueError as error:  # of JSON, TOML and UTF-8 alike
-        form = "TOML" if file.suffix == ".toml" else "JSON"
+def _from_file(file: Path) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    for name, value in read_parameters(file).items():
+        _place(given, name, value).read = fit
+    return given
+
+
+def _from_options(params: Sequence[str]) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    for param in params:
+        name, equals, text = param.partition("=")
+        name = name.strip()
+        if not equals or not name.strip("."):
+            raise UsageError(
+                f"--param {param!r} is not NAME=VALUE", fix=f"Write --param {name or 'NAME'}=VALUE."
+            )
+        _place(given, name, text)
+    return given
+
+
+def _place(given: dict[str, Given], name: str, value: Any) -> Given:
+    first, *path = name.split(".")
+    place = given.setdefault(first, Given(first)).at(path)
+    if place.value is not UNSET:
         raise UsageError(
-            f"the parameter file {file} is not {form}",
-            why=str(error),
-            fix="A name that ends in .toml is read as TOML, any other as JSON.",
+            f"parameter {name!r} is given twice: {place.value!r} and {value!r}",
+            where=_OPTION,
+            fix="Give it once; several values are one JSON list.",
+        )
+    place.value = value
+    return place
+
+
+def _settled(pipeline: Pipeline[Any, Any], name: str, given: Given, current: Any, where: str) -> Any:
+    signature = pipeline.callee.signature
+    if name not in signature.names and not signature.takes_extra_keywords:
+        raise UsageError(
+            f"pipeline {pipeline.name!r} has no parameter {name!r}",
+            where=where,
+            fix=_meant(pipeline, given) or suggestion(name, signature.names),
+        )
+    default = signature.defaults.get(name, UNSET)
+    hint = hint_for(_hints(pipeline).get(name, Any), None if default is UNSET else default)
+    try:
+        return settled(given, hint, default if current is UNSET else current)
+    except Unfit as unfit:
+        misfit = f"{unfit.given.value!r} does not fit"
+        raise UsageError(
+            f"parameter {unfit.given.name!r}: {unfit.unknown or misfit}", where=where, fix=unfit.fix
         ) from None
-    if not isinstance(data, dict):
-        raise UsageError(f"the parameter file {file} is no JSON object", fix='Write {"name": value, …}.')
-    return data
+
+
+def _meant(pipeline: Pipeline[Any, Any], given: Given) -> str | None:
+    """Which field of a parameter was meant, where its own name was typed: ``config.lr`` for ``lr``."""
+    signature, hints = pipeline.callee.signature, _hints(pipeline)
+    ends: dict[str, str] = {}
+    for name in signature.names:
+        for dotted in dotted_names(name, hints.get(name, Any), signature.defaults.get(name, UNSET)):
+            ends.setdefault(dotted.rpartition(".")[2], dotted)
+    close = given.name if given.name in ends else nearest(given.name, ends)
+    own = nearest(given.name, signature.names)
+    if close is None or (own is not None and given.name not in ends):
+        return None
+    return f"Did you mean the field {ends[close]!r}? Write --param {ends[close]}=…"
+
+
+def _hints(pipeline: Pipeline[Any, Any]) -> Mapping[str, Any]:
+    return parameter_hints(pipeline.callee.function)

@@ -21,6 +21,7 @@ from typing import Any
 
 import attrs
 
+from upshift.model.plain import TYPE, fields_of, short_type
 from upshift.model.spec.annotations import Unresolved, parameter_hints
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
@@ -60,9 +61,9 @@ def read_text(text: str, hint: Any) -> Any:
     ------
     Misfit
     """
-    hint = _bare(hint)
+    hint = bare(hint)
     arguments = typing.get_args(hint)
-    if _is_union(hint):
+    if is_union(hint):
         return _union(hint, lambda member: read_text(text, member))
     if hint is type(None):
         if text.lower() in ("none", "null"):
@@ -102,11 +103,11 @@ def fit(data: Any, hint: Any) -> Any:
     ------
     Misfit
     """
-    hint = _bare(hint)
+    hint = bare(hint)
     origin = _origin(hint)
     if hint is Any:
         return data
-    if _is_union(hint):
+    if is_union(hint):
         return _union(hint, lambda member: fit(data, member))
     if origin is typing.Literal:
         for choice in typing.get_args(hint):
@@ -124,9 +125,9 @@ def fit(data: Any, hint: Any) -> Any:
 
 def expected(hint: Any) -> str:
     """What a value for this annotation looks like, for people."""
-    hint = _bare(hint)
+    hint = bare(hint)
     origin = _origin(hint)
-    if _is_union(hint):
+    if is_union(hint):
         return " or ".join(expected(member) for member in typing.get_args(hint))
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
@@ -142,9 +143,10 @@ def expected(hint: Any) -> str:
         return "one of " + ", ".join(member.name for member in hint)
     if origin in _LISTS:
         inner = [expected(a) for a in typing.get_args(hint) if a is not Ellipsis]
-        return "a JSON list" + (f" of {inner[0]}" if inner and origin is not tuple else _each(inner))
-    if origin is dict or _fields(hint) is not None:
-        fields = _fields(hint)
+        several = inner and (origin is not tuple or Ellipsis in typing.get_args(hint))
+        return "a JSON list" + (f" of {_PLURALS.get(inner[0], inner[0])}" if several else _each(inner))
+    if origin is dict or fields_needed(hint) is not None:
+        fields = fields_needed(hint)
         return "a JSON object" + (f" with {', '.join(fields)}" if fields else "")
     if isinstance(hint, type) and not (issubclass(hint, (*_SCALARS, PurePath)) or hasattr(hint, _VALIDATES)):
         return f"{hint.__name__}, which no text stands for; {_ELSE}"
@@ -161,14 +163,19 @@ def _instance(data: Any, hint: Any) -> Any:
             if data in (member.name, member.value) or str(member.value) == data:
                 return member
         raise Misfit(expected(hint))
-    if hasattr(hint, _VALIDATES):
+    recorded = isinstance(data, dict) and TYPE in data
+    if recorded:
+        _check_type(data[TYPE], hint)
+    if hasattr(hint, _VALIDATES) and not (recorded and fields_of(hint)):
         try:
             return hint.model_validate(data)
         except ValueError as error:
-            raise Misfit(f"{hint.__name__}: {error}") from None
-    fields = _fields(hint)
+            raise Misfit(f"{hint.__name__}: {said_by(error)}") from None
+    fields = fields_needed(hint)
     if fields is not None and isinstance(data, dict):
-        return _record(data, hint, fields)
+        return _record({key: value for key, value in data.items() if key != TYPE}, hint, fields)
+    if hasattr(hint, "_fields") and isinstance(data, (list, tuple)):  # a named tuple, as a list
+        return _record(dict(zip(hint._fields, data, strict=False)), hint, fields or {})
     if hint is float and type(data) is int:
         return float(data)
     if isinstance(data, hint) and not (isinstance(data, bool) and hint is not bool):
@@ -192,7 +199,7 @@ def _record(data: dict[str, Any], hint: Any, fields: Mapping[str, bool]) -> Any:
     if unknown or missing:
         problem = f"unknown field {unknown[0]!r}" if unknown else f"missing field {missing[0]!r}"
         raise Misfit(f"{expected(hint)}; {problem}")
-    hints = parameter_hints(hint.__init__)
+    hints = hints_of(hint)
     values = {}
     for name, value in data.items():
         try:
@@ -200,13 +207,13 @@ def _record(data: dict[str, Any], hint: Any, fields: Mapping[str, bool]) -> Any:
         except Misfit as misfit:
             raise Misfit(f"{hint.__name__}.{name}: {misfit}") from None
     try:
-        return hint(**values)
+        return make(hint, values)
     except (TypeError, ValueError) as error:
-        raise Misfit(f"{hint.__name__}: {error}") from None
+        raise Misfit(f"{hint.__name__}: {said_by(error)}") from None
 
 
-def _fields(hint: Any) -> dict[str, bool] | None:
-    """The fields of a dataclass or attrs class, each with whether it is required; else None."""
+def fields_needed(hint: Any) -> dict[str, bool] | None:
+    """The fields of a class that has some, each with whether it is required; else None."""
     if dataclasses.is_dataclass(hint):
         nothing = dataclasses.MISSING
         return {
@@ -214,9 +221,52 @@ def _fields(hint: Any) -> dict[str, bool] | None:
             for f in dataclasses.fields(hint)
             if f.init
         }
-    if isinstance(hint, type) and attrs.has(hint):
+    if not isinstance(hint, type):
+        return None
+    if attrs.has(hint):
         return {f.alias or f.name: f.default is attrs.NOTHING for f in attrs.fields(hint) if f.init}
-    return None
+    if fields_of(hint) is None:
+        return None
+    if hasattr(hint, _VALIDATES):
+        return {name: bool(f.is_required()) for name, f in hint.model_fields.items()}  # type: ignore[attr-defined]
+    return {name: name not in hint._field_defaults for name in hint._fields}  # type: ignore[attr-defined]
+
+
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The annotations of the fields of a class."""
+    if hasattr(kind, _VALIDATES):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    return parameter_hints(kind.__new__ if hasattr(kind, "_fields") else kind.__init__)
+
+
+def make(kind: Any, values: Mapping[str, Any]) -> Any:
+    """An object of a class with fields.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The class refuses the values.
+    """
+    if not hasattr(kind, _VALIDATES):
+        return kind(**values)
+    aliases = {name: field.validation_alias or field.alias for name, field in kind.model_fields.items()}
+    named = {name: alias if isinstance(alias := aliases.get(name), str) else name for name in values}
+    return kind.model_validate({named[name]: value for name, value in values.items()})
+
+
+def said_by(error: Exception) -> str:
+    """What an error of the user's own class says; of a pydantic model's, field by field."""
+    try:
+        found = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()]  # type: ignore[attr-defined]
+    except (AttributeError, TypeError, KeyError):
+        return str(error)
+    return "; ".join(f"{where}: {text}" if where else text for where, text in found)
+
+
+def _check_type(name: object, hint: type) -> None:
+    """Data that says its own class, as a run's record does, is for no other one."""
+    if isinstance(name, str) and short_type(name) != hint.__name__:
+        raise Misfit(f"a {hint.__name__}, and not a {short_type(name)}")
 
 
 def _list(data: Any, hint: Any, origin: Any) -> Any:
@@ -258,7 +308,7 @@ def _latitude(hint: Any) -> int:
     return int(isinstance(hint, type) and issubclass(hint, PurePath))
 
 
-def _bare(hint: Any) -> Any:
+def bare(hint: Any) -> Any:
     """Without ``Annotated``; NewType and TypeVar as what they stand for."""
     while True:
         if typing.get_origin(hint) is typing.Annotated:
@@ -283,7 +333,7 @@ def _origin(hint: Any) -> Any:
         return origin
 
 
-def _is_union(hint: Any) -> bool:
+def is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
@@ -319,6 +369,7 @@ _WRITTEN: Mapping[type, tuple[str, Callable[[str], Any]]] = {
     bytes: ("text", str.encode),
 }
 """Types that a text stands for: what it looks like, and how it is read."""
+_PLURALS = {"a whole number": "whole numbers", "a number": "numbers", "true or false": "booleans"}
 _NUMBERS = (datetime.timedelta, decimal.Decimal)
 """Those of them that a number stands for as well."""
 _SCALARS = (bool, int, float, complex, str)

@@ -48,7 +48,7 @@ def _takes_images(command: shared.C) -> shared.C:
     return shared.takes_graph(shared.with_options(_OF, command))
 
 
-@click.command()
+@click.command(cls=shared.PipelineCommand)
 @_takes_images
 def show(as_json: bool, **named: Any) -> int:
     """Show what images would be made of, and what is wrong with them.
@@ -62,7 +62,7 @@ def show(as_json: bool, **named: Any) -> int:
         return 2 if any(found.prepared.errors for found in images) else 0
 
 
-@click.command()
+@click.command(cls=shared.PipelineCommand)
 @_takes_images
 def build(as_json: bool, **named: Any) -> int:
     """Build the images of a pipeline's steps.
@@ -84,6 +84,7 @@ def _images(
     file: str,
     params: tuple[str, ...],
     params_file: str | None,
+    params_from: str | None,
     target: str | None,
     steps: tuple[str, ...],
     registry: str | None,
@@ -102,7 +103,7 @@ def _images(
         raise UsageError(
             "--registry and --on both say where the image is to run", fix="Leave one of them out."
         )
-    pipeline, arguments = shared.named_pipeline(file, params, params_file)
+    pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
     destination = None
     if registry is not None:
         from upshift.images.base import Destination

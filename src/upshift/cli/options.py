@@ -36,10 +36,17 @@ _GRAPH = (
     click.option(
         "-p", "--param", "params", metavar="NAME=VALUE", multiple=True,
         help="A parameter of the pipeline, read by its annotation; JSON for lists and dictionaries. "
-        "Repeatable.",
+        "NAME.FIELD=VALUE sets one field of an object. Repeatable.",
     ),
     click.option(
-        "--params-file", metavar="FILE", help="Parameters from a JSON or TOML file; --param goes first."
+        "--params-file",
+        metavar="FILE",
+        help="Parameters from a JSON, YAML or TOML file; --param takes precedence.",
+    ),
+    click.option(
+        "--params-from",
+        metavar="RUN",
+        help="The parameters of an earlier run; --params-file and --param take precedence.",
     ),
     click.option(
         "--on", "target", metavar="TARGET",
@@ -65,17 +72,60 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
 
 
 def takes_pipeline(command: C) -> C:
-    """The command takes ``file``, ``params``, ``params_file``, ``target``, ``strict`` and ``no_cache``."""
+    """The command takes ``file``, :class:`Parameters`, ``target``, ``strict`` and ``no_cache``."""
     return with_options(_PIPELINE, command)
 
 
 def takes_graph(command: C) -> C:
-    """The command takes ``file``, ``params``, ``params_file`` and ``target``."""
+    """The command takes ``file``, :class:`Parameters` and ``target``."""
     return with_options(_GRAPH, command)
 
 
+class PipelineCommand(click.Command):
+    """A command on a pipeline. A parameter that was typed like an option or an argument gets a hint."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True
+        typed = list(args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise _no_option(error, typed) from None
+        if ctx.args:
+            raise _left_over(ctx.args[0], str(ctx.params.get("file")))
+        return rest
+
+
+def _no_option(error: click.NoSuchOption, typed: Sequence[str]) -> Exception:
+    from upshift.errors import UsageError
+
+    option = error.option_name
+    if not option.startswith("--"):
+        return error
+    after = next((i for i, one in enumerate(typed) if one.partition("=")[0] == option), len(typed))
+    value = typed[after].partition("=")[2] if after < len(typed) else ""
+    value = value or "".join(one for one in typed[after + 1 : after + 2] if not one.startswith("-"))
+    close = f"Did you mean {error.possibilities[0]}? " if error.possibilities else ""
+    name = option.removeprefix("--").replace("-", "_")
+    return UsageError(
+        f"no such option {option!r}",
+        fix=f"{close}A parameter of the pipeline is given by -p: -p {name}={value or 'VALUE'}",
+    )
+
+
+def _left_over(argument: str, file: str) -> Exception:
+    from upshift.errors import UsageError
+
+    name, equals, _ = argument.partition("=")
+    fix = f"Parameters of the pipeline are given by -p: -p {argument.lstrip('+')}"
+    if not equals:
+        file = file.partition(":")[0]
+        fix = f"To name the pipeline in the file: {file}:{name}. To give a parameter: -p NAME=VALUE."
+    return UsageError(f"unexpected argument {argument!r}", fix=fix)
+
+
 def named_pipeline(
-    file: str, params: Sequence[str], params_file: str | None
+    file: str, params: Sequence[str], params_file: str | None, params_from: str | None
 ) -> tuple[Pipeline[Any, Any], dict[str, object]]:
     """The pipeline that is named, and the values of its parameters.
 
@@ -89,7 +139,12 @@ def named_pipeline(
     from upshift.authoring.parameters import parse_params
 
     pipeline = load_pipeline(file)
-    return pipeline, parse_params(pipeline, list(params), params_file)
+    earlier = None
+    if params_from is not None:
+        from upshift.runs.history import get_run
+
+        earlier = get_run(params_from).params
+    return pipeline, parse_params(pipeline, list(params), params_file, earlier)
 
 
 def before_users_code() -> None:

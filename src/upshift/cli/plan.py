@@ -7,13 +7,14 @@ import click
 from upshift.cli import options as shared
 
 
-@click.command()
+@click.command(cls=shared.PipelineCommand)
 @shared.takes_pipeline
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def plan(
     file: str,
     params: tuple[str, ...],
     params_file: str | None,
+    params_from: str | None,
     target: str | None,
     strict: bool | None,
     no_cache: bool,
@@ -24,7 +25,7 @@ def plan(
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
     Exits as the run would: with 2 where it would be refused, with 1 where a step is bound to fail.
     """
-    pipeline, arguments = shared.named_pipeline(file, params, params_file)
+    pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
     from upshift.authoring.running import plan as plan_run
     from upshift.engine import RunOptions
 

@@ -7,7 +7,7 @@ import click
 from upshift.cli import options as shared
 
 
-@click.command()
+@click.command(cls=shared.PipelineCommand)
 @shared.takes_pipeline
 @shared.keep_going("Default: as the pipeline has it, else stop.")
 @click.option(
@@ -18,6 +18,7 @@ def run(
     file: str,
     params: tuple[str, ...],
     params_file: str | None,
+    params_from: str | None,
     target: str | None,
     strict: bool | None,
     no_cache: bool,
@@ -29,7 +30,7 @@ def run(
 
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
     """
-    pipeline, arguments = shared.named_pipeline(file, params, params_file)
+    pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
     from upshift.cli.watch import shown
     from upshift.engine import RunOptions
 

@@ -27,12 +27,10 @@ from upshift.engine.places import (
     refusal,
 )
 from upshift.engine.secrets import missing_secrets, needed_secrets
-from upshift.engine.values import plain_value
 from upshift.errors import UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph, Node, StepDefinition, references
 from upshift.model.settings.secrets import NeededSecret, secret_files
-from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code
 from upshift.report.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedValue
@@ -107,7 +105,7 @@ def make_plan(
             pipeline=graph.pipeline,
             target=target.name,
             store=store.address,
-            params={name: _param(artifact, store) for name, artifact in graph.params.items()},
+            params=graph.params,
             texts=graph.texts,
             steps=tuple(
                 _step(nodes[name], position, offered[nodes[name].step], forecast, secrets, images)
@@ -208,8 +206,3 @@ def _code(
         parts=preview.parts,
         left_out=preview.left_out,
     ), None
-
-
-def _param(artifact: Artifact, store: Store) -> Any:
-    plain = artifact.serializer == "json" and artifact.inline is not None
-    return plain_value(artifact, store) if plain else artifact

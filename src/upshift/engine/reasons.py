@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
@@ -20,9 +19,10 @@ from typing import Any
 
 from upshift.engine.keys import PACKAGE, PACKAGES, REQUIRED, code_in, fingerprint
 from upshift.model.graph import FromStep, Node, StepDefinition
-from upshift.model.spec.artifact import Artifact, Value
+from upshift.model.plain import UNKNOWN, changes, is_opaque, words
+from upshift.model.spec.artifact import Value
 from upshift.model.spec.codec import encode
-from upshift.runtime.storage.artifacts import inline_json
+from upshift.runtime.storage import artifacts
 
 _NAMED = 3
 """Things of one kind that are named."""
@@ -78,7 +78,8 @@ def changed_inputs(before: Mapping[str, Value], now: Mapping[str, Value], node: 
     ]
     if not names:
         return None
-    return "input changed: " + _listed(_input(name, before.get(name), now.get(name), node) for name in names)
+    told = (_input(name, before.get(name), now.get(name), node) for name in names)
+    return "input changed: " + _listed(text for texts in told for text in texts)
 
 
 def changed_code_of(inputs: Mapping[str, Value]) -> str:
@@ -88,25 +89,29 @@ def changed_code_of(inputs: Mapping[str, Value]) -> str:
     return f"code of its inputs changed: {_listed(n.replace(':', '.') for n in names)}, or {reaches}"
 
 
-def _input(name: str, before: Value | None, now: Value | None, node: Node) -> str:
-    old, new = _shown(before), _shown(now)
-    if old is not None and new is not None:
-        return f"{name}: {old} → {new}"
+def _input(name: str, before: Value | None, now: Value | None, node: Node) -> list[str]:
+    """What is different of an input: of an object its fields, with their values where these are short."""
     source = node.inputs.get(name)
-    return f"{name} from {source.node}" if isinstance(source, FromStep) else name
+    bare = f"{name} from {source.node}" if isinstance(source, FromStep) else name
+    old, new = (UNKNOWN if value is None else artifacts.described(value) for value in (before, now))
+    if is_opaque(old) or is_opaque(new):
+        return [bare]
+    told = []
+    for field, one, other in changes(old, new, name):
+        texts = _shown(one), _shown(other)
+        known = texts[0] is not None and texts[1] is not None
+        told.append(f"{field}: {texts[0]} → {texts[1]}" if known else bare if field == name else field)
+    return told or [bare]
 
 
-def _shown(value: Value | None) -> str | None:
-    """A value that is small and plain, as Python writes it."""
-    if value is None:
+def _shown(plain: Any) -> str | None:
+    """A plain value that is small, as Python writes it."""
+    if plain is UNKNOWN:
         return "unset"
-    saved = inline_json(value) if isinstance(value, Artifact) else None
-    if saved is None:
-        return None
-    plain = json.loads(saved)
-    text = repr(plain) if isinstance(plain, str) else repr(plain).replace(", ", ",")
+    text = words(plain)
+    text = text if isinstance(plain, str) else text.replace(", ", ",")
     # A comma and a blank part one input from the next.
-    return None if len(text) > _SHOWN or ", " in text else text
+    return None if is_opaque(plain) or len(text) > _SHOWN or ", " in text else text
 
 
 def _part(name: str, before: object, now: object) -> str:

@@ -13,6 +13,7 @@ from upshift.model.settings.secrets import NeededSecret
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.launch import Launch
+from upshift.runs.params import params_as_json
 
 if TYPE_CHECKING:
     from upshift.code.packages import Part
@@ -199,8 +200,7 @@ class Plan:
     store
         Address of the store.
     params, texts
-        The pipeline's parameters; those that are plain data by value, others as artifacts. All of them
-        in words.
+        The pipeline's parameters as they are saved, and in words those that such a record does not tell.
     steps
         In the order in which each comes after what it needs.
     code
@@ -212,8 +212,8 @@ class Plan:
     pipeline: str
     target: str
     store: str
-    params: Mapping[str, Any]
-    texts: Mapping[str, str]
+    params: Mapping[str, Artifact]
+    texts: Mapping[str, Any]
     steps: tuple[PlannedStep, ...]
     code: PlannedCode
     refusals: tuple[UpshiftError, ...] = ()
@@ -248,7 +248,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "pipeline": plan.pipeline,
         "target": plan.target,
         "store": plan.store,
-        "params": {name: _param(plan, name, text) for name, text in plan.texts.items()},
+        "params": params_as_json(plan.params, plan.texts),
         "steps": [_step(step) for step in plan.steps],
         "code": attrs.asdict(plan.code),
         "refused": [_error(error) for error in plan.refusals],
@@ -302,16 +302,6 @@ def _image(step: PlannedStep) -> dict[str, Any] | None:
     from upshift.report.terminal.images import image_json
 
     return image_json(step.image, steps=[step.step], target=step.target)
-
-
-def _param(plan: Plan, name: str, text: str) -> Any:
-    """The value where JSON has one for it; else what it is. A default that is no plain data is not saved."""
-    if name not in plan.params:
-        return {"type": None, "digest": None, "bytes": None, "text": text}
-    value = plan.params[name]
-    if isinstance(value, Artifact):
-        return {"type": value.type, "digest": value.digest, "bytes": value.bytes, "text": text}
-    return value
 
 
 def _error(error: UpshiftError) -> dict[str, str | None]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import html
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from upshift.errors import NotFound, suggestion
+from upshift.errors import NotFound, StoreError, suggestion
 from upshift.model.graph.model import Collection, Constant, FromStep, Graph, Source
+from upshift.model.plain import words
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode
 from upshift.model.spec.task import TaskId
@@ -20,6 +22,7 @@ from upshift.runs.catalog import Catalog, RunRow, open_catalog
 from upshift.runs.history_json import row_as_json, run_as_json
 from upshift.runs.history_records import RunRecords, utc
 from upshift.runs.history_steps import Attempt, Outputs, Step, Task
+from upshift.runs.params import flat_params
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
 
 if TYPE_CHECKING:
@@ -134,8 +137,17 @@ class Run(Generic[T]):
 
     @functools.cached_property
     def params(self) -> dict[str, object]:
-        """The pipeline's parameters."""
+        """The pipeline's parameters, defaults included: the values themselves, each loaded from the store."""
         return {name: self._records.load(artifact) for name, artifact in self.param_artifacts.items()}
+
+    @functools.cached_property
+    def flat_params(self) -> dict[str, Any]:
+        """The parameters as plain data, by the names that ``upshift run --param`` takes.
+
+        A field of a dataclass, an attrs class or a pydantic model is a value of its own, ``"config.lr"``.
+        Nothing is loaded. What plain data cannot hold is ``{"$type": …, "$text": …}``.
+        """
+        return flat_params(self.param_artifacts, self._texts)
 
     @functools.cached_property
     def param_artifacts(self) -> dict[str, Artifact]:
@@ -144,10 +156,15 @@ class Run(Generic[T]):
 
     @functools.cached_property
     def param_texts(self) -> dict[str, str]:
-        """Each parameter in words, as they were found when the run started; all defaults included."""
-        texts = self._records.graph.texts
-        others = self.param_artifacts.keys() - texts.keys()
-        return {**texts, **{name: f"<{self.param_artifacts[name].type}>" for name in sorted(others)}}
+        """The same in words."""
+        return {name: words(value) for name, value in self.flat_params.items()}
+
+    @property
+    def _texts(self) -> Mapping[str, Any]:
+        try:
+            return self._records.graph.texts
+        except StoreError:
+            return {}
 
     @property
     def graph(self) -> Graph:

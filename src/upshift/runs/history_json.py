@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.runs.history_records import utc
+from upshift.runs.params import params_as_json
 from upshift.runs.standing import plain_status
-from upshift.runtime.storage.artifacts import inline_json
 
 if TYPE_CHECKING:
     from upshift.model.spec.artifact import Artifact
@@ -51,18 +50,9 @@ def run_as_json(run: Run) -> dict[str, Any]:
         "target": run.target,
         "started": _time(run.started),
         "ended": _time(run.ended),
-        "params": {name: _param(run, name, text) for name, text in run.param_texts.items()},
+        "params": params_as_json(run.param_artifacts, run.graph.texts),
         "steps": [_step(step) for step in run.steps],
     }
-
-
-def _param(run: Run, name: str, text: str) -> Any:
-    """The value where JSON has one for it; else what it is. A default that is no plain data is not saved."""
-    artifact = run.param_artifacts.get(name)
-    if artifact is None:
-        return {"type": None, "digest": None, "bytes": None, "text": text}
-    plain = inline_json(artifact)
-    return _artifact(artifact) | {"text": text} if plain is None else json.loads(plain)
 
 
 def _step(step: Step) -> dict[str, Any]:

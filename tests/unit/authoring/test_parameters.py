@@ -6,16 +6,19 @@ from __future__ import annotations
 import datetime
 import enum
 import json
+import sys
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, Optional, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NewType, Optional, Union
 
 import attrs
+import pydantic
 import pytest
 
-from upshift import Pipeline, UsageError, pipeline
+from upshift import MissingExtra, Pipeline, UsageError, pipeline
 from upshift.authoring.parameters import parse_params
+from upshift.model.plain import plain_of
 
 if TYPE_CHECKING:
     from nowhere import Model
@@ -173,8 +176,8 @@ def test_a_model_validates_itself() -> None:
         ("n=1.5", "a whole number"),
         ("rate=fast", "a number"),
         ("flag=maybe", "true or false"),
-        ("sizes=3", "a JSON list of a whole number"),
-        ("sizes=[1", "a JSON list of a whole number"),
+        ("sizes=3", "a JSON list of whole numbers"),
+        ("sizes=[1", "a JSON list of whole numbers"),
         ('sizes=["a"]', "a whole number"),
         ("sizes=[true]", "a whole number"),
         ("pair=[1]", "a JSON list: a whole number, str"),
@@ -311,7 +314,7 @@ def test_parameters_from_a_toml_file(tmp_path: Path) -> None:
         ("p.json", '{"raw": 5}', ["parameter 'raw': 5 does not fit", "text"]),
         ("p.json", '{"m": 4}', ["has no parameter 'm'", "p.json"]),
         ("p.json", "{", ["is not JSON"]),
-        ("p.json", "[1]", ["is no JSON object"]),
+        ("p.json", "[1]", ["holds no parameters by name, but a list", 'Write {"name": value, …}']),
         ("p.toml", "n = [", ["is not TOML"]),
         ("p.json", None, ["cannot be read", "No such file"]),
     ],
@@ -335,3 +338,170 @@ def test_from_python_no_type_is_checked() -> None:
 
     assert isinstance(loose, Pipeline)
     loose.callee.function("x")
+
+
+class Sgd(pydantic.BaseModel):
+    lr: float = pydantic.Field(0.1, gt=0)
+    momentum: float = 0.9
+
+
+class Settings(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True)
+    optimizer: Sgd = Sgd()
+    epochs: int = pydantic.Field(5, alias="n_epochs")
+    color: Color = Color.RED
+
+
+class Shape(NamedTuple):
+    width: int
+    height: int = 2
+
+
+@attrs.frozen
+class Inner:
+    shapes: list[Shape]
+    _private: int = 4
+    wait: datetime.timedelta = datetime.timedelta(0)
+
+
+@dataclass
+class Outer:
+    inner: Inner
+    rates: dict[str, float] = field(default_factory=dict)
+    maybe: Layer | None = None
+    checked: int = 0
+
+    def __post_init__(self) -> None:
+        if self.checked < 0:
+            raise ValueError("checked is never negative")
+
+
+OUTER = Outer(Inner([Shape(1), Shape(3)]), {"a": 1.0})
+
+
+@pipeline
+def deep(
+    required: Outer,
+    outer: Outer = OUTER,
+    settings: Settings = Settings(n_epochs=7),  # noqa: B008
+    table: dict[str, Any] = {"x": {"y": 1}},  # noqa: B006
+    sizes: list[int] = [1, 2],  # noqa: B006
+    either: Inner | Shape | None = None,
+    free=Shape(5),  # type: ignore[no-untyped-def]  # noqa: B008
+) -> None: ...
+
+
+REQUIRED = "required.inner.shapes=[[1]]"
+
+
+@pytest.mark.parametrize(
+    ("params", "name", "value"),
+    [
+        ([], "required", Outer(Inner([Shape(1)]))),
+        (["required.checked=3"], "required", Outer(Inner([Shape(1)]), checked=3)),
+        (
+            ["outer.inner.shapes.1.width=9", "outer.rates.b=2"],
+            "outer",
+            Outer(Inner([Shape(1), Shape(9)]), {"a": 1.0, "b": 2.0}),
+        ),
+        (
+            ["outer.inner.private=5", "outer.inner.wait=PT1M"],
+            "outer",
+            Outer(Inner([Shape(1), Shape(3)], 5, datetime.timedelta(minutes=1)), {"a": 1.0}),
+        ),
+        (["outer.maybe.size=4"], "outer", Outer(Inner([Shape(1), Shape(3)]), {"a": 1.0}, Layer(4))),
+        (
+            ['outer={"inner": {"shapes": []}, "checked": 1}', "outer.checked=2"],
+            "outer",
+            Outer(Inner([]), checked=2),
+        ),
+        (["settings.optimizer.lr=0.5"], "settings", Settings(n_epochs=7, optimizer=Sgd(lr=0.5))),
+        (["settings.epochs=9", "settings.color=BLUE"], "settings", Settings(n_epochs=9, color=Color.BLUE)),
+        (["table.x.y=2", "table.z=[1]"], "table", {"x": {"y": 2}, "z": [1]}),
+        (["sizes.1=7"], "sizes", [1, 7]),
+        (["either.shapes=[]"], "either", Inner([])),
+        (["free.height=6"], "free", Shape(5, 6)),
+    ],
+)
+def test_a_field_is_set_and_the_others_stay(params: list[str], name: str, value: object) -> None:
+    before = repr(OUTER)
+    assert parse_params(deep, [REQUIRED, *params])[name] == value
+    assert repr(OUTER) == before
+
+
+@pytest.mark.parametrize(
+    ("param", "words"),
+    [
+        ("outer.iner.private=3", ["'outer.iner': Outer has no field 'iner'", "Did you mean outer.inner?"]),
+        ("outer.inner.private=x", ["parameter 'outer.inner.private': 'x' does not fit", "a whole number"]),
+        ("outer.rates.b=x", ["parameter 'outer.rates.b': 'x' does not fit", "a number"]),
+        ("outer.checked=-1", ["'outer.checked': '-1' does not fit", "Outer says: checked is never negative"]),
+        ("settings.optimizer.lr=0", ["'settings.optimizer.lr': '0' does not fit", "lr: Input should be"]),
+        ("settings.optimizer.lr.x=0", ["settings.optimizer.lr is a float, without fields"]),
+        ("sizes.2=1", ["sizes is a list without an item '2'", "It holds sizes.0 to sizes.1."]),
+        ("either.color=1", ["Inner has no field 'color'"]),
+        ("outer.maybe.name=x", ["parameter 'outer.maybe': Layer also needs size", "-p outer.maybe.size=…"]),
+        ("private=3", ["no parameter 'private'", "Write --param required.inner.private=…"]),
+        ("outer.=1", ["Outer has no field ''"]),
+    ],
+)  # fmt: skip
+def test_a_field_that_does_not_fit_is_refused_by_its_full_name(param: str, words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_params(deep, [REQUIRED, param])
+    for word in words:
+        assert word in str(caught.value)
+
+
+YAML = """
+rate: 1e-3
+name: no
+maybe: ~
+sizes: [1, 0x10]
+day: 2026-11-21
+flag: true
+net.rate: 0.5
+net: {layers: [{size: 012}]}
+"""
+
+
+def test_parameters_from_a_yaml_file_which_is_yaml_1_2(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text(YAML)
+    assert parse_params(example, ["net.rate=2"], file) == {
+        "rate": 0.001,
+        "name": "no",
+        "maybe": None,
+        "sizes": [1, 16],
+        "day": datetime.date(2026, 11, 21),
+        "flag": True,
+        "net": Net([Layer(12)], 2.0),
+    }
+
+
+def test_a_yaml_file_needs_a_package_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "params.yml"
+    file.write_text("n: 3")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(MissingExtra, match=r'pip install "upshift\[yaml\]"'):
+        parse_params(example, [], file)
+
+
+def test_the_parameters_of_an_earlier_run_give_way_to_what_is_typed(tmp_path: Path) -> None:
+    file = tmp_path / "params.json"
+    file.write_text('{"rate": 2}')
+    earlier = {"n": 3, "rate": 1.0, "net": Net([Layer(1)], 0.5), "gone": 1}
+    assert parse_params(example, ["net.rate=1"], file, earlier) == {
+        "n": 3,
+        "rate": 2.0,
+        "net": Net([Layer(1)], 1.0),
+    }
+
+
+def test_what_a_record_says_of_a_parameter_is_read_again() -> None:
+    plain = json.dumps(plain_of(Net([Layer(3)], 0.5)))
+    assert parse_params(example, [f"net={plain}"]) == {"net": Net([Layer(3)], 0.5)}
+    with pytest.raises(UsageError, match="a Box, and not a Net"):
+        parse_params(example, [f"box={plain}"])
+    settings = Settings(n_epochs=2, optimizer=Sgd(lr=1))
+    plain = json.dumps(plain_of(settings))
+    assert parse_params(deep, [REQUIRED, f"settings={plain}"])["settings"] == settings

@@ -62,8 +62,13 @@ def test_python_minus_m_is_the_same_command() -> None:
         (["run", "--no-cahce", "x.py"], "--no-cache"),
         (["run"], "Missing argument 'FILE[:PIPELINE]'"),
         (["runs", "--limit", "0"], "0 is not in the range x>=1"),
-        (["run", "x.py", "--with", "kubernetes"], "No such option '--with'"),
-        (["run", "x.py", "--detach"], "No such option '--detach'"),
+        (["run", "x.py", "--with", "kubernetes"], "no such option '--with'"),
+        (["run", "x.py", "--detach"], "no such option '--detach'"),
+        (["run", "x.py", "n=3"], "unexpected argument 'n=3'"),
+        (["run", "x.py", "n=3"], "Parameters of the pipeline are given by -p: -p n=3"),
+        (["plan", "x.py", "--n", "3"], "A parameter of the pipeline is given by -p: -p n=3"),
+        (["run", "x.py", "--net.lr=3"], "A parameter of the pipeline is given by -p: -p net.lr=3"),
+        (["run", "x.py", "train"], "To name the pipeline in the file: x.py:train."),
     ],
 )
 def test_a_usage_error_exits_with_2_and_names_the_nearest(args: list[str], expected: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+import numpy as np
 import pytest
 
 from upshift.engine.reasons import changed_inputs, changed_parts, described
@@ -88,9 +90,30 @@ def test_inputs_are_named_with_values_where_these_are_small_and_plain(store: Sto
         "input changed: lr: 0.1 → 'a', data from load"
     )
     assert changed_inputs(saved(), saved(lr=0.2), node) == "input changed: lr: unset → 0.2"
-    assert changed_inputs(saved(x=(1, 2)), saved(x=(1, 3)), node) == "input changed: x"
+    assert changed_inputs(saved(x=(1, 2)), saved(x=(1, 3)), node) == "input changed: x: [1,2] → [1,3]"
     collected = {"x": Collected(items=(save(1, store),))}
-    assert changed_inputs(saved(x=1), collected, node) == "input changed: x"
+    assert changed_inputs(saved(x=1), collected, node) == "input changed: x: 1 → [1]"
+
+
+@attrs.frozen
+class Config:
+    lr: float
+    depths: list[int]
+    mode: str = "fast"
+
+
+def test_an_object_that_changed_is_named_by_its_fields(store: Store) -> None:
+    def changed(*configs: object) -> str | None:
+        before, now = ({"config": save(config, store)} for config in configs)
+        return changed_inputs(before, now, Node(name="train", step="train"))
+
+    assert changed(Config(0.1, [1]), Config(0.2, [1])) == "input changed: config.lr: 0.1 → 0.2"
+    assert changed(Config(0.1, [1]), Config(0.2, [2, 3], "slow")) == (
+        "input changed: config.lr: 0.1 → 0.2, config.depths: [1] → [2,3], config.mode: 'fast' → 'slow'"
+    )
+    assert changed(Config(0.1, [1]), Config(0.1, list(range(50)))) == "input changed: config.depths"
+    assert changed([Config(0.1, [1])], [Config(0.2, [1])]) == "input changed: config.0.lr: 0.1 → 0.2"
+    assert changed(Config(0.1, [1]), np.eye(2)) == "input changed: config"
 
 
 def _launched(**said: object) -> dict[str, object]:

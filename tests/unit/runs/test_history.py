@@ -417,7 +417,7 @@ def test_show_json_has_exactly_this_shape(run: Run) -> None:
     assert list(shown) == ["id", "pipeline", "status", "target", "started", "ended", "params", "steps"]
     assert (shown["started"], shown["ended"]) == ("2026-01-02T03:04:05.678Z", "2026-01-02T03:04:08.178Z")
     assert shown["params"]["lr"] == 0.5
-    assert shown["params"]["shape"]["type"] == "tuple"
+    assert shown["params"]["shape"] == [2, 3]
     step = shown["steps"][1]
     assert (list(step), step["name"], step["status"]) == (["name", "status", "tasks"], "train", "completed")
     task = step["tasks"][1]
@@ -427,7 +427,9 @@ def test_show_json_has_exactly_this_shape(run: Run) -> None:
     assert list(output) == ["name", "type", "digest", "bytes"]
     assert (output["name"], output["type"], output["bytes"]) == ("output", "int", 2)
     [attempt] = task["attempts"]
-    keys = "number status reason backend node image started ended error asked granted seen used metrics"
+    keys = (
+        "number status reason target backend node image started ended error asked granted seen used metrics"
+    )
     more = "metrics_by_rank cards gaps stacks checkpoints run"
     assert list(attempt) == [*keys.split(), *more.split()]
     assert attempt["asked"] == ASKED.as_json()

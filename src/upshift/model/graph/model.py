@@ -143,7 +143,8 @@ class Graph:
     params
         The pipeline's parameters.
     texts
-        Each parameter in words, for people; defaults that are no plain data, and are not saved, included.
+        Those parameters that their records do not tell, and defaults that are not saved: in words, or in
+        the form of :mod:`upshift.model.plain`.
     sources
         Size, time in nanoseconds and digest of the source files that were looked at, by path. They are
         recorded apart from the graph: see :mod:`upshift.runtime.storage.edits`.
@@ -154,7 +155,7 @@ class Graph:
     nodes: tuple[Node, ...] = ()
     output: Source | None = None
     params: Mapping[str, Artifact] = attrs.field(factory=dict)
-    texts: Mapping[str, str] = attrs.field(factory=dict)
+    texts: Mapping[str, Any] = attrs.field(factory=dict)
     sources: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict)
     version: int = VERSION
 

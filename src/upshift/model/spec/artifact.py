@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Union
+from typing import Any, ClassVar, Union
 
 import attrs
 
@@ -31,6 +31,9 @@ class Artifact:
     code
         Classes and functions that the content names, ``module:qualname``. They count in the key of
         whoever gets the value; see :mod:`upshift.runtime.storage.serializers.naming`.
+    plain
+        What is in it, as :mod:`upshift.model.plain` has it, where the content itself is no JSON. For people:
+        no key depends on it.
     """
 
     kind: ClassVar[str] = "artifact"
@@ -42,6 +45,7 @@ class Artifact:
     inline: str | None = None
     items: int | None = None
     code: tuple[str, ...] = ()
+    plain: Any = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen(kw_only=True)

@@ -17,6 +17,7 @@ WIDEST = 120
 GAP = 2
 """Columns between two columns of a table."""
 _PIPED_WIDTH = 100
+_HARD = "\N{NO-BREAK SPACE}"
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36}
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 STATUS_STYLES: Mapping[str, str] = {
@@ -103,9 +104,15 @@ def wrap(text: str, width: int) -> list[str]:
     return lines
 
 
-def labelled(label: str, text: str, width: int) -> list[tuple[str, str]]:
-    """Lines of ``text`` of at most ``width`` columns, the label beside the first one."""
-    first, *rest = wrap(text, width)
+def wrap_listed(items: Sequence[str], width: int) -> list[str]:
+    """Items with commas between them, as :func:`wrap`; one that fits on a line is not broken."""
+    hard = [item.replace(" ", _HARD) if cells(item) < width else item for item in items]
+    return [line.replace(_HARD, " ") for line in wrap(", ".join(hard), width)]
+
+
+def labelled(label: str, text: str | Sequence[str], width: int) -> list[tuple[str, str]]:
+    """Lines of a text, or of listed items, of at most ``width`` columns, the label beside the first one."""
+    first, *rest = wrap(text, width) if isinstance(text, str) else wrap_listed(text, width)
     return [(label, first), *(("", line) for line in rest)]
 
 

@@ -15,6 +15,7 @@ from upshift.report.terminal.drawing import draw
 from upshift.report.terminal.images import finding_lines, in_order, in_short, origins_of
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, labelled, pad, wrap
 from upshift.report.terminal.plan_code import LABEL, show_code
+from upshift.runs.params import param_items
 
 if TYPE_CHECKING:
     from upshift.model.settings.retry import Retry
@@ -67,16 +68,12 @@ def _header(plan: Plan, page: Page) -> str:
     shares = Counter(action(step) for step in plan.steps)
     told = [f"{shares[name]:,} {meaning}" for name, meaning in _plural(shares).items()]
     summary = count(len(plan.steps), "step") + (": " + ", ".join(told) if told else "")
-    facts = {
-        "target": plan.target,
-        "store": plan.store,
-        "params": ", ".join(f"{name}={text}" for name, text in plan.texts.items()),
-    }
+    facts = {"target": [plan.target], "store": [plan.store], "params": param_items(plan.params, plan.texts)}
     lines = [
         f"  {page.paint(pad(label, LABEL), 'dim')}{line}"
-        for label, text in facts.items()
-        if text
-        for label, line in labelled(label, text, page.width - 2 - LABEL)
+        for label, items in facts.items()
+        if items
+        for label, line in labelled(label, items, page.width - 2 - LABEL)
     ]
     first, *rest = wrap(f"plan of {plan.pipeline} · {summary}", page.width)
     title = first.replace(plan.pipeline, page.paint(plan.pipeline, "bold"), 1)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from upshift.report.human import ago, duration, moment
-from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, cut, fit, heading, wrap
+from upshift.report.terminal.layout import (
+    GAP,
+    STATUS_STYLES,
+    Page,
+    cells,
+    columns,
+    cut,
+    fit,
+    heading,
+    labelled,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from upshift.runs.history import Run
@@ -105,28 +115,32 @@ def summary(run: Run, *, page: Page | None = None) -> str:
 
 def _header(run: Run, page: Page) -> str:
     took = "" if run.ended is None else f", took {duration((run.ended - run.started).total_seconds())}"
-    facts = {
+    facts: dict[str, str | list[str]] = {
         "target": run.target,
         "started": f"{moment(run.started)} ({ago(run.started)}){took}",
         "by": run.user or "",
         "tags": ", ".join(run.tags),
-        "params": ", ".join(f"{name}={text}" for name, text in run.param_texts.items()),
+        "params": [f"{name}={text}" for name, text in run.param_texts.items()],
     }
     status = run.row.status
     if run.status == "cancelled":
-        facts["next"] = f"upshift resume {run.id} goes on from what is done"
-    if run.going_on:
-        names = list(map(str, run.going_on[:_NAMED]))
-        more = f" and {len(run.going_on) - _NAMED:,} more" if len(run.going_on) > _NAMED else ""
-        still = f"still run{'' if len(run.going_on) > 1 else 's'}"
-        facts["next"] += f"; {', '.join(names)}{more} {still}, which it waits for"
+        facts["next"] = f"upshift resume {run.id} goes on from what is done" + _still(run)
     title = f"run {run.id} · {run.pipeline} · {page.paint(status, STATUS_STYLES.get(status))}"
     if cells(title) > page.width:
         title = title.replace(" · ", "\n  ", 1)
     lines = [
         f"  {page.paint(f'{name:<8}', 'dim')} {line}"
-        for label, text in facts.items()
+        for fact, text in facts.items()
         if text
-        for name, line in zip(chain((label,), repeat("")), wrap(text, page.width - 11), strict=False)
+        for name, line in labelled(fact, text, page.width - 11)
     ]
     return "\n".join([title, *lines])
+
+
+def _still(run: Run) -> str:
+    """Which tasks of an interrupted run have not ended."""
+    if not run.going_on:
+        return ""
+    names = list(map(str, run.going_on[:_NAMED]))
+    more = f" and {len(run.going_on) - _NAMED:,} more" if len(run.going_on) > _NAMED else ""
+    return f"; {', '.join(names)}{more} still run{'' if len(run.going_on) > 1 else 's'}, which it waits for"

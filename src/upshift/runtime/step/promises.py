@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from numbers import Integral, Real
 from typing import Any
 
+from upshift.model.plain import type_name
 from upshift.model.spec.annotations import annotation_of
-from upshift.runtime.storage.diagnosis import type_name
 
 _COUNT_AS: Mapping[Any, tuple[type, ...]] = {
     bool: (bool,),

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import binascii
+import json
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
+
 from upshift.errors import BlobDamaged, NotSerializable, UpshiftError
+from upshift.model.plain import UNKNOWN, has_parts, opaque, plain_of, type_name
+from upshift.model.settings.sizes import format_size
 from upshift.model.spec.artifact import INLINE_LIMIT, Artifact, Value
 from upshift.runtime.storage import manifest
-from upshift.runtime.storage.diagnosis import explain_load, explain_save, type_name
+from upshift.runtime.storage.diagnosis import explain_load, explain_save
 from upshift.runtime.storage.digest import Bytes, digest_of
 from upshift.runtime.storage.serializers import Serializer, names_blobs, serializer_named, serializers_for
 from upshift.runtime.storage.serializers.naming import code_names
@@ -17,9 +22,14 @@ from upshift.runtime.storage.serializers.protocol import Buffers
 from upshift.runtime.storage.store import Store
 
 _WHOLE = (str, bytes, bytearray, dict)
+_TOLD = 200
+_ITEMS_TOLD = 1_000
+"""Items of a list whose plain forms the record of the list has."""
 
 
-def save(value: object, store: Store, *, by_item: bool = False, name: str = "output") -> Artifact:
+def save(
+    value: object, store: Store, *, by_item: bool = False, name: str = "output", told: int = _TOLD
+) -> Artifact:
     """Save a value.
 
     Parameters
@@ -32,6 +42,8 @@ def save(value: object, store: Store, *, by_item: bool = False, name: str = "out
         Save each item of a list by itself, because a step is mapped over it.
     name
         What to call the value in an error: its parts are called ``name[0]``, ``name.attribute``, ….
+    told
+        How many values inside it its plain form tells at most.
 
     Raises
     ------
@@ -50,7 +62,7 @@ def save(value: object, store: Store, *, by_item: bool = False, name: str = "out
         except Exception as error:
             raise explain_save(value, name, serializer.name, error) from error
         if buffers is not None:
-            return _keep(buffers, serializer, value, store)
+            return _keep(buffers, serializer, value, store, told)
     raise AssertionError("one of them takes any value")
 
 
@@ -90,11 +102,28 @@ def load_value(value: Value, store: Store) -> object:
     return tuple(items) if value.form == "tuple" else items
 
 
-def inline_json(artifact: Artifact) -> str | None:
-    """The JSON of a plain value that travels in its own record; None: it is none. No store is asked."""
-    if artifact.serializer != "json" or artifact.inline is None:
-        return None
-    return binascii.a2b_base64(artifact.inline).decode("utf-8", "surrogatepass")
+def described(value: Value, store: Store | None = None) -> Any:
+    """What a value is, in the form of :mod:`upshift.model.plain`; nothing is unpickled.
+
+    Parameters
+    ----------
+    value
+        The artifact, or several in a container.
+    store
+        Where JSON is read that is too large for its record; None: of such a value only its size is told.
+    """
+    if not isinstance(value, Artifact):
+        items = [described(item, store) for item in value.items]
+        return dict(zip(value.keys, items, strict=True)) if value.form == "dict" else items
+    if value.plain is not None:
+        return value.plain
+    if value.serializer == "json" and (value.inline is not None or store is not None):
+        text = str(_content(value, store), "utf-8", "surrogatepass")
+        data = json.loads(text)
+        return plain_of(data, most=len(text)) if "NaN" in text or "Infinity" in text else data
+    if value.serializer == manifest.NAME and value.inline is not None:
+        return [described(item, store) for item in _items(value, store)[1]]
+    return opaque(value.type, f"<{value.type}, {format_size(value.bytes)}>")
 
 
 def items_of(artifact: Artifact, store: Store) -> tuple[Artifact, ...]:
@@ -143,6 +172,7 @@ def _save_items(value: Any, store: Store, name: str) -> Artifact:
     items = tuple(save(item, store, name=f"{name}[{index}]") for index, item in enumerate(value))
     content = manifest.build("tuple" if type(value) is tuple else "list", items)
     digest, inline = _put([content], len(content), store)
+    plain = [item.plain for item in items]
     return Artifact(
         digest=digest,
         serializer=manifest.NAME,
@@ -150,6 +180,7 @@ def _save_items(value: Any, store: Store, name: str) -> Artifact:
         bytes=len(content) + sum(item.bytes for item in items),
         inline=inline,
         items=len(items),
+        plain=plain if len(plain) <= _ITEMS_TOLD and any(plain) else None,
         code=tuple(sorted({name for item in items for name in item.code})),
     )
 
@@ -160,13 +191,16 @@ def _has_items(value: object) -> bool:
     return walks and hasattr(kind, "__len__") and not isinstance(value, _WHOLE)
 
 
-def _keep(buffers: Sequence[Bytes], serializer: Serializer, value: object, store: Store) -> Artifact:
+def _keep(
+    buffers: Sequence[Bytes], serializer: Serializer, value: object, store: Store, told: int
+) -> Artifact:
     size = sum(memoryview(buffer).nbytes for buffer in buffers)
     digest, inline = _put(buffers, size, store)
     if serializer.names_blobs:
         content = memoryview(b"".join(buffers))
         size += sum(part for _, part in serializer.references(content))
     code = buffers.code if isinstance(buffers, Buffers) else code_names((type(value),))
+    plain = plain_of(value, most=told) if serializer.name != "json" and has_parts(value) else UNKNOWN
     return Artifact(
         digest=digest,
         serializer=serializer.name,
@@ -174,6 +208,7 @@ def _keep(buffers: Sequence[Bytes], serializer: Serializer, value: object, store
         bytes=size,
         inline=inline,
         code=code,
+        plain=None if plain is UNKNOWN else plain,
     )
 
 
@@ -184,17 +219,22 @@ def _put(buffers: Sequence[Bytes], size: int, store: Store) -> tuple[str, str | 
     return digest_of(content), binascii.b2a_base64(content, newline=False).decode("ascii")
 
 
-def _content(artifact: Artifact, store: Store, size: int | None = None) -> memoryview:
+def _content(artifact: Artifact, store: Store | None, size: int | None = None) -> memoryview:
     if artifact.inline is not None:
         return memoryview(bytearray(binascii.a2b_base64(artifact.inline)))
+    assert store is not None
     return store.read(artifact.digest, size)
 
 
-def _items(artifact: Artifact, store: Store) -> tuple[str, tuple[Artifact, ...]]:
+def _items(artifact: Artifact, store: Store | None) -> tuple[str, tuple[Artifact, ...]]:
     content = _content(artifact, store)
     try:
-        return manifest.parse(content)
+        form, items = manifest.parse(content)
     except ValueError:
-        if artifact.inline is None:
+        if artifact.inline is None and store is not None:
             store.compare(artifact.digest)
         raise BlobDamaged("the list of a value's items cannot be read", where=artifact.digest) from None
+    if artifact.plain is not None:
+        both = zip(items, artifact.plain, strict=True)
+        items = tuple(attrs.evolve(item, plain=plain) for item, plain in both)
+    return form, items

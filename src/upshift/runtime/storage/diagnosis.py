@@ -9,17 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from upshift.errors import NotSerializable
+from upshift.model.plain import type_name
 from upshift.model.spec.artifact import Artifact
 
 _DEEPEST = 30
 _WIDEST = 10_000
 """Parts of one container that are tried."""
-
-
-def type_name(value: object) -> str:
-    """The full name of a value's type, for people."""
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def explain_save(value: object, name: str, serializer: str, error: Exception) -> NotSerializable:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import attrs
+
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, encode
 
@@ -15,7 +17,9 @@ _MARK = b"items\n"
 
 def build(form: str, items: Sequence[Artifact]) -> bytes:
     """The content for a ``"list"`` or ``"tuple"`` of these items."""
-    data = {"form": form, "items": [encode(item) for item in items]}
+    # The digest of a list is that of its items, however they are described.
+    bare = (item if item.plain is None else attrs.evolve(item, plain=None) for item in items)
+    data = {"form": form, "items": [encode(item) for item in bare]}
     return _MARK + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 

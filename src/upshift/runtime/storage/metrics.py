@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from upshift.model.plain import finite
 from upshift.model.spec.telemetry import MetricSummary, MetricValue
 
 VERSION = 1
@@ -191,9 +192,7 @@ def header(names: Sequence[str], rank: int = 0) -> bytes:
 
 def as_json(value: MetricValue) -> MetricValue:
     """A value as JSON has it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return finite(value) if isinstance(value, float) else value
 
 
 def from_json(value: MetricValue) -> MetricValue:

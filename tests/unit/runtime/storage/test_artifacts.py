@@ -8,12 +8,16 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
 from upshift.errors import BlobMissing, NotSerializable
 from upshift.model.spec import Artifact, from_json, to_json
-from upshift.runtime.storage.artifacts import items_of, load, save, verify
+from upshift.model.spec.artifact import Collected
+from upshift.runtime.storage import manifest
+from upshift.runtime.storage.artifacts import described, items_of, load, save, verify
+from upshift.runtime.storage.digest import digest_of
 from upshift.runtime.storage.store import Store, open_store
 
 
@@ -109,3 +113,50 @@ def test_a_missing_blob_of_a_value_or_of_an_item_is_noticed(store: Store) -> Non
             with pytest.raises(BlobMissing, match=whole.digest):
                 use(artifact, store)
     assert len(items_of(listed, store)) == 3
+
+
+@attrs.frozen
+class Config:
+    lr: float
+    depths: tuple[int, ...] = (1, 2)
+
+
+PLAIN = {"$type": "test_artifacts.Config", "lr": 0.5, "depths": [1, 2]}
+
+
+def test_an_artifact_says_what_is_in_it_and_its_digest_does_not_depend_on_that(store: Store) -> None:
+    artifact = save(Config(0.5), store)
+    assert from_json(Artifact, to_json(artifact)).plain == described(artifact) == PLAIN
+    assert artifact == attrs.evolve(artifact, plain=None)
+    listed = from_json(Artifact, to_json(save([Config(0.5), Config(1.0)], store, by_item=True)))
+    bare = manifest.build("list", [attrs.evolve(item, plain=None) for item in items_of(listed, store)])
+    assert listed.digest == digest_of(bare)
+    assert [described(item) for item in items_of(listed, store)] == [PLAIN, {**PLAIN, "lr": 1.0}]
+    assert [described(item)["lr"] for item in load_items(listed, store)] == [0.5, 1.0]
+
+
+def load_items(artifact: Artifact, store: Store) -> list[Artifact]:
+    value = Collected(items=items_of(artifact, store))
+    assert described(value) == described(artifact)
+    return [item for item in value.items if isinstance(item, Artifact)]
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        ({"a": [1, None]}, {"a": [1, None]}),
+        (float("nan"), "NaN"),
+        ("NaN", "NaN"),
+        (np.float64(0.5), 0.5),
+        (np.eye(20), {"$type": "numpy.ndarray", "$text": "<numpy.ndarray, 3.33 KB>"}),
+        (Unreadable(), {"$type": "test_artifacts.Unreadable", "$text": "<test_artifacts.Unreadable, 128 B>"}),
+    ],
+)
+def test_a_value_is_described_from_its_record_alone(store: Store, value: Any, plain: Any) -> None:
+    assert described(save(value, store)) == plain
+
+
+def test_large_json_is_described_where_the_store_is_at_hand(store: Store) -> None:
+    artifact = save(list(range(1_000)), store)
+    assert described(artifact) == {"$type": "list", "$text": "<list, 3.89 KB>"}
+    assert described(artifact, store) == list(range(1_000))
