@@ -116,7 +116,7 @@ def _values(found: Mapping[str, Sequence[Logged]], runs: Sequence[str]) -> Table
     """The last values, with a column for each run where there are several."""
     rows = []
     for metric, lines in found.items():
-        each = [[line for line in lines if line.label == run] for run in runs] or [lines]
+        each = [[line for line in lines if line.label == run] for run in runs] or [list(lines)]
         rows.append([Cell(text=metric), *(Cell(text=_last(same)) for same in each)])
     return Table(title="Values", heads=("metric", *(runs or ["last value"])), rows=rows)
 
