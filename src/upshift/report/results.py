@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 import attrs
 
 from upshift.model.graph.model import Collection, Constant, FromStep, Source
+from upshift.model.plain import TEXT, TYPE, flat, is_opaque, words
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.telemetry import Card
@@ -15,7 +15,7 @@ from upshift.report.groups import Group
 from upshift.report.human import TIMES, amount
 from upshift.report.table import Cell, Table
 from upshift.runs.history import Run
-from upshift.runtime.storage.artifacts import inline_json
+from upshift.runtime.storage.artifacts import described
 
 _MOST = 24
 """Values of a result that are told one by one."""
@@ -87,30 +87,21 @@ def _of_step(run: Run, source: FromStep, name: str) -> Iterator[ValueView]:
 
 
 def _of_artifact(artifact: Artifact, name: str) -> Iterator[ValueView]:
-    plain = inline_json(artifact)
-    value = json.loads(plain) if plain is not None else None
-    if isinstance(value, dict) and value and all(_is_scalar(item) for item in value.values()):
-        for key, item in value.items():
-            yield _view(key, _words(item))
-    elif plain is None:
-        yield _view(name, f"{artifact.type}, {format_size(artifact.bytes)}")
-    elif value is not None:
-        yield _view(name, _words(value))
-
-
-def _view(name: str, text: str) -> ValueView:
-    text = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-    return ValueView(name=name, text=text, brief=len(text) <= _FIGURE and "\n" not in text)
-
-
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, (str, int, float, bool)) or value is None
+    for key, value in flat(described(artifact)).items():
+        if value is not None or key:
+            text = _words(value)
+            text = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+            yield ValueView(name=key or name, text=text, brief=len(text) <= _FIGURE and "\n" not in text)
 
 
 def _words(value: object) -> str:
+    """A value in plain form, as people read it."""
+    if is_opaque(value):
+        assert isinstance(value, dict)
+        return str(value.get(TEXT, value[TYPE])).removeprefix("<").removesuffix(">")
     if isinstance(value, float):
         return amount(value, "")
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else words(value)
 
 
 def _made(group: Group) -> Iterator[list[Cell]]:
@@ -135,6 +126,6 @@ def _kind(group: Group, made: Sequence[Artifact]) -> str:
     kind = " | ".join(kinds) if len(kinds) <= 3 else f"{len(kinds)} types"
     if group.many:
         return f"{len(made):,} {TIMES} {kind}"
-    plain = inline_json(made[0])
-    text = _words(json.loads(plain)) if plain is not None else ""
+    value = described(made[0])
+    text = "" if is_opaque(value) or value is None else _words(value)
     return text if text and len(text) <= _FIGURE else kind
