@@ -177,3 +177,34 @@ def example():
     assert where.split()[1] != "0"
     assert max(rank["grown"] for rank in ranks) < 20_000_000
     assert project.attempt("act")["used"]["memory"] < 300_000_000
+
+
+def test_files_and_folders_are_copied_once_for_all_ranks(project: Project) -> None:
+    done = project.run(
+        TELL
+        + """
+from pathlib import Path
+
+@step
+def make() -> dict[str, Path]:
+    folder = Path("folder")
+    folder.mkdir()
+    for number in range(200):
+        (folder / str(number)).write_bytes(bytes(100_000))
+    return {"data": folder}
+
+@run_with_torchrun(nproc_per_node=3)
+@step
+def act(files: dict[str, Path]) -> int:
+    tell(where=str(files["data"]), size=sum(file.stat().st_size for file in files["data"].iterdir()))
+    return 1
+
+@pipeline
+def example():
+    return act(make())
+"""
+    )
+    first, *others = told(project.folder, 3)
+    assert first["size"] == 20_000_000
+    assert others == [first, first]
+    assert "its own copy" not in done.text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from upshift.runtime.storage.serializers import scratch
@@ -18,17 +18,16 @@ _Listing = dict[str, tuple[int, int]]
 
 
 class Copies:
-    """The copies that a task has been given, as they are when this is made."""
+    """The copies among the inputs of a task, as they are when this is made."""
 
-    def __init__(self) -> None:
-        self._top = os.environ.get(scratch.VARIABLE, "")
-        folders = sorted(os.listdir(self._top)) if os.path.isdir(self._top) else []
-        self._before = {folder: _listing(os.path.join(self._top, folder)) for folder in folders}
+    def __init__(self, inputs: Mapping[str, object]) -> None:
+        top = os.environ.get(scratch.VARIABLE, "")
+        own = {path for path in _paths(dict(inputs)) if top and path.is_relative_to(top)}
+        self._before = {path: _listing(path) for path in sorted(own)}
 
     def remarks(self, step: str, value: object) -> Iterator[str]:
         """What to say of what was written to them; of those that ``value`` is from, nothing is lost."""
-        for folder, before in self._before.items():
-            path = os.path.join(self._top, folder)
+        for path, before in self._before.items():
             written = sorted(name for name, state in _listing(path).items() if before.get(name) != state)
             if written and not any(part.is_relative_to(path) for part in _paths(value)):
                 more = f" and {len(written) - 1:,} more" if len(written) > 1 else ""
@@ -42,15 +41,14 @@ def _paths(value: object) -> Iterator[Path]:
     return (part for _, part in parts_of(value) if isinstance(part, Path))
 
 
-def _listing(top: str) -> _Listing:
-    """Size and time of each file, by its path from ``top``."""
+def _listing(top: Path) -> _Listing:
+    """Size and time of each file at or below ``top``, by its path from the folder that this is in."""
     found: _Listing = {}
-    for folder, _, names in os.walk(top):
-        for name in names:
-            path = os.path.join(folder, name)
-            with contextlib.suppress(
-                OSError
-            ):  # removed meanwhile, or in a folder that may not be looked into
-                status = os.lstat(path)
-                found[os.path.relpath(path, top)] = (status.st_size, status.st_mtime_ns)
+    files = (os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names)
+    for path in files if top.is_dir() else [str(top)]:
+        if f"{os.sep}__pycache__{os.sep}" in path:  # an import wrote it
+            continue
+        with contextlib.suppress(OSError):  # removed meanwhile, or in a folder that may not be looked into
+            status = os.lstat(path)
+            found[os.path.relpath(path, top.parent)] = (status.st_size, status.st_mtime_ns)
     return found

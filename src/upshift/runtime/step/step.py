@@ -42,6 +42,7 @@ from upshift.runtime.step.copies import Copies
 from upshift.runtime.step.explaining import Halted, LostInputs, Shortage, explain
 from upshift.runtime.step.stopping import stopping
 from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store
 from upshift.runtime.streams import tell
 from upshift.runtime.usercode import cells
@@ -186,10 +187,11 @@ def perform(
             function = _find(spec, store)
             look_around(sys.modules.get(spec.entry.module))
             randomness.enter(spec.draws, spec.task)
-            inputs = _load(spec.inputs, store)
+            with scratch.shared() if spec.launch is not None else contextlib.nullcontext():
+                inputs = _load(spec.inputs, store)
             if spec.settings.clear_cache:
                 cleanup_memory()
-            copies = Copies()
+            copies = Copies(inputs)
             value = call(function, *bind(function, inputs))
             if not main:
                 return {}, None

@@ -203,6 +203,24 @@ def test_copies_of_a_process_that_was_killed_go_when_another_one_comes(
     assert (mine / "a.txt").read_text() == "a", "what is in use stays"
 
 
+def test_processes_of_a_task_share_the_copy_of_each_input(
+    store: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loads the same values in the same order; what a killed process has left half done is redone."""
+    monkeypatch.setenv(scratch.VARIABLE, str(tmp_path / "task"))
+    whole, file = save(folder, store), save(folder / "a.txt", store)
+    (tmp_path / "task" / "input0.part" / "half").mkdir(parents=True)
+    found = []
+    for _ in range(2):
+        with scratch.shared():
+            found.append([there(artifact, store) for artifact in (whole, file, whole)])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
+    assert (found[0][0] / "inner" / "big").stat().st_size == 3 << 20
+    assert not (tmp_path / "task" / "input0.part").exists()
+    assert there(whole, store) not in found[0]
+
+
 def test_a_home_that_cannot_be_written_is_named(store: Store, folder: Path, upshift_home: Path) -> None:
     artifact = save(folder, store)
     upshift_home.write_text("a file")

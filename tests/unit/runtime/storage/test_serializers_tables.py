@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mapped import is_mapped
 from upshift.runtime.storage.artifacts import load, save
+from upshift.runtime.storage.serializers import tables
 from upshift.runtime.storage.store import Store, open_store
 
 np = pytest.importorskip("numpy")
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(params=["copied", "viewed"])
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of any size are read as small ones are, and as large ones."""
+    monkeypatch.setattr(tables, "LARGE", sys.maxsize if request.param == "copied" else 0)
 
 
 @pytest.fixture
@@ -39,7 +48,32 @@ def mixed() -> Any:
     return frame
 
 
+def in_runs(rows: int) -> Any:
+    """Types that follow each other in blocks and alone, some of which Arrow keeps as pandas does."""
+    when = pd.date_range("2026", periods=rows, freq="h").as_unit("ns")
+    frame = pd.DataFrame(
+        {
+            "a": np.arange(rows) * 0.5,
+            "gap": np.where(np.arange(rows) % 3 == 1, np.nan, 1.0),
+            "text": pd.Series(["x"] * rows, dtype="string"),
+            **{f"small{number}": np.arange(rows, dtype=np.int8) for number in range(3)},
+            "half": np.arange(rows, dtype=np.float32),
+            "flag": np.arange(rows) % 2 == 0,
+            "when": when,
+            "until": when,
+            "maybe": when.where(np.arange(rows) != 1),
+            "last": np.ones(rows),
+        }
+    )
+    frame.columns.name = "columns"
+    return frame
+
+
 AS_ARROW = {
+    "in runs": in_runs(7),
+    "in runs, every other row": in_runs(20)[::2],
+    "in runs, with an index": in_runs(5).set_index("when"),
+    "wide": pd.DataFrame(np.random.default_rng(0).normal(size=(33, 300)).astype(np.float32)),
     "mixed": mixed(),
     "a part": mixed().iloc[1:],
     "matrix": pd.DataFrame(np.arange(12.0).reshape(4, 3)),
@@ -85,6 +119,7 @@ def assert_same(one: Any, other: Any) -> None:
     assert type(one.index) is type(other.index)
 
 
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", AS_ARROW)
 def test_typed_tables_are_arrow_files_and_come_back_equal(store: Store, name: str) -> None:
     artifact = save(AS_ARROW[name], store)
@@ -100,6 +135,7 @@ def test_tables_that_arrow_would_change_come_back_equal_all_the_same(store: Stor
     assert_same(AS_PICKLE[name], load(artifact, store))
 
 
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", [*AS_ARROW, *sorted(AS_PICKLE.keys() - {"sparse"})])
 def test_a_table_that_was_loaded_may_be_changed_in_place(store: Store, name: str) -> None:
     table: Any = (AS_ARROW | AS_PICKLE)[name]
@@ -113,8 +149,23 @@ def test_a_table_that_was_loaded_may_be_changed_in_place(store: Store, name: str
     assert_same(table, load(artifact, store))
 
 
+def test_columns_of_numbers_and_times_are_views_of_the_mapped_file(store: Store) -> None:
+    frame = in_runs(100_001)
+    again: Any = load(save(frame, store), store)
+    assert_same(frame, again)
+    mapped = {name for name in again if is_mapped(again[name].to_numpy())}
+    assert mapped == {"a", "gap", "small0", "small1", "small2", "half", "when", "until", "last"}
+    assert len(again._mgr.blocks) < len(again.columns)
+    again.iloc[0, 0] = 7.0
+    assert is_mapped(again["a"].to_numpy())  # which nobody else sees: the mapping is private
+    assert_same(frame, load(save(frame, store), store))
+
+    series: Any = load(save(frame["a"], store), store)
+    assert is_mapped(series.to_numpy())
+
+
 def test_without_pyarrow_pandas_goes_through_pickle(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     artifact = save(AS_ARROW["matrix"], store)
     assert artifact.serializer == "pickle"
     assert_same(AS_ARROW["matrix"], load(artifact, store))

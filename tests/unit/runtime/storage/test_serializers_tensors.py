@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickletools
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mapped import is_mapped
 from upshift.runtime.storage.artifacts import load, save
+from upshift.runtime.storage.serializers.pickled import pickled
 from upshift.runtime.storage.store import Store, open_store
 
 torch = pytest.importorskip("torch")
@@ -118,3 +121,48 @@ def test_models_and_checkpoints_come_back(store: Store) -> None:
     again: Any = load(save({"model": model, "state": model.state_dict(), "epoch": 3}, store), store)
     assert torch.equal(again["model"].weight, model.weight)
     assert torch.equal(again["state"]["bias"], model.bias)
+
+
+def test_the_tensors_of_a_module_are_views_of_one_mapped_file(store: Store) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
+    artifact = save(model, store)
+    again: Any = load(artifact, store)
+    state = again.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(is_mapped(tensor.numpy()) for tensor in state.values())
+    assert [type(one) for one in again.parameters()] == [torch.nn.Parameter] * 4
+    again(torch.ones(2, 300)).sum().backward()
+    with torch.no_grad():
+        again[0].weight.zero_()  # which nobody else sees: the mapping is private
+    assert torch.equal(load(artifact, store)[0].weight, model[0].weight)  # type: ignore[index]
+
+
+def test_tensors_in_other_values_share_memory_as_before_and_keep_their_kind(store: Store) -> None:
+    whole = torch.arange(10_000.0)
+    value = {
+        "parts": [whole[:10], whole[10:], whole.view(100, 100).t()],
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "conjugate": torch.ones(3, dtype=torch.complex64).conj(),
+        "none": torch.empty(0),
+        "sparse": torch.eye(3).to_sparse(),
+        "storage": whole.untyped_storage(),
+    }
+    artifact = save(value, store)
+    again: Any = load(artifact, store)
+    assert artifact.serializer == "pickle"
+    assert artifact.bytes < 50_000  # the memory is there once
+    again["parts"][0][3] = -1.0
+    assert again["parts"][2][3, 0] == -1.0
+    assert again["storage"].data_ptr() == again["parts"][0].data_ptr()
+    assert torch.equal(again["parts"][1], whole[10:])
+    for name in ("half", "conjugate", "none"):
+        assert torch.equal(again[name], value[name])  # type: ignore[arg-type]
+        assert again[name].dtype == value[name].dtype  # type: ignore[attr-defined]
+    assert torch.equal(again["sparse"].to_dense(), torch.eye(3))
+
+
+def test_a_pickle_with_tensors_is_read_without_upshift() -> None:
+    content, _ = pickled(torch.nn.Linear(3, 3))
+    names = [str(argument) for _, argument, _ in pickletools.genops(bytes(content[1]))]
+    assert "frombuffer" in names
+    assert not any("upshift" in name for name in names)

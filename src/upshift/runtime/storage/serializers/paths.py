@@ -1,7 +1,8 @@
 """Files and folders, by content.
 
 The content is a manifest: the name, and for each entry its blob and its permissions. A value that is
-read is a copy under that name, private to the process, so that nothing done to it touches the store.
+read is a copy under that name, so that nothing done to it touches the store: private to the process, or
+shared by those of one task on a node.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ class PathSerializer(Serializer):
     def load(self, content: memoryview, store: Store) -> object:
         data = _parse(content)
         with scratch.written():
-            top = os.path.join(scratch.new_folder(), data["name"])
-            _materialize(data["entries"], top, store)
-        return Path(top)
+            folder = scratch.filled(
+                lambda folder: _materialize(data["entries"], os.path.join(folder, data["name"]), store)
+            )
+        return Path(folder, data["name"])
 
     def references(self, content: memoryview) -> Iterator[tuple[str, int]]:
         for entry in _parse(content)["entries"].values():

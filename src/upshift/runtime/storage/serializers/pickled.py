@@ -21,6 +21,7 @@ from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.serializers.naming import code_names
 from upshift.runtime.storage.serializers.parts import holds_parts, is_saved_apart
 from upshift.runtime.storage.serializers.protocol import Buffers, Serializer
+from upshift.runtime.storage.serializers.tensors import STORAGES, Storages
 from upshift.runtime.storage.store import Store
 
 _MAGIC = b"UPICKLE1"
@@ -113,9 +114,12 @@ def _picklers() -> tuple[Any, Any]:
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             self.reached: set[Any] = set()
+            self.storages = Storages()
 
         def reducer_override(self, obj: Any) -> Any:
             kind = type(obj)
+            if kind.__module__ in STORAGES and (apart := self.storages.apart(obj)) is not None:
+                return apart
             self.reached.add(obj if kind is FunctionType or isinstance(obj, type) else kind)
             return super().reducer_override(obj)
 

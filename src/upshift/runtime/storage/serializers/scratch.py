@@ -10,11 +10,13 @@ import atexit
 import contextlib
 import fcntl
 import functools
+import itertools
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from upshift.errors import StoreUnavailable
@@ -23,6 +25,8 @@ from upshift.model.home import home
 VARIABLE = "UPSHIFT_SCRATCH"
 """Environment variable: a folder, not made yet, that somebody else removes. A supervisor sets it for
 a step process, which may be killed before it could tidy up."""
+_numbers: ContextVar[Iterator[int] | None] = ContextVar("numbers", default=None)
+"""Of the folders that processes of this task share; None: what is loaded now is this process's own."""
 
 
 def place() -> Path:
@@ -40,6 +44,38 @@ def new_folder() -> str:
     given = os.environ.get(VARIABLE)
     top = _claimed(given, os.getpid()) if given else _own(str(place()), os.getpid())
     return tempfile.mkdtemp(dir=top)
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+    """Within, all processes of a task on this node have one folder for what each loads as its n-th."""
+    before = _numbers.set(itertools.count())
+    try:
+        yield
+    finally:
+        _numbers.reset(before)
+
+
+def filled(fill: Callable[[str], None]) -> str:
+    """A folder that ``fill`` has filled, here or, if it is :func:`shared`, in another process of the task."""
+    given, numbers = os.environ.get(VARIABLE), _numbers.get()
+    if numbers is None or not given:
+        folder = new_folder()
+        fill(folder)
+        return folder
+    folder = os.path.join(_claimed(given, os.getpid()), f"input{next(numbers)}")
+    draft = f"{folder}.part"
+    guard = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if not os.path.isdir(folder):
+            remove(draft)  # of a process that was killed as it filled it
+            os.mkdir(draft, 0o700)
+            fill(draft)
+            os.rename(draft, folder)
+    finally:
+        os.close(guard)
+    return folder
 
 
 @contextlib.contextmanager

@@ -3,13 +3,18 @@
 Not every pandas table survives Arrow: some indexes, types and labels come back as others. So one is
 written as Arrow only if its types are known to keep their values, and if its first row comes back
 with the same types, index, labels and attributes. All others are left to pickle.
+
+Of large tables, columns of numbers and times without gaps come back as views of the memory that was read,
+those of one type that follow each other as one block. What pandas keeps in another form than Arrow (text,
+categories, booleans, times with gaps or zones) is copied.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from upshift.runtime.storage.digest import Bytes
@@ -17,7 +22,11 @@ from upshift.runtime.storage.serializers.plain import is_plain
 from upshift.runtime.storage.serializers.protocol import Serializer
 from upshift.runtime.storage.store import Store
 
+LARGE = 1 << 16
+"""Bytes of a block of columns from which on a copy costs more than a view."""
 _KINDS = frozenset("biufMm")
+_VIEWED = frozenset("iufMm")
+"""Kinds of NumPy types that are the same in Arrow, but for gaps."""
 _MAGIC = b"ARROW1"
 _NOTES = b"upshift"
 """Key in the schema's metadata for what Arrow does not keep: a series' name, numbered columns."""
@@ -67,7 +76,7 @@ class PandasSerializer(Serializer):
             return None  # pyarrow and pandas say in all of these ways that a table does not fit
 
     def load(self, content: memoryview, store: Store) -> object:
-        return _from_table(_from_ipc(content))
+        return _from_table(_from_ipc(content), content)
 
 
 def _has_arrow() -> bool:
@@ -128,6 +137,7 @@ def _from_ipc(content: memoryview) -> Any:
 
 
 def _to_table(value: Any) -> Any:
+    import numpy
     import pandas
     import pyarrow
 
@@ -141,18 +151,19 @@ def _to_table(value: Any) -> Any:
         notes["columns"] = [labels.start, labels.stop, labels.step, labels.name]
         frame = value.set_axis([str(label) for label in labels], axis="columns")
     table = pyarrow.Table.from_pandas(frame, nthreads=1)
-    return table.replace_schema_metadata({**table.schema.metadata, _NOTES: json.dumps(notes)})
+    metadata = {**table.schema.metadata, _NOTES: json.dumps(notes)}
+    for position, dtype in enumerate(frame.dtypes):
+        is_float = isinstance(dtype, numpy.dtype) and dtype.kind == "f"
+        if is_float and table.column(position).null_count:  # NaN is a number, and no gap
+            numbers = pyarrow.array(frame.iloc[:, position].to_numpy(), from_pandas=False)
+            table = table.set_column(position, table.schema.field(position), numbers)
+    return table.replace_schema_metadata(metadata)
 
 
-def _from_table(table: Any) -> Any:
+def _from_table(table: Any, content: memoryview) -> Any:
     import pandas
 
-    frame = table.to_pandas(use_threads=False)
-    # pyarrow copies columns into blocks of one type; one that is alone keeps read-only memory.
-    alone = {dtype for dtype, count in Counter(frame.dtypes).items() if count == 1}
-    for position, dtype in enumerate(frame.dtypes):
-        if dtype in alone or pandas.api.types.is_extension_array_dtype(dtype):
-            frame.isetitem(position, frame.iloc[:, position].copy())
+    frame = _viewed(table, content) if len(content) >= LARGE else _copied(table)
     notes = json.loads(table.schema.metadata[_NOTES])
     if "columns" in notes:
         start, stop, step, name = notes["columns"]
@@ -163,6 +174,95 @@ def _from_table(table: Any) -> Any:
     series.attrs = frame.attrs
     series.name = notes["series"]
     return series
+
+
+def _viewed(table: Any, content: memoryview) -> Any:
+    """The table that was read from ``content``, as pandas has it, with views of that where it can."""
+    import pandas
+
+    empty = table.slice(0, 0).to_pandas(use_threads=False)  # its types and labels
+    runs = list(_runs(table, list(empty.dtypes), content))
+    if len(content) < len(runs) * LARGE:
+        return _copied(table)
+    viewed = {at for columns, view in runs if view is not None for at in columns}
+    others = _copied(table.select([at for at in range(table.num_columns) if at not in viewed]))
+    index = others.index
+    others.index = rows = pandas.RangeIndex(table.num_rows)
+    pieces, taken = [], 0
+    for columns, view in runs:
+        if view is None:
+            piece = others.iloc[:, taken : taken + len(columns)]
+            taken += len(columns)
+        else:
+            piece = pandas.DataFrame(view.T, index=rows, copy=False)
+        piece.columns = columns
+        pieces.append(piece)
+    frame = _beside(pieces) if len(pieces) > 1 else (*pieces, others)[0]
+    frame.index, frame.columns = index, empty.columns
+    frame.attrs = empty.attrs
+    return frame
+
+
+def _beside(pieces: Sequence[Any]) -> Any:
+    """Tables side by side, without a copy of any."""
+    import pandas
+
+    on_write = pandas.option_context("mode.copy_on_write", True)  # as pandas 3 always does
+    with on_write if int(pandas.__version__.partition(".")[0]) < 3 else contextlib.nullcontext():
+        return pandas.concat(pieces, axis="columns")
+
+
+def _runs(table: Any, dtypes: Sequence[Any], content: memoryview) -> Iterator[tuple[range, Any]]:
+    """Columns that are one block of memory, with a view of it that has one in each row; None: they are not.
+
+    Arrow writes columns one after the other, each from an address that it rounds up.
+    """
+    import numpy
+
+    rows = table.num_rows
+    places = [_place(table.column(at), dtype, content) for at, dtype in enumerate(dtypes)]
+    begin = 0
+    while begin < len(places):
+        first, dtype, end = places[begin], dtypes[begin], begin + 1
+        if first is None:
+            while end < len(places) and places[end] is None:
+                end += 1
+            yield range(begin, end), None
+        else:
+            step = rows * dtype.itemsize
+            if end < len(places) and (second := places[end]) is not None:
+                step = max(step, second - first)
+            while end < len(places) and dtypes[end] == dtype and places[end] == first + (end - begin) * step:
+                end += 1
+            shape, strides = (end - begin, rows), (step, dtype.itemsize)
+            yield range(begin, end), numpy.ndarray(shape, dtype, content, first, strides)
+        begin = end
+
+
+def _place(column: Any, dtype: Any, content: memoryview) -> int | None:
+    """Where in ``content`` the values of a column are as NumPy has them; None: they are not."""
+    import numpy
+    import pyarrow
+
+    if not isinstance(dtype, numpy.dtype) or dtype.kind not in _VIEWED:
+        return None
+    if column.num_chunks != 1 or column.null_count or column.type != pyarrow.from_numpy_dtype(dtype):
+        return None
+    chunk = column.chunk(0)
+    at = chunk.buffers()[1].address - pyarrow.py_buffer(content).address + chunk.offset * dtype.itemsize
+    return int(at) if 0 <= at <= len(content) - len(chunk) * dtype.itemsize else None
+
+
+def _copied(table: Any) -> Any:
+    """The table in memory of its own; pyarrow leaves alone, and read-only, what it need not copy."""
+    import pandas
+
+    frame = table.to_pandas(use_threads=False)
+    alone = {dtype for dtype, count in Counter(frame.dtypes).items() if count == 1}
+    for position, dtype in enumerate(frame.dtypes):
+        if dtype in alone or pandas.api.types.is_extension_array_dtype(dtype):
+            frame.isetitem(position, frame.iloc[:, position].copy())
+    return frame
 
 
 def _survives(value: Any) -> bool:
@@ -177,7 +277,7 @@ def _survives(value: Any) -> bool:
     if not all(map(_keeps_values, (*columns, *_levels(value.index)))):
         return False
     head = value.iloc[:1]
-    again = _from_table(_to_table(head))
+    again = _from_table(_to_table(head), memoryview(b""))
     return (
         _same_labels(again.index, head.index)
         and (series or _same_labels(again.columns, head.columns))

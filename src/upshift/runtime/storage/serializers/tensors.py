@@ -3,16 +3,21 @@
 The safetensors format (github.com/huggingface/safetensors, README "Format") is written and read here
 directly: the length of a header, the header in JSON, the tensors' memory. So nothing is copied, a
 tensor that is read is mapped copy-on-write, and any safetensors reader can open the blob.
+
+Tensors inside of other values, as those of a module, are in a pickle, and their memory beside it.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import json
 import math
+import operator
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from pickle import PickleBuffer
 from typing import Any
 
 from upshift.runtime.storage.digest import Bytes
@@ -215,3 +220,51 @@ def _read(content: memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, owner in notes["same"].items():
         tensors[name] = tensors[owner]
     return tensors, notes
+
+
+# -- in pickles -----------------------------------------------------------------------------------
+
+STORAGES = ("torch.storage", __name__)
+"""Modules of the classes for which :class:`Storages` are asked."""
+
+
+class _Bytes:
+    """The memory of a storage, which comes back as a tensor of bytes over the memory that it is read to."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self.memory = memory
+
+
+class Storages:
+    """Those of the tensors in one pickle: each becomes a buffer beside it, which is mapped when it is read.
+
+    PyTorch by itself writes them into the pickle, that of each tensor anew though some share one. What is
+    written here names nothing but functions of PyTorch (2.0 or later), so that it is read without Upshift.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[int, int], Any] = {}
+
+    def apart(self, value: Any) -> tuple[Any, ...] | None:
+        """How to make a storage again, as ``__reduce__`` says it; None: that is left to PyTorch."""
+        import torch
+
+        kind = type(value)
+        if kind is _Bytes:
+            return functools.partial(torch.frombuffer, dtype=torch.uint8), (PickleBuffer(value.memory),)
+        if kind is torch.storage.UntypedStorage and _is_plain(value):
+            content = torch.empty(0, dtype=torch.uint8, device="cpu").set_(value)
+            return operator.methodcaller("untyped_storage"), (_Bytes(content.numpy().data),)
+        if kind is torch.storage.TypedStorage and _is_plain(value._untyped_storage):
+            untyped = value._untyped_storage
+            first = self._first.setdefault((untyped.data_ptr(), untyped.nbytes()), untyped)
+            typed = functools.partial(kind, wrap_storage=first, dtype=value.dtype, _internal=True)
+            return typed, ()
+        return None
+
+
+def _is_plain(storage: Any) -> bool:
+    import torch
+
+    has_own = hasattr(torch.Tensor, "untyped_storage")
+    return has_own and storage.device.type == "cpu" and storage.nbytes() > 0
