@@ -28,11 +28,13 @@ _DRAW = (
     'Plotly.newPlot("plot",figure.data,{...figure.layout,autosize:true},{responsive:true,displaylogo:false});'
 )
 _PLAIN = (
-    "<style>:root{color-scheme:light dark}body{font:14px/1.5 system-ui,sans-serif;margin:10px;"
+    "<style>:root{color-scheme:SCHEME}body{font:14px/1.5 system-ui,sans-serif;margin:10px;"
     "color:light-dark(#1a212b,#e4e8ee)}table{border-collapse:collapse;border:0}th,td{border:0;"
     "border-bottom:1px solid light-dark(#e1e5ea,#2a313b);padding:3px 12px;text-align:right}</style>"
 )
-"""How a page looks that says nothing of its looks, such as a table of pandas: light or dark as the report."""
+"""How a page looks that says nothing of its looks, such as a table of pandas."""
+_COLOURED = ("color:", "background", "bgcolor", "<link", "<canvas", "<svg")
+"""What a page has that brings colours of its own: it stands on white, as it was made."""
 _HEIGHT = (
     "{const all=document.documentElement,"
     "tell=()=>parent.postMessage(all.getBoundingClientRect().height+4,'*');"
@@ -56,7 +58,7 @@ class ShownCard:
     library
         Id of the script that draws it.
     plain
-        Whether a page says nothing of its colours, and so follows those of the report.
+        Whether a page is light or dark as the report is.
     """
 
     kind: str
@@ -109,9 +111,11 @@ class Cards:
         return content
 
     def _frame(self, written: str) -> ShownCard:
-        document = f"<!doctype html>{_PLAIN}{visible(written)}<script>{_HEIGHT}</script>"
+        plain = _follows(written)
+        style = _PLAIN.replace("SCHEME", "light dark" if plain else "light")
+        document = f"<!doctype html>{style}{visible(written)}<script>{_HEIGHT}</script>"
         self.hashes.update(script_hashes(document))
-        return ShownCard(kind="page", content=document, plain=not _says_its_looks(written))
+        return ShownCard(kind="page", content=document, plain=plain)
 
     def _plotly(self, script: str, written: str) -> ShownCard:
         identity = f"library-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
@@ -174,10 +178,11 @@ def _none(why: str) -> ShownCard:
     return ShownCard(kind="none", content=why)
 
 
-def _says_its_looks(written: str) -> bool:
-    """Whether a page has colours of its own, which might not be told from a dark ground."""
+def _follows(written: str) -> bool:
+    """Whether a page can be light or dark as the report is."""
     lowered = written.lower()
-    return any(word in lowered for word in ("color", "background", "bgcolor", "<link", "<canvas", "<svg"))
+    both = "color-scheme:light dark" in lowered.replace(": ", ":")
+    return both or not any(word in lowered for word in _COLOURED)
 
 
 def _closed(code: str) -> str:
