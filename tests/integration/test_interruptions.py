@@ -7,6 +7,8 @@ import select
 import signal
 from pathlib import Path
 
+import pytest
+
 import upshift
 from project import Project
 
@@ -326,3 +328,72 @@ def test_resume_from_another_folder(project: Project, tmp_path: Path) -> None:
     project.write("@step\ndef f() -> int:\n    return 1\n\n@pipeline\ndef example():\n    return f()\n")
     project.upshift("resume", "latest", cwd=tmp_path)
     assert upshift.get_run("latest").output == 1
+
+
+FORKS = """
+import multiprocessing, os, signal
+from pathlib import Path
+
+def wait():
+    while True:
+        signal.pause()
+
+def open_sockets():
+    paths = [f"/proc/self/fd/{descriptor}" for descriptor in os.listdir("/proc/self/fd")]
+    return [path for path in paths if os.path.islink(path) and os.readlink(path).startswith("socket:")]
+
+@step(cache=False)
+def train() -> int:
+    with open("train.log", "a") as log:
+        log.write("ran\\n")
+    if not Path("go").exists():
+        child = multiprocessing.get_context("fork").Process(target=wait)
+        child.start()
+        with open("told", "w") as told:
+            told.write(str(child.pid))
+        child.join()
+    return len(open_sockets())
+
+@pipeline
+def example():
+    return train()
+
+if __name__ == "__main__":
+    example()
+"""
+
+
+@pytest.mark.parametrize(("command", "home"), [("cancel", "home"), ("resume", "link/../home")])
+def test_what_a_step_has_forked_ends_with_its_engine_and_fork_server(
+    command: str, home: str, project: Project
+) -> None:
+    """However the home is spelt; nor does it keep the socket of the dead server alive."""
+    project.home.mkdir(exist_ok=True)
+    project.folder.joinpath("link").symlink_to(project.home)
+    if "link" in home:
+        project = Project(project.folder, project.folder / home)
+    project.write(FORKS)
+    told = project.fifo("told")
+    process = project.start("run", "pipeline.py")
+    child = os.pidfd_open(int(told.read_text()))
+    (server,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    dead = os.pidfd_open(int(server))
+    process.kill()
+    process.communicate(timeout=30)
+    os.kill(int(server), signal.SIGKILL)
+    assert ended(dead)
+    assert not ended(os.dup(child), seconds=0)
+    Path(project.folder, "go").touch()
+    project.upshift(command, "latest")
+    assert ended(child, seconds=0)
+    run = upshift.get_run("latest")
+    assert run.status == ("completed" if command == "resume" else "cancelled")
+    assert times(project, "train.log") == (2 if command == "resume" else 1)
+
+
+def test_a_step_has_no_socket_of_the_engine_or_its_supervisor(project: Project) -> None:
+    Path(project.folder, "go").touch()
+    project.run(FORKS)
+    assert upshift.get_run("latest").output == 0
+    project.python("pipeline.py")
+    assert upshift.get_run("latest").output == 0

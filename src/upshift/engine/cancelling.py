@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,7 +16,7 @@ from upshift.backends.registry import open_backend
 from upshift.engine.control import ask
 from upshift.engine.leftovers import is_at
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
-from upshift.errors import RunOwned, StoreError
+from upshift.errors import BackendError, RunOwned, StoreError
 from upshift.model.configuration import UNCONFIGURED, Configuration, Target
 from upshift.model.spec.task import Failure, TaskId
 from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow, open_catalog
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from upshift.backends.base import Backend, Event
 
 _UNFINISHED = (PENDING, RUNNING)
+_PATIENCE = 60.0
+"""Seconds in which a killed task has ended, and its backend has said so."""
 
 
 def cancel(ref: str, configuration: Configuration) -> str:
@@ -119,6 +121,7 @@ def _stop_jobs(row: RunRow, attempts: list[AttemptRow], store: Store, configurat
     inbox: SimpleQueue[tuple[str, Event]] = SimpleQueue()
     targets = _targets(row, attempts, configuration)
     backends: dict[str, Backend] = {}
+    grace = 0.0
     running: set[tuple[str, str]] = set()  # a handle is unique within a backend only
     try:
         for attempt in attempts:
@@ -138,9 +141,18 @@ def _stop_jobs(row: RunRow, attempts: list[AttemptRow], store: Store, configurat
             if handle and backend.attach(handle, job):
                 running.add((target.name, handle))
                 backend.cancel(handle, grace=job.spec.settings.grace_period)
+                grace = max(grace, job.spec.settings.grace_period)
         stopped = len(running)
+        deadline = time.monotonic() + grace + _PATIENCE
         while running:
-            name, event = inbox.get()
+            try:
+                name, event = inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                raise BackendError(
+                    f"{len(running)} of {stopped} tasks of run {row.id} were stopped and have not ended",
+                    why=f"They were given {grace:g} seconds, and then killed, {_PATIENCE:g} seconds ago.",
+                    fix=f"See what they do (upshift show {row.id}), and run this again.",
+                ) from None
             if isinstance(event, Ended):
                 running.discard((name, event.handle))
         return stopped

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from upshift.model.home import home
-from upshift.runtime import sockets
+from upshift.runtime import forks, sockets
 
 _PATIENCE = 10.0
 
@@ -64,7 +64,7 @@ class Control:
         self._thread: threading.Thread | None = None
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
-        self._socket = sockets.private(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        self._socket = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         with sockets.address(self._path) as address:
             self._socket.bind(address)
         self._path.chmod(0o600)

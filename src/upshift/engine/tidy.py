@@ -16,8 +16,7 @@ from upshift.images import cache
 from upshift.model.home import home
 from upshift.runs.collect import ABANDONED, Tally
 from upshift.runs.lease import Lease, held, lease_path
-from upshift.runtime import proc
-from upshift.runtime.confine import MARKER
+from upshift.runtime import marks
 from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.files import available, stale
 from upshift.runtime.storage.serializers import scratch
@@ -126,7 +125,7 @@ def _dead_servers() -> Iterator[server_place.Place]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
-            if not any(proc.holders(str(path), f"{MARKER}={place.name}")):
+            if not any(marks.marked(place.name)):
                 yield place
 
 

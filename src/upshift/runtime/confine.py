@@ -18,9 +18,6 @@ from upshift.runtime import cgroups, proc
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
 
-MARKER = "UPSHIFT_SUPERVISOR"
-"""Environment variable with the supervisor's id, in every process that descends from a step."""
-
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -227,24 +227,3 @@ def kill(pids: Iterable[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-
-
-def holders(path: str, marker: str) -> Iterator[int]:
-    """Processes that have ``path`` open, or ``marker`` (``NAME=value``) in their environment.
-
-    A child that was forked holds the descriptors of its parent; one that was started with exec has
-    its environment. Processes of other users cannot be looked into.
-    """
-    wanted = marker.encode()
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            with open(f"/proc/{entry}/environ", "rb", buffering=0) as file:
-                if wanted in file.read().split(b"\0"):
-                    yield int(entry)
-                    continue
-            for descriptor in os.listdir(f"/proc/{entry}/fd"):
-                if os.readlink(f"/proc/{entry}/fd/{descriptor}") == path:
-                    yield int(entry)
-                    break

@@ -1,11 +1,11 @@
-"""Sockets in the file system: addresses of any length, and none that a fork keeps alive by accident."""
+"""Sockets in the file system, at addresses of any length."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
-import weakref
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +13,6 @@ PACKET = 1 << 17
 """Bytes that a packet between processes of a run has at most."""
 _LONGEST = 100
 """Bytes of a path that the kernel certainly takes; it stops at 107 (``unix(7)``)."""
-
-_private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
@@ -30,20 +28,14 @@ def address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def private(connection: socket.socket) -> socket.socket:
-    """Close this socket in every child that is forked from now on.
-
-    A child that kept it would keep it alive: who connects would wait for an answer that never comes,
-    and who reads at the other end would never learn that this process has gone.
-    """
-    _private.add(connection)
-    return connection
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end: who called ``listen``. The process is 0 where it cannot be seen."""
+    size = struct.calcsize("3i")  # struct ucred: pid, uid, gid; unix(7)
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, uid
 
 
-def _close_in_child() -> None:
-    for connection in list(_private):
-        connection.close()
-    _private.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
+def limit_sending(connection: socket.socket, seconds: float) -> None:
+    """Let no ``send`` wait longer; it raises ``BlockingIOError`` then."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))  # struct timeval
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

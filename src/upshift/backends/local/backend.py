@@ -24,7 +24,7 @@ from upshift.backends.base import (
     secrets_of,
 )
 from upshift.backends.local import link as links
-from upshift.backends.local.link import Link
+from upshift.backends.local.link import Link, ServerGone
 from upshift.backends.local.offers import offer
 from upshift.backends.manners import MANNERS, manners
 from upshift.errors import BackendError, ConfigError
@@ -147,9 +147,14 @@ class LocalBackend:
             self._answers.pop(handle, None)
             try:
                 server.say("query", name=handle)
-            except BackendError:
+            except ServerGone:
+                server_place.sweep(server.place)
+                self._running.pop(handle, None)
                 return False
-            self._changed.wait_for(lambda: handle in self._answers or handle not in self._running)
+            if not self._changed.wait_for(
+                lambda: handle in self._answers or handle not in self._running, timeout=links.ANSWER
+            ):
+                raise server.silent()
             if not self._answers.pop(handle, False):
                 self._running.pop(handle, None)
                 return False
@@ -207,8 +212,11 @@ class LocalBackend:
     def _lost(self, server: Link) -> None:
         """A fork server died: so did its tasks. Make sure of it before anybody hears."""
         why = server.last_words()
-        server_place.sweep(server.place)
         message = "the fork server died" + (f": {why.splitlines()[-1]}" if why else ", and its tasks with it")
+        try:
+            server_place.sweep(server.place)
+        except BackendError as error:
+            message = f"{message}; and {error.in_short}"
         with self._changed:
             gone = [handle for handle, name in self._running.items() if name == server.place.name]
             for handle in gone:

@@ -17,7 +17,7 @@ from typing import Any
 
 from upshift.errors import BackendError, StoreUnavailable
 from upshift.model.spec import TaskSpec, encode
-from upshift.runtime import sockets
+from upshift.runtime import forks, proc, sockets
 from upshift.runtime.interpreter import command_for_users
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.supervisor.serving import forkserver, server_place
@@ -26,6 +26,12 @@ from upshift.runtime.supervisor.starters.pools import OWN_THREAD_PREFIX, unsafe_
 
 CLOSING = 5.0
 """Seconds that an idle fork server is given to leave, once nobody is connected."""
+ANSWER = 30.0
+"""Seconds in which a fork server takes what it is told, and answers; it does so in milliseconds."""
+
+
+class ServerGone(BackendError):
+    """The fork server has died."""
 
 
 class Link:
@@ -52,6 +58,7 @@ class Link:
     ) -> None:
         self.place = place
         self.alive = True
+        sockets.limit_sending(connection, ANSWER)
         self._connection = connection
         self._hear = hear
         self._pid = pid
@@ -65,13 +72,17 @@ class Link:
 
         Raises
         ------
+        ServerGone
+            It has died.
         BackendError
-            The server is gone.
+            It lives, and takes nothing.
         """
         try:
             self._connection.send(json.dumps({"do": do, **message}).encode())
+        except BlockingIOError:
+            raise self.silent() from None
         except OSError as error:
-            raise BackendError(
+            raise ServerGone(
                 "the fork server of this run is gone", why=self.last_words() or str(error)
             ) from None
 
@@ -82,6 +93,19 @@ class Link:
         except OSError:
             return None
         return text[-2000:] or None
+
+    def silent(self) -> BackendError:
+        """The error for a server that lives and does not answer; whether its tasks run cannot be told."""
+        pid, _ = sockets.peer(self._connection)
+        found = proc.stat(pid) if pid else None
+        stopped = found is not None and found.state in "Tt"
+        who = f"the fork server, process {pid}," if pid else "the fork server"
+        return BackendError(
+            f"{who} does not answer, so it cannot be told whether tasks of the run still run",
+            why="It is stopped." if stopped else f"It was asked {ANSWER:g} seconds ago.",
+            fix=(f"Let it go on: kill -CONT {pid}\n" if stopped else "")
+            + f"Or end it, and its tasks with it: kill -KILL {pid}\nThen run this again.",
+        )
 
     def close(self, *, wait: bool) -> None:
         """Disconnect. With ``wait``, until the server has left; it leaves once nothing runs."""
@@ -126,10 +150,10 @@ def start(spec: TaskSpec, hear: Callable[[Link, Mapping[str, Any] | None], None]
     place = Place(f"{os.getpid()}-{secrets.token_hex(4)}")
     try:
         place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         with sockets.address(place.socket) as address:
             listener.bind(address)
-        listener.listen(8)
+        listener.listen(forkserver.BACKLOG)
     except OSError as error:
         raise StoreUnavailable(
             f"Upshift cannot keep its state in {place.folder.parent}",
@@ -151,13 +175,25 @@ def find(name: str, hear: Callable[[Link, Mapping[str, Any] | None], None]) -> L
 
     If it is dead, what is left of it is killed, and None is returned only then. One that has not made
     its lock yet is about to start, and has no tasks.
+
+    Raises
+    ------
+    BackendError
+        Something of a dead one cannot be ended.
     """
     place = Place(name)
     try:
-        return Link(place, _connect(place), hear)
+        connection = _connect(place)
     except OSError:
         server_place.sweep(place)
         return None
+    pid, _ = sockets.peer(connection)
+    found = proc.stat(pid) if pid else None
+    if pid and (found is None or not found.alive):  # what it has left behind keeps its socket
+        connection.close()
+        server_place.sweep(place)
+        return None
+    return Link(place, connection, hear)
 
 
 def _fork(listener: socket.socket, place: Place) -> int:
@@ -166,9 +202,10 @@ def _fork(listener: socket.socket, place: Place) -> int:
             stream.flush()  # else the child would write it out once more
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads: looked at by unsafe_to_fork
-        pid = os.fork()
-    if pid == 0:
-        forkserver.serve(listener, place)
+        with listener.dup() as own:  # every other fork closes the listener
+            pid = os.fork()
+            if pid == 0:
+                forkserver.serve(own, place)
     return pid
 
 
@@ -187,7 +224,7 @@ def _start_fresh(listener: socket.socket, place: Place) -> int:
 
 
 def _connect(place: Place) -> socket.socket:
-    connection = sockets.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    connection = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     try:
         with sockets.address(place.socket) as address:
             connection.connect(address)

@@ -1,4 +1,8 @@
-"""Which processes have a device, as the kernel knows it: to say who, and to end what was left behind."""
+"""Which processes have a device, as the kernel knows it: to say who, and to end what was left behind.
+
+Anyone may have made the folder of locks, and have put anything there. So locks are compared as files, not by
+name, and only a process with the mark of a supervisor is ever ended: :mod:`upshift.runtime.marks`.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +12,36 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from upshift.model.spec.hardware import Device
+from upshift.runtime import marks
 from upshift.runtime.accelerators import locks
 
 
 def holder(device: Device) -> int | None:
     """The process that took the device; None: nobody has it, or that process cannot be seen."""
-    inodes = _inodes(device)
+    found = _locks(device)
     with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as file:
         for line in file:
-            taker = _taker(line, inodes)
+            taker = _taker(line, found)
             if taker:
                 return taker
     return None
 
 
 def orphans(device: Device) -> list[int]:
-    """Processes that have the device, though the one that took it for them has died.
+    """Processes that a step has forked, and that have the device though the supervisor that took it has died.
 
     A supervisor takes its step processes with it when it dies, but not what these had started. Those of
     other users cannot be seen.
     """
-    inodes, found = _inodes(device), []
-    paths = {os.path.realpath(file) for file in locks.files(device)}
-    for pid in _processes():
-        with contextlib.suppress(OSError):
-            for descriptor in os.listdir(f"/proc/{pid}/fd"):
-                if os.readlink(f"/proc/{pid}/fd/{descriptor}") not in paths:
-                    continue
-                # Who has just opened it, to see whether it is free, has no lock in there.
-                for line in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text("ascii").splitlines():
-                    taker = _taker(line.removeprefix("lock:"), inodes)
-                    if taker is not None and not os.path.exists(f"/proc/{taker}") and pid not in found:
-                        found.append(pid)
-    return found
+    found = _locks(device)
+    return [pid for pid in marks.processes() if found and _is_orphan(pid, found)]
+
+
+def end_orphans(device: Device) -> list[int]:
+    """End the :func:`orphans`, and give them. The device comes back when they are gone."""
+    found, left = _locks(device), orphans(device)
+    marks.kill(left, lambda pid: _is_orphan(pid, found), seconds=0)
+    return left
 
 
 def left_behind(devices: Iterable[Device]) -> list[int]:
@@ -51,71 +52,66 @@ def left_behind(devices: Iterable[Device]) -> list[int]:
     step is left alone.
     """
     names = {locks.name_of(device) for device in devices}
-    found = []
-    for pid in _processes():
-        with contextlib.suppress(OSError):
-            marks = _marks(pid)
-            if names & set(marks.get(locks.HELD, "").split(",")) and not _lives(marks.get(locks.TAKER)):
-                found.append(pid)
-    return found
+    return [pid for pid in marks.processes() if _is_left_behind(pid, names)]
 
 
-def self_as_taker() -> str:
-    """What :data:`~upshift.runtime.accelerators.locks.TAKER` says of locks that this process has taken.
-
-    The namespace, pid and start time of the process: a number by itself is given to another one later, and
-    means another one in a container.
-    """
-    return _name(os.getpid())
-
-
-def _marks(pid: int) -> dict[str, str]:
-    environment = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    return {
-        name: value
-        for name, _, value in (variable.partition("=") for variable in environment.split("\0"))
-        if name in (locks.HELD, locks.TAKER)
-    }
+def end_left_behind(devices: Iterable[Device]) -> list[int]:
+    """End what is :func:`left_behind`, and give it."""
+    devices = tuple(devices)
+    names, left = {locks.name_of(device) for device in devices}, left_behind(devices)
+    marks.kill(left, lambda pid: _is_left_behind(pid, names), seconds=0)
+    return left
 
 
-def _lives(taker: str | None) -> bool:
-    """Whether a process that is not this one is that taker, or may be: those of containers cannot be told."""
-    if taker is None or taker == self_as_taker():
+def _is_orphan(pid: int, found: set[tuple[int, int]]) -> bool:
+    taker = _dead_taker(pid, found)
+    if taker is None:
         return False
-    space, _, rest = taker.partition("/")
-    if space != _space():
-        return True
+    dead = [who for _, who in marks.marks(pid) if who is not None and not marks.lives(who)]
+    return any(taker in (0, marks.number(who)) for who in dead)
+
+
+def _dead_taker(pid: int, found: set[tuple[int, int]]) -> int | None:
+    """Who took one of these locks that the process has, if it has died; 0: it cannot be seen."""
+    for descriptor in _descriptors(pid):
+        with contextlib.suppress(OSError):  # closed since
+            # Who has just opened it, to see whether it is free, has no lock in there.
+            for line in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text("ascii").splitlines():
+                taker = _taker(line.removeprefix("lock:"), found) if line.startswith("lock:") else None
+                if taker is not None and not os.path.exists(f"/proc/{taker}"):
+                    opened = os.stat(f"/proc/{pid}/fd/{descriptor}")
+                    if (opened.st_dev, opened.st_ino) in found:
+                        return taker
+    return None
+
+
+def _is_left_behind(pid: int, names: set[str]) -> bool:
     try:
-        return taker == _name(int(rest.partition("/")[0]))
-    except (OSError, ValueError):
+        environment = marks.environment(pid)
+    except OSError:
         return False
+    if marks.VARIABLE not in environment or not names & set(environment.get(locks.HELD, "").split(",")):
+        return False
+    taker = environment.get(locks.TAKER)
+    return taker is None or taker == marks.identity() or not marks.lives(taker)
 
 
-def _name(pid: int) -> str:
-    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    started = stat.rpartition(")")[2].split()[
-        19
-    ]  # field 22 of proc(5): after the name, which may hold anything
-    return f"{_space()}/{pid}/{started}"
+def _descriptors(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        yield from os.listdir(f"/proc/{pid}/fd")
 
 
-def _space() -> str:
-    return os.readlink("/proc/self/ns/pid")
-
-
-def _processes() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _inodes(device: Device) -> set[str]:
+def _locks(device: Device) -> set[tuple[int, int]]:
+    """The files that are locked to have the device: their file systems, and their numbers there."""
     found = set()
     for file in locks.files(device):
         with contextlib.suppress(OSError):
-            found.add(str(os.stat(file).st_ino))
+            about = file.lstat()  # a link is no lock, wherever it leads
+            found.add((about.st_dev, about.st_ino))
     return found
 
 
-def _taker(line: str, inodes: set[str]) -> int | None:
+def _taker(line: str, found: set[tuple[int, int]]) -> int | None:
     """The process that took a lock on one of these files; 0: it cannot be seen; None: no such lock.
 
     A line of ``/proc/locks`` or of ``/proc/PID/fdinfo/N``, see ``proc_locks(5)``::
@@ -123,6 +119,7 @@ def _taker(line: str, inodes: set[str]) -> int | None:
         1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF
     """
     fields = line.split()
-    if len(fields) < 6 or fields[1] != "FLOCK" or fields[5].rpartition(":")[2] not in inodes:
+    if len(fields) < 6 or fields[1] != "FLOCK":
         return None  # or somebody who only waits: that has an arrow before FLOCK
-    return max(int(fields[4]), 0)
+    inode = int(fields[5].rpartition(":")[2])
+    return max(int(fields[4]), 0) if any(inode == number for _, number in found) else None

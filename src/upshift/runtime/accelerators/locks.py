@@ -25,12 +25,12 @@ import fcntl
 import os
 import re
 import stat
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from upshift.errors import BackendError
 from upshift.model.spec.hardware import Device
+from upshift.runtime import forks
 from upshift.runtime.accelerators.root import LOCKS, lock_folder
 
 HELD = "UPSHIFT_DEVICES_HELD"
@@ -38,14 +38,12 @@ HELD = "UPSHIFT_DEVICES_HELD"
 started there hands out of these devices has locks of its own, below them."""
 TAKER = "UPSHIFT_DEVICES_TAKER"
 """Environment variable beside it: who took the locks, from
-:func:`upshift.runtime.accelerators.holders.self_as_taker`."""
+:func:`upshift.runtime.marks.identity`."""
 _BELOW = ".1"
 _SLICE = "+"
 """Between the names of a device and of its slice; in no name of either."""
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _ACCESS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-
-_held: weakref.WeakSet[Hold] = weakref.WeakSet()
 
 
 class Hold:
@@ -69,13 +67,14 @@ class Hold:
         self.devices = tuple(devices)
         self.descriptors = tuple(descriptors)
         self.names = ",".join(map(name_of, self.devices))
-        _held.add(self)
+        forks.private(self)
 
     def give_back(self) -> None:
         """This process does not hold them any more."""
         descriptors, self.descriptors = self.descriptors, ()
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _close(descriptors)
+
+    close = give_back
 
 
 def hold(devices: Sequence[Device]) -> Hold | None:
@@ -239,7 +238,7 @@ def _open_file(path: Path) -> int:
 def _open_folder(path: Path) -> int:
     while True:
         with contextlib.suppress(FileNotFoundError):
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
         _make_folder(path)
 
 
@@ -286,7 +285,7 @@ def _draft(path: Path) -> Path:
 
 def _is_current(descriptor: int, path: Path) -> bool:
     try:
-        found = os.stat(path)
+        found = os.lstat(path)
     except FileNotFoundError:
         return False
     mine = os.fstat(descriptor)
@@ -306,14 +305,3 @@ def _unusable(path: str, error: OSError) -> BackendError:
 def _close(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def _close_in_child() -> None:
-    """A child that is forked for another purpose must not keep a device from being given back."""
-    for held in list(_held):
-        with contextlib.suppress(OSError):
-            held.give_back()
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)

@@ -19,4 +19,6 @@ def device_root() -> Path:
 def lock_folder() -> Path:
     """The folder with the locks; it is there once anybody has had a device."""
     chosen = os.environ.get(LOCKS)
-    return Path(chosen) if chosen else device_root() / "tmp" / "upshift-devices"
+    if not chosen:
+        return device_root() / "tmp" / "upshift-devices"  # where anybody may have put a link: that is refused
+    return Path(os.path.realpath(chosen) if os.path.islink(chosen) else chosen)

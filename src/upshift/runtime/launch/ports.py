@@ -13,13 +13,13 @@ import errno
 import os
 import pwd
 import socket
-import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from upshift.errors import BackendError
+from upshift.runtime import sockets
 
 _LISTENS: Final = "0A"
 """The state of a socket that listens, as proc(5) shows it: ``TCP_LISTEN`` of ``tcp_states.h``."""
@@ -190,8 +190,7 @@ def _keeper(port: int) -> str | None:
             return "its process is not known"
         except OSError:
             return None
-        size = struct.calcsize("3i")  # struct ucred: pid, uid, gid; unix(7)
-        pid, uid, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        pid, uid = sockets.peer(asking)
     return f"{_described(pid)}, of user {_user(uid)!r}" if pid else f"of user {_user(uid)!r}"
 
 

@@ -20,7 +20,7 @@ from upshift.errors import StoreUnavailable, UsageError
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Checkpoints, Rank, TaskId
 from upshift.model.spec.work import DEBUGGED
-from upshift.runtime.confine import MARKER
+from upshift.runtime import marks
 from upshift.runtime.messages import channel
 from upshift.runtime.step.stopping import stopping
 from upshift.runtime.storage.checkpoints import Checkpoint, Name, Part, TaskCheckpoints
@@ -181,7 +181,7 @@ class CurrentCheckpoint:
             if not own:
                 raise _not_the_steps_own()
             return self._saved
-        if MARKER in os.environ:
+        if marks.VARIABLE in os.environ:
             raise _not_the_steps_own()
         self._saved = TaskCheckpoints(new_folder(), TaskId(run="none", step="none"))
         self._offered = (self._saved,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from upshift.model.spec import Launch
-from upshift.runtime import sockets
+from upshift.runtime import forks
 from upshift.runtime.launch.ports import Port, keep
 
 
@@ -19,5 +19,5 @@ def keep_port(launch: Launch) -> Port:
 
     port = keep(launch.port, argument=LAUNCHERS[launch.launcher].port)
     for one in port.held:
-        sockets.private(one)
+        forks.private(one)
     return port

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.model.spec import Failure, Gap, Hardware, Rank, TaskSpec
-from upshift.runtime import causes
-from upshift.runtime.confine import MARKER, host_facts
+from upshift.runtime import causes, marks
+from upshift.runtime.confine import host_facts
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage import claims
@@ -251,7 +251,7 @@ class Site:
         environment = {
             **self._spec.environment,
             **secrets,
-            MARKER: self._machine.supervisor,
+            marks.VARIABLE: self._machine.supervisor,
             scratch.VARIABLE: self._scratch,
             claims.VARIABLE: self._store.claims.file(),
         }

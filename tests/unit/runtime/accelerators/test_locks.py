@@ -187,15 +187,16 @@ def test_what_a_dead_supervisor_has_left_is_found_by_its_lock_or_its_mark() -> N
     ours, theirs = socket.socketpair()
     code = """
 import os, signal, socket, subprocess, sys
+from upshift.runtime import marks
 from upshift.runtime.accelerators import holders, locks
 from upshift.model.spec.hardware import Device
 held = locks.hold([Device(vendor="nvidia", uuid="GPU-1", index=0)])
-end = int(sys.argv[1])
+end, mark = int(sys.argv[1]), marks.make("server")
 sleeper = [sys.executable, "-c", "import os, sys; os.read(int(sys.argv[1]), 1)", str(end)]
 quiet = {"stdout": subprocess.DEVNULL}
-kept = subprocess.Popen(sleeper, pass_fds=[end, *held.descriptors], **quiet)
-marks = {locks.HELD: held.names, locks.TAKER: holders.self_as_taker()}
-marked = subprocess.Popen(sleeper, pass_fds=[end], env={**os.environ, **marks}, **quiet)
+kept = subprocess.Popen(sleeper, pass_fds=[end, mark, *held.descriptors], **quiet)
+variables = {marks.VARIABLE: "server", locks.HELD: held.names, locks.TAKER: marks.identity()}
+marked = subprocess.Popen(sleeper, pass_fds=[end], env={**os.environ, **variables}, **quiet)
 print(kept.pid, marked.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -222,12 +223,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_what_a_living_supervisor_runs_is_left_alone_though_somebody_removed_the_locks(folder: Path) -> None:
     code = """
 import os, subprocess, sys
+from upshift.runtime import marks
 from upshift.runtime.accelerators import holders, locks
 from upshift.model.spec.hardware import Device
 held = locks.hold([Device(vendor="nvidia", uuid="GPU-1", index=0)])
-marks = {locks.HELD: held.names, locks.TAKER: holders.self_as_taker()}
+variables = {marks.VARIABLE: "server", locks.HELD: held.names, locks.TAKER: marks.identity()}
 wait = [sys.executable, "-c", "input()"]
-child = subprocess.Popen(wait, env={**os.environ, **marks}, stdout=subprocess.DEVNULL)
+child = subprocess.Popen(wait, env={**os.environ, **variables}, stdout=subprocess.DEVNULL)
 print(child.pid, flush=True)
 child.wait()
 """
@@ -249,6 +251,49 @@ child.wait()
         select.select([end], [], [])
         os.close(end)
         again.give_back()
+
+
+@pytest.mark.parametrize("how", ["link", "hard link"])
+def test_who_owns_the_folder_of_locks_cannot_have_other_processes_ended(
+    how: str, folder: Path, tmp_path: Path
+) -> None:
+    """A lock is replaced by a file that some other program has locked."""
+    own = tmp_path / "own.lock"
+    own.touch()
+    code = """
+import fcntl, os, sys
+lock = os.open(sys.argv[1], os.O_RDONLY)
+child = os.fork()
+if child == 0:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os._exit(0)
+os.waitpid(child, 0)
+print(flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(own)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as victim:
+        assert victim.stdin and victim.stdout
+        victim.stdout.readline()
+        for file in locks.files(ONE):
+            file.parent.mkdir(exist_ok=True)
+            file.symlink_to(own) if how == "link" else os.link(own, file)
+        assert holders.end_orphans(ONE) == []
+        assert victim.poll() is None
+        victim.stdin.close()
+        assert victim.wait() == 0
+
+
+def test_a_folder_of_locks_that_is_a_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o777)
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "upshift-devices").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.delenv("UPSHIFT_DEVICE_LOCKS", raising=False)
+    monkeypatch.setenv("UPSHIFT_DEVICE_ROOT", str(tmp_path))
+    with pytest.raises(BackendError, match="devices cannot be handed out: their locks cannot be used"):
+        locks.hold([ONE])
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_what_a_living_supervisor_has_is_no_orphan() -> None:

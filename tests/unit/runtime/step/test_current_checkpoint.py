@@ -14,7 +14,7 @@ import pytest
 import upshift
 from upshift.errors import UsageError
 from upshift.model.spec import Code, EntryPoint, Rank, TaskId, TaskSpec
-from upshift.runtime.confine import MARKER
+from upshift.runtime import marks
 from upshift.runtime.messages import channel
 from upshift.runtime.step.checkpoint import CurrentCheckpoint, checkpoint
 from upshift.runtime.storage.store import Store, open_store
@@ -207,7 +207,7 @@ def test_a_process_that_the_step_has_started_cannot_save(
     child.start()
     assert answers.get() == expected
     child.join()
-    monkeypatch.setenv(MARKER, "a supervisor")  # as a fresh interpreter below a step has it
+    monkeypatch.setenv(marks.VARIABLE, "a supervisor")  # as a fresh interpreter below a step has it
     with pytest.raises(UsageError, match=expected):
         save(CurrentCheckpoint())
 

@@ -12,7 +12,7 @@ import attrs
 
 from upshift.model.spec.hardware import Device
 from upshift.model.spec.task import TaskSpec
-from upshift.runtime import proc
+from upshift.runtime import marks, proc
 from upshift.runtime.accelerators import holders, locks
 from upshift.runtime.accelerators.base import Inventory
 from upshift.runtime.accelerators.locks import Hold, key
@@ -215,7 +215,7 @@ class Stock:
             environment={
                 **environment(hold.devices),
                 locks.HELD: hold.names,
-                locks.TAKER: holders.self_as_taker(),
+                locks.TAKER: marks.identity(),
             },
             remarks=[
                 *([] if lack is None else [str(lack)]),
@@ -240,13 +240,12 @@ class Stock:
 
         They are killed. The devices go back until these processes are gone.
         """
-        left = holders.left_behind(hold.devices)
+        left = holders.end_left_behind(hold.devices)
         for device in hold.devices:
             self._littered.pop(key(device), None)
             if left:
                 self._littered[key(device)] = left
         if left:
-            proc.kill(left)
             hold.give_back()
         return bool(left)
 
@@ -284,8 +283,7 @@ class Stock:
         if key(device) in self._mine:
             return f"is held by {self._mine[key(device)]}"
         if not locks.free(device):
-            left = holders.orphans(device)
-            proc.kill(left)
+            left = holders.end_orphans(device)
             taker = holders.holder(device)
             return occupants.held(taker, left, takers.noted(key(device), taker))
         littered = self._littered.get(key(device))

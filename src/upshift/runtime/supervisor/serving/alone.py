@@ -27,6 +27,7 @@ import upshift
 from upshift.errors import UpshiftError
 from upshift.model.home import home
 from upshift.model.spec import TaskSpec, decode, from_json
+from upshift.runtime import marks
 from upshift.runtime.launch import seats
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
@@ -161,7 +162,7 @@ def _taken_over(order: Order) -> Grant | None:
 
     None: somebody else was faster.
     """
-    from upshift.runtime.accelerators import holders, locks
+    from upshift.runtime.accelerators import locks
     from upshift.runtime.accelerators.vendors import environment
     from upshift.runtime.supervisor.devices.stock import Grant
 
@@ -180,7 +181,7 @@ def _taken_over(order: Order) -> Grant | None:
         environment={
             **environment(devices),
             locks.HELD: hold.names,
-            locks.TAKER: holders.self_as_taker(),
+            locks.TAKER: marks.identity(),
         },
         remarks=order.remarks,
         hold=hold,

@@ -5,13 +5,13 @@
     engine ══ socket ══▶ fork server ══ socket ══▶ zygote ──fork──▶ step process ──▶ …
                           │                          │    └─fork──▶ step process
                           │                          └ the user's modules, imported once
-                          └ a lock file that every process below holds open
+                          └ a mark that every process below carries
 
 It is forked from the process that has the user's modules already, or started afresh where that
 process cannot be forked safely; where its zygote cannot be, step processes start afresh. It leaves
 the engine's session and outlives the engine: tasks that run when the engine is killed finish, and
 record their results. When it dies itself, its zygote and its step processes die with it; what they
-had started in turn holds the lock, or carries the server's name in its environment, and is found by
+had started in turn carries its mark (:mod:`upshift.runtime.marks`), and is ended by
 :func:`upshift.runtime.supervisor.serving.server_place.sweep`.
 
 The socket takes packets of JSON: ``run``, ``cancel``, ``preload``, ``query``; it gives ``waiting``,
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
-from upshift.runtime import causes, sockets
+from upshift.runtime import causes, forks
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage import claims
 from upshift.runtime.storage.serializers import scratch
@@ -52,10 +52,17 @@ if TYPE_CHECKING:
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 
+BACKLOG = 8
+"""Engines that may be about to connect."""
+UNWANTED = 60.0
+"""Seconds in which the first engine connects, if it ever does."""
+
+
 def serve(listener: socket.socket, place: Place) -> NoReturn:
     """Be the fork server, until no engine is connected and nothing runs."""
     code = 0
     try:
+        listener.listen(BACKLOG)  # once more, so that whoever connects is told of this process
         _settle(place)
         gc.freeze()  # what the engine has left in memory is not looked through, so not copied
         scratch.sweep()
@@ -127,6 +134,7 @@ class ForkServer:
 
     def __init__(self, listener: socket.socket, place: Place) -> None:
         self._place = place
+        self._listener = forks.private(listener)  # before anything is forked
         self._lock = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._loop = Loop()
@@ -135,7 +143,7 @@ class ForkServer:
         self._fresh = FreshStarter(
             self._loop,
             exited=exited,
-            keep_open=(self._lock,),
+            keep_open=(self._supervisor.mark,),
             kin=lambda: {self._nursery.pid, *self._kin()},
         )
         self._nursery = Nursery(
@@ -148,7 +156,6 @@ class ForkServer:
         self._waiting: collections.deque[_Waiting] = collections.deque()
         self._gathering: dict[Key, tuple[_Waiting, Rehearsal]] = {}
         self._rehearsals: set[Rehearsal] = set()
-        self._listener = sockets.private(listener)
         self._engines: set[Peer] = set()
         self._stores: dict[str, Store] = {}
         self._engine_came = False
@@ -157,6 +164,7 @@ class ForkServer:
         """Serve until the last engine has gone and the last attempt has ended."""
         self._listener.setblocking(False)
         self._loop.watch(self._listener.fileno(), self._accept)
+        self._loop.after(UNWANTED, self._give_up_waiting)
         while not self._engine_came or self._engines or self._keys() or self._supervisor.busy:
             self._loop.turn()
             self._look_for_ports()
@@ -169,11 +177,15 @@ class ForkServer:
 
     def _accept(self) -> None:
         try:
-            connection = sockets.private(self._listener.accept()[0])
+            connection = forks.private(self._listener.accept()[0])
         except BlockingIOError:
             return
         self._engine_came = True
         self._engines.add(Peer(self._loop, connection, self._receive, self._gone))
+
+    def _give_up_waiting(self) -> None:
+        """The engine that has started this one was killed before it could connect."""
+        self._engine_came = True
 
     def _gone(self, engine: Peer) -> None:
         self._engines.discard(engine)
@@ -288,7 +300,7 @@ class ForkServer:
                 waiting.secrets,
                 grants=() if waiting.grant is None else waiting.grant.further,
                 cpus=self._supervisor.machine.cpus,
-                keep_open=(self._lock,),
+                keep_open=(self._supervisor.mark,),
                 wait=wait,
                 share=share,
                 complete=complete,

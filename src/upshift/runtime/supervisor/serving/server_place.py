@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 import attrs
 
+from upshift.errors import BackendError
 from upshift.model.home import home
 from upshift.model.spec import TaskId
-from upshift.runtime import proc
-from upshift.runtime.confine import MARKER
+from upshift.runtime import marks
 from upshift.runtime.storage.serializers import scratch
 
 
@@ -55,29 +53,22 @@ def handle(name: str, task: TaskId, attempt: int) -> str:
 
 
 def sweep(place: Place) -> None:
-    """Kill whatever is left of a fork server that has died, and wait until it is gone."""
+    """Kill whatever is left of a fork server that has died, and wait until it is gone.
+
+    Raises
+    ------
+    BackendError
+        Something of it cannot be killed.
+    """
     if not place.lock.exists():
         return
-    marker = f"{MARKER}={place.name}"
-    while True:
-        left = list(proc.holders(str(place.lock), marker))
-        if not left:
-            break
-        watched: list[int] = []
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                watched.append(os.pidfd_open(pid))
-        proc.kill(left)
-        for descriptor in watched:
-            _wait_for_exit(descriptor)
+    while left := list(marks.marked(place.name)):
+        lasting = marks.kill(left, lambda pid: any(name == place.name for name, _ in marks.marks(pid)))
+        if lasting:
+            raise BackendError(
+                f"process {lasting[0]} of a task that was interrupted cannot be ended",
+                why="It runs as another user, or waits for a device or a network drive that does not answer.",
+                fix="End it, or wait until it has ended; then run this again.",
+            )
     scratch.sweep()
     place.remove()
-
-
-def _wait_for_exit(pidfd: int) -> None:
-    import select
-
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    poller.poll()
-    os.close(pidfd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.model.spec import Failure, Hardware, MetricValue, TaskId, TaskResult, TaskSpec
+from upshift.runtime import marks
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.edits import RECORD, Sources
@@ -44,6 +46,8 @@ class Supervisor:
         self._loop = loop
         self._watcher = watcher
         self.machine = Machine(name, lambda: self.accelerators)
+        self.mark = marks.make(name)
+        """The descriptor that marks what is forked below; :mod:`upshift.runtime.marks`."""
         self._claimed: set[tuple[str, str]] = set()
         self._sources: dict[tuple[str, str], Sources] = {}
         self._accelerators: Accelerators | None = None
@@ -69,6 +73,7 @@ class Supervisor:
         """Stop what was started beside the attempts."""
         if self._accelerators is not None:
             self._accelerators.close()
+        os.close(self.mark)
 
     @property
     def busy(self) -> bool:

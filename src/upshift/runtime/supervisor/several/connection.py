@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from upshift.runtime import sockets
+from upshift.runtime import forks
 from upshift.runtime.launch import wire
 from upshift.runtime.launch.wire import Frame, Frames, WireError
 from upshift.runtime.loop import Loop
@@ -60,7 +60,7 @@ class Connection:
         self.alive = True
         self.frames = Frames()
         self._loop = loop
-        self._socket = sockets.private(connection)
+        self._socket = forks.private(connection)
         self._take = take
         self._lost = lost
         self._backlog = bytearray()

@@ -22,7 +22,7 @@ from typing import Any
 
 from upshift.errors import BackendError
 from upshift.model.spec import Device, Failure, TaskSpec, decode
-from upshift.runtime import sockets
+from upshift.runtime import forks
 from upshift.runtime.launch import ports, wire
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.launch.wire import FORM, LARGEST, Frame, WireError
@@ -124,7 +124,7 @@ class Gathering:
         self._port: ports.Port | None = None
         self._trial: socket.socket | None = None
         self._open = True
-        self._listener = sockets.private(listen(seat))
+        self._listener = forks.private(listen(seat))
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         loop.watch(self._listener.fileno(), self._accept)
@@ -239,7 +239,7 @@ class Gathering:
         assert launch is not None  # nothing else has several nodes
         try:
             self._port = keep_port(launch)
-            self._trial = sockets.private(self._port.answer())
+            self._trial = forks.private(self._port.answer())
         except BackendError as error:
             self._fail(error.in_short, error.fix)
             return

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upshift.model.spec import TaskSpec
-from upshift.runtime import sockets
+from upshift.runtime import forks
 from upshift.runtime.launch import wire
 from upshift.runtime.launch.addresses import unreachable
 from upshift.runtime.launch.seats import Seat
@@ -87,7 +87,7 @@ class Joining:
             family, kind, protocol, _, where = socket.getaddrinfo(
                 seat.main, seat.port, type=socket.SOCK_STREAM
             )[0]
-            self._socket = sockets.private(socket.socket(family, kind, protocol))
+            self._socket = forks.private(socket.socket(family, kind, protocol))
             if seat.address is not None:
                 self._socket.bind((seat.address, 0))
             self._socket.setblocking(False)

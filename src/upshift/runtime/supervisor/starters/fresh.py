@@ -19,7 +19,7 @@ from upshift.runtime.storage.store import open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.starters.pools import size_variables
 from upshift.runtime.supervisor.starters.starter import Born
-from upshift.runtime.supervisor.starters.strays import kill_strays
+from upshift.runtime.supervisor.starters.strays import Strays
 
 
 class FreshStarter:
@@ -49,6 +49,7 @@ class FreshStarter:
         self._keep_open = keep_open
         self._kin = kin
         self.live: set[int] = set()
+        self._strays = Strays()
 
     def tell(self, exited: Callable[[int, int, Consumed], None]) -> None:
         """From now on tell somebody else when one has ended."""
@@ -101,7 +102,7 @@ class FreshStarter:
         self._loop.forget(exit_descriptor)
         _, status, usage = os.wait4(pid, 0)
         self.live.discard(pid)
-        kill_strays({*self.live, *self._kin()})
+        self._strays.kill({*self.live, *self._kin()})
         self._exited(pid, status, Consumed.of(usage))
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from upshift.model.spec import TaskSpec, encode
-from upshift.runtime import sockets
+from upshift.runtime import forks, proc
 from upshift.runtime.confine import Confinement, detach
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.supervisor.starters import zygote
 from upshift.runtime.supervisor.starters.starter import Born
-from upshift.runtime.supervisor.starters.strays import kill_strays
+from upshift.runtime.supervisor.starters.strays import Strays
 
 Exited = Callable[[int, int, Consumed], None]
 """Takes a process id, its wait status, and what it has consumed."""
@@ -65,6 +65,7 @@ class Nursery:
         self._asked = 0
         self._in_vain = 0
         self._taken: set[int] = set()
+        self._strays = Strays()
         self._opened: list[Mapping[str, Any]] = []
         self._preload: Mapping[str, Any] | None = None
         self._devices: Mapping[str, Any] | None = None
@@ -128,8 +129,7 @@ class Nursery:
         self._drop_spares()
         if self._connection.fileno() >= 0:
             self._loop.forget(self._connection.detach())
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        self._end_zygote()
 
     def _start(self) -> None:
         """Start a zygote, which has open what was so from the first: the lock, files of the user's modules.
@@ -137,7 +137,7 @@ class Nursery:
         Of what was opened for the attempts since, a further zygote and its steps must keep nothing alive.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sockets.private(ours)
+        forks.private(ours)
         parent = os.getpid()
         self.pid = os.fork()  # this process has one thread
         if self.pid == 0:
@@ -153,6 +153,11 @@ class Nursery:
         ours.setblocking(False)
         self._connection = ours
         self._loop.watch(ours.fileno(), self._receive)
+
+    def _end_zygote(self) -> None:
+        proc.kill([self.pid])  # it may be in a module of the user's that never comes to its end
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
 
     def _say(self, message: Mapping[str, Any]) -> None:
         if self._connection.fileno() < 0:  # there is no zygote any more
@@ -219,11 +224,11 @@ class Nursery:
         self._loop.forget(self._connection.detach())
         self._drop_spares()
         self._asked = 0
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        self._end_zygote()
+        proc.kill(self._taken)  # one may have refused to die with its parent
         ends = [os.wait4(pid, 0) for pid in self._taken]
         self._taken.clear()
-        kill_strays(self._kin())
+        self._strays.kill(self._kin())
         for pid, status, usage in ends:
             self._exited(pid, status, Consumed.of(usage))
         self._in_vain += 1

@@ -39,7 +39,7 @@ from upshift.model.spec import (
     encode,
     to_json,
 )
-from upshift.runtime import proc, sockets
+from upshift.runtime import forks, proc
 from upshift.runtime.confine import (
     Confinement,
     become_subreaper,
@@ -56,7 +56,7 @@ from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.starters import asked_at_import
 from upshift.runtime.supervisor.starters.pools import Pools, unsafe_to_fork
-from upshift.runtime.supervisor.starters.strays import kill_strays
+from upshift.runtime.supervisor.starters.strays import Strays
 
 MOST_HELD = 250
 """Descriptors that come with an order, at most; the kernel stops at 253 (``SCM_MAX_FD``)."""
@@ -82,8 +82,9 @@ class Zygote:
 
     def __init__(self, connection: socket.socket) -> None:
         become_subreaper()
-        self._connection = sockets.private(connection)
+        self._connection = forks.private(connection)
         self._live: set[int] = set()
+        self._strays = Strays()
         self._stores: dict[str, Store] = {}
         self._pools = Pools()
         self._host_memory: int = host_facts()["memory"]
@@ -133,7 +134,7 @@ class Zygote:
                     self._live.discard(pid)
                     ended.append((pid, status, proc.Consumed.of(usage)))
         if ended:
-            kill_strays(self._live)
+            self._strays.kill(self._live)
         for pid, status, consumed in ended:
             self._tell({"event": "exit", "pid": pid, "status": status, "consumed": consumed})
 
