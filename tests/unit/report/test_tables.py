@@ -155,6 +155,17 @@ def test_only_the_first_failures_are_told_in_full(recorder: Recorder) -> None:
     assert "… and 15 more failures: upshift show 20261121-aaaa --json" in text
 
 
+def test_tasks_that_failed_in_one_place_are_told_together(recorder: Recorder) -> None:
+    run = recorder.run(status="failed")
+    for index in range(3):
+        failure = Failure(reason="user-error", message=f"no {index}", where="train.py:7")
+        recorder.task("train", index, failure=failure)
+    text = show_run(run)
+    assert "train[0] failed (user-error)\n  no 0\n" in text
+    assert "  like:  train[1], train[2]" in text
+    assert text.count("failed (user-error)") == 1
+
+
 def test_outputs_have_name_type_and_size(recorder: Recorder) -> None:
     run = recorder.run()
     recorder.task("load", outputs={"output": save({"a": 1}, recorder.store)})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import Failure
+from upshift.report.failures import alike, named
 from upshift.report.gaps import of_tasks
 from upshift.report.human import TIMES, count
 from upshift.report.ranks import elsewhere, on_rank, together, worth_a_look
@@ -24,25 +25,17 @@ ATTEMPTS = 20
 
 
 def failures(run: Run, page: Page) -> str:
-    """Reason, message, the user's traceback and the remedy of each task that failed; empty: none did."""
-    failed = list(_failed(run))
-    if not failed:
-        return ""
-    parts = [_failure(name, task, failure, page) for name, task, failure in failed[:FAILURES]]
+    """Reason, message, traceback and remedy of what failed, each kind once; empty: nothing did."""
+    failed = alike(task for step in run.steps for task in step.tasks)
+    parts = [_failure(task, others, page) for task, *others in failed[:FAILURES]]
     if len(failed) > FAILURES:
         parts.append(f"… and {count(len(failed) - FAILURES, 'more failure')}: upshift show {run.id} --json")
     return "\n\n".join(parts)
 
 
-def _failed(run: Run) -> Iterator[tuple[str, Task, Failure]]:
-    for step in run.steps:
-        for task in step.tasks:
-            error = task.attempts[-1].error if task.attempts else None
-            if task.status in ("failed", "cancelled") and error is not None:
-                yield str(task.row.task), task, error
-
-
-def _failure(name: str, task: Task, failure: Failure, page: Page) -> str:
+def _failure(task: Task, others: Sequence[Task], page: Page) -> str:
+    name, failure = str(task.row.task), task.attempts[-1].error
+    assert failure is not None
     tries = f" after {count(len(task.attempts), 'attempt')}" if len(task.attempts) > 1 else ""
     lines = [page.paint(f"{name} {task.status}{on_rank(failure)}{tries} ({failure.reason})", "red")]
     lines += [f"  {line}" for line in wrap(failure.message, page.width - 2)]
@@ -53,6 +46,7 @@ def _failure(name: str, task: Task, failure: Failure, page: Page) -> str:
         "fix": failure.fix,
         "ranks": _ranks(failure, task.attempts[-1]),
         "kept": _kept(task.attempts[-1]),
+        "like": named(others),
     }
     for label, text in told.items():
         if text:

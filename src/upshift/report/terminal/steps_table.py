@@ -8,21 +8,20 @@ each other.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.model.spec.hardware import Hardware
-from upshift.report.human import DASH, TIMES, count, short_image, span
-from upshift.report.reasons import counted
-from upshift.report.records import RECORDS, SHORT, side_by_side
+from upshift.report.groups import records_of, took
+from upshift.report.human import DASH, TIMES, span
+from upshift.report.records import RECORDS, SHORT
+from upshift.report.steps import remarks
 from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, fit, heading, pad, wrap
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Attempt, Run, Step, Task
+    from upshift.runs.history import Run, Step, Task
 
 _LEFT = (8, 9, 8)
 """Least widths of name, status and time."""
@@ -103,82 +102,14 @@ def _blocks(step: Step, each_task: bool) -> list[Block]:
 def _block(step: Step, name: str, status: str, tasks: Sequence[Task]) -> Block:
     reused = bool(tasks) and all(task.cached for task in tasks)
     attempts = [task.attempts[-1] for task in tasks if task.attempts]
-    seconds = [
-        (attempt.ended - attempt.started).total_seconds()
-        for attempt in attempts
-        if attempt.started is not None and attempt.ended is not None
-    ]
-    of_attempts = (_images(attempts), _missing(attempts), _waits(attempts))
-    remarks = (_shares(tasks), _tries(tasks), _why(tasks), *of_attempts, _why_not(step, tasks))
+    seconds = [spent for attempt in attempts if (spent := took(attempt)) is not None]
     return Block(
         name=name,
         status="reused" if reused and status == "completed" else status,
         time=span(seconds) if seconds else "",
-        remark="; ".join(filter(None, remarks)),
-        records=side_by_side([_records(attempt) for attempt in attempts]),
+        remark="; ".join(remarks([step], tasks, reasons=1, further=" (--tasks)")),
+        records=records_of(attempts),
     )
-
-
-def _records(attempt: Attempt) -> Mapping[str, Hardware | None]:
-    return {name: getattr(attempt, name) for name in RECORDS}
-
-
-def _shares(tasks: Sequence[Task]) -> str:
-    """How many tasks are what, where they are not all the same."""
-    statuses = Counter("reused" if task.cached else task.status for task in tasks)
-    if len(statuses) < 2:
-        return ""
-    return ", ".join(f"{number:,} {status}" for status, number in statuses.items())
-
-
-def _tries(tasks: Sequence[Task]) -> str:
-    most = max((len(task.attempts) for task in tasks if not task.cached), default=0)
-    return f"{'up to ' if len(tasks) > 1 else ''}{count(most, 'attempt')}" if most > 1 else ""
-
-
-def _why(tasks: Sequence[Task]) -> str:
-    """Why the tasks ran or were reused, where they all have the same reason; else how many have which."""
-    reasons = counted(task.cache_reason for task in tasks if task.cache_reason)
-    if not reasons:
-        return ""
-    (reason, number), *others = reasons.most_common()
-    if not others and number == len(tasks):
-        return reason
-    told = f"{number:,} of {len(tasks):,}: {reason}"
-    return told + (f"; {count(len(others), 'other reason')} (--tasks)" if others else "")
-
-
-def _images(attempts: Sequence[Attempt]) -> str:
-    """What they ran in, where that is no plain environment."""
-    images = list(dict.fromkeys(attempt.image for attempt in attempts if attempt.image is not None))
-    if not images:
-        return ""
-    told = f"in image {short_image(images[0])}"
-    return told + (f" and {count(len(images) - 1, 'other')}" if len(images) > 1 else "")
-
-
-def _missing(attempts: Sequence[Attempt]) -> str:
-    """That a framework did not see the GPUs granted, and the step went on because the user said so."""
-    if not any(a.status == "completed" and a.seen and a.seen.details.get("missed_by") for a in attempts):
-        return ""
-    return "it was made without its GPU" if len(attempts) == 1 else "made without the GPUs granted"
-
-
-def _waits(attempts: Sequence[Attempt]) -> str:
-    """What they wait for, or have waited for."""
-    waiting = [attempt.waits for attempt in attempts if attempt.waits is not None]
-    if waiting:
-        return (f"{len(waiting):,} of {len(attempts):,}: " if len(attempts) > 1 else "") + waiting[0]
-    waited = [attempt.waited for attempt in attempts if attempt.waited is not None]
-    return f"waited {span(waited)}" if waited else ""
-
-
-def _why_not(step: Step, tasks: Sequence[Task]) -> str:
-    """Why nothing ran of those tasks that were cancelled before they began."""
-    untouched = any(task.status == "cancelled" and not task.attempts for task in tasks)
-    if not untouched and (tasks or step.status != "cancelled"):
-        return ""
-    return f"not run: {step.hindrance}"
 
 
 def _widths(blocks: Sequence[Block], page: int) -> tuple[list[int], list[int]]:
