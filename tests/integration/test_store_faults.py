@@ -104,11 +104,16 @@ def test_the_producer_of_damaged_content_runs_again(project: Project, damage: st
     project.run(CHAIN)
     blob = big_blob(project)
     content = bytearray(blob.read_bytes())
-    blob.unlink()
-    if damage == "flipped":
-        content[4_000_000] ^= 0xFF
-        blob.write_bytes(content)
-    elif damage == "truncated":
+    before = blob.stat()
+    if damage == "flipped":  # in place, with the times of before
+        blob.chmod(0o644)
+        with blob.open("r+b") as file:
+            file.seek(4_000_000)
+            file.write(bytes([content[4_000_000] ^ 0xFF]))
+        os.utime(blob, ns=(before.st_atime_ns, before.st_mtime_ns))
+    else:
+        blob.unlink()
+    if damage == "truncated":
         blob.write_bytes(content[:5_000_000])
     elif damage == "emptied":
         blob.write_bytes(b"")

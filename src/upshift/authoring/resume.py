@@ -91,7 +91,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     if row.status == "completed":
         progress.notice(f"run {row.id} is complete: nothing is left to do, and nothing of it changes")
         return get_run(row.id, configuration)
-    store = open_store(row.store, durability=configuration.durability)
+    store = open_store(row.store, **configuration.store_options)
     with store.claims.held():
         pipeline = None if same_code else pipeline_of(row)
         asked = settled = recorded_options(row, settled=pipeline is None, **changes)

@@ -145,7 +145,7 @@ def prepared(pipeline: Pipeline[Any, Any], options: RunOptions) -> tuple[RunOpti
     options = merged(pipeline, options)
     configuration = load_configuration()
     address = configuration.store_address(configuration.target(options.target))
-    return options, configuration, open_store(address, durability=configuration.durability)
+    return options, configuration, open_store(address, **configuration.store_options)
 
 
 @contextmanager

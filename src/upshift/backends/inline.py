@@ -77,7 +77,7 @@ class InlineBackend:
         if self._left:  # the engine has not heard of it yet
             self._sink(Ended(handle=handle, reason="cancelled", message="the debugger was left before"))
             return handle
-        store = open_store(job.spec.store, durability=job.spec.durability)
+        store = open_store(job.spec.store, **job.spec.store_options)
         result = run_inline(job.spec, store, secrets=secrets_of(job.spec), stop=False)
         store.create_result(result)
         if result.status == "cancelled":  # who leaves the debugger wants the run to end

@@ -71,7 +71,7 @@ def cancel(ref: str, configuration: Configuration) -> str:
 
 
 def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalog) -> int:
-    store = open_store(row.store, durability=configuration.durability)
+    store = open_store(row.store, **configuration.store_options)
     attempts = _unfinished(row, catalog, store)
     stopped = _stop_jobs(row, attempts, store, configuration) if attempts else 0
     now = time.time()

@@ -113,7 +113,7 @@ def gc(
         failed: dict[str, UpshiftError] = {}
         for address in addresses:
             with _noted(failed, address):
-                stores[address] = open_store(address, durability=configuration.durability)
+                stores[address] = open_store(address, **configuration.store_options)
         missing = {address: 0 for address, store in stores.items() if not is_there(store)}
         by_store: dict[str, list[str]] = {address: [] for address in addresses}
         for row in chosen:
@@ -200,7 +200,7 @@ def rebuild_catalog(
     with contextlib.closing(Catalog(catalog_path(configuration.catalog))) as catalog:
         aside = put_aside_if_damaged(catalog) if catalog.path.exists() else None
         addresses = store_addresses(configuration, catalog if catalog.path.exists() else None)
-        stores = [open_store(address, durability=configuration.durability) for address in addresses]
+        stores = [open_store(address, **configuration.store_options) for address in addresses]
         missing = tuple(store.address for store in stores if not is_there(store))
         rebuilt = rebuild(catalog, [store for store in stores if store.address not in missing], tell)
         return rebuilt, aside, missing

@@ -124,7 +124,7 @@ def execute(
         places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
         stack.callback(close_places, places.values())
         target = places[None].target
-        store = open_store(configuration.store_address(target), durability=configuration.durability)
+        store = open_store(configuration.store_address(target), **configuration.store_options)
         offered = proposals(graph, places, strict=options.strict, project=code.project)
         refused = refusal(offered.values(), strict=options.strict)
         missing = missing_secrets(needed_secrets(graph, places, project=code.project).values())

@@ -101,6 +101,7 @@ class Specs:
             runtime=remote.runtime if remote else None,
             store=self._store.address,
             durability=self._store.durability,
+            verify=self._store.verify,
             target=terms.place.target.name,
             backend=terms.place.backend.name,
             inputs=inputs,

@@ -15,6 +15,7 @@ from upshift.model.home import home
 from upshift.model.settings.later import BACKENDS
 
 DURABILITIES = ("process", "power")
+VERIFY = ("changed", "always")
 UNCONFIGURED = ("docker", "local", "podman")
 """Backends on this machine: each is a target without being configured as one."""
 
@@ -64,6 +65,9 @@ class Configuration:
     durability
         ``"process"``: what is recorded survives the death of any process. ``"power"``: it is also
         flushed to disk before it counts.
+    verify
+        When the digest of stored content is computed before it is used: ``"changed"``, where it may have
+        changed since it was last known to be right; or ``"always"``.
     insecure_registries
         Image registries (``HOST:PORT``) that may be spoken to without TLS, beside those on this machine.
     targets
@@ -75,6 +79,7 @@ class Configuration:
     catalog: str | None = None
     store: str | None = None
     durability: str = "process"
+    verify: str = "changed"
     insecure_registries: tuple[str, ...] = ()
     targets: Mapping[str, Target] = attrs.field(factory=dict)
 
@@ -101,6 +106,11 @@ class Configuration:
             )
         raise NotFound(f"no target is named {name!r}", where=where, fix=suggestion(name, known))
 
+    @property
+    def store_options(self) -> dict[str, str]:
+        """How its stores are opened."""
+        return {"durability": self.durability, "verify": self.verify}
+
     def store_address(self, target: Target) -> str:
         """Folder or URL of the store that ``target`` uses."""
         return target.store or self.store or str(home() / "store")
@@ -118,18 +128,19 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
     where = str(source) if source else None
     overrides = {
         name: environ[f"UPSHIFT_{name.upper()}"]
-        for name in ("default_target", "catalog", "store", "durability")
+        for name in ("default_target", "catalog", "store", "durability", "verify")
         if environ.get(f"UPSHIFT_{name.upper()}")
     }
     targets = table.pop("targets", {})
     insecure = _registries(table.pop("insecure_registries", []), where, environ)
     fields = _checked(table, Configuration, where, exclude=("source", "targets")) | overrides
-    if fields.get("durability", "process") not in DURABILITIES:
-        raise ConfigError(
-            f"durability = {fields['durability']!r} makes no sense",
-            where="UPSHIFT_DURABILITY" if "durability" in overrides else where,
-            fix=f"Expected one of {', '.join(DURABILITIES)}.",
-        )
+    for name, known in (("durability", DURABILITIES), ("verify", VERIFY)):
+        if fields.get(name, known[0]) not in known:
+            raise ConfigError(
+                f"{name} = {fields[name]!r} makes no sense",
+                where=f"UPSHIFT_{name.upper()}" if name in overrides else where,
+                fix=f"Expected one of {', '.join(known)}.",
+            )
     if not isinstance(targets, dict):
         raise ConfigError("targets is not a table", where=where, fix="Write [targets.NAME].")
     return Configuration(

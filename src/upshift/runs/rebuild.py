@@ -172,7 +172,7 @@ def configured_stores(configuration: Configuration) -> list[Store]:
     stores: dict[str, Store] = {}
     for target in (*configuration.targets.values(), configuration.target("local")):
         with contextlib.suppress(UpshiftError):  # whoever uses it is told
-            store = open_store(configuration.store_address(target), durability=configuration.durability)
+            store = open_store(configuration.store_address(target), **configuration.store_options)
             stores.setdefault(store.address, store)
     return list(stores.values())
 

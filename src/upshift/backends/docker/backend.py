@@ -198,7 +198,7 @@ class DockerBackend:
         from upshift.runtime.storage.unpacking import unpack, unpacked_runtime
 
         spec, granted = job.spec, job.spec.granted or Hardware()
-        store = open_store(spec.store, durability=spec.durability)
+        store = open_store(spec.store, **spec.store_options)
         runtime = unpacked_runtime(spec.runtime or runtime_blob(store), store)
         if spec.code.package is not None:
             unpack(spec.code.package, store, own.code)

@@ -122,7 +122,7 @@ class LocalBackend:
                 name=handle,
                 store=self._store,
                 spec=job.spec_path,
-                durability=spec.durability,
+                options=spec.store_options,
                 secrets=secrets,
                 wait=self._wait,
                 share=self._share,

@@ -133,8 +133,8 @@ class TaskSpec:
         How many processes make this one task, and how they are started; None: one.
     target, backend
         Names of the target that it goes to, and of the backend that runs it.
-    store, durability
-        Address of the store, and what a record there has to survive before it counts.
+    store, durability, verify
+        Address of the store, what a record there has to survive, and when content is verified.
     cwd
         Working folder of the step; None: the unpacked code package.
     location
@@ -156,6 +156,7 @@ class TaskSpec:
     code: Code
     store: str
     durability: str = "process"
+    verify: str = "changed"
     target: str | None = None
     backend: str | None = None
     runtime: str | None = None
@@ -176,6 +177,11 @@ class TaskSpec:
     degraded: bool = False
     draws: Mapping[str, str] = attrs.field(factory=dict)
     version: int = VERSION
+
+    @property
+    def store_options(self) -> dict[str, str]:
+        """How its store is opened."""
+        return {"durability": self.durability, "verify": self.verify}
 
 
 @attrs.frozen(kw_only=True)

@@ -40,15 +40,18 @@ class Blobs:
         Where what is put here, or found here, is claimed until a record names it.
     power
         Whether content is flushed to disk before it counts as stored.
+    always
+        Whether the digest is computed at each look at a blob, whatever its seal says.
     """
 
-    def __init__(self, root: str, claims: Claims, *, power: bool) -> None:
+    def __init__(self, root: str, claims: Claims, *, power: bool, always: bool) -> None:
         self._root = root
         self._claims = claims
         self._tmp = f"{root}/tmp"
         self._power = power
         self._seal = Seal(root)
-        self._verified: dict[str, tuple[int, int]] = {}
+        self._always = always
+        self._verified: dict[str, tuple[int, ...]] = {}
 
     def path(self, digest: str) -> str:
         """Where the blob of this digest is, or would be."""
@@ -109,8 +112,8 @@ class Blobs:
         status = self._status(digest, path)
         if size is not None and status.st_size != size:
             raise _damaged(digest, path, f"it has {status.st_size} bytes instead of {size}")
-        sealed = self._seal.holds(status.st_mtime_ns)
-        if not sealed and self._verified.get(digest) != (status.st_mtime_ns, status.st_ino):
+        known = self._seal.holds(status) or self._verified.get(digest) == _identity(status)
+        if self._always or not known:
             self.compare(digest)
 
     def compare(self, digest: str) -> None:
@@ -156,6 +159,9 @@ class Blobs:
                 if length < _MAPPED:
                     content = bytearray(length)
                     os.readv(fd, [content])
+                    if not _is_of(content, digest):  # small enough to look at each time
+                        self.compare(digest)
+                        raise _damaged(digest, path, "its content changes while it is read")
                     return memoryview(content)
                 return memoryview(map_privately(fd, length))
             finally:
@@ -180,7 +186,7 @@ class Blobs:
                 status = os.stat(path)
             except FileNotFoundError:
                 return False
-        return status.st_size == size and self._seal.holds(status.st_mtime_ns)
+        return status.st_size == size and self._seal.holds(status)
 
     def _put_large(self, views: list[memoryview], size: int) -> str:
         with self._temporary() as (fd, name):
@@ -201,21 +207,34 @@ class Blobs:
             discard(name)
 
     def _finish(self, fd: int, name: str, path: str) -> None:
-        stamp = self._seal.stamp()
-        os.utime(fd, ns=(stamp, stamp))
         if self._power:
             os.fsync(fd)
         with_folder(path, lambda: os.rename(name, path), power=self._power)
+        self._seal.put(fd)  # a new name is a change, too
 
     def _reseal(self, fd: int, digest: str, before: os.stat_result) -> None:
         after = os.fstat(fd)
-        if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
+        if _identity(after) != _identity(before):
             return  # somebody wrote to it meanwhile: the next check will tell
         try:
-            stamp = self._seal.stamp()
-            os.utime(fd, ns=(stamp, stamp))
+            if not self._seal.holds(after):
+                self._seal.put(fd)
         except OSError:  # read-only, or another user's: known to be right in this process at least
-            self._verified[digest] = (after.st_mtime_ns, after.st_ino)
+            self._verified[digest] = _identity(after)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _is_of(content: Bytes, digest: str) -> bool:
+    """Whether content has this digest, as far as that can be told here."""
+    name = split(digest)[0]
+    hasher = new_hasher(name)
+    if hasher is None:
+        return True
+    hasher.update(content)
+    return f"{name}:{hasher.hexdigest()}" == digest
 
 
 def flat(buffer: Any) -> memoryview:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from upshift.errors import ConfigError, StoreError, StoreUnavailable
-from upshift.model.configuration import DURABILITIES
+from upshift.model.configuration import DURABILITIES, VERIFY
 from upshift.model.spec.codec import to_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.blobs import Blobs
@@ -25,7 +25,7 @@ from upshift.runtime.storage.records import (
 )
 
 
-def open_store(address: str, *, durability: str = "process") -> Store:
+def open_store(address: str, *, durability: str = "process", verify: str = "changed") -> Store:
     """Open the store at an address.
 
     Parameters
@@ -35,11 +35,14 @@ def open_store(address: str, *, durability: str = "process") -> Store:
     durability
         ``"process"``: what is recorded survives the death of any process. ``"power"``: it is also
         flushed to disk before it counts.
+    verify
+        When the digest of content is computed before it is used: ``"changed"``, where it may have changed
+        since it was last known to be right; or ``"always"``.
 
     Raises
     ------
     ConfigError
-        The address or the durability means nothing, or a newer Upshift has made the store.
+        The address, or one of the others, means nothing, or a newer Upshift has made the store.
     """
     scheme, separator, rest = address.partition("://")
     if separator and scheme != "file":
@@ -51,13 +54,14 @@ def open_store(address: str, *, durability: str = "process") -> Store:
         )
     if not address:
         raise ConfigError("the store's address is empty", fix="Set store = … to a folder.")
-    if durability not in DURABILITIES:
-        raise ConfigError(
-            f"durability = {durability!r} makes no sense", fix=f"Expected one of {', '.join(DURABILITIES)}."
-        )
+    for name, value, known in (("durability", durability, DURABILITIES), ("verify", verify, VERIFY)):
+        if value not in known:
+            raise ConfigError(
+                f"{name} = {value!r} makes no sense", fix=f"Expected one of {', '.join(known)}."
+            )
     root = Path(rest if separator else address).expanduser().absolute()
     refuse_newer(str(root))
-    return Store(root, durability=durability)
+    return Store(root, durability=durability, verify=verify)
 
 
 class Store:
@@ -70,17 +74,18 @@ class Store:
     ----------
     root
         Absolute path of its folder.
-    durability
+    durability, verify
         As in :func:`open_store`.
     """
 
-    def __init__(self, root: Path, *, durability: str = "process") -> None:
+    def __init__(self, root: Path, *, durability: str = "process", verify: str = "changed") -> None:
         self.root = root
         self.address = str(root)
         self.durability = durability
+        self.verify = verify
         power = durability == "power"
         self.claims = Claims(self.address)
-        self._blobs = Blobs(self.address, self.claims, power=power)
+        self._blobs = Blobs(self.address, self.claims, power=power, always=verify == "always")
         self._records = Records(self.address, power=power)
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import stat
@@ -12,6 +13,9 @@ import pytest
 
 from upshift.errors import BlobDamaged, BlobMissing
 from upshift.runtime.storage import digest as digests
+from upshift.runtime.storage import seal
+from upshift.runtime.storage.blobs import Blobs
+from upshift.runtime.storage.seal import Seal
 from upshift.runtime.storage.store import Store, open_store
 
 LARGE = bytes(range(256)) * (5 << 12)  # 5 MiB: written in pieces, hashed meanwhile
@@ -123,9 +127,9 @@ def test_a_damaged_blob_is_replaced_when_its_content_is_put_again(store: Store, 
 def test_damage_behind_an_intact_seal_is_found_by_comparing_and_then_replaced(store: Store) -> None:
     digest, size = store.put(b"hello")
     path = store.blob_path(digest)
-    seal = path.stat().st_mtime_ns
+    stamp = path.stat().st_mtime_ns
     change(path, b"jello")
-    os.utime(path, ns=(seal, seal))
+    os.utime(path, ns=(stamp, stamp))
     store.check(digest, size)  # this is what a stamp cannot see
     with pytest.raises(BlobDamaged):
         store.compare(digest)
@@ -221,3 +225,67 @@ def test_a_writer_that_is_killed_leaves_no_half_written_blob(store: Store) -> No
             store.check(digest, len(LARGE))
     for blob in (store.root / "blobs").glob("*/*/*"):
         store.compare(f"{blob.parent.parent.name}:{blob.parent.name}{blob.name}")
+
+
+def flip(store: Store, digest: str) -> None:
+    """Change a byte of a blob, and set its times back, as bit rot would leave them."""
+    path = store.blob_path(digest)
+    before = path.stat()
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        byte = file.read(1)
+        file.seek(0)
+        file.write(bytes([byte[0] ^ 1]))
+    path.chmod(0o444)
+    while seal._changed(path.stat()) == seal._changed(before):  # the clock has not gone on yet
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("size", [10, 1 << 20, 8 << 20])
+def test_a_byte_that_changes_is_found_though_all_times_are_kept(store: Store, size: int) -> None:
+    digest, _ = store.put(bytes(size))
+    flip(store, digest)
+    with pytest.raises(BlobDamaged):
+        store.check(digest, size)
+    with pytest.raises(BlobDamaged):
+        store.read(digest)
+    assert store.put(bytes(size)) == (digest, size)
+    assert bytes(store.read(digest)) == bytes(size)
+
+
+def test_what_is_new_is_not_read_again_to_compare_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handing over a large value costs one digest, not two."""
+    digest, size = store.put(bytes(8 << 20))
+    monkeypatch.setattr(Blobs, "compare", lambda *_: pytest.fail("it was compared"))
+    assert store.read(digest, size).nbytes == size
+    assert open_store(store.address).read(digest, size).nbytes == size
+
+
+def test_a_store_can_be_opened_to_compare_always(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, _ = store.put(bytes(8 << 20))
+    monkeypatch.setattr(Seal, "holds", lambda *_: True)  # a disk that returns other bytes than were written
+    flip(store, digest)
+    store.check(digest)
+    always = open_store(store.address, verify="always")
+    with pytest.raises(BlobDamaged):
+        always.check(digest)
+    with pytest.raises(BlobDamaged):
+        always.read(digest)
+
+
+def test_a_small_value_is_compared_whenever_it_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest, _ = store.put(b"hello")
+    monkeypatch.setattr(Seal, "holds", lambda *_: True)
+    flip(store, digest)
+    with pytest.raises(BlobDamaged):
+        store.read(digest)
+
+
+def test_where_a_file_system_has_no_time_of_change_blobs_are_sealed_without(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(0, 10**9)
+    monkeypatch.setattr(seal, "_changed", lambda _: next(times))
+    digest, _ = store.put(bytes(8 << 20))
+    monkeypatch.setattr(Blobs, "compare", lambda *_: pytest.fail("it was compared"))
+    store.check(digest)

@@ -154,7 +154,7 @@ def _opened(path: Path, store_address: str | None) -> tuple[TaskSpec, Store]:
         raise UpshiftError(f"{path} is not a task's spec: {error}") from None
     if store_address:
         spec = attrs.evolve(spec, store=store_address)
-    return spec, open_store(spec.store, durability=spec.durability)
+    return spec, open_store(spec.store, **spec.store_options)
 
 
 def _taken_over(order: Order) -> Grant | None:

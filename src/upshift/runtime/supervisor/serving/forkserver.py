@@ -210,7 +210,7 @@ class ForkServer:
         name: str,
         store: str,
         spec: str,
-        durability: str,
+        options: Mapping[str, str],
         secrets: Mapping[str, str],
         wait: float,
         share: bool,
@@ -218,8 +218,8 @@ class ForkServer:
         try:
             opened = self._stores.get(store)
             if opened is None:
-                opened = self._stores[store] = open_store(store, durability=durability)
-                self._nursery.open(store, durability)
+                opened = self._stores[store] = open_store(store, **options)
+                self._nursery.open(store, options)
             task = opened.read_spec(spec)
         except Exception as error:
             self._not_started(name, error)

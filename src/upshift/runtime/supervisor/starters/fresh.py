@@ -142,7 +142,7 @@ def main(work: int, seen: int, messages: int) -> NoReturn:
         enter(bounds)
         step.run(
             spec,
-            open_store(spec.store, durability=spec.durability),
+            open_store(spec.store, **spec.store_options),
             bounds=bounds,
             host_memory=host_facts()["memory"],
             sightings=seen,

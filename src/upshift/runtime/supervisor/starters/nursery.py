@@ -74,9 +74,9 @@ class Nursery:
         self._connection: socket.socket
         self._start()
 
-    def open(self, store: str, durability: str) -> None:
+    def open(self, store: str, options: Mapping[str, str]) -> None:
         """Let the zygote open a store, so that step processes need not."""
-        self._opened.append({"do": "open", "store": store, "durability": durability})
+        self._opened.append({"do": "open", "store": store, "options": options})
         self._say(self._opened[-1])
 
     def preload(self, code: Mapping[str, Any], module: str, after: Mapping[str, str]) -> None:

@@ -116,7 +116,7 @@ class Zygote:
                 if message["do"] == "fork":
                     self._fork()
                 elif message["do"] == "open":
-                    store = open_store(message["store"], durability=message["durability"])
+                    store = open_store(message["store"], **message["options"])
                     self._stores[store.address] = store
                 elif message["do"] == "devices":
                     _prepare_for_devices()
@@ -221,7 +221,7 @@ class Zygote:
             fresh.start_over(spec, bounds, seen, messages)
         step.run(
             spec,
-            self._stores.get(spec.store) or open_store(spec.store, durability=spec.durability),
+            self._stores.get(spec.store) or open_store(spec.store, **spec.store_options),
             bounds=bounds,
             host_memory=self._host_memory,
             sightings=seen,
