@@ -1,7 +1,8 @@
 """One of several pytest sessions that share the tests; ``side_by_side.py`` starts it and hears of each test.
 
-Every session collects all tests. Their modules are the shares: a session that is free takes the next one, so
-that what a module sets up is set up once.
+Every session collects all tests. One that is free takes the next module, so that what a module sets up is set
+up once. What takes long to set up for a session, such as an image in an engine, is set up in one of them: it
+takes all modules of that folder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 
 import pytest
 
-LONG = ("integration", "engines", "contract", "chaos", "browser")
+WHOLE = ("engines",)
+"""Folders whose modules one session takes."""
+LONG = ("engines", "integration", "contract", "chaos", "browser")
 """Folders whose modules take long. They come first, so that what is left at the end is short."""
 
 
@@ -48,7 +51,7 @@ class Sharing:
     ----------
     shared
         A folder that all sessions have: ``ear`` is the socket that hears what became of tests,
-        ``seconds.json`` says how long modules took the last time, if that is known.
+        ``seconds.json`` says how long tests took the last time, if that is known.
     """
 
     def __init__(self, shared: Path) -> None:
@@ -60,34 +63,35 @@ class Sharing:
         """Instead of all tests, those of the modules that this session gets."""
         if session.testsfailed:  # what could not be collected was told
             return True
-        modules = self._in_order(session.items)
-        for module in self._taken(list(modules)):
-            items = modules[module]
-            # What the session has set up stays until there is no following test, so there always is one.
-            other = next((others[0] for name, others in modules.items() if name != module), None)
-            for item, following in zip(items, [*items[1:], other], strict=True):
+        shares = self._in_order(session.items)
+        for share in self._taken(list(shares)):
+            items = shares[share]
+            # After the last one, all is torn down that does not belong to the whole session.
+            for item, following in zip(items, [*items[1:], session], strict=True):
                 session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if session.shouldstop:
                     raise session.Interrupted(session.shouldstop)
-            self.tell(ended=module)
+                if following is session or module_of(item.nodeid) != module_of(following.nodeid):
+                    self.tell(ended=module_of(item.nodeid))
         return True
 
     def _in_order(self, items: Sequence[pytest.Item]) -> dict[str, list[pytest.Item]]:
-        seconds: dict[str, float] = {}
-        if (self._shared / "seconds.json").exists():
-            seconds = json.loads((self._shared / "seconds.json").read_bytes())
-        modules: dict[str, list[pytest.Item]] = {}
+        seconds: dict[str, float] = json.loads((self._shared / "seconds.json").read_bytes())
+        shares: dict[str, list[pytest.Item]] = {}
         for item in items:
-            modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+            module = module_of(item.nodeid)
+            whole = [folder for folder in WHOLE if f"/{folder}/" in module]
+            shares.setdefault(whole[0] if whole else module, []).append(item)
 
-        def place(module: str) -> tuple[float, bool, str]:
-            return -seconds.get(module, 0.0), not any(f"/{folder}/" in module for folder in LONG), module
+        def place(share: str) -> tuple[float, bool, str]:
+            took = sum(seconds.get(item.nodeid, 0.0) for item in shares[share])
+            return -took, not any(share == folder or f"/{folder}/" in share for folder in LONG), share
 
-        return {module: modules[module] for module in sorted(modules, key=place)}
+        return {share: shares[share] for share in sorted(shares, key=place)}
 
-    def _taken(self, modules: Sequence[str]) -> Iterator[str]:
-        """The modules that no other session has taken, one after the other."""
-        names = hashlib.sha256("\n".join(modules).encode()).hexdigest()
+    def _taken(self, shares: Sequence[str]) -> Iterator[str]:
+        """The shares that no other session has taken, one after the other."""
+        names = hashlib.sha256("\n".join(shares).encode()).hexdigest()
         while True:
             with open(self._shared / "taken", "a+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -96,9 +100,9 @@ class Sharing:
                 assert others == names, "another session has collected other tests"
                 file.truncate(0)
                 file.write(f"{int(number) + 1} {names}")
-            if int(number) >= len(modules):
+            if int(number) >= len(shares):
                 return
-            yield modules[int(number)]
+            yield shares[int(number)]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.tell(begins=nodeid, session=os.getpid())
@@ -127,6 +131,11 @@ class Sharing:
     def tell(self, **what: object) -> None:
         """Say something to who has started this session."""
         self._mouth.send(json.dumps(what).encode())
+
+
+def module_of(test: str) -> str:
+    """The file of a test."""
+    return test.partition("::")[0]
 
 
 def error_of(report: Any) -> str:

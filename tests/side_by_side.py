@@ -6,7 +6,7 @@
 
 A test that fails is run once more at the end, by itself. One that passes then is unstable: it is named, also
 in ``build/tests/unstable.txt``, and does not count as failed. ``build/tests`` has the output of the sessions,
-``failed.txt``, and what the next run wants to know: ``passed.json``, and the ``seconds.json`` of each module.
+``failed.txt``, and what the next run wants to know: ``passed.json``, and the ``seconds.json`` of each test.
 
 With ``--rest``, tests that passed the last time are left out, unless they look for PyTorch.
 """
@@ -14,7 +14,6 @@ With ``--rest``, tests that passed the last time are left out, unless they look 
 from __future__ import annotations
 
 import collections
-import contextlib
 import datetime
 import json
 import os
@@ -31,7 +30,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 KEPT = HERE.parent / "build" / "tests"
-SILENCE = 300
+SILENCE = 600
 """Seconds after which sessions that tell nothing are ended: no test may take that long."""
 MANY = 10
 """If more tests fail, they are not unstable but broken."""
@@ -48,7 +47,7 @@ class Results:
 
     def add(self, name: str, outcome: str, why: str, text: str, seconds: float) -> None:
         """A test was set up, called or torn down, or a module could not be collected."""
-        self.seconds[name.partition("::")[0]] += seconds
+        self.seconds[name] += seconds
         if outcome == "failed" or self.outcomes.get(name, "passed") == "passed":
             self.outcomes[name], self.why[name] = outcome, why
         if text:
@@ -71,8 +70,7 @@ def run(arguments: list[str], results: Results) -> None:
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear,
     ):
         ear.bind(f"{shared}/ear")
-        with contextlib.suppress(OSError):
-            (Path(shared) / "seconds.json").write_bytes((KEPT / "seconds.json").read_bytes())
+        Path(shared, "seconds.json").write_text(json.dumps(known("seconds.json", {})))
         sessions = dict(start(number, shared, arguments) for number in range(len(os.sched_getaffinity(0))))
         doing: dict[int, str] = {}
         while sessions:
@@ -105,7 +103,8 @@ def hear(told: dict[str, Any], results: Results, doing: dict[int, str]) -> None:
         doing[told["session"]] = told["begins"]
     elif "ended" in told:
         module = told["ended"]
-        print(f"{module:<78} {results.counts(module + '::')}, {results.seconds[module]:.1f} s", flush=True)
+        took = sum(seconds for name, seconds in results.seconds.items() if name.startswith(module + "::"))
+        print(f"{module:<78} {results.counts(module + '::')}, {took:.1f} s", flush=True)
     elif "left" in told:
         results.broken += [f"left behind by the tests: {what}" for what in told["left"]]
     else:
@@ -129,7 +128,7 @@ def conclude(results: Results, before: list[str], started: float) -> int:
     unstable = [f"{name}: {results.why[name]}" for name in results.those("unstable")]
     failed = [f"{name}: {results.why[name]}" for name in results.those("failed")] + results.broken
     (KEPT / "passed.json").write_text(json.dumps([*before, *results.those("passed")]))
-    (KEPT / "seconds.json").write_text(json.dumps(results.seconds))
+    (KEPT / "seconds.json").write_text(json.dumps(known("seconds.json", {}) | results.seconds))
     for name, lines in (("unstable", unstable), ("failed", failed)):
         (KEPT / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
     print()
@@ -146,6 +145,12 @@ def conclude(results: Results, before: list[str], started: float) -> int:
     return int(bool(failed) or not (results.outcomes or before))
 
 
+def known(name: str, nothing: Any) -> Any:
+    """What the last run has kept under this name."""
+    kept = KEPT / name
+    return json.loads(kept.read_bytes()) if kept.exists() else nothing
+
+
 def main() -> int:
     started = time.monotonic()
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -155,8 +160,9 @@ def main() -> int:
     arguments, before = sys.argv[1:], []
     if "--rest" in arguments:
         arguments[arguments.index("--rest")] = f"--unless={KEPT / 'passed.json'}"
-        before = json.loads((KEPT / "passed.json").read_bytes())
+        before = known("passed.json", [])
     results = Results()
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell lets what is in the background ignore both
     # The sessions get it, too, and end by themselves.
     signal.signal(signal.SIGINT, lambda *_: results.broken.append("interrupted"))
     run(arguments, results)

@@ -6,6 +6,7 @@ It is one layer, laid out as the official ``python`` images are, made once and k
 from __future__ import annotations
 
 import compileall
+import fcntl
 import glob
 import hashlib
 import os
@@ -71,19 +72,22 @@ def layer() -> Path:
     """The layer, as a ``.tar.gz``; made where it is not there yet, and then kept."""
     source = Path(__file__).read_bytes() + sys.version.encode() + sys.base_prefix.encode()
     kept = KEPT / f"base-{hashlib.sha256(source).hexdigest()[:16]}.tar.gz"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        root = KEPT / f"root-{os.getpid()}"
-        made = KEPT / f"layer-{os.getpid()}.tar.gz"
-        try:
-            _fill(root)
-            with tarfile.open(made, "w:gz", compresslevel=1) as archive:
-                archive.add(root, arcname=".", filter=_roots)
-            made.rename(kept)
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
-            made.unlink(missing_ok=True)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with open(KEPT / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another session may be about it
+        if not kept.exists():
+            _make(kept)
     return kept
+
+
+def _make(kept: Path) -> None:
+    root, made = KEPT / "root", KEPT / "layer.tar.gz"
+    shutil.rmtree(root, ignore_errors=True)
+    _fill(root)
+    with tarfile.open(made, "w:gz", compresslevel=1) as archive:
+        archive.add(root, arcname=".", filter=_roots)
+    made.rename(kept)
+    shutil.rmtree(root)
 
 
 def _roots(member: tarfile.TarInfo) -> tarfile.TarInfo:

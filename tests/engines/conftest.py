@@ -53,6 +53,13 @@ CUDA = {
 """Stand-ins: the base image with the environment and labels of the real ones."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever test comes first makes the images of the session, which takes long where much else goes on."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.fixture(scope="session")
 def session_label() -> str:
     return uuid.uuid4().hex[:12]
