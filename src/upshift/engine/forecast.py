@@ -15,7 +15,7 @@ from upshift.engine.places import Proposal
 from upshift.engine.reuse import Hit, Reuse
 from upshift.engine.skipping import why_skipped
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
-from upshift.engine.values import plain_value, task_inputs
+from upshift.engine.values import growth_of, plain_value, task_inputs
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra
 from upshift.model.graph import Graph, needs, references
@@ -102,7 +102,8 @@ class Forecaster:
         keys: Keys,
         now: float,
     ) -> None:
-        self._walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store))
+        grow = growth_of(graph, store)
+        self._walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store), grow=grow)
         self._strict = strict
         # No run has an empty name: none of the earlier runs is left out.
         self._reuse = Reuse("", graph.pipeline, catalog, store, enabled=reusing, project=project)

@@ -137,8 +137,7 @@ def step_images(
     announce
         Told what takes long.
     """
-    used_steps = dict.fromkeys(node.step for node in graph.nodes)
-    on = {name: places[graph.steps[name].settings.on] for name in used_steps}
+    on = {name: places[graph.steps[name].settings.on] for name in graph.used}
     destinations = {place: _destination(place) for place in dict.fromkeys(on.values())}
     used = {name: graph.steps[name] for name, place in on.items() if destinations[place] is not None}
     if not used:

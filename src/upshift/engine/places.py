@@ -123,7 +123,7 @@ def open_places(
     try:
         places[None] = Place(own, store=store, inbox=inbox, open_backend=open_backend, others=others)
         by_target = {own.name: places[None]}
-        used = {node.step for node in graph.nodes}
+        used = set(graph.used)
         for name, definition in graph.steps.items():
             if name not in used or definition.settings.on in places:
                 continue
@@ -233,7 +233,7 @@ def proposals(
     """
     offers: dict[tuple[Place, ResourceSettings], Offer] = {}
     found: dict[str, Proposal] = {}
-    for name in dict.fromkeys(node.step for node in graph.nodes):
+    for name in graph.used:
         definition = graph.steps[name]
         place = places[definition.settings.on]
         asked = (place, definition.settings.resources)

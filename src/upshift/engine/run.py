@@ -43,7 +43,7 @@ from upshift.engine.secrets import missing_secrets, needed_secrets
 from upshift.engine.shipping import Keeper, ship
 from upshift.engine.specs import Shipped, Specs
 from upshift.engine.stopping import Command
-from upshift.engine.values import plain_value
+from upshift.engine.values import growth_of, plain_value
 from upshift.engine.walk import Walk
 from upshift.engine.work import Work
 from upshift.errors import NotFound, UpshiftError, together
@@ -153,7 +153,8 @@ def execute(
         terms = terms_of(offered)
         debug = options.debug and debugged(options.debug, graph, store=store.address, inbox=inbox)
         own = [debug.terms.place] if debug else []
-        walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store))
+        grow = growth_of(graph, store)
+        walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store), grow=grow)
         stack.enter_context(store.claims.held())
         shipped = ship(code, places.values(), store, exclude=secret_files(code.project))
         run = _Run(

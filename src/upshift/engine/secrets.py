@@ -26,7 +26,7 @@ def needed_secrets(
     """
     return {
         name: _of_step(name, graph.steps[name], places[graph.steps[name].settings.on], project)
-        for name in dict.fromkeys(node.step for node in graph.nodes)
+        for name in graph.used
         if graph.steps[name].settings.secret_sources
     }
 

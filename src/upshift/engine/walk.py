@@ -16,7 +16,7 @@ recursion, because a chain may have 100,000 nodes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from upshift.engine.tasks import (
@@ -32,9 +32,11 @@ from upshift.engine.tasks import (
     worse,
 )
 from upshift.errors import BlobDamaged, BlobMissing
-from upshift.model.graph import FromStep, Graph, expansion, ordered, references, remaining_path
+from upshift.model.graph import FromStep, Graph, Node, expansion, ordered, references, remaining_path
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import Failure
+
+Grow = Callable[[str, Mapping[str, Artifact]], Sequence[Node]]
 
 ROUNDS = 3
 """How often what a task needs is made once more, because it was lost, before the task fails."""
@@ -49,6 +51,9 @@ class Walk:
         The graph.
     truth
         Reads the artifact that a ``when`` refers to.
+    grow
+        Gives the nodes that follow from what a node has made, by its name and outputs; None: this graph
+        does not grow. Raises BlobMissing or BlobDamaged where that cannot be read.
 
     Attributes
     ----------
@@ -69,27 +74,20 @@ class Walk:
         The nodes form a cycle, or one is mapped over what has no items.
     """
 
-    def __init__(self, graph: Graph, *, truth: Callable[[Artifact], object]) -> None:
-        nodes = ordered(graph.nodes)
-        by_name = {node.name: node for node in nodes}
-        ahead = remaining_path(nodes)
-        self.nodes: dict[str, NodeState] = {
-            node.name: NodeState(
-                node,
-                graph.definition(node),
-                expansion(node, by_name),
-                order=order,
-                remaining=ahead[node.name],
-            )
-            for order, node in enumerate(nodes)
-        }
+    def __init__(
+        self, graph: Graph, *, truth: Callable[[Artifact], object], grow: Grow | None = None
+    ) -> None:
+        self._graph = graph
+        self._grow = grow
+        self._left = 0
+        self.nodes: dict[str, NodeState] = {}
+        self._add(ordered(graph.nodes))
         self.ready: deque[Task] = deque()
         self.changed: list[Task] = []
         self.sized: list[NodeState] = []
         self.closed: list[NodeState] = []
         self.worst = COMPLETED
         self._truth = truth
-        self._left = len(nodes)
         self._redoing = 0
         self._stopped = False
         self._agenda: deque[tuple[Callable[[Any, Any], None], Any, Any]] = deque()
@@ -101,12 +99,7 @@ class Walk:
 
     def start(self) -> None:
         """Create the tasks whose number is known; those that wait for nothing are ready."""
-        for state in self.nodes.values():
-            self._connect(state)
-        for state in self.nodes.values():
-            # A peer comes earlier in the order; it sized its followers already where it could.
-            if not state.unsized and state.length is None and state.ended is None:
-                self._size(state)
+        self._begin(list(self.nodes.values()))
         self._settle()
 
     def began(self, task: Task) -> None:
@@ -120,13 +113,22 @@ class Walk:
         self.changed.append(task)
 
     def completed(self, task: Task, outputs: Mapping[str, Artifact], *, degraded: bool = False) -> None:
-        """The task has its outputs."""
+        """The task has its outputs; the graph grows where more nodes follow from these."""
+        following: Sequence[Node] = ()
+        if self._grow is not None and task.redone_for is None and task.index is None:
+            try:
+                following = self._grow(task.node.node.name, outputs)
+            except (BlobMissing, BlobDamaged) as error:
+                self._not_grown(task, error)
+                return
         task.outputs = outputs
         task.failure = None
         task.degraded = degraded
         if degraded:
             task.node.degraded = True
         self._end_task(task, COMPLETED)
+        if not self._stopped:
+            self._begin(self._add(following))
         self._settle()
 
     def failed(self, task: Task, failure: Failure) -> None:
@@ -166,10 +168,48 @@ class Walk:
             tell, subject, argument = agenda.popleft()
             tell(subject, argument)
 
+    def _not_grown(self, task: Task, error: Exception) -> None:
+        """What follows cannot be read: the task runs again, a few times."""
+        task.rounds += 1
+        if task.rounds > ROUNDS:
+            self.failed(task, Failure(reason="infrastructure", message=str(error)))
+        else:
+            self.again(task)
+            self.ready.append(task)
+
+    def _add(self, nodes: Sequence[Node]) -> list[NodeState]:
+        """Take these nodes into the walk, each of which comes after those that it needs."""
+        ahead = remaining_path(nodes)
+        added = []
+        for node in nodes:
+            state = NodeState(
+                node,
+                self._graph.definition(node),
+                expansion(node, lambda name: self.nodes[name].node),
+                order=len(self.nodes),
+                remaining=ahead[node.name],
+            )
+            self.nodes[node.name] = state
+            added.append(state)
+        self._left += len(added)
+        return added
+
+    def _begin(self, states: list[NodeState]) -> None:
+        for state in states:
+            self._connect(state)
+        for state in states:
+            # A peer comes earlier in the order; it sized its followers already where it could.
+            if not state.unsized and state.length is None and state.ended is None:
+                self._size(state)
+
     def _connect(self, state: NodeState) -> None:
         plan = state.expansion
         for name in plan.gates:
-            self.nodes[name].gated.append(state)
+            gate = self.nodes[name]
+            if gate.ended is None:
+                gate.gated.append(state)
+            else:  # it has, before this node was there
+                self._agenda.append((self._gate_ended, state, gate))
         state.gates = len(plan.gates)
         sources = {source.node for source in plan.lists.values() if isinstance(source, FromStep)}
         for peer in plan.peers:

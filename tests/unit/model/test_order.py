@@ -112,7 +112,7 @@ def test_what_a_mapped_node_waits_for_is_told_apart() -> None:
         over=("a", "b", "c", "d"),
         after=("single",),
     )
-    found = expansion(mapped, nodes)
+    found = expansion(mapped, nodes.__getitem__)
     assert found.gates == {"single", "whole"}
     assert set(found.lists) == {"a", "d"}
     assert found.peers == ("many",)
@@ -121,6 +121,9 @@ def test_what_a_mapped_node_waits_for_is_told_apart() -> None:
 
 def test_a_value_without_items_cannot_be_mapped_over() -> None:
     with pytest.raises(GraphError, match="m is mapped over a, which is not a list") as caught:
-        expansion(Node(name="m", step="f", inputs={"a": list_of(None)}, over=("a",), location="f.py:2"), {})
+        expansion(
+            Node(name="m", step="f", inputs={"a": list_of(None)}, over=("a",), location="f.py:2"),
+            {}.__getitem__,
+        )
     assert "f.py:2" in str(caught.value)
     assert "unmapped" in str(caught.value)

@@ -14,7 +14,7 @@ an output of a node of one task   when the task is done                  the *i*
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -45,8 +45,8 @@ class Expansion:
     static: Mapping[str, tuple[Source, ...]]
 
 
-def expansion(node: Node, nodes: Mapping[str, Node]) -> Expansion:
-    """What ``node`` waits for, in a graph with these ``nodes``.
+def expansion(node: Node, named: Callable[[str], Node]) -> Expansion:
+    """What ``node`` waits for, in a graph whose nodes ``named`` gives.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def expansion(node: Node, nodes: Mapping[str, Node]) -> Expansion:
             gates.update(reference.node for reference in references(source))
         elif isinstance(source, Collection) and source.form != "dict":
             static[parameter] = source.items
-        elif isinstance(source, FromStep) and nodes[source.node].mapped:
+        elif isinstance(source, FromStep) and named(source.node).mapped:
             peers[source.node] = None
         elif isinstance(source, FromStep):
             lists[parameter] = source

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Union
 
 import attrs
 
+from upshift.model.graph.flow import FlowShape
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.launch import Launch
@@ -145,6 +146,8 @@ class Graph:
     texts
         Those parameters that their records do not tell, and defaults that are not saved: in words, or in
         the form of :mod:`upshift.model.plain`.
+    flow
+        What more nodes follow from, as the run goes on: see :mod:`upshift.model.graph.growth`. None: none do.
     sources
         Size, time in nanoseconds and digest of the source files that were looked at, by path. They are
         recorded apart from the graph: see :mod:`upshift.runtime.storage.edits`.
@@ -157,7 +160,14 @@ class Graph:
     params: Mapping[str, Artifact] = attrs.field(factory=dict)
     texts: Mapping[str, Any] = attrs.field(factory=dict)
     sources: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict)
+    flow: FlowShape | None = None
     version: int = VERSION
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Names of the definitions that its nodes use, and of those that nodes to come may use."""
+        to_come = self.flow.steps if self.flow is not None else ()
+        return tuple(dict.fromkeys((*(node.step for node in self.nodes), *to_come)))
 
     def definition(self, node: Node) -> StepDefinition:
         """The definition of a node's step."""

@@ -90,12 +90,12 @@ def remaining_path(nodes: Sequence[Node]) -> dict[str, int]:
     Parameters
     ----------
     nodes
-        In an order in which each comes after what it needs.
+        In an order in which each comes after what it needs. What is not among them does not count.
     """
     longest = {node.name: 1 for node in nodes}
     for node in reversed(nodes):
         ahead = longest[node.name] + 1
         for name in needs(node):
-            if longest[name] < ahead:
+            if longest.get(name, ahead) < ahead:
                 longest[name] = ahead
     return longest
