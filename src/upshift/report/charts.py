@@ -23,66 +23,31 @@ _LITTLE = 0.05
 
 @attrs.frozen(kw_only=True)
 class Line:
-    """One line of a chart.
+    """One line of a chart."""
 
-    Parameters
-    ----------
-    label
-        Its name, for people; empty where a chart has one line.
-    x, y
-        Places along and up, ascending along; None: not known there.
-    low, high
-        The least and the most, where a point stands for several values.
-    times
-        Seconds for each point, where ``x`` is a count.
-    task
-        The place of the task whose line it is among those of its step.
-    """
-
-    label: str = ""
-    x: Sequence[float]
-    y: Sequence[float | None]
+    label: str = ""  # empty where a chart has one line
+    x: Sequence[float]  # ascending
+    y: Sequence[float | None]  # None: not known there
+    # the least and the most, where a point stands for several values
     low: Sequence[float | None] | None = None
     high: Sequence[float | None] | None = None
-    times: Sequence[float] | None = None
-    task: int | None = None
+    times: Sequence[float] | None = None  # seconds for each point, where ``x`` is a count
+    task: int | None = None  # the place of the task whose line it is among those of its step
 
 
 @attrs.frozen(kw_only=True)
 class Chart:
-    """Lines over time, or over a count.
-
-    Parameters
-    ----------
-    title, unit
-        What the values are, and their unit as :func:`upshift.report.human.amount` knows it.
-    lines
-        At least one.
-    across
-        Unit of the x: ``"s"``, or a count's name.
-    span
-        The first and the last x; None: those of the lines.
-    high
-        Where the axis ends, whatever the values are.
-    from_zero
-        Whether the axis begins at zero.
-    limit
-        A value that must not be passed, and what it is called.
-    marks
-        Moments of interest, and what happened.
-    summary
-        The lines in words.
-    """
+    """Lines over time, or over a count."""
 
     title: str
-    unit: str
+    unit: str  # as :func:`upshift.report.human.amount` knows it
     lines: Sequence[Line]
-    across: str = "s"
-    span: tuple[float, float] | None = None
-    high: float | None = None
-    from_zero: bool = True
-    limit: tuple[float, str] | None = None
-    marks: Sequence[tuple[float, str]] = ()
+    across: str = "s"  # unit of the x: ``"s"``, or a count's name
+    span: tuple[float, float] | None = None  # the first and the last x; None: those of the lines
+    high: float | None = None  # where the axis ends, whatever the values are
+    from_zero: bool = True  # whether the axis begins at zero
+    limit: tuple[float, str] | None = None  # a value that must not be passed, and what it is called
+    marks: Sequence[tuple[float, str]] = ()  # moments of interest, and what happened
     summary: str = ""
 
 

@@ -20,10 +20,12 @@ _WIDEST = 1290
 """Pixels: where layers from left to right take more, they go from top to bottom."""
 _GAP = (46, 18)
 """Pixels between layers, and beside each other, where layers go from left to right; turned, these are …"""
-_GAP_TURNED = (34, 22)
+_GAP_TURNED = (26, 22)
 _MARGIN = 8
 _NAME, _MORE = 128, 134
 """Pixels that a node has for its name, and for the line below it."""
+_END = 5
+"""Letters at the end of a name that is too long."""
 
 
 @attrs.frozen(kw_only=True)
@@ -102,12 +104,14 @@ def _node(group: Group, needs: Sequence[str], corner: tuple[float, float]) -> No
     took = span(group.seconds) if group.seconds else ""
     far = f"{ended - counts.get('cancelled', 0):,}/{total:,}" if group.many and total else ""
     word = "" if group.word == "completed" else group.word
+    if group.many and counts.get("failed"):
+        word = f"{counts['failed']:,} failed"
     told = " · ".join(filter(None, (group.word, f"{far} tasks" if far else "", took)))
     return NodeView(
         anchor=group.anchor,
-        name=_fitting(group.name, _NAME, 7.4),
+        name=_fitting(group.name, _NAME, 8.7),
         title=group.title,
-        more=_fitting(" · ".join(filter(None, (far, word, took))) or group.word, _MORE, 6.3),
+        more=_first([part for part in (far, word, took) if part] or [group.word], _MORE, 6.3),
         told=told + (f". Needs {', '.join(needs)}." if needs else ""),
         status=group.word,
         many=group.many,
@@ -119,9 +123,16 @@ def _node(group: Group, needs: Sequence[str], corner: tuple[float, float]) -> No
 
 
 def _fitting(text: str, pixels: float, each: float) -> str:
-    """As much of a text as fits, with so many pixels a character on average."""
+    """As much of a text as fits, with so many pixels a character on average; the end tells names apart."""
     most = int(pixels / each)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= most else f"{text[: most - _END - 1]}…{text[-_END:]}"
+
+
+def _first(parts: list[str], pixels: float, each: float) -> str:
+    """As many of the parts as fit beside each other, the first one at least."""
+    while len(parts) > 1 and len(" · ".join(parts)) * each > pixels:
+        parts = parts[:-1]
+    return " · ".join(parts)
 
 
 def _steps(turned: bool) -> tuple[int, int]:

@@ -25,26 +25,12 @@ MOST_STEPS = 150
 
 @attrs.define(eq=False, slots=False)
 class Group:
-    """Tasks that are told together.
-
-    Parameters
-    ----------
-    number
-        From 0.
-    name
-        Of the step, or of the function that all of the steps call.
-    steps
-        Those that it consists of.
-    definition
-        What they call.
-    run
-        Whose.
-    """
+    """Tasks that are told together."""
 
     number: int
-    name: str
+    name: str  # of the step, or of the function that all of the steps call
     steps: Sequence[Step]
-    definition: StepDefinition
+    definition: StepDefinition  # what they call
     run: Run
 
     @cached_property

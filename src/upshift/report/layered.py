@@ -19,32 +19,18 @@ _EDGE = 0.3
 
 @attrs.frozen
 class Layout:
-    """Places, in units of one node and the gap beside it.
+    """Places, in units of one node and the gap beside it."""
 
-    Parameters
-    ----------
-    places
-        For each node its layer, from 0, and where it is across the layer, from 0.
-    edges
-        For each edge, from the node that is needed, the places that it passes, both ends included.
-    layers, breadth
-        How many layers, and how many units the widest takes.
-    """
-
+    # for each node its layer, from 0, and where it is across the layer, from 0
     places: Mapping[str, tuple[int, float]]
+    # for each edge, from the node that is needed, the places that it passes, both ends included
     edges: Mapping[tuple[str, str], Sequence[tuple[int, float]]]
-    layers: int
+    layers: int  # how many layers, and how many units the widest takes
     breadth: float
 
 
 def layered(needs: Mapping[str, Sequence[str]]) -> Layout:
-    """The layout of a graph.
-
-    Parameters
-    ----------
-    needs
-        For each node those that it needs, in an order in which each comes after what it needs.
-    """
+    """The layout of a graph."""
     depth: dict[str, int] = {}
     for node, needed in needs.items():
         depth[node] = 1 + max((depth[other] for other in needed), default=-1)

@@ -23,199 +23,99 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class PlannedTask:
-    """What will become of a task.
+    """What will become of a task."""
 
-    Parameters
-    ----------
-    index
-        Its number in a mapped step; None: the only task of its step, or one that stands for all
-        tasks of a mapped step whose number is not known.
-    action
-        ``"reused"``, ``"runs"``, ``"skipped"``, ``"fails"``; or ``"depends"``: that cannot be known
-        before the steps that it depends on have run, since equal inputs are reused.
-    reason
-        Why, in words; None: nothing is to be said beside what it depends on.
-    depends_on
-        Steps that it waits for and that are not done by reuse.
-    origin
-        The run whose result is reused.
-    """
-
+    # its number in a mapped step; None: the only task of its step, or one that stands for all tasks
+    # of a mapped step whose number is not known
     index: int | None
+    # ``"reused"``, ``"runs"``, ``"skipped"``, ``"fails"``; or ``"depends"``: that cannot be known
+    # before the steps that it depends on have run, since equal inputs are reused
     action: str
-    reason: str | None = None
-    depends_on: tuple[str, ...] = ()
-    origin: str | None = None
+    reason: str | None = None  # why, in words; None: nothing is to be said beside what it depends on
+    depends_on: tuple[str, ...] = ()  # steps that it waits for and that are not done by reuse
+    origin: str | None = None  # the run whose result is reused
 
 
 @attrs.frozen(kw_only=True)
 class Edge:
-    """One step needs another.
+    """One step needs another."""
 
-    Parameters
-    ----------
-    step
-        Name of the step that is needed.
-    kind
-        ``"data"``: its result; ``"item"``: one task for each of its items, or of its tasks;
-        ``"when"``: its boolean; ``"after"``: only its end.
-    """
-
-    step: str
+    step: str  # name of the step that is needed
+    # ``"data"``: its result; ``"item"``: one task for each of its items, or of its tasks; ``"when"``:
+    # its boolean; ``"after"``: only its end
     kind: str
 
 
 @attrs.frozen(kw_only=True)
 class PlannedValue:
-    """One value of a request.
+    """One value of a request."""
 
-    Parameters
-    ----------
-    field
-        Of :class:`~upshift.config.ResourceSettings`.
-    value
-        Sizes in bytes.
-    origin
-        Who said it, as ``file:line (@decorator)``, or why it is so.
-    """
-
-    field: str
-    value: Any
-    origin: str | None
+    field: str  # of :class:`~upshift.config.ResourceSettings`
+    value: Any  # sizes in bytes
+    origin: str | None  # who said it, as ``file:line (@decorator)``, or why it is so
 
 
 @attrs.frozen(kw_only=True)
 class PlannedStep:
-    """One step of a plan.
+    """One step of a plan."""
 
-    Parameters
-    ----------
-    name
-        Its name in the graph.
-    step
-        Name of its definition, which other steps of the plan may share.
-    location
-        Where the pipeline calls it, as ``file:line``.
-    needs
-        The steps that come before it, each once for each kind of need.
-    mapped
-        Whether it has one task for each item.
-    length, tasks
-        As in :class:`~upshift.engine.forecast.Forecast`.
-    target, backend
-        Where it runs.
-    request
-        What it asks for.
-    asked, granted
-        The same as a record, and what it would be granted; None: nothing can be.
-    strict
-        Whether it gets all that it asks for, or does not run.
-    shortfalls
-        What it would not get.
-    refused
-        Whether the run would be refused for it.
-    retry, timeout, cache, cache_expires
-        As in its definition; seconds.
-    docker
-        The settings of its image that were said.
-    docker_origins
-        Who said what of them, by field.
-    images
-        Whether its backend runs images at all.
-    launch
-        How many processes it has there, and how they are started; None: one.
-    launch_origin
-        Who said so.
-    remarks
-        What is worth a word though it gets what it asks for.
-    image
-        What is known of the image that it runs in; None: its place runs none, or nothing is known.
-    secrets
-        The secrets that it needs: where they come from, and whether they are there.
-    """
-
-    name: str
-    step: str
-    location: str | None
-    needs: tuple[Edge, ...]
-    mapped: bool
-    length: int | None
+    name: str  # its name in the graph
+    step: str  # name of its definition, which other steps of the plan may share
+    location: str | None  # where the pipeline calls it, as ``file:line``
+    needs: tuple[Edge, ...]  # the steps that come before it, each once for each kind of need
+    mapped: bool  # whether it has one task for each item
+    length: int | None  # as in :class:`~upshift.engine.forecast.Forecast`
     tasks: tuple[PlannedTask, ...]
-    target: str
+    target: str  # where it runs
     backend: str
-    request: tuple[PlannedValue, ...]
-    asked: Hardware
+    request: tuple[PlannedValue, ...]  # what it asks for
+    asked: Hardware  # the same as a record, and what it would be granted; None: nothing can be
     granted: Hardware | None
-    strict: bool
-    shortfalls: tuple[Shortfall, ...]
-    refused: bool
-    retry: Retry
+    strict: bool  # whether it gets all that it asks for, or does not run
+    shortfalls: tuple[Shortfall, ...]  # what it would not get
+    refused: bool  # whether the run would be refused for it
+    retry: Retry  # as in its definition; seconds
     timeout: float | None
     cache: bool
     cache_expires: float | None
-    docker: Mapping[str, Any]
-    images: bool
-    launch: Launch | None = None
-    launch_origin: str | None = None
-    remarks: tuple[str, ...] = ()
+    docker: Mapping[str, Any]  # the settings of its image that were said
+    images: bool  # whether its backend runs images at all
+    launch: Launch | None = None  # how many processes it has there, and how they are started; None: one
+    launch_origin: str | None = None  # who said so
+    remarks: tuple[str, ...] = ()  # what is worth a word though it gets what it asks for
+    # what is known of the image that it runs in; None: its place runs none, or nothing is known
     image: Prepared | None = None
-    docker_origins: Mapping[str, str] = attrs.field(factory=dict)
+    docker_origins: Mapping[str, str] = attrs.field(factory=dict)  # who said what of them, by field
+    # the secrets that it needs: where they come from, and whether they are there
     secrets: tuple[NeededSecret, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
 class PlannedCode:
-    """The code package that the run would keep, or send to other machines.
+    """The code package that the run would keep, or send to other machines."""
 
-    Parameters
-    ----------
-    project
-        The project's folder.
-    files, bytes
-        How many files it would hold, and their size together; None: there can be no package.
-    parts
-        The files and folders at the top of the project, the largest first.
-    left_out
-        What it would not hold though no ignore file names it.
-    problem
-        Why there can be none.
-    """
-
-    project: str
+    project: str  # the project's folder
+    # how many files it would hold, and their size together; None: there can be no package
     files: int | None = None
     bytes: int | None = None
-    parts: tuple[Part, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    problem: str | None = None
+    parts: tuple[Part, ...] = ()  # the files and folders at the top of the project, the largest first
+    left_out: tuple[LeftOut, ...] = ()  # what it would not hold though no ignore file names it
+    problem: str | None = None  # why there can be none
 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """What a run would do.
+    """What a run would do."""
 
-    Parameters
-    ----------
-    pipeline, target
-        As in the run's row.
-    store
-        Address of the store.
-    params, texts
-        The pipeline's parameters as they are saved, and in words those that such a record does not tell.
-    steps
-        In the order in which each comes after what it needs.
-    code
-        The code package.
-    refusals
-        The errors that the run would be refused with; the first one is what it would raise.
-    """
-
-    pipeline: str
+    pipeline: str  # as in the run's row
     target: str
-    store: str
+    store: str  # address of the store
+    # the pipeline's parameters as they are saved, and in words those that such a record does not tell
     params: Mapping[str, Artifact]
     texts: Mapping[str, Any]
-    steps: tuple[PlannedStep, ...]
-    code: PlannedCode
+    steps: tuple[PlannedStep, ...]  # in the order in which each comes after what it needs
+    code: PlannedCode  # the code package
+    # the errors that the run would be refused with; the first one is what it would raise
     refusals: tuple[UpshiftError, ...] = ()
 
     @property

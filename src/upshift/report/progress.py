@@ -17,55 +17,27 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class TaskChange:
-    """A task has another status now.
-
-    Parameters
-    ----------
-    task
-        The task.
-    status
-        ``pending``, ``running``, ``completed``, ``failed``, ``cancelled`` or ``skipped``.
-    attempt
-        Number of the attempt, from 1; 0 where there is none.
-    cached
-        Whether the result is that of an earlier run.
-    since
-        When the attempt started, in seconds since the epoch, where that was under an earlier engine.
-    seconds
-        How long the attempt took, once it is over.
-    asked, granted, used
-        Records, where known.
-    metrics
-        What it has logged, in short.
-    failure
-        Why the attempt did not complete.
-    skipped
-        Why the task was skipped, in words.
-    retry_in
-        Seconds until the next attempt, if the attempt failed and another one follows; the task is
-        pending then.
-    retry, retries
-        Which retry that will be, from 1, and how many the step has.
-    retry_with
-        What is different then, in words: ``2 GB of memory``.
-    """
+    """A task has another status now."""
 
     task: TaskId
-    status: str
-    attempt: int = 0
-    cached: bool = False
+    status: str  # ``pending``, ``running``, ``completed``, ``failed``, ``cancelled`` or ``skipped``
+    attempt: int = 0  # number of the attempt, from 1; 0 where there is none
+    cached: bool = False  # whether the result is that of an earlier run
+    # when the attempt started, in seconds since the epoch, where that was under an earlier engine
     since: float | None = None
-    seconds: float | None = None
-    asked: Hardware | None = None
+    seconds: float | None = None  # how long the attempt took, once it is over
+    asked: Hardware | None = None  # records, where known
     granted: Hardware | None = None
     used: Hardware | None = None
-    metrics: Mapping[str, MetricSummary] = attrs.field(factory=dict)
-    failure: Failure | None = None
-    skipped: str | None = None
+    metrics: Mapping[str, MetricSummary] = attrs.field(factory=dict)  # what it has logged, in short
+    failure: Failure | None = None  # why the attempt did not complete
+    skipped: str | None = None  # why the task was skipped, in words
+    # seconds until the next attempt, if the attempt failed and another one follows; the task is
+    # pending then
     retry_in: float | None = None
-    retry: int = 0
+    retry: int = 0  # which retry that will be, from 1, and how many the step has
     retries: int = 0
-    retry_with: str | None = None
+    retry_with: str | None = None  # what is different then, in words: ``2 GB of memory``
 
     @property
     def attempt_failed(self) -> bool:
@@ -75,39 +47,19 @@ class TaskChange:
 
 @attrs.frozen(kw_only=True)
 class ImageChange:
-    """An image that a run needs is made, and this is how far.
+    """An image that a run needs is made, and this is how far."""
 
-    Parameters
-    ----------
-    steps
-        The steps that run in it: that is what people know it by.
-    status
-        ``"making"``, ``"made"`` or ``"failed"``.
-    progress
-        What happens now; None: nothing that was told yet.
-    name
-        What the image is called, once it is made.
-    seconds
-        How long it took, once it is over.
-    """
-
-    steps: tuple[str, ...]
-    status: str
-    progress: ImageProgress | None = None
-    name: str | None = None
-    seconds: float | None = None
+    steps: tuple[str, ...]  # the steps that run in it: that is what people know it by
+    status: str  # ``"making"``, ``"made"`` or ``"failed"``
+    progress: ImageProgress | None = None  # what happens now; None: nothing that was told yet
+    name: str | None = None  # what the image is called, once it is made
+    seconds: float | None = None  # how long it took, once it is over
 
 
 class Progress(Protocol):
-    """Somebody who watches a run. Called by the engine's own thread only, and must return soon.
+    """Somebody who watches a run. Called by the engine's own thread only, and must return soon."""
 
-    Attributes
-    ----------
-    shows
-        Whether a person reads it: a traceback that it was given need not be told again.
-    """
-
-    shows: bool
+    shows: bool  # whether a person reads it: a traceback that it was given need not be told again
 
     def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
         """The run has this id; these are its steps, in order."""

@@ -39,19 +39,7 @@ def brief(granted: Hardware | None) -> str:
 
 
 def side_by_side(attempts: Sequence[Mapping[str, Hardware | None]]) -> list[tuple[str, str, str, str]]:
-    """The records of one attempt, or of the attempts of many tasks together.
-
-    Parameters
-    ----------
-    attempts
-        For each attempt its records, by name.
-
-    Returns
-    -------
-    list of tuple
-        A row for each kind of hardware that any record tells of: asked, granted, seen, used. Where
-        attempts differ, the least and the most.
-    """
+    """The records of one attempt, or of the attempts of many tasks together."""
     rows = []
     for kind in _ROWS:
         row = [_together(kind, name, [a.get(name) for a in attempts]) for name in RECORDS]

@@ -30,30 +30,18 @@ STALE = 10.0
 
 @attrs.frozen(kw_only=True)
 class GpuNow:
-    """One device of an attempt, as it is now; None: it does not tell.
-
-    Parameters
-    ----------
-    uuid, vendor, index, model, memory_total
-        Which it is; bytes.
-    busy
-        Percent.
-    memory, own_memory
-        Bytes.
-    power, temperature
-        W, °C.
-    """
+    """One device of an attempt, as it is now; None: it does not tell."""
 
     uuid: str | None = None
     vendor: str | None = None
     index: int | None = None
     model: str | None = None
     memory_total: int | None = None
-    busy: Number = None
-    memory: Number = None
+    busy: Number = None  # percent
+    memory: Number = None  # bytes
     own_memory: Number = None
-    power: Number = None
-    temperature: Number = None
+    power: Number = None  # W
+    temperature: Number = None  # °C
 
     def as_json(self) -> dict[str, Any]:
         """For ``upshift top --json``."""
@@ -63,41 +51,19 @@ class GpuNow:
 
 @attrs.frozen(kw_only=True)
 class Running:
-    """An attempt that runs.
-
-    Parameters
-    ----------
-    run
-        The run.
-    task, attempt
-        Which of its attempts it is.
-    node
-        Name of the host.
-    started, seconds
-        Since when, in seconds since the epoch, and for how long.
-    granted
-        What it has.
-    waits
-        What it waits for before it can start, in words; None: it runs.
-    now
-        The newest sample, by column; empty: there is none yet.
-    gpus
-        Its devices.
-    minute
-        The samples of the last minute.
-    """
+    """An attempt that runs."""
 
     run: RunRow
-    task: TaskId
+    task: TaskId  # which of its attempts it is
     attempt: int
-    node: str | None
-    started: float
+    node: str | None  # name of the host
+    started: float  # since when, in seconds since the epoch, and for how long
     seconds: float
     granted: Hardware | None
-    now: Mapping[str, Number]
-    waits: str | None = None
+    now: Mapping[str, Number]  # the newest sample, by column; empty: there is none yet
+    waits: str | None = None  # what it waits for before it can start, in words; None: it runs
     gpus: tuple[GpuNow, ...] = ()
-    minute: Series = attrs.field(factory=Series)
+    minute: Series = attrs.field(factory=Series)  # the samples of the last minute
 
     @property
     def gpu_mean(self) -> float | None:
@@ -138,21 +104,11 @@ class Running:
 
 @attrs.frozen(kw_only=True)
 class DeviceNow:
-    """A device of this machine.
-
-    Parameters
-    ----------
-    device
-        The device.
-    holder
-        The attempt that has it; None: none of these.
-    pid
-        Another process that has it; None: none that is seen.
-    """
+    """A device of this machine."""
 
     device: Device
-    holder: Running | None = None
-    pid: int | None = None
+    holder: Running | None = None  # the attempt that has it; None: none of these
+    pid: int | None = None  # another process that has it; None: none that is seen
 
     @property
     def now(self) -> GpuNow | None:
@@ -174,17 +130,9 @@ class DeviceNow:
 
 @attrs.frozen(kw_only=True)
 class Now:
-    """What runs, and the devices of this machine, at some moment.
+    """What runs, and the devices of this machine, at some moment."""
 
-    Parameters
-    ----------
-    at
-        Seconds since the epoch.
-    running, devices
-        Them.
-    """
-
-    at: float
+    at: float  # seconds since the epoch
     running: Sequence[Running]
     devices: Sequence[DeviceNow] = ()
 
@@ -197,15 +145,7 @@ class Now:
 
 
 class Watch:
-    """Looks at what runs, again and again.
-
-    Parameters
-    ----------
-    catalog
-        The runs.
-    clock
-        Seconds since the epoch.
-    """
+    """Looks at what runs, again and again."""
 
     def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.time) -> None:
         self._catalog = catalog
@@ -216,13 +156,7 @@ class Watch:
         self._discovery: threading.Thread | None = None
 
     def look(self, *, wait: bool = True) -> Now:
-        """What runs now, by run and step.
-
-        Parameters
-        ----------
-        wait
-            Whether to wait until it is known what devices there are: a driver may take seconds.
-        """
+        """What runs now, by run and step."""
         if self._discovery is None:
             self._discovery = threading.Thread(target=self._discover, daemon=True)
             self._discovery.start()

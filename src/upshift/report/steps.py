@@ -34,19 +34,7 @@ class TaskView:
 
 @attrs.frozen(kw_only=True)
 class StepView:
-    """A step: how it stands, its four records, and its tasks in full.
-
-    Parameters
-    ----------
-    brief
-        What was asked, granted, seen and used, each in a line; ``short``: less was granted than asked for.
-    facts
-        Shares of its tasks, attempts, why it ran or was reused, why not.
-    earlier
-        What became of attempts before the last ones.
-    verdict
-        What its records say together.
-    """
+    """A step: how it stands, its four records, and its tasks in full."""
 
     anchor: str
     name: str
@@ -57,12 +45,14 @@ class StepView:
     status: str
     took: str
     seconds: float | None
+    # what was asked, granted, seen and used, each in a line; ``short``: less was granted than asked
+    # for
     brief: Sequence[str]
     short: bool
     records: Rows
-    facts: Sequence[str]
-    earlier: Sequence[str]
-    verdict: str | None
+    facts: Sequence[str]  # shares of its tasks, attempts, why it ran or was reused, why not
+    earlier: Sequence[str]  # what became of attempts before the last ones
+    verdict: str | None  # what its records say together
     tasks: Sequence[TaskView]
 
 
@@ -94,15 +84,7 @@ def step_view(group: Group, evidence: Evidence) -> StepView:
 def remarks(
     steps: Sequence[Step], tasks: Sequence[Task], *, reasons: int = 3, further: str = ""
 ) -> Iterator[str]:
-    """What there is to say of tasks of a step: their statuses, attempts, why they ran, or why not.
-
-    Parameters
-    ----------
-    steps, tasks
-        Which.
-    reasons, further
-        How many reasons are told where tasks have several, and where to read of the others.
-    """
+    """What there is to say of tasks of a step: their statuses, attempts, why they ran, or why not."""
     statuses = Counter("reused" if task.cached else task.status for task in tasks)
     if len(statuses) > 1:
         yield ", ".join(f"{number:,} {status}" for status, number in statuses.items())

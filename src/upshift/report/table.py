@@ -11,26 +11,13 @@ from upshift.report.human import DASH, amount
 
 @attrs.frozen(kw_only=True)
 class Cell:
-    """One cell.
+    """One cell."""
 
-    Parameters
-    ----------
-    text
-        What it says.
-    value
-        The number that it is sorted by; None: it is sorted by its text.
-    status
-        A status that the text is a word for.
-    anchor
-        What of the same view it leads to.
-    mark
-        ``"best"`` of its column, ``"short"`` of what was asked for, ``"soft"``: beside the point.
-    """
-
-    text: str = ""
-    value: float | None = None
-    status: str | None = None
-    anchor: str | None = None
+    text: str = ""  # what it says
+    value: float | None = None  # the number that it is sorted by; None: it is sorted by its text
+    status: str | None = None  # a status that the text is a word for
+    anchor: str | None = None  # what of the same view it leads to
+    # ``"best"`` of its column, ``"short"`` of what was asked for, ``"soft"``: beside the point
     mark: str | None = None
 
 

@@ -24,46 +24,22 @@ Clock = Callable[[], float]
 
 @attrs.define
 class StepTally:
-    """One step, as far as it is.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    total
-        How many tasks it has; None: not known yet.
-    statuses
-        The latest status of each task, by index (None for a step that is not mapped).
-    counts
-        Tasks by status.
-    reused
-        Tasks whose result is that of an earlier run.
-    began, finished
-        When the first task started to run, and when the last one ended, on the tally's clock.
-    granted
-        What the latest task was granted.
-    notice
-        The latest thing that was said about the step.
-    retries
-        Attempts that failed and were, or will be, repeated.
-    skipped
-        Why the latest task that was skipped was.
-    metrics
-        What the task that logged last has logged, in words.
-    """
+    """One step, as far as it is."""
 
     name: str
-    total: int | None = None
+    total: int | None = None  # how many tasks it has; None: not known yet
+    # the latest status of each task, by index (None for a step that is not mapped)
     statuses: dict[int | None, str] = attrs.field(factory=dict)
     counts: Counter[str] = attrs.field(factory=Counter)
-    reused: int = 0
+    reused: int = 0  # tasks whose result is that of an earlier run
+    # when the first task started to run, and when the last one ended, on the tally's clock
     began: float | None = None
     finished: float | None = None
-    granted: Hardware | None = None
-    notice: str | None = None
-    retries: int = 0
-    skipped: str | None = None
-    metrics: str = ""
+    granted: Hardware | None = None  # what the latest task was granted
+    notice: str | None = None  # the latest thing that was said about the step
+    retries: int = 0  # attempts that failed and were, or will be, repeated
+    skipped: str | None = None  # why the latest task that was skipped was
+    metrics: str = ""  # what the task that logged last has logged, in words
 
     @property
     def mapped(self) -> bool:
@@ -104,20 +80,7 @@ class StepTally:
 
 
 class RunTally:
-    """All steps of a run.
-
-    Parameters
-    ----------
-    clock
-        Seconds, monotonic.
-
-    Attributes
-    ----------
-    unfinished
-        The lines that tasks have begun and not ended, such as progress bars, by task.
-    images
-        The images that are being made: when that began, and what happens now.
-    """
+    """All steps of a run."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.clock = clock

@@ -24,49 +24,29 @@ _LONGEST = 300
 
 @attrs.frozen(kw_only=True)
 class Column:
-    """One column; its values are in the order of the tasks.
-
-    Parameters
-    ----------
-    title
-        What the values are.
-    kind
-        ``"text"`` or ``"status"``: the values are places in the texts of the table. ``"number"``,
-        ``"bytes"``, ``"duration"`` or ``"s"``, seconds since the run started: they are numbers.
-    values
-        One per task; None: not known.
-    """
+    """One column; its values are in the order of the tasks."""
 
     title: str
+    # ``"text"`` or ``"status"``: the values are places in the texts of the table. ``"number"``,
+    # ``"bytes"``, ``"duration"`` or ``"s"``, seconds since the run started: they are numbers
     kind: str
-    values: Sequence[float | None]
+    values: Sequence[float | None]  # one per task; None: not known
 
 
 @attrs.frozen(kw_only=True)
 class TaskTable:
-    """Columns of all tasks of a step.
-
-    Parameters
-    ----------
-    columns
-        What is known of each task.
-    texts
-        Those that columns and records refer to by their place, each once.
-    rows, records
-        Rows of asked, granted, seen, used, as texts; and which of the rows each task has.
-    full
-        The places of those tasks that are shown in full.
-    """
+    """Columns of all tasks of a step."""
 
     anchor: str
     step: str
     title: str
-    columns: Sequence[Column]
-    texts: Sequence[str]
+    columns: Sequence[Column]  # what is known of each task
+    texts: Sequence[str]  # those that columns and records refer to by their place, each once
+    # rows of asked, granted, seen, used, as texts; and which of the rows each task has
     rows: Sequence[Sequence[int]]
     records: Sequence[Sequence[int]]
     summary: str
-    full: Sequence[int]
+    full: Sequence[int]  # the places of those tasks that are shown in full
 
 
 def task_table(group: Group) -> TaskTable:

@@ -49,18 +49,10 @@ Records = Mapping[str, "Hardware | None"]
 
 
 class Finding(NamedTuple):
-    """One thing to say.
+    """One thing to say."""
 
-    Parameters
-    ----------
-    kind
-        What it is about: the same for tasks of which the same is said with other figures.
-    text
-        In words.
-    """
-
-    kind: str
-    text: str
+    kind: str  # what it is about: the same for tasks of which the same is said with other figures
+    text: str  # in words
 
 
 def verdict(records: Records) -> str | None:

@@ -97,22 +97,7 @@ class RunView:
 
 
 def run_view(run: Run, others: Sequence[Run] = (), *, now: datetime | None = None) -> RunView:
-    """The view.
-
-    Parameters
-    ----------
-    run
-        What it is about.
-    others
-        Runs whose metrics are shown beside those of ``run``.
-    now
-        When it is looked at; default: now.
-
-    Raises
-    ------
-    StoreError
-        The run's graph is not in the store.
-    """
+    """The view."""
     now = now or datetime.now(timezone.utc)
     groups, evidence = grouped(run, run.graph), Evidence(run)
     failed = list(failures(run, groups, evidence))

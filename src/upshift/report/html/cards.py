@@ -45,27 +45,14 @@ _HEIGHT = (
 
 @attrs.frozen(kw_only=True)
 class ShownCard:
-    """A card as the page shows it.
+    """A card as the page shows it."""
 
-    Parameters
-    ----------
-    kind
-        ``"image"``, ``"page"``, ``"plotly"``, ``"prose"``, ``"text"``; ``"none"``: ``content`` says why.
-    content
-        Address of an image, document of a frame, HTML of prose, or text.
-    title
-        What it is called, with its rank.
-    library
-        Id of the script that draws it.
-    plain
-        Whether a page is light or dark as the report is.
-    """
-
+    # ``"image"``, ``"page"``, ``"plotly"``, ``"prose"``, ``"text"``; ``"none"``: ``content`` says why
     kind: str
-    content: str
-    title: str = ""
-    library: str = ""
-    plain: bool = False
+    content: str  # address of an image, document of a frame, HTML of prose, or text
+    title: str = ""  # what it is called, with its rank
+    library: str = ""  # id of the script that draws it
+    plain: bool = False  # whether a page is light or dark as the report is
 
 
 class Cards:

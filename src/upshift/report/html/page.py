@@ -27,24 +27,7 @@ _SCRIPTS = ("common.js", "charts.js", "scatter.js", "tables.js", "page.js")
 def report_page(
     run: Run, others: Sequence[Run] = (), *, now: datetime | None = None, every: float | None = None
 ) -> str:
-    """The report of a run, as HTML.
-
-    Parameters
-    ----------
-    run
-        What it is about.
-    others
-        Runs that it is compared with.
-    now
-        When it is made; default: now.
-    every
-        Seconds after which the page loads itself again; None: never, and so once the run is over.
-
-    Raises
-    ------
-    StoreError
-        The run's graph is not in the store.
-    """
+    """The report of a run, as HTML."""
     return render(run_view(run, others, now=now), Cards(Evidence(run)), every=every)
 
 

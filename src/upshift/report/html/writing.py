@@ -16,13 +16,7 @@ EVERY = 2.0
 
 
 def write_page(path: Path, page: str) -> None:
-    """Put a page in its place; whoever reads the file meanwhile has the one before, whole.
-
-    Raises
-    ------
-    UsageError
-        It cannot be written there.
-    """
+    """Put a page in its place; whoever reads the file meanwhile has the one before, whole."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder", fix=f"Name a file: -o {path / 'report.html'}.")
     try:
@@ -45,29 +39,6 @@ def write_until_over(
     """Write the report of a run until the run is over; the page loads itself again as often.
 
     Whatever ends this, the page that is left does not go on loading itself.
-
-    Parameters
-    ----------
-    path
-        The file.
-    look
-        Gives the run as it is now, and those that it is compared with.
-    wait
-        Waits so many seconds.
-    written
-        Called once it is there.
-    every
-        How often it is written.
-
-    Returns
-    -------
-    Run
-        As it was in the end.
-
-    Raises
-    ------
-    UsageError
-        It cannot be written there.
     """
     run, others = look()
     try:

@@ -29,17 +29,7 @@ _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x1f\x7f]")
 
 
 class Building:
-    """What is said of one image; a context, which leaves the terminal in order.
-
-    Parameters
-    ----------
-    stream
-        Where.
-    steps
-        The steps that run in it.
-    clock
-        Seconds, monotonic.
-    """
+    """What is said of one image; a context, which leaves the terminal in order."""
 
     def __init__(self, stream: TextIO, steps: Sequence[str], clock: Clock = time.monotonic) -> None:
         self._outlet = Outlet(stream)

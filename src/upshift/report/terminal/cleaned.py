@@ -44,21 +44,7 @@ def cleaned_text(
     failed: Mapping[str, str],
     dry_run: bool,
 ) -> str:
-    """What was done, for a person.
-
-    Parameters
-    ----------
-    removed, kept
-        By kind, how many and how many bytes.
-    live
-        Runs that were to go and did not.
-    missing
-        Stores that are not there, with the number of runs in them that were to go.
-    failed
-        Stores where something was wrong, each with what.
-    dry_run
-        Whether nothing was changed.
-    """
+    """What was done, for a person."""
     lines = []
     if not removed:
         lines.append("Nothing to remove.")
@@ -116,25 +102,7 @@ def rebuilt_text(
     aside: str | None,
     missing: list[str],
 ) -> str:
-    """What became of the catalog, for a person.
-
-    Parameters
-    ----------
-    runs
-        How many it has now.
-    dropped
-        How many it had that no store has.
-    interrupted
-        Runs of which the store does not hold everything.
-    damaged
-        Runs that cannot be read, each with the reason.
-    kept
-        Those of them that the catalog has as they were.
-    aside
-        Where the catalog is that could not be read.
-    missing
-        Stores that are not there.
-    """
+    """What became of the catalog, for a person."""
     lines = [f"The catalog has {count(runs, 'run')}."]
     if dropped:
         lines.append(
@@ -177,13 +145,7 @@ def rebuilt_json(
 
 
 class Ticker:
-    """Says how far something is: in place on a terminal; elsewhere a line for each thing that takes long.
-
-    Parameters
-    ----------
-    stream
-        Where.
-    """
+    """Says how far something is: in place on a terminal; elsewhere a line for each thing that takes long."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -24,13 +24,6 @@ def make_progress(stream: TextIO | None = None, *, live: bool = True) -> Closabl
     """A progress for one run: live on a terminal, plain lines elsewhere.
 
     What steps print goes to stdout, line by line; all else to ``stream``.
-
-    Parameters
-    ----------
-    stream
-        Where progress is shown; default: stderr.
-    live
-        Whether lines may be drawn over: not where somebody types among them.
     """
     stream = sys.stderr if stream is None else stream
     if not live or not _is_screen(stream):

@@ -21,22 +21,7 @@ _GOES_ON = {-1: "├", 1: "┤"}
 
 
 def draw(needs: Mapping[str, Sequence[str]], marks: Mapping[str, str], *, most: int) -> list[str] | None:
-    """One line for each node.
-
-    Parameters
-    ----------
-    needs
-        For each node those that it needs, in an order in which each comes after what it needs.
-    marks
-        The character that stands for each node.
-    most
-        Columns that the lines may take.
-
-    Returns
-    -------
-    list of str or None
-        The lines, in the order of ``needs``. None: they would take more columns.
-    """
+    """One line for each node."""
     last = {needed: name for name, names in needs.items() for needed in names}
     lanes = _Lanes(most)
     lines = []

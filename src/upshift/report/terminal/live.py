@@ -44,17 +44,7 @@ _UNSAFE = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x
 
 
 class LiveProgress:
-    """Progress on a terminal.
-
-    Parameters
-    ----------
-    progress
-        The terminal.
-    output
-        The stream for what steps print.
-    clock
-        Seconds, monotonic.
-    """
+    """Progress on a terminal."""
 
     shows = True
 

@@ -30,16 +30,7 @@ _URGENCY = {"running": 0, "failed": 1, "pending": 2}
 
 
 def render(tally: RunTally, width: int, height: int) -> Text:
-    """The table as it stands.
-
-    Parameters
-    ----------
-    tally
-        The run.
-    width, height
-        Of the terminal, in columns and lines. Steps, and progress bars of theirs, that find no room are
-        summed up in a line.
-    """
+    """The table as it stands."""
     now = tally.clock()
     head = Text.assemble(
         (tally.pipeline, "bold"), f" on {tally.target} · run {tally.run} · {elapsed(now - tally.began)}"

@@ -62,14 +62,7 @@ _AGAIN = 12
 
 
 class Pace:
-    """Decides what is told of an image where each line stays: a new stage at once, the rest now and then.
-
-    Parameters
-    ----------
-    interval
-        Seconds, at least, between two lines on one stage. What was just said is said again after
-        :data:`_AGAIN` times as long, so that a long silence is known to be none of ours.
-    """
+    """Decides what is told of an image where each line stays: a new stage at once, the rest now and then."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval

@@ -23,17 +23,7 @@ INTERVAL = 5.0
 
 
 class PlainProgress:
-    """Progress as lines on one stream, what steps print as lines on another.
-
-    Parameters
-    ----------
-    progress
-        The stream for progress.
-    output
-        The stream for what steps print; each line begins with ``[step] `` or ``[step[index]] ``.
-    clock
-        Seconds, monotonic.
-    """
+    """Progress as lines on one stream, what steps print as lines on another."""
 
     shows = True
 

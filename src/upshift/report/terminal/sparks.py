@@ -10,17 +10,7 @@ WIDTH = 16
 
 
 def spark(values: Sequence[object], *, width: int = WIDTH, bounds: tuple[float, float] | None = None) -> str:
-    """The shape of a curve, from its least value to its greatest; empty, if it has none.
-
-    Parameters
-    ----------
-    values
-        What is no finite number is left blank. Many are drawn as means of as many in a row as need be.
-    width
-        Characters, at most.
-    bounds
-        The values of the lowest and of the highest character; None: the least and the greatest.
-    """
+    """The shape of a curve, from its least value to its greatest; empty, if it has none."""
     numbers = _finite(values)
     low, high = bounds or (min(numbers, default=0.0), max(numbers, default=0.0))
     if low == high:

@@ -6,13 +6,7 @@ from typing import TextIO
 
 
 class Outlet:
-    """A stream that goes silent when its reader is gone, instead of raising.
-
-    Parameters
-    ----------
-    stream
-        Where to write.
-    """
+    """A stream that goes silent when its reader is gone, instead of raising."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
