@@ -5,8 +5,8 @@ from __future__ import annotations
 from upshift.report.human import count, delay, duration
 from upshift.report.progress import TaskChange
 from upshift.report.ranks import on_rank
-from upshift.report.tally import ENDED, RunTally, StepTally
 from upshift.report.terminal.layout import Page
+from upshift.report.terminal.tally import ENDED, RunTally, StepTally
 from upshift.report.verdicts import Verdicts
 
 TRACEBACKS = 3

@@ -12,11 +12,11 @@ from upshift.model.spec.telemetry import MetricValue
 from upshift.report.human import duration
 from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.ranks import many
-from upshift.report.tally import Clock, RunTally, StepTally
 from upshift.report.terminal.announcements import Announcer
 from upshift.report.terminal.layout import Page
 from upshift.report.terminal.making import Pace, ending, image_of, making
 from upshift.report.terminal.streams import Outlet, label
+from upshift.report.terminal.tally import Clock, RunTally, StepTally
 
 INTERVAL = 5.0
 """Seconds, at least, between two lines on how far a step is."""
