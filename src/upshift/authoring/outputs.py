@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import re
 import types
 import typing
@@ -17,9 +18,9 @@ from typing import Any
 
 from upshift.errors import GraphError, location
 from upshift.model.spec.annotations import Unresolved, annotation_of
+from upshift.runtime.storage.manifest import is_list
 
 _NAME = re.compile(r"\w[\w.-]*")
-_NO_LISTS = (dict, str, bytes, bool, int, float, complex, type(None))
 _ANYTHING = (Any, types.UnionType)
 
 
@@ -53,7 +54,7 @@ def output_names(function: Callable[..., Any]) -> tuple[str, ...]:
 def plainly_no_list(function: Callable[..., Any], number: int) -> type | None:
     """The type of an output by its annotation, where that is plainly no list; else None."""
     hint = annotation_of(function, "return")
-    if isinstance(hint, Unresolved):
+    if isinstance(hint, Unresolved) or hint is inspect.Parameter.empty:
         return None
     part = _parts(hint)[number]
     if typing.get_origin(part) is typing.Annotated:
@@ -64,7 +65,7 @@ def plainly_no_list(function: Callable[..., Any], number: int) -> type | None:
     if not isinstance(kind, type) or kind in _ANYTHING:
         return None
     with contextlib.suppress(TypeError):  # of a protocol
-        return kind if kind in _NO_LISTS or not (hasattr(kind, "__len__") or issubclass(list, kind)) else None
+        return None if is_list(kind) or issubclass(list, kind) else kind
     return None
 
 

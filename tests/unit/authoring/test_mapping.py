@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional, Protocol, TypedDict
+from typing import Annotated, Any, NamedTuple, Optional, Protocol, TypedDict
 
+import numpy as np
 import pytest
 
 from upshift import GraphError, pipeline, step, unmapped
@@ -209,6 +210,16 @@ class Plain:
     pass
 
 
+class Rows:
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> int: ...
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
 class Walks(Protocol):
     def __iter__(self) -> Iterator[int]: ...
 
@@ -227,6 +238,10 @@ class Walks(Protocol):
         Plain,
         Path,
         Iterator[int],
+        set,
+        np.ndarray,
+        Rows,
+        Pair,
     ],
 )
 def test_a_result_that_is_plainly_no_list_is_not_mapped_over(compose: Compose, kind: Any) -> None:
@@ -262,7 +277,7 @@ def test_each_of_several_outputs_is_looked_at_by_itself(compose: Compose) -> Non
     "kind",
     [
         *(Any, object, list, list[int], dict | list, Optional[list]),  # noqa: UP045
-        *(Iterable[int], Sequence, set, Walks, "Unknown", "dict | Unknown"),
+        *(Iterable[int], Sequence, deque, Walks, "Unknown", "dict | Unknown"),
     ],
 )
 def test_a_result_that_may_be_a_list_is_mapped_over(compose: Compose, kind: Any) -> None:
@@ -270,4 +285,13 @@ def test_a_result_that_may_be_a_list_is_mapped_over(compose: Compose, kind: Any)
 
     load.__annotations__["return"] = kind
     node = mapped(compose, lambda: add.map([1, 2], step(load)()))
+    assert node.over == ("a", "b")
+
+
+def test_a_result_without_an_annotation_is_mapped_over(compose: Compose) -> None:
+    @step
+    def load():  # type: ignore[no-untyped-def]
+        return [1]
+
+    node = mapped(compose, lambda: add.map([1, 2], load()))
     assert node.over == ("a", "b")

@@ -21,7 +21,6 @@ from upshift.runtime.storage.serializers.naming import code_names
 from upshift.runtime.storage.serializers.protocol import Buffers
 from upshift.runtime.storage.store import Store
 
-_WHOLE = (str, bytes, bytearray, dict)
 _TOLD = 200
 _ITEMS_TOLD = 1_000
 """Items of a list whose plain forms the record of the list has."""
@@ -162,12 +161,12 @@ def verify(artifact: Artifact, store: Store) -> None:
 
 
 def _save_items(value: Any, store: Store, name: str) -> Artifact:
-    if not _has_items(value):
-        of = " of the keys or items" if isinstance(value, dict) else ""
+    if not manifest.is_list(type(value)):
         raise NotSerializable(
-            f"{name} of type {type_name(value)} has no items, and a step is mapped over it",
+            f"{name} of type {type_name(value)} is no list, and a step is mapped over it",
+            why="Lists, tuples, ranges and other sequences are mapped over, one task per item.",
             fix="To pass it whole to each task, write unmapped(…) around it in the call of .map. "
-            f"Return a list to map over it: list(…){of}.",
+            "To map over what it holds, return a list.",
         )
     items = tuple(save(item, store, name=f"{name}[{index}]") for index, item in enumerate(value))
     content = manifest.build("tuple" if type(value) is tuple else "list", items)
@@ -183,12 +182,6 @@ def _save_items(value: Any, store: Store, name: str) -> Artifact:
         plain=plain if len(plain) <= _ITEMS_TOLD and any(plain) else None,
         code=tuple(sorted({name for item in items for name in item.code})),
     )
-
-
-def _has_items(value: object) -> bool:
-    kind = type(value)
-    walks = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
-    return walks and hasattr(kind, "__len__") and not isinstance(value, _WHOLE)
 
 
 def _keep(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import MappingView, Sequence
+from typing import Any
 
 import attrs
 
@@ -13,6 +14,17 @@ from upshift.model.spec.codec import decode, encode
 NAME = "items"
 """What an artifact names as its serializer."""
 _MARK = b"items\n"
+_ONE = (str, bytes, bytearray, memoryview)
+
+
+def is_list(kind: type[Any]) -> bool:
+    """Whether a value of this class is a list, of which each item is a value: one to map over.
+
+    A table, an array, a tensor or a data set has a length and items as well, and is one value all the same.
+    """
+    if issubclass(kind, tuple):
+        return not hasattr(kind, "_fields")  # a named tuple is a record
+    return issubclass(kind, (Sequence, MappingView)) and not issubclass(kind, _ONE)
 
 
 def build(form: str, items: Sequence[Artifact]) -> bytes:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import deque
+from collections import UserList, deque
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
+import pandas as pd
 import pytest
 
 from upshift.errors import BlobMissing, NotSerializable
@@ -56,20 +57,42 @@ def test_items_are_artifacts_of_their_own_read_without_unpickling(store: Store) 
     assert artifact.bytes > 8000
 
 
-@pytest.mark.parametrize("value", [deque([1, 2]), range(3), {5}, np.arange(3), {"a": 1}.keys()], ids=repr)
-def test_anything_with_a_length_has_items(store: Store, value: Any) -> None:
+@pytest.mark.parametrize("value", [deque([1, 2]), range(3), UserList([5]), {"a": 1}.keys()], ids=repr)
+def test_any_sequence_has_items(store: Store, value: Any) -> None:
     artifact = save(value, store, by_item=True)
     assert artifact.items == len(value)
     assert load(artifact, store) == list(value)
 
 
-@pytest.mark.parametrize("value", [3, "text", b"bytes", {"a": 1}, None, (n for n in range(3))], ids=repr)
-def test_what_has_no_items_is_refused_with_the_output_named(store: Store, value: object) -> None:
-    with pytest.raises(NotSerializable, match=r"folds of type .* has no items") as caught:
+class Rows:
+    """A table, a data set, a batch: it has a length and items, and is one value."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return [1, 2][index]
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(3, "text", b"bytes", {"a": 1}, None, (n for n in range(3))),
+        *({5}, np.arange(3), pd.DataFrame({"a": [1], "b": [2]}), Rows(), Pair(1, 2)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_one_value_is_not_mapped_over_with_the_output_named(store: Store, value: object) -> None:
+    with pytest.raises(NotSerializable, match=r"folds of type .* is no list") as caught:
         save(value, store, by_item=True, name="folds")
     assert "a step is mapped over it" in str(caught.value)
     fix = str(caught.value.fix)
-    assert 0 < fix.find("unmapped(…)") < fix.find("Return a list")
+    assert 0 < fix.find("unmapped(…)") < fix.find("return a list")
 
 
 def test_an_item_that_cannot_be_saved_is_named(store: Store) -> None:
