@@ -31,6 +31,12 @@ def link(path: Path, target: Path) -> None:
     path.symlink_to(target)
 
 
+def numa(root: Path, nodes: Mapping[int, str], devices: Mapping[str, int]) -> None:
+    """NUMA nodes with the CPUs of each, as the kernel lists them, and that of devices, by address."""
+    write(root, {f"sys/devices/system/node/node{node}/cpulist": cpus for node, cpus in nodes.items()})
+    write(root, {f"sys/bus/pci/devices/{address}/numa_node": node for address, node in devices.items()})
+
+
 def amd(
     root: Path,
     count: int = 2,
@@ -154,6 +160,7 @@ def gaudi(root: Path, count: int = 2, *, status: str = "Operational", old: bool 
         }
         if old:
             write(root / f"sys/class/habanalabs/hl{number}", facts)
+            link(root / f"sys/class/habanalabs/hl{number}/device", device)
             write(root, {f"dev/hl{number}": None})
         else:
             write(device, {**facts, "module_id": count - 1 - number})

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from nvml import FakeNvml
+import trees
+from nvml import FakeNvml, Gpu
 from project import Project
+from upshift.runtime.launch import numa
 
 LAUNCH = "from upshift import current, resources, run_with_accelerate, run_with_torchrun\n"
 WORLD = (
@@ -183,6 +186,7 @@ def test_a_plan_shows_the_launch_and_who_said_it(project: Project) -> None:
         "files": {},
         "port": None,
         "hang": 60,
+        "numa_binding": None,
         "origin": "pipeline.py:4 (@run_with_accelerate)",
     }
     assert step["request"]["gpu_count"] == {"value": 4, "origin": "pipeline.py:4 (@run_with_accelerate)"}
@@ -321,3 +325,26 @@ def test_a_failure_of_another_rank_that_does_not_come_again_is_said_to_be_one(pr
     assert "recorded was a failure on rank 1, and this is rank 0 of 1" in outcome.err
     outcome = project.run(code.replace("{}", "breakpoint()"), expect=1)
     assert "gives it yours, but as one process, which is rank 0" in outcome.err
+
+
+def test_each_rank_is_on_the_cpus_of_the_numa_node_of_its_gpu(
+    project: Project, fake_nvml: Callable[..., FakeNvml]
+) -> None:
+    first, *others = sorted(os.sched_getaffinity(0))
+    if not others:
+        pytest.skip("needs two CPUs")
+    machine = fake_nvml([Gpu(pci="00000000:3B:00.0", numa_node=1), Gpu(pci="00000000:AF:00.0", numa_node=0)])
+    trees.numa(machine.root, {0: str(first), 1: ",".join(map(str, others))}, {})
+    locks = {"UPSHIFT_DEVICE_LOCKS": str(project.folder.parent / "locks")}
+    code = _code('@run_with_torchrun(nproc_per_node="gpu")', options=_gpus(2))
+    code = code.replace("gpu_count=2", f"gpu_count=2, cpu_count={1 + len(others)}")
+    code = code.replace(
+        'print("here")', 'import os\n    print(len(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"])'
+    )
+    outcome = project.run(code, env={**machine.environment(), **locks})
+    attempt = _attempt(project)
+    found = {rank["device"]: rank["cpus"] for rank in attempt["seen"]["ranks"]}
+    assert found == {machine.uuids[0]: numa.listed(others), machine.uuids[1]: str(first)}
+    assert attempt["seen"]["cpu_count"] == attempt["granted"]["cpu_count"] == 1 + len(others)
+    assert f"[rank 0] {len(others)} {len(others)}" in outcome.text
+    assert "[rank 1] 1 1" in outcome.text

@@ -24,7 +24,7 @@ NO_PERMISSION, VERSION_MISMATCH, NOT_SUPPORTED = 4, 18, 3
 
 _AS_THEY_ARE = (
     *("uuid", "memory", "used", "capability", "busy", "temperature", "clock", "memory_clock", "ecc", "error"),
-    *("pcie_sent", "pcie_received", "nvlink_sent", "nvlink_received"),
+    *("pci", "pcie_sent", "pcie_received", "nvlink_sent", "nvlink_received"),
 )
 
 
@@ -56,6 +56,8 @@ class Gpu:
         None: made of its number.
     busy, power, temperature, clock, memory_clock
         %, W, °C, MHz, MHz.
+    pci, numa_node
+        Its address on the bus, as NVML has it, and what sysfs says of that.
     links
         Numbers of the GPUs that NVLink joins it with.
     pcie_sent, pcie_received, nvlink_sent, nvlink_received
@@ -85,6 +87,8 @@ class Gpu:
     pcie_received: int | None = 0
     nvlink_sent: int | None = None
     nvlink_received: int | None = None
+    pci: str | None = None
+    numa_node: int = -1
     links: Sequence[int] = ()
     processes: dict[int, int | None] = attrs.field(factory=dict)
     instances: list[Instance] | None = None
@@ -139,6 +143,10 @@ class FakeNvml:
         for name in ("nvidiactl", *(f"nvidia{number}" for number in range(len(self.gpus)))):
             (self.root / "dev" / name).touch()
         for number, gpu in enumerate(self.gpus):
+            if gpu.pci is not None:
+                folder = self.root / "sys/bus/pci/devices" / gpu.pci[4:].lower()
+                folder.mkdir(parents=True)
+                (folder / "numa_node").write_text(f"{gpu.numa_node}\n")
             gpu.uuid = gpu.uuid or f"GPU-{number:08x}-0000-4000-8000-000000000000"
             for place, instance in enumerate(gpu.instances or ()):
                 instance.uuid = instance.uuid or f"MIG-{number:08x}-{place + 1:04x}-4000-8000-000000000000"

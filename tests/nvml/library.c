@@ -7,7 +7,7 @@
  *     the machine  driver, cuda, count (instead of the number of GPUs), hang=FUNCTION, crash=FUNCTION,
  *                  error.FUNCTION=CODE
  *     a GPU        uuid, name, memory, used, busy, power (mW), temperature, clock, memory_clock, ecc,
- *                  capability (9.0), minor, mig (1: cut), process=PID:BYTES (again and again), links=0,2,
+ *                  capability (9.0), minor, pci, mig (1: cut), process=PID:BYTES (again and again), links=0,2,
  *                  xid=NUMBER OF THE EVENT:CODE, pcie_sent, pcie_received, nvlink_sent, nvlink_received
  *                  (bytes a second), error=CODE (of every question), error.FUNCTION=CODE
  *                  gpm (1: instances tell how busy they are)
@@ -243,6 +243,17 @@ int nvmlDeviceGetName(Device device, char *to, unsigned size) {
 int nvmlDeviceGetMinorNumber(Device device, unsigned *to) {
     ENTER_DEVICE(device);
     return number(section_of(device), "minor", to);
+}
+
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+} Pci;
+
+int nvmlDeviceGetPciInfo_v3(Device device, Pci *to) {
+    ENTER_DEVICE(device);
+    return text(section_of(device), "pci", to->bus_id, sizeof to->bus_id);
 }
 
 int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {

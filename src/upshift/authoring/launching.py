@@ -144,6 +144,7 @@ def _accelerate(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReq
         port=checked.pop(ACCELERATE.port, None),
         files={name: _file(checked.pop(name)) for name in (CONFIG, DEEPSPEED) if name in checked},
         hang=checked_seconds(owner, "hang", hang),
+        numa_binding=checked.pop(ACCELERATE.numa, None),
         arguments={name: value for name, value in checked.items() if name not in ("quiet", "same_network")},
     )
 
@@ -160,6 +161,14 @@ def _torchrun(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReque
             why="It is for the processes of one node.",
             fix="Leave standalone out.",
         )
+    near = checked.pop(TORCHRUN.numa, None)
+    if near not in (None, "node"):
+        raise SettingsError(
+            f"{owner}: {TORCHRUN.numa}={near!r} cannot be honoured",
+            where=user_location(),
+            why="Upshift keeps each process to the CPUs of one NUMA node, no closer and no wider.",
+            fix='Write numa_binding="node", or leave it out.',
+        )
     counted = TORCHRUN.processes in checked
     per_node, devices = _per_node(owner, checked.pop(TORCHRUN.processes, "1"))
     return LaunchRequest(
@@ -171,6 +180,7 @@ def _torchrun(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReque
         nodes=nodes,
         port=checked.pop(TORCHRUN.port, None),
         hang=checked_seconds(owner, "hang", hang),
+        numa_binding=None if near is None else True,
         arguments=checked,
         one_node="standalone=True" if alone else None,
     )

@@ -42,12 +42,15 @@ class Seen:
         How many processes its environment says that there are; None: it is the only one.
     device
         The uuid of the device that is its own among those of all processes; None: it has none.
+    cpus
+        Of several processes: the CPUs by number, as the kernel lists them: ``0-3,8``.
     """
 
     cpu_count: int
     memory: int
     world_size: int | None = None
     device: str | None = None
+    cpus: str | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -133,6 +133,30 @@ def test_ports_times_and_gpus_are_read(store: Store) -> None:
     assert (launch.processes, launch.devices) == (4, True)
 
 
+@pytest.mark.parametrize(
+    ("decorate", "expected"),
+    [
+        (run_with_accelerate(num_processes=2, enable_cpu_affinity=True), True),
+        (run_with_accelerate(num_processes=2, enable_cpu_affinity=False), False),
+        (run_with_torchrun(nproc_per_node=2, numa_binding="node"), True),
+        (run_with_torchrun(nproc_per_node=2), None),
+    ],
+)
+def test_processes_can_be_bound_to_numa_nodes(
+    decorate: Callable[[Any], Any], expected: bool | None, store: Store
+) -> None:
+    launch = _definition(decorate(step(plain)), store).launch
+    assert launch is not None
+    assert (launch.numa_binding, launch.arguments) == (expected, {})
+
+
+def test_other_ways_to_bind_them_are_refused() -> None:
+    with pytest.raises(SettingsError) as caught:
+        run_with_torchrun(nproc_per_node=2, numa_binding="core-complex")
+    assert "numa_binding='core-complex' cannot be honoured" in str(caught.value)
+    assert 'Write numa_binding="node"' in str(caught.value)
+
+
 def test_what_is_always_so_is_no_argument_of_the_launch(store: Store) -> None:
     train = run_with_accelerate(num_processes=1, quiet=True, same_network=True, gpu_ids="all")(step(plain))
     assert _launch(train, store) == Launch(launcher="accelerate", processes=1)

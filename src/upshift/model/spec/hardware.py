@@ -44,6 +44,8 @@ class Device:
         Profile, if it is a slice of a device: ``"1g.10gb"``.
     parent
         The uuid of the device that it is a slice of.
+    numa_node
+        Number of the NUMA node of its machine that it is attached to; None also where there is only one.
     details
         What the record of it knows beyond that: in ``used`` how busy it was.
     """
@@ -58,6 +60,7 @@ class Device:
     compute_capability: str | None = None
     partition: str | None = None
     parent: str | None = None
+    numa_node: int | None = None
     details: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
     @property

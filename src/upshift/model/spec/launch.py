@@ -35,6 +35,8 @@ class Launch:
         The port of the main process; None: one that is free.
     hang
         Seconds without progress after which the processes are stopped; None: it is only said.
+    numa_binding
+        Whether each process keeps to the CPUs of the NUMA node of its device; None: where there are several.
     """
 
     launcher: str
@@ -46,6 +48,7 @@ class Launch:
     files: Mapping[str, str] = attrs.field(factory=dict)
     port: int | None = None
     hang: float | None = None
+    numa_binding: bool | None = None
 
     @property
     def each(self) -> int:

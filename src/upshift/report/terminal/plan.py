@@ -317,6 +317,8 @@ def _launch(step: PlannedStep) -> Iterable[_Detail]:
         told[0] += f", {launch.per_node} on each node"
     told += [f"{name}={_plain(value)}" for name, value in launch.arguments.items()]
     told += launch.files
+    if launch.numa_binding is not None:
+        told.append(f"{'' if launch.numa_binding else 'not '}bound to NUMA nodes")
     told += [f"port {launch.port}"] if launch.port is not None else []
     told += [f"stopped after {duration(launch.hang)} without progress"] if launch.hang is not None else []
     yield "launch", f"{', '.join(told)}: {step.launch_origin}", None

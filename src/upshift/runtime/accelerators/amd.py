@@ -139,6 +139,7 @@ def _device(folder: Path, card: Path, properties: Mapping[str, str], index: int)
         uuid=f"GPU-{unique:016x}" if unique else f"amd-{files.pci_address(card)}",
         index=index,
         compute_capability=architecture,
+        numa_node=files.numa_node(card),
     )
 
 

@@ -60,6 +60,11 @@ def pci_address(device: Path) -> str:
     return os.path.basename(os.path.realpath(device))
 
 
+def numa_node(device: Path) -> int | None:
+    """The NUMA node that a device is attached to, by its folder on the bus; a machine with one says -1."""
+    return number(device / "numa_node")
+
+
 def refusal(path: Path) -> str | None:
     """Why the device file cannot be opened, which asks permissions and cgroup; None: it can.
 

@@ -51,6 +51,7 @@ class Gaudi:
                     model=_model(folder),
                     uuid=f"habana-{files.text(folder / 'pci_addr') or number}",
                     index=number,
+                    numa_node=_numa_node(folder),
                     details={"module": number if module is None else module, "folder": str(folder)},
                 )
             )
@@ -94,6 +95,12 @@ def _own(root: Path) -> Iterator[tuple[int, Path, Path]]:
             yield number, root / f"dev/accel/accel{number}", folder
     for number in files.numbered(f"{root}/dev", "hl"):
         yield number, root / f"dev/hl{number}", root / f"sys/class/habanalabs/hl{number}"
+
+
+def _numa_node(folder: Path) -> int | None:
+    """As the device says it; of the older driver, its folder beside that of the class."""
+    own = files.numa_node(folder)
+    return files.numa_node(folder / "device") if own is None else own
 
 
 def _model(folder: Path) -> str | None:

@@ -73,6 +73,7 @@ class Intel:
                     memory=_memory(card),
                     uuid=f"intel-{address}",
                     index=index,
+                    numa_node=files.numa_node(card),
                     details={"render": minor, "first_tile": first, "tiles": tiles},
                 )
             )

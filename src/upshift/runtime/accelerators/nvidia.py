@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import attrs
+
 from upshift.runtime.accelerators import files
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Nvidia:
             found, problems = nvml.find()
         except Unusable as error:
             return Inventory(vendor=self.name, problems=(str(error),))
-        found = [gpu for gpu in found if _may_open(root, gpu, problems)]
+        found = [_placed(root, gpu) for gpu in found if _may_open(root, gpu, problems)]
         selection = os.environ.get(VISIBLE)
         devices = visible(found, selection, problems)
         hidden = tuple(device for gpu in found for device in gpu.devices if device not in devices)
@@ -84,6 +86,14 @@ def _may_open(root: Path, gpu: Found, problems: list[str]) -> bool:
     if refused is not None:
         problems.append(f"GPU {gpu.index} ({gpu.uuid}) cannot be used: /dev/nvidia{gpu.minor} {refused}")
     return refused is None
+
+
+def _placed(root: Path, gpu: Found) -> Found:
+    """The GPU, with the NUMA node that it is attached to."""
+    if gpu.address is None:
+        return gpu
+    node = files.numa_node(root / "sys/bus/pci/devices" / gpu.address)
+    return attrs.evolve(gpu, devices=tuple(attrs.evolve(one, numa_node=node) for one in gpu.devices))
 
 
 def visible(found: Sequence[Found], selection: str | None, problems: list[str]) -> tuple[Device, ...]:

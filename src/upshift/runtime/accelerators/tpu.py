@@ -63,6 +63,7 @@ class Tpu:
                 model=_model(chip),
                 uuid=f"tpu-{path.parent.name}-{path.name}" if path.name.isdigit() else f"tpu-{path.name}",
                 index=index,
+                numa_node=files.numa_node(chip),
                 details={"chips": len(paths)},
             )
             for index, (path, chip) in enumerate(zip(paths, chips, strict=False))

@@ -72,6 +72,8 @@ class Config:
         As the arguments of these meanings; None: it does not say.
     devices
         Whether each process has a device; None: it does not say.
+    numa_binding
+        Whether each keeps to the CPUs near it; None: it does not say.
     """
 
     text: str
@@ -80,6 +82,7 @@ class Config:
     nodes: int | None = None
     port: int | None = None
     devices: bool | None = None
+    numa_binding: bool | None = None
 
 
 def read_config(file: Path, *, where: str | None) -> Config:
@@ -104,9 +107,10 @@ def read_config(file: Path, *, where: str | None) -> Config:
     if isinstance(said.get("fp8_config"), Mapping):
         said["fp8_config"] = {_MISNAMED.get(name, name): value for name, value in said["fp8_config"].items()}
     _check(named, said)
-    kind, cpu = _kind(named, said), said.get("use_cpu", False)
-    if not isinstance(cpu, bool):
-        named.makes_no_sense("use_cpu", cpu, "true or false")
+    kind, cpu, near = _kind(named, said), said.get("use_cpu", False), said.get(ACCELERATE.numa, False)
+    for name, value in (("use_cpu", cpu), (ACCELERATE.numa, near)):
+        if not isinstance(value, bool):
+            named.makes_no_sense(name, value, "true or false")
     if said.get("num_processes") == -1:  # Accelerate's own word for nothing
         said["num_processes"] = None
     processes, nodes, port = (
@@ -126,6 +130,7 @@ def read_config(file: Path, *, where: str | None) -> Config:
         nodes=nodes,
         port=port,
         devices=False if cpu or kind == _ON_CPUS else None if kind == _ALONE else True,
+        numa_binding=near or None,
     )
 
 

@@ -105,20 +105,10 @@ def alone(launch: Launch, rank: Rank) -> bool:
     return not any(launch.arguments.get(name) for name in ACCELERATE.on_devices)
 
 
-def threads_of(launch: Launch, rank: Rank, cpus: int | None) -> int | None:
-    """Size of the native thread pools of a rank: as was asked for, else its part of the CPUs of its node.
-
-    Parameters
-    ----------
-    launch, rank
-        What was asked for, and which of it this process is.
-    cpus
-        How many CPUs the ranks of its node have together; None: nobody has counted them.
-    """
+def threads_of(launch: Launch, room: int) -> int:
+    """Size of the native thread pools of a rank: as was asked for, else its part of the CPUs: ``room``."""
     asked = launch.arguments.get("num_cpu_threads_per_process")
-    if asked is not None:
-        return int(asked)
-    return None if cpus is None else max(1, cpus // rank.local_world_size)
+    return max(1, room) if asked is None else int(asked)
 
 
 def defaults(rank: Rank, *, devices: bool, interface: str | None = None) -> dict[str, str]:

@@ -36,7 +36,7 @@ class LaunchRequest:
         Whether each has a device of its own; None: if the step asks for any.
     nodes
         Nodes; None: it does not say.
-    arguments, port, hang
+    arguments, port, hang, numa_binding
         As in :class:`~upshift.model.spec.launch.Launch`.
     files
         Files that its arguments name, by argument.
@@ -55,6 +55,7 @@ class LaunchRequest:
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
     port: int | None = None
     hang: float | None = None
+    numa_binding: bool | None = None
     files: Mapping[str, Path] = attrs.field(factory=dict)
     one_node: str | None = None
 
@@ -157,6 +158,7 @@ def merged(
         arguments=asked.arguments,
         port=asked.port or None,
         hang=asked.hang,
+        numa_binding=asked.numa_binding,
     )
     return launch, request, {**origins, **dict.fromkeys((*added, "launch"), asked.origin)}
 
@@ -176,6 +178,7 @@ def _with_files(asked: LaunchRequest) -> tuple[LaunchRequest, dict[str, str]]:
             nodes=config.nodes if asked.nodes is None else asked.nodes,
             devices=config.devices if asked.devices is None else asked.devices,
             port=config.port if asked.port is None else asked.port,
+            numa_binding=config.numa_binding if asked.numa_binding is None else asked.numa_binding,
         )
     if deepspeed is not None:
         texts[DEEPSPEED] = read_deepspeed(deepspeed, where=asked.where)

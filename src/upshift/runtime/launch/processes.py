@@ -1,12 +1,13 @@
-"""How many processes of a launch a node starts, by the hardware that it grants: :func:`placed`."""
+"""How many processes of a launch a node starts, by the hardware that it grants, and which device each has."""
 
 from __future__ import annotations
 
 import attrs
 
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Device, Hardware
+from upshift.model.spec.launch import Launch, Rank
+from upshift.model.spec.task import TaskSpec
 from upshift.runtime.launch.arguments.meanings import LAUNCHERS
 
 SEVERAL_A_DEVICE = ("neuron", "tpu")
@@ -32,6 +33,19 @@ def placed(launch: Launch, request: ResourceSettings, granted: Hardware) -> Laun
     else:
         each = launch.processes // (granted.nodes or 1)
     return attrs.evolve(launch, per_node=max(each, 1))
+
+
+def devices_of(spec: TaskSpec, node: int) -> tuple[Device, ...]:
+    """The devices that the processes of a node have been granted."""
+    devices = (spec.granted.gpus if spec.granted is not None else None) or ()
+    own = tuple(device for device in devices if device.node == node)
+    return own or devices
+
+
+def own_device(spec: TaskSpec, rank: Rank) -> Device | None:
+    """Which of the devices granted is for one process: that which ``LOCAL_RANK`` names; None: none is."""
+    devices = devices_of(spec, rank.node) if spec.launch is not None and spec.launch.devices else ()
+    return devices[rank.local_rank] if rank.local_rank < len(devices) else None
 
 
 def why_fewer(launch: Launch, granted: Hardware) -> str:

@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from upshift.errors import UpshiftError
-from upshift.model.spec import Device, Launch, Rank, TaskSpec
+from upshift.model.spec import Launch, Rank, TaskSpec
 from upshift.runtime.launch.environment import GROUP, alone
 from upshift.runtime.launch.ports import wait_until_free
-from upshift.runtime.launch.processes import SEVERAL_A_DEVICE
+from upshift.runtime.launch.processes import SEVERAL_A_DEVICE, devices_of, own_device
 from upshift.runtime.step.context import current
 from upshift.runtime.step.import_hook import ImportHook
 from upshift.runtime.streams import tell
@@ -33,14 +33,6 @@ _OTHER_WAYS: Final = ("jax", "tensorflow", "mpi4py", "horovod", "dask", "ray")
 
 class Misplaced(UpshiftError):
     """A process is not the one that it was to be."""
-
-
-def own_device(spec: TaskSpec, rank: Rank) -> Device | None:
-    """Which of the devices granted is for this process: the one that ``LOCAL_RANK`` names among them."""
-    if spec.launch is None or not spec.launch.devices:
-        return None
-    devices = _devices(spec, rank)
-    return devices[rank.local_rank] if rank.local_rank < len(devices) else None
 
 
 def world_size(launch: Launch, rank: Rank) -> int | None:
@@ -67,7 +59,7 @@ def enter(spec: TaskSpec, launch: Launch, rank: Rank) -> None:
     if launch.launcher == "accelerate":
         from upshift.runtime.launch.asking_accelerate import ask
 
-        asked = ask(launch, rank, _devices(spec, rank))
+        asked = ask(launch, rank, devices_of(spec, rank.node))
         os.environ.update(asked.variables)
         tell(asked.remarks)
     _compare(spec, launch, rank)
@@ -104,7 +96,7 @@ def _compare(spec: TaskSpec, launch: Launch, rank: Rank) -> None:
                     f"a process of {spec.task} was started as {name}={expected} and finds {found!r}",
                     fix=f"Do not set {name} for the step: Upshift does.",
                 )
-    devices = _devices(spec, rank)
+    devices = devices_of(spec, rank.node)
     several = any(device.vendor in SEVERAL_A_DEVICE for device in devices)
     if launch.devices and devices and not several and rank.local_world_size > len(devices):
         raise Misplaced(
@@ -114,19 +106,13 @@ def _compare(spec: TaskSpec, launch: Launch, rank: Rank) -> None:
         )
 
 
-def _devices(spec: TaskSpec, rank: Rank) -> tuple[Device, ...]:
-    """What the processes of this node have been granted."""
-    devices = (spec.granted.gpus if spec.granted is not None else None) or ()
-    own = tuple(device for device in devices if device.node == rank.node)
-    return own or devices
-
-
 # -- whether they work together -------------------------------------------------------------------
 
 
 def _watch_count(spec: TaskSpec, rank: Rank) -> None:
     """Look at how many processes Accelerate counts as soon as it has counted them."""
-    if rank.world_size == 1 or any(device.vendor in SEVERAL_A_DEVICE for device in _devices(spec, rank)):
+    devices = devices_of(spec, rank.node)
+    if rank.world_size == 1 or any(device.vendor in SEVERAL_A_DEVICE for device in devices):
         return
 
     def watch(_: str, module: Any) -> None:

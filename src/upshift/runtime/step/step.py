@@ -32,6 +32,8 @@ from upshift.model.spec.hardware import CONTAINED
 from upshift.runtime import asking, cgroups, proc
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
 from upshift.runtime.forms import Outcome, Seen
+from upshift.runtime.launch import numa
+from upshift.runtime.launch.processes import own_device
 from upshift.runtime.messages import channel
 from upshift.runtime.step import promises, randomness, ranks, stacks
 from upshift.runtime.step.cards import cards
@@ -138,9 +140,12 @@ def _placed(spec: TaskSpec, rank: Rank | None) -> dict[str, Any]:
     """What one of several processes finds of its place among them."""
     if rank is None or spec.launch is None:
         return {}
-    device = ranks.own_device(spec, rank)
-    uuid = device.uuid if device is not None else None
-    return {"world_size": ranks.world_size(spec.launch, rank), "device": uuid}
+    device = own_device(spec, rank)
+    return {
+        "world_size": ranks.world_size(spec.launch, rank),
+        "device": None if device is None else device.uuid,
+        "cpus": numa.listed(os.sched_getaffinity(0)),
+    }
 
 
 def _cpus(spec: TaskSpec) -> int:
@@ -253,6 +258,8 @@ def _compare(seen: Seen, spec: TaskSpec, bounds: Confinement) -> None:
     # A limit may be seen rounded down to whole pages.
     for name, slack in (("cpu_count", 0), ("memory", proc.PAGE)):
         want, have = getattr(granted, name), getattr(seen, name)
+        if name == "cpu_count" and want is not None and bounds.rank is not None and bounds.cpus is not None:
+            want = min(want, len(bounds.cpus))  # those near its device
         if want is not None and have + slack < want:
             raise Shortage(
                 f"{spec.task} was granted {name}={want:g} and its process sees {have:g}",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from upshift.model.spec import Failure, Hardware
+from upshift.runtime.forms import Seen
+from upshift.runtime.launch import numa
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.gang import Gang
 from upshift.runtime.supervisor.member import Member
@@ -54,13 +56,13 @@ class Accounts:
         by_rank
             Whether to say what each of the processes has found.
         """
-        seen = next((seen for member in self._gang.members if (seen := member.sight()[0]) is not None), None)
-        if seen is None:
+        found = [seen for member in self._on(0) if (seen := member.sight()[0]) is not None]
+        if not found:
             return None
         details = {**host, "pid": self._gang.main.pid}
         if by_rank:
             details["ranks"] = [_seen_by(member) for member in self._gang.members]
-        record = sights.record(cpu_count=seen.cpu_count, memory=seen.memory, details=details)
+        record = sights.record(cpu_count=_cpus(found), memory=found[0].memory, details=details)
         return record if self._nodes is None else self._nodes.seen(record)
 
     def used(self, seconds: float) -> Hardware:
@@ -86,11 +88,23 @@ class Accounts:
         return sum(peaks) if peaks else None
 
 
+def _cpus(found: Sequence[Seen]) -> int:
+    """How many CPUs processes find together: each may have been placed on some of them."""
+    sets = [set(numa.numbers(seen.cpus or "")) for seen in found]
+    if all(seen.cpu_count == len(cpus) for seen, cpus in zip(found, sets, strict=True)):
+        return len(set().union(*sets))
+    return max(seen.cpu_count for seen in found)  # one that is by itself, or a quota, which is all they have
+
+
 def _seen_by(member: Member) -> dict[str, Any]:
     seen, _ = member.sight()
     found = {"rank": member.number, "host": member.host, "pid": member.pid}
     if member.rank is not None:
         found |= {"node": member.rank.node, "local_rank": member.rank.local_rank}
-    world_size, device = (None, None) if seen is None else (seen.world_size, seen.device)
-    group = None if member.outcome is None else member.outcome.group
-    return found | {"world_size": world_size, "group": group, "device": device, "returned": member.returned}
+    return found | {
+        "world_size": None if seen is None else seen.world_size,
+        "group": None if member.outcome is None else member.outcome.group,
+        "device": None if seen is None else seen.device,
+        "cpus": None if seen is None else seen.cpus,
+        "returned": member.returned,
+    }

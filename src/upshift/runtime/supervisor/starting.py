@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
 from upshift.model.spec import Rank, TaskSpec
 from upshift.model.spec.hardware import CONTAINED, ENFORCED
+from upshift.runtime.accelerators.root import device_root
 from upshift.runtime.confine import Confinement
+from upshift.runtime.launch import numa
 from upshift.runtime.launch.addresses import interface_towards
 from upshift.runtime.launch.environment import environment_of, threads_of
+from upshift.runtime.launch.processes import own_device
 from upshift.runtime.supervisor.bounds.cpus import CpuSet
 from upshift.runtime.supervisor.bounds.limits import MemoryLimit
 from upshift.runtime.supervisor.member import LocalMember
@@ -48,6 +51,7 @@ def bounds_of(
 ) -> tuple[MemoryLimit | None, Confinement]:
     """The bounds of a task on this node, and what keeps its memory there; CPUs are taken from ``cpus``."""
     granted = spec.granted
+    devices = [device.numa_node for device in (granted.gpus if granted is not None else None) or ()]
     memory = taken = threads = None
     by = None if granted is None else granted.details.get("enforced_by")
     if granted is not None and by in (ENFORCED, CONTAINED):
@@ -57,7 +61,8 @@ def bounds_of(
         if granted.cpu_count is not None and by == CONTAINED:  # by a quota, on any of the CPUs
             threads = math.ceil(granted.cpu_count)
         elif granted.cpu_count is not None:
-            taken = cpus.take(granted.cpu_count)
+            near = numa.near(devices, numa.nodes(device_root())) if devices else ()
+            taken = cpus.take(granted.cpu_count, near)
             threads = len(taken)
     bounds = Confinement(
         cpus=taken,
@@ -73,7 +78,7 @@ def start(
     spec: TaskSpec,
     starter: Starter,
     bounds: Confinement,
-    ranks: Iterable[Rank | None],
+    ranks: Sequence[Rank | None],
     *,
     held: Sequence[int],
     member: Callable[[Born, Rank | None], LocalMember],
@@ -98,8 +103,8 @@ def start(
     """
     started: list[LocalMember] = []
     try:
-        for rank in ranks:
-            started.append(member(starter(spec, _bounds_of_rank(rank, spec, bounds), held), rank))
+        for rank, own in zip(ranks, list(_bounds_of_each(ranks, spec, bounds)), strict=True):
+            started.append(member(starter(spec, own, held), rank))
     except BaseException:
         for one in started:
             one.kill()
@@ -108,18 +113,45 @@ def start(
     return started
 
 
-def _bounds_of_rank(rank: Rank | None, spec: TaskSpec, bounds: Confinement) -> Confinement:
-    if rank is None or spec.launch is None:
-        return bounds
-    cpus = bounds.threads or len(bounds.cpus or os.sched_getaffinity(0))
-    threads = threads_of(spec.launch, rank, cpus)
-    environment = environment_of(
-        spec.launch,
-        rank,
-        task=str(spec.task),
-        devices=spec.granted is not None and bool(spec.granted.gpus),
-        own={**users_own(), **bounds.environment},
-        inherited=os.environ,
-        interface=interface_towards(rank.address) if rank.nodes > 1 else None,
-    )
-    return attrs.evolve(bounds, rank=rank, threads=threads, environment=environment)
+def _bounds_of_each(
+    ranks: Sequence[Rank | None], spec: TaskSpec, bounds: Confinement
+) -> Iterator[Confinement]:
+    """The bounds of each process, within those of the task."""
+    places = _places([rank for rank in ranks if rank is not None], spec, bounds)
+    for rank in ranks:
+        if rank is None or spec.launch is None:
+            yield bounds
+            continue
+        own = places[rank.local_rank] if places else None
+        cpus = own or bounds.cpus or os.sched_getaffinity(0)
+        room = len(cpus) // (rank.local_world_size if own is None else places.count(own))
+        if bounds.cpus is None and bounds.threads is not None:  # a quota, on any of the CPUs
+            room = min(room, bounds.threads // rank.local_world_size)
+        environment = environment_of(
+            spec.launch,
+            rank,
+            task=str(spec.task),
+            devices=spec.granted is not None and bool(spec.granted.gpus),
+            own={**users_own(), **bounds.environment},
+            inherited=os.environ,
+            interface=interface_towards(rank.address) if rank.nodes > 1 else None,
+        )
+        yield attrs.evolve(
+            bounds,
+            rank=rank,
+            cpus=bounds.cpus if own is None else own,
+            threads=threads_of(spec.launch, room),
+            environment=environment,
+        )
+
+
+def _places(ranks: Sequence[Rank], spec: TaskSpec, bounds: Confinement) -> list[tuple[int, ...]]:
+    """The CPUs of each process, where they are to be near its device; none: it is where the task is."""
+    launch = spec.launch
+    if launch is None or not (len(ranks) > 1 if launch.numa_binding is None else launch.numa_binding):
+        return []
+    devices = [own_device(spec, rank) for rank in ranks]
+    cpus = bounds.cpus or tuple(os.sched_getaffinity(0))
+    nodes = [None if device is None else device.numa_node for device in devices]
+    shares = numa.shares(cpus, numa.nodes(device_root()), nodes)
+    return shares if any(len(share) < len(cpus) for share in shares) else []

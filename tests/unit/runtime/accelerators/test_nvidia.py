@@ -93,6 +93,16 @@ def test_gpus_are_found_with_all_that_nvml_knows(fake_nvml: Make, found: Find) -
     assert (second.uuid, second.index, second.kind) == (machine.uuids[1], 1, "L4")
 
 
+def test_the_numa_node_of_a_gpu_is_that_of_its_address(fake_nvml: Make, found: Find) -> None:
+    gpus = [
+        Gpu(pci="00000000:3B:00.0", numa_node=0),
+        Gpu(pci="00000000:AF:00.0", numa_node=1, instances=[Instance()]),
+        Gpu(pci="00000000:D8:00.0", numa_node=-1),
+        Gpu(pci=None),
+    ]
+    assert [device.numa_node for device in found(fake_nvml(gpus)).devices] == [0, 1, None, None]
+
+
 def test_pairs_that_nvlink_joins_are_known(fake_nvml: Make, found: Find) -> None:
     machine = fake_nvml([Gpu(links=[1]), Gpu(links=[0]), Gpu(links=[3]), Gpu(links=[2])])
     a, b, c, d = machine.uuids

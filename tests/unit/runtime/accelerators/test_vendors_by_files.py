@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import trees
 from upshift.model.spec.hardware import Device
 from upshift.runtime.accelerators import vendors
 from upshift.runtime.accelerators.amd import Amd
-from upshift.runtime.accelerators.base import Inventory, Reading
+from upshift.runtime.accelerators.base import Inventory, Reading, Vendor
 from upshift.runtime.accelerators.gaudi import Gaudi
 from upshift.runtime.accelerators.intel import Intel
 from upshift.runtime.accelerators.neuron import Neuron
@@ -43,6 +44,24 @@ def uuids(inventory: Inventory) -> list[str | None]:
 
 def test_a_machine_without_device_files_has_no_vendor(root: Path) -> None:
     assert vendors.present() == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "vendor", "addresses"),
+    [
+        (trees.amd, Amd, ["0000:03:00.0", "0000:04:00.0"]),
+        (lambda root: trees.intel(root, ("0x0bda", "0x0bda")), Intel, ["0000:3a:00.0", "0000:3b:00.0"]),
+        (trees.gaudi, Gaudi, ["0000:19:00.0", "0000:1a:00.0"]),
+        (lambda root: trees.gaudi(root, old=True), Gaudi, ["0000:19:00.0", "0000:1a:00.0"]),
+        (lambda root: trees.tpu(root, 2), Tpu, ["0000:00:04.0", "0000:00:05.0"]),
+    ],
+)
+def test_the_numa_node_of_a_device_is_what_its_folder_on_the_bus_says(
+    root: Path, make: Callable[[Path], None], vendor: type[Vendor], addresses: list[str]
+) -> None:
+    make(root)
+    trees.numa(root, {}, dict(zip(addresses, (1, -1), strict=True)))
+    assert [device.numa_node for device in vendor().discover(root).devices] == [1, None]
 
 
 # -- AMD ------------------------------------------------------------------------------------------

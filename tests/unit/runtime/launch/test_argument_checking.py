@@ -165,7 +165,6 @@ def test_a_wrong_value_is_refused_with_what_would_be_right(given: dict[str, Any]
         ("accelerate", {"main_process_ip": "10.0.0.1"}, "tells each process where it is", "num_nodes"),
         ("accelerate", {"max_restarts": 3}, "starts again as a whole", "@step(retries=…)"),
         ("accelerate", {"gpu_ids": "0,1"}, "hands out devices", "gpu_count"),
-        ("accelerate", {"enable_cpu_affinity": True}, "pins the processes", "cpu_count"),
         ("accelerate", {"module": True}, "there is no script", "Leave it out"),
         ("accelerate", {"mpirun_hostfile": "hosts"}, "that the target gives", "num_nodes"),
         ("accelerate", {"tpu_cluster": True}, "TPU machine itself", "torch_xla.launch"),

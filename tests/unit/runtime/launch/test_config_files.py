@@ -53,6 +53,14 @@ def _refused(file: Path) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize(("said", "expected"), [("false", None), ("true", True)])
+def test_a_file_can_bind_processes_to_numa_nodes(tmp_path: Path, said: str, expected: bool | None) -> None:
+    text = WRITTEN.replace("enable_cpu_affinity: false", f"enable_cpu_affinity: {said}")
+    config = read_config(_file(tmp_path, text), where=None)
+    assert config.numa_binding is expected
+    assert "enable_cpu_affinity" not in config.text
+
+
 def test_what_accelerate_config_writes_is_honoured(tmp_path: Path) -> None:
     config = read_config(_file(tmp_path, WRITTEN), where=None)
     kept = yaml.safe_load(config.text)

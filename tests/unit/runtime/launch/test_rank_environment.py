@@ -119,13 +119,12 @@ def test_several_processes_of_accelerate_know_their_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "cpus", "threads"),
-    [({}, 8, 2), ({}, 2, 1), ({}, None, None), ({"num_cpu_threads_per_process": 6}, 8, 6)],
+    ("arguments", "room", "threads"), [({}, 2, 2), ({}, 0, 1), ({"num_cpu_threads_per_process": 6}, 2, 6)]
 )
-def test_the_ranks_of_a_node_share_its_cpus(
-    arguments: dict[str, Any], cpus: int | None, threads: int | None
+def test_a_rank_has_a_thread_for_each_cpu_of_its_own(
+    arguments: dict[str, Any], room: int, threads: int
 ) -> None:
-    assert threads_of(Launch(launcher="accelerate", arguments=arguments), FIFTH, cpus) == threads
+    assert threads_of(Launch(launcher="accelerate", arguments=arguments), room) == threads
 
 
 def test_on_one_node_nothing_is_asked_of_the_network() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from upshift.model.spec import Code, Device, EntryPoint, Hardware, Launch, Rank, TaskId, TaskSpec
 from upshift.runtime.launch.environment import GROUP, variables
-from upshift.runtime.step.ranks import Misplaced, enter, own_device, strayed, world_size
+from upshift.runtime.launch.processes import own_device
+from upshift.runtime.step.ranks import Misplaced, enter, strayed, world_size
 
 GPUS = tuple(Device(vendor="nvidia", uuid=f"GPU-{number}") for number in range(2))
 SECOND = Rank(rank=1, world_size=2, local_rank=1, local_world_size=2, port=29411)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ class Found:
         Of the whole GPU.
     minor
         Number of its device file; None: it has none.
+    address
+        That on the bus, as sysfs has it: ``0000:3b:00.0``.
     devices
         Empty if it is to be cut into MIG instances, and is not.
     """
@@ -42,6 +45,7 @@ class Found:
     index: int
     uuid: str
     minor: int | None
+    address: str | None
     devices: tuple[Device, ...]
 
 
@@ -111,9 +115,10 @@ class Nvml:
             compute_capability=_compute_capability(handle),
         )
         minor = number(pynvml.nvmlDeviceGetMinorNumber, handle, most=1 << 20)
+        address = _address(handle)
         self._cards[uuid] = Card(handle, handle, None)
         if not _is_cut(handle):
-            return Found(index=index, uuid=uuid, minor=minor, devices=(whole,))
+            return Found(index=index, uuid=uuid, minor=minor, address=address, devices=(whole,))
         slices = []
         for instance in _instances(handle):
             name = identifier(instance)
@@ -134,7 +139,7 @@ class Nvml:
                 f"Make some (`nvidia-smi mig -i {index} -cgi … -C`), or disable it "
                 f"(`nvidia-smi -i {index} -mig 0`)."
             )
-        return Found(index=index, uuid=uuid, minor=minor, devices=tuple(slices))
+        return Found(index=index, uuid=uuid, minor=minor, address=address, devices=tuple(slices))
 
     def links(self, devices: Sequence[Device]) -> tuple[tuple[str, str], ...]:
         """Pairs of whole GPUs that NVLink joins, directly or through a switch."""
@@ -224,6 +229,13 @@ def _compute_capability(handle: Any) -> str | None:
         if 0 < major < 100 and 0 <= minor < 10:
             return f"{major}.{minor}"
     return None
+
+
+def _address(handle: Any) -> str | None:
+    """NVML writes the domain with eight digits, and sysfs with four."""
+    said = text(lambda: pynvml.nvmlDeviceGetPciInfo(handle).busId)
+    found = re.fullmatch(r"([0-9a-f]{1,8})(:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", (said or "").lower())
+    return None if found is None else f"{int(found[1], 16):04x}{found[2]}"
 
 
 def _cuda_version() -> str | None:

@@ -115,8 +115,9 @@ class Launcher:
         Which version the packaged table is of, and the day on which that was read.
     arguments
         The packaged table.
-    processes, nodes, port
-        What it calls the number of processes and of nodes, and the port of the process of rank 0.
+    processes, nodes, port, numa
+        What it calls the number of processes and of nodes, the port of the process of rank 0, and that each
+        keeps to the CPUs near its device.
     on_devices
         Flags by which each process has a device.
     rivals
@@ -139,6 +140,7 @@ class Launcher:
     processes: str
     nodes: str
     port: str
+    numa: str
     bounds: Mapping[str, Bounds]
     done: Mapping[str, str]
     refused: Mapping[str, Refused]
@@ -178,10 +180,6 @@ _SUPERVISED = Refused(
     "The supervisor hears from the kernel when a process ends; it does not look now and then.",
     "Leave it out.",
 )
-_PINNING = Refused(
-    "Upshift pins the processes of a step to the CPUs that it is granted.",
-    "Leave it out, and ask for CPUs: cpu_count.",
-)
 _DEVICES = Refused(
     "Upshift hands out devices that no other step holds, and each process has one of them.",
     "Say how many: ResourceSettings(gpu_count=…), or @resources(gpu=…).",
@@ -212,6 +210,7 @@ ACCELERATE: Final = Launcher(
     processes="num_processes",
     nodes="num_machines",
     port="main_process_port",
+    numa="enable_cpu_affinity",
     on_devices=("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm"),
     rivals=("cpu", "multi_gpu", "use_deepspeed", "use_fsdp"),
     bounds={
@@ -234,6 +233,8 @@ ACCELERATE: Final = Launcher(
         "num_processes": "how many processes over all nodes; "
         "without it one for each GPU that is asked for, or one",
         "num_machines": "the same as num_nodes of the request",
+        "enable_cpu_affinity": "each process keeps to the CPUs of the NUMA node of its device; "
+        "the default where a machine has several processes, which False turns off",
         "num_cpu_threads_per_process": "size of the native thread pools of each process; "
         "without it its part of the CPUs that are granted",
         "main_process_port": "the port of the process of rank 0; 0, or without it, one that is free",
@@ -252,7 +253,6 @@ ACCELERATE: Final = Launcher(
         "main_training_function": attrs.evolve(_NO_SCRIPT, idle="main"),
         "downcast_bf16": attrs.evolve(_TPU, idle="no"),
         "gpu_ids": _DEVICES,
-        "enable_cpu_affinity": _PINNING,
         "machine_rank": attrs.evolve(_NODES, idle=0),
         "main_process_ip": _NODES,
         "tee": _LOGS,
@@ -293,6 +293,7 @@ TORCHRUN: Final = Launcher(
     processes="nproc_per_node",
     nodes="nnodes",
     port="master_port",
+    numa="numa_binding",
     bounds={"master_port": _PORT},
     done={
         "nnodes": "the same as num_nodes of the request; a range of nodes is refused",
@@ -300,6 +301,8 @@ TORCHRUN: Final = Launcher(
         "master_port": "the port of the process of rank 0; 0, or without it, one that is free",
         "standalone": "always so on one node; with several it is refused",
         "role": "ROLE_NAME of each process",
+        "numa_binding": '"node": each process keeps to the CPUs of the NUMA node of its device; '
+        "the default where a machine has several processes. Other values are refused",
     },
     refused={
         "rdzv_backend": _RENDEZVOUS,
@@ -329,7 +332,6 @@ TORCHRUN: Final = Launcher(
         "node_rank": _NODES,
         "master_addr": _NODES,
         "local_addr": _NODES,
-        "numa_binding": _PINNING,
         "signals_to_handle": Refused(
             "Upshift stops a step with SIGTERM, which every process gets.",
             "Leave it out: handle SIGTERM in the step.",
