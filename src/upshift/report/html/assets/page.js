@@ -41,15 +41,20 @@ theme.addEventListener("click", () => {
 });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 
-// Printing opens what is closed.
+// Printing opens what is closed, on white.
 const MOST_PRINTED = 40;
-let opened = [];
+let opened = [], worn;
 window.addEventListener("beforeprint", () => {
+  worn = document.documentElement.dataset.theme;
+  wear("light");
   opened = openers.filter((opener) => !isOpen(opener)).slice(0, MOST_PRINTED);
   for (const opener of opened) openRow(opener, true);
   drawAll();
 });
-window.addEventListener("afterprint", () => { for (const opener of opened) openRow(opener, false); });
+window.addEventListener("afterprint", () => {
+  wear(worn);
+  for (const opener of opened) openRow(opener, false);
+});
 
 // A run that goes on: the file is written anew every few seconds, and the page loads it again where it was.
 const place = "upshift " + document.body.dataset.run;
