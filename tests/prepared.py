@@ -26,6 +26,7 @@ import io
 import json
 import os
 import py_compile
+import resource
 import select
 import socket
 import subprocess
@@ -91,9 +92,13 @@ class Interpreter:
         Empty; the interpreter's socket is there.
     environment
         What it is started with.
+    most_bytes
+        Address space that a command may take; default: any.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], *, most_bytes: int | None = None
+    ) -> None:
         self._address = f"{folder}/socket"
         program = f"{folder}/program.pyc"  # in stack traces its lines are those of the command
         py_compile.compile(__file__, program, dfile=UPSHIFT, doraise=True)
@@ -103,6 +108,8 @@ class Interpreter:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        if most_bytes is not None:
+            resource.prlimit(self._process.pid, resource.RLIMIT_AS, (most_bytes, most_bytes))
         self._ready = False
         self._waiting = threading.Lock()
 

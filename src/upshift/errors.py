@@ -72,11 +72,11 @@ class UpshiftError(Exception):
     def __init__(
         self, what: str, *, where: str | None = None, why: str | None = None, fix: str | None = None
     ) -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.why = why
-        self.fix = fix
+        super().__init__(_writable(what))
+        self.what = _writable(what)
+        self.where = _writable(where)
+        self.why = _writable(why)
+        self.fix = _writable(fix)
         if sys.excepthook is sys.__excepthook__:  # nobody else's, such as a debugger's
             sys.excepthook = _show_uncaught
 
@@ -101,6 +101,11 @@ class UpshiftError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.__dict__.copy()))
+
+
+def _writable(text: Any) -> Any:
+    """The same text with half characters as escapes: those of a name that is not UTF-8 have no encoding."""
+    return text if text is None or text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _rebuild(kind: type[UpshiftError], state: dict[str, Any]) -> UpshiftError:

@@ -9,7 +9,8 @@ from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import StepOptions
 from upshift.authoring.steps import add_options
 from upshift.errors import SettingsError, user_location
-from upshift.model.settings.base import bad_value
+from upshift.model.checks import MOST_DEVICES, MOST_SECONDS, shown
+from upshift.model.settings.base import bad_value, number
 from upshift.model.settings.resources import LEAST_GPU_MEMORY, LEAST_MEMORY, ResourceSettings
 from upshift.model.settings.retry import Retry
 from upshift.model.settings.sizes import FORMS, meant_by, parse_size
@@ -19,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SHORTEST = 0.1
 """Seconds. NVML tells utilization of the last sixth of a second, or of longer."""
-LONGEST = 60.0
+LONGEST = 60
 
 
 @checked_keywords("@resources")
@@ -146,7 +147,7 @@ def retry(
         "on": on,
         "memory_factor": memory_factor,
     }
-    policy = Retry(times=times, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    policy = Retry(times=times, **{name: value for name, value in given.items() if value is not None})
     decorate = _decorator(StepSettings(retry=policy))
     return decorate if function is None else decorate(function)
 
@@ -214,10 +215,8 @@ def gpu_profile(
             why="Samples are in the records of the attempt, not among the step's outputs.",
             fix="Leave it out: the report shows them, and ATTEMPT.series_path is the file that has them.",
         )
-    number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
-    if not number or not SHORTEST <= interval <= LONGEST:
-        raise bad_value("@gpu_profile", "interval", interval, f"seconds from {SHORTEST:g} to {LONGEST:g}")
-    decorate = _decorator(StepSettings(profile=float(interval)))
+    pause = number("@gpu_profile", "interval", interval, least=SHORTEST, most=LONGEST, what="seconds")
+    decorate = _decorator(StepSettings(profile=float(pause)))
     return decorate if function is None else decorate(function)
 
 
@@ -241,9 +240,9 @@ def _either(short: str, value: Any, long: str, other: Any) -> Any:
 def _accelerator(named: Any, counts: Mapping[str, int | None]) -> Any:
     """What names a kind: ``accelerator``, or one of the counts that are kinds themselves."""
     for kind, count in counts.items():
-        whole = count is None or (isinstance(count, int) and not isinstance(count, bool) and count >= 0)
-        if not whole:
-            raise bad_value("@resources", kind.lower(), count, "a whole number of devices, at least 0")
+        if count is not None:
+            what = "a whole number of devices"
+            number("@resources", kind.lower(), count, most=MOST_DEVICES, whole=True, what=what)
     said = [f"{kind}:{count}" for kind, count in counts.items() if count]
     said += [] if named is None else [named]
     if len(said) > 1:
@@ -269,7 +268,7 @@ def _megabytes(field: str, value: Any) -> int | str | None:
         raise bad_value("@resources", field, value, expected)
     if size < LEAST_MEMORY:
         raise SettingsError(
-            f"@resources: {field}={value!r} makes no sense",
+            f"@resources: {field}={shown(value)} makes no sense",
             where=user_location(),
             fix=f'A bare number is MB: {field}=500, or "500MB".',
         )
@@ -277,6 +276,4 @@ def _megabytes(field: str, value: Any) -> int | str | None:
 
 
 def _amount(owner: str, field: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise bad_value(owner, field, value, "a number of at least 0")
-    return float(value)
+    return float(number(owner, field, value, most=MOST_SECONDS))

@@ -174,7 +174,7 @@ def _list(given: Given, hint: Any, current: list[Any] | tuple[Any, ...]) -> Any:
     arguments = typing.get_args(_member(hint, lambda member: typing.get_origin(member) in (list, tuple)))
     new = list(current)
     for text, inner in given.fields.items():
-        if not (text.isdecimal() and int(text) < len(new)):
+        if not (text.isdecimal() and len(text) < 10 and int(text) < len(new)):
             there = f"{given.name}.0 to {given.name}.{len(new) - 1}" if new else "nothing"
             raise Unfit(
                 inner, f"It holds {there}.", unknown=f"{given.name} is a list without an item {text!r}"

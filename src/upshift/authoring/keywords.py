@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from upshift.errors import SettingsError, suggestion, user_location
+from upshift.model.checks import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +27,7 @@ def checked_keywords(owner: str) -> Callable[[F], F]:
         @functools.wraps(function)
         def checked(*args: Any, **options: Any) -> Any:
             if len(args) > taken or (args and isinstance(args[0], (int, float))):
-                said = f"Say {owner}({known[0]}={args[0]!r}). " if len(args) == 1 else ""
+                said = f"Say {owner}({known[0]}={shown(args[0])}). " if len(args) == 1 else ""
                 raise SettingsError(
                     f"{owner} takes its options by name, not by position",
                     where=user_location(),

@@ -13,6 +13,7 @@ from upshift.authoring.options import StepOptions
 from upshift.authoring.scope import current_scope
 from upshift.authoring.steps import Step, add_options
 from upshift.errors import MisuseError, SettingsError, user_frame, user_location
+from upshift.model.checks import MOST_NODES, MOST_PROCESSES, local_path, shown
 from upshift.model.settings.base import bad_value
 from upshift.model.settings.step import Seconds, checked_seconds
 from upshift.runtime.launch.arguments import check, refuse_idle
@@ -221,7 +222,7 @@ def _said(launcher: Launcher, arguments: Mapping[str, Any], hang: Seconds | None
     """The decorator with what it was given."""
     given = {**arguments, **({} if hang is None else {"hang": hang})}
     refused = launcher.refused
-    said = ", ".join(f"{n}={refused[n].shown(v) if n in refused else repr(v)}" for n, v in given.items())
+    said = ", ".join(f"{n}={refused[n].shown(v) if n in refused else shown(v)}" for n, v in given.items())
     return f"{launcher.decorator}({said})" if said else launcher.decorator
 
 
@@ -245,14 +246,12 @@ def _nodes(owner: str, value: str | None) -> int | None:
     least, _, most = value.partition(":")
     if most and most != least:
         raise SettingsError(
-            f"{owner}: nnodes={value!r} cannot be honoured",
+            f"{owner}: nnodes={shown(value)} cannot be honoured",
             where=user_location(),
             why="A step has as many nodes as it asks for, all the time.",
             fix=f"Say one number: nnodes={least if least.isdecimal() else 2}.",
         )
-    if not least.isdecimal() or int(least) < 1:
-        raise bad_value(owner, "nnodes", value, "a whole number of at least 1")
-    return int(least)
+    return _count(owner, "nnodes", least, MOST_NODES, "a whole number")
 
 
 def _per_node(owner: str, value: str) -> tuple[int | None, bool | None]:
@@ -261,21 +260,32 @@ def _per_node(owner: str, value: str) -> tuple[int | None, bool | None]:
         return None, True
     if value in ("cpu", "xpu"):
         raise SettingsError(
-            f"{owner}: nproc_per_node={value!r} cannot be honoured",
+            f"{owner}: nproc_per_node={shown(value)} cannot be honoured",
             where=user_location(),
             why="How many processes a step has must not depend on the machine that it comes to.",
             fix="Say how many: nproc_per_node=4."
             if value == "cpu"
             else 'Say "gpu", and ResourceSettings(gpu_vendor="intel", gpu_count=…).',
         )
-    if not value.isdecimal() or int(value) < 1:
-        raise bad_value(owner, "nproc_per_node", value, 'a whole number of at least 1, or "gpu"')
-    return int(value), None
+    return _count(owner, "nproc_per_node", value, MOST_PROCESSES, '"gpu", or a whole number'), None
+
+
+def _count(owner: str, name: str, value: str, most: int, what: str) -> int:
+    if not value.isdecimal() or len(value) > len(str(most)) or not 1 <= int(value) <= most:
+        raise bad_value(owner, name, value, f"{what} from 1 to {most:,}")
+    return int(value)
 
 
 def _file(value: str) -> Path:
     """A path, from the working folder; where there is none, from the folder of the user's code."""
     frame = user_frame()
-    here = Path(value).expanduser().absolute()
+    try:
+        here = local_path(value)
+    except ValueError as error:
+        raise SettingsError(
+            f"{ACCELERATE.decorator}: the path {shown(value)} {error}",
+            where=user_location(),
+            fix="Name a configuration file.",
+        ) from None
     beside = Path(frame.f_code.co_filename).absolute().parent / value if frame else here
     return beside if beside.exists() and not here.exists() else here

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound, UpshiftError, location, suggestion
-from upshift.model.home import project_root
+from upshift.model.checks import shown
+from upshift.model.home import project_root, working_folder
 from upshift.model.settings.later import NOT_YET, module_of_another_tool
 from upshift.runtime.usercode.tracebacks import user_line, user_text
 
@@ -118,7 +120,7 @@ def find_pipeline(module: ModuleType, path: Path, name: str | None) -> Pipeline[
 
 def _parse(text: str) -> tuple[Path, str | None]:
     file, colon, name = text.rpartition(":")
-    if not colon or Path(text).exists():
+    if not colon or os.path.exists(text):
         return Path(text), None
     if not name:
         raise LoadError(
@@ -128,14 +130,21 @@ def _parse(text: str) -> tuple[Path, str | None]:
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
-        candidates = sorted(p.name for p in path.glob("*.py"))
-        fix = f"Name a file in it: {path / candidates[0]}" if candidates else None
-        raise LoadError(f"{path} is a folder, not a Python file", fix=fix)
-    if not path.exists():
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
         siblings = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        fix = suggestion(path.name, siblings) if siblings else None
-        raise LoadError(f"there is no file {path}", where=f"working folder {Path.cwd()}", fix=fix)
+        fix = suggestion(path.name, siblings) if siblings else "Name the Python file with the pipeline."
+        raise LoadError(
+            f"there is no file {path}", where=f"working folder {working_folder()}", fix=fix
+        ) from None
+    except OSError as error:  # such as a name that is too long
+        fix = "Name the Python file with the pipeline."
+        raise LoadError(f"{shown(str(path))} cannot be read", why=error.strerror, fix=fix) from None
+    if is_folder:
+        candidates = sorted(p.name for p in path.glob("*.py"))
+        fix = f"Name a file in it: {path / candidates[0]}" if candidates else "Name the Python file in it."
+        raise LoadError(f"{path} is a folder, not a Python file", fix=fix)
     if path.suffix != ".py":
         raise LoadError(f"{path} is not a Python file", fix="Give a file whose name ends in .py.")
 

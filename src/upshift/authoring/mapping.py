@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from string import ascii_lowercase
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.placeholders import Placeholder, Unmapped
 from upshift.errors import GraphError, user_location
+from upshift.model.checks import MOST_TASKS
 
 _LISTS = (list, tuple, range)
 
@@ -108,7 +110,14 @@ def _check_one_output(step: str, name: str, value: Any) -> None:
 
 
 def _check_lengths(step: str, mapped: Mapping[str, Any]) -> None:
-    lengths = {name: len(items) for name, items in mapped.items() if type(items) is not Placeholder}
+    lengths = {name: _length(items) for name, items in mapped.items() if type(items) is not Placeholder}
+    for name, count in lengths.items():
+        if count > MOST_TASKS:
+            raise GraphError(
+                f"{step}.map: {name!r} has {count:,} items, and a step has at most {MOST_TASKS:,} tasks",
+                where=user_location(),
+                fix="Give each task several items: map over lists of them.",
+            )
     if len(set(lengths.values())) > 1:
         raise GraphError(
             f"{step}.map: lists of unequal length",
@@ -116,6 +125,13 @@ def _check_lengths(step: str, mapped: Mapping[str, Any]) -> None:
             why=", ".join(f"{name!r} has {count} items" for name, count in lengths.items()) + ".",
             fix="Mapped lists are zipped together: make them equally long, or pass one whole: unmapped(…).",
         )
+
+
+def _length(items: Any) -> int:
+    try:
+        return len(items)
+    except OverflowError:  # a range
+        return sys.maxsize
 
 
 def a(kind: type) -> str:

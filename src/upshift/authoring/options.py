@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Union
 
 import attrs
 
 from upshift.errors import SettingsError, suggestion, user_location
-from upshift.model.settings.base import bad_value
+from upshift.model.checks import shown
+from upshift.model.settings.base import bad_value, line
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.step import StepSettings
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Union[ResourceSettings, DockerSettings, Mapping[str, Any], Any]]
 """What ``settings=`` takes: ``"resources"``, ``"docker"``, and a backend's own settings by its name."""
 
+LONGEST_TAG = 200
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 
 
@@ -136,6 +138,14 @@ def settings_said(owner: str, *, settings: Settings | None, **options: Any) -> S
     return StepSettings.said(owner, {**records, "backends": backends}, **options)
 
 
+def checked_tags(owner: str, tags: str | Iterable[str]) -> tuple[str, ...]:
+    """Words to find a run by, checked."""
+    words = (tags,) if isinstance(tags, str) else tags
+    if not isinstance(words, Iterable):
+        raise bad_value(owner, "tags", tags, "a list of non-empty strings")
+    return tuple(line(owner, f"tags[{n}]", word, most=LONGEST_TAG) for n, word in enumerate(words))
+
+
 def identifier(owner: str, value: str | None) -> str | None:
     """A name that can be part of a path and of ``name[3]``, or None, checked."""
     if value is not None and (not isinstance(value, str) or not _NAME.fullmatch(value)):
@@ -150,7 +160,9 @@ def _record(owner: str, key: str, value: Any, cls: Any) -> Any:
     if isinstance(value, cls):
         return value
     if not isinstance(value, Mapping):
-        raise bad_value(owner, f"settings[{key!r}]", value, f"{cls.__name__}(…), or a dict of its fields")
+        raise bad_value(
+            owner, f"settings[{shown(key)}]", value, f"{cls.__name__}(…), or a dict of its fields"
+        )
     if hasattr(cls, "from_value"):
         return cls.from_value(value)
     return cls(**value)
@@ -166,7 +178,7 @@ def _of_backend(owner: str, key: str, value: Any) -> Mapping[str, Any]:
     if cls is None:
         known = [*_OWN, *(name for name in backend_names() if settings_class(name) is not None)]
         raise SettingsError(
-            f"{owner} knows no settings {key!r}",
+            f"{owner} knows no settings {shown(key)}",
             where=user_location(),
             fix=suggestion(str(key), known),
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from upshift.errors import MissingExtra, UsageError
+from upshift.model.checks import small_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,13 +43,17 @@ def read_parameters(file: Path) -> Mapping[str, Any]:
     form = _FORMS.get(file.suffix.lower(), "JSON")
     read: Callable[[str], Any] = {"TOML": tomllib.loads, "YAML": _yaml, "JSON": json.loads}[form]
     try:
-        data = read(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"the parameter file {file} cannot be read", why=error.strerror) from None
-    except (ValueError, RecursionError) as error:  # of JSON, TOML, YAML and UTF-8 alike
+        text = small_text(file)
+    except ValueError as error:
+        raise UsageError(
+            f"the parameter file {file} cannot be read", why=str(error), fix="Name a file that you can read."
+        ) from None
+    try:
+        data = read(text)
+    except (ValueError, RecursionError) as error:  # of JSON, TOML and YAML alike
         raise UsageError(
             f"the parameter file {file} is not {form}",
-            why=str(error) or "It is nested too deeply.",
+            why="It is nested too deeply." if isinstance(error, RecursionError) else str(error),
             fix="A name that ends in .toml is read as TOML, in .yaml or .yml as YAML, any other as JSON.",
         ) from None
     if data is None:

@@ -10,12 +10,14 @@ from upshift.authoring.fields import UNSET, Given, Unfit, dotted_names, settled
 from upshift.authoring.parameter_files import read_parameters
 from upshift.authoring.reading import fit, hint_for
 from upshift.errors import UsageError, nearest, suggestion
+from upshift.model.checks import MOST_SHOWN, shown
 from upshift.model.spec.annotations import parameter_hints
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
 
 _OPTION = "--param"
+DEEPEST = 100
 
 
 def parse_params(
@@ -77,7 +79,8 @@ def _from_options(params: Sequence[str]) -> dict[str, Given]:
         name = name.strip()
         if not equals or not name.strip("."):
             raise UsageError(
-                f"--param {param!r} is not NAME=VALUE", fix=f"Write --param {name or 'NAME'}=VALUE."
+                f"--param {shown(param)} is not NAME=VALUE",
+                fix=f"Write --param {name[:MOST_SHOWN] or 'NAME'}=VALUE.",
             )
         _place(given, name, text)
     return given
@@ -85,10 +88,16 @@ def _from_options(params: Sequence[str]) -> dict[str, Given]:
 
 def _place(given: dict[str, Given], name: str, value: Any) -> Given:
     first, *path = name.split(".")
+    if len(path) > DEEPEST:
+        raise UsageError(
+            f"parameter {shown(name)} names a field of a field, {len(path):,} times over",
+            where=_OPTION,
+            fix=f"A name has at most {DEEPEST} dots.",
+        )
     place = given.setdefault(first, Given(first)).at(path)
     if place.value is not UNSET:
         raise UsageError(
-            f"parameter {name!r} is given twice: {place.value!r} and {value!r}",
+            f"parameter {shown(name)} is given twice: {shown(place.value)} and {shown(value)}",
             where=_OPTION,
             fix="Give it once; several values are one JSON list.",
         )
@@ -100,7 +109,7 @@ def _settled(pipeline: Pipeline[Any, Any], name: str, given: Given, current: Any
     signature = pipeline.callee.signature
     if name not in signature.names and not signature.takes_extra_keywords:
         raise UsageError(
-            f"pipeline {pipeline.name!r} has no parameter {name!r}",
+            f"pipeline {pipeline.name!r} has no parameter {shown(name)}",
             where=where,
             fix=_meant(pipeline, given) or suggestion(name, signature.names),
         )
@@ -109,9 +118,15 @@ def _settled(pipeline: Pipeline[Any, Any], name: str, given: Given, current: Any
     try:
         return settled(given, hint, default if current is UNSET else current)
     except Unfit as unfit:
-        misfit = f"{unfit.given.value!r} does not fit"
+        misfit = f"{shown(unfit.given.value)} does not fit"
         raise UsageError(
             f"parameter {unfit.given.name!r}: {unfit.unknown or misfit}", where=where, fix=unfit.fix
+        ) from None
+    except RecursionError:
+        raise UsageError(
+            f"parameter {name!r}: {shown(given.value)} is nested too deeply",
+            where=where,
+            fix="Pass it in a file of its own: a parameter of type Path.",
         ) from None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 from upshift.authoring.callee import Callee, checked_function, look_like, reduced
 from upshift.authoring.inert import Inert
 from upshift.authoring.keywords import checked_keywords
-from upshift.authoring.options import PipelineOptions, Settings, identifier, settings_said
+from upshift.authoring.options import PipelineOptions, Settings, checked_tags, identifier, settings_said
 from upshift.authoring.scope import current_scope
 from upshift.errors import UpshiftError, user_frames
 from upshift.model.settings.base import bad_value
@@ -268,14 +268,11 @@ def _options(
     on_failure: str | None,
     strict: bool | None,
 ) -> PipelineOptions:
-    if on_failure not in (None, "stop", "continue"):
+    if on_failure is not None and (not isinstance(on_failure, str) or on_failure not in ("stop", "continue")):
         raise bad_value(owner, "on_failure", on_failure, '"stop" or "continue"')
-    words = (tags,) if isinstance(tags, str) else tuple(tags)
-    if not all(isinstance(word, str) and word.strip() for word in words):
-        raise bad_value(owner, "tags", tags, "a list of non-empty strings")
     return PipelineOptions(
         name=identifier(owner, name),
-        tags=words,
+        tags=checked_tags(owner, tags),
         on_failure=on_failure,
         strict=checked_flag(owner, "strict", strict),
         steps=settings_said(owner, settings=settings, retries=retries, secrets=secrets, cache=cache, on=on),

@@ -9,6 +9,7 @@ from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound
 from upshift.model.graph.model import Graph
+from upshift.model.settings.step import checked_flag
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, from_json
 
@@ -54,6 +55,13 @@ def resume(
     """
     from upshift.authoring.running import watched
 
+    for name, value in (
+        ("same_code", same_code),
+        ("strict", strict),
+        ("cache", cache),
+        ("keep_going", keep_going),
+    ):
+        checked_flag("resume", name, value)
     with watched(None) as progress:
         return resume_run(
             ref, same_code=same_code, strict=strict, reuse=cache, keep_going=keep_going, progress=progress

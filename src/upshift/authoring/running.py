@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.authoring.callee import named
+from upshift.authoring.options import checked_tags
 from upshift.authoring.project import code_of, file_of, project_of
 from upshift.authoring.tracebacks import raised_by
 from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions, execute
 from upshift.errors import GraphError, UpshiftError
 from upshift.model.configuration import load_configuration
+from upshift.model.home import recordable, working_folder
 from upshift.model.spec.codec import encode
 from upshift.report.terminal.display import make_progress
 from upshift.runtime.storage.store import open_store
@@ -190,7 +191,7 @@ def merged(pipeline: Pipeline[Any, Any], options: RunOptions) -> RunOptions:
         target=options.target or own.steps.on,
         strict=own.strict if options.strict is None else options.strict,
         keep_going=_continues(own.on_failure) if options.keep_going is None else options.keep_going,
-        tags=tuple(dict.fromkeys((*own.tags, *options.tags))),
+        tags=tuple(dict.fromkeys((*own.tags, *checked_tags("--tag", options.tags)))),
     )
 
 
@@ -226,9 +227,9 @@ def source_of(pipeline: Pipeline[Any, Any]) -> dict[str, Any]:
     known = named(function.__module__, function.__qualname__)
     original = known if getattr(known, "callee", None) is pipeline.callee else None
     return {
-        "file": None if file is None else str(file),
+        "file": None if file is None else recordable(file),
         "pipeline": function.__qualname__ if original is not None else None,
-        "cwd": os.getcwd(),
+        "cwd": recordable(working_folder()),
         "options": encode(pipeline.options) if original not in (None, pipeline) else None,
         "code": encode(code_of(function)),
     }

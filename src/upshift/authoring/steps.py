@@ -18,6 +18,7 @@ from upshift.authoring.pending import options_to_come, with_options_to_come, wit
 from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.scope import current_scope
 from upshift.errors import GraphError, user_location
+from upshift.model.checks import shown
 from upshift.model.settings.retry import Retry
 from upshift.model.settings.step import Seconds
 from upshift.runtime.step.context import plain_calls
@@ -135,7 +136,7 @@ class Step(Generic[P, R]):
             given = given.output
         problem = fix = None
         if type(given) is not Placeholder:
-            problem = f"takes the result of a step, and gets {given!r}"
+            problem = f"takes the result of a step, and gets {shown(given)}"
             fix = "A value that is there already can be tested with a plain `if`."
         elif given._mapped:
             problem = f"takes one boolean, and {given._source.node!r} is mapped: its result is a list"
@@ -205,7 +206,7 @@ class Step(Generic[P, R]):
             return [placeholder for item in other for placeholder in self._results_in(item)]
         called = isinstance(other, Step)
         raise GraphError(
-            f"{self.name}.after takes results of steps, and gets {other!r}",
+            f"{self.name}.after takes results of steps, and gets {shown(other)}",
             where=user_location(),
             fix=f"Call it first: {self.name}.after({other.name}(…))."  # type: ignore[attr-defined]
             if called

@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from upshift.model.checks import MOST_RUNS
+
 if TYPE_CHECKING:
     from upshift.runs.history import Run
 
 
 @click.command()
 @click.argument("runs", metavar="[RUN]…", nargs=-1)
-@click.option("--last", metavar="N", type=click.IntRange(min=1), help="Also the newest N runs, oldest first.")
+@click.option(
+    "--last",
+    metavar="N",
+    type=click.IntRange(min=1, max=MOST_RUNS),
+    help="Also the newest N runs, oldest first.",
+)
 @click.option("--pipeline", metavar="NAME", help="With --last: only runs of this pipeline.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def compare(runs: tuple[str, ...], last: int | None, pipeline: str | None, as_json: bool) -> None:

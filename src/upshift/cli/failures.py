@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from upshift.errors import RunCancelled, RunFailed, UpshiftError
+from upshift.model.checks import shown
 
 BUG = 70
 """Exit code of a bug in Upshift: EX_SOFTWARE of sysexits.h."""
@@ -46,6 +47,10 @@ def exit_code_of(call: Callable[[], Any]) -> int:
     except (KeyboardInterrupt, click.Abort):
         _say("Interrupted.")
         return INTERRUPTED
+    except (OSError, MemoryError) as error:
+        _abandon_stdout()  # which may be what cannot be written
+        _say(_message(_refused_by_the_system(error)))
+        return UpshiftError.exit_code
     except Exception as error:
         from upshift.runtime.usercode.shadowing import load_error
 
@@ -60,6 +65,17 @@ def exit_code_of(call: Callable[[], Any]) -> int:
         )
         return BUG
     return code if isinstance(code, int) else 0
+
+
+def _refused_by_the_system(error: OSError | MemoryError) -> UpshiftError:
+    """The error for what no room has words of its own for: a full disk, no permission, no memory."""
+    if isinstance(error, MemoryError):
+        return UpshiftError("out of memory", fix="Free memory, or ask for less at once.")
+    files = " and ".join(shown(name) for name in (error.filename, error.filename2) if name is not None)
+    return UpshiftError(
+        f"the operating system refuses{f' {files}' if files else ''}: {error.strerror or error}",
+        fix="See to the disk, the permissions or the limits (ulimit -a) that it names.",
+    )
 
 
 def _message(error: UpshiftError) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,8 @@ from typing import Any, NamedTuple
 import click
 
 from upshift.cli.failures import exit_code_of
-from upshift.errors import nearest
+from upshift.errors import UsageError, nearest
+from upshift.model.checks import shown
 
 
 class LazyCommand(NamedTuple):
@@ -60,7 +62,7 @@ class LazyGroup(click.Group):
         if args and not args[0].startswith("-") and args[0] not in self.lazy:
             close = nearest(args[0], self.lazy)
             hint = f"Did you mean {close!r}? " if close else ""
-            ctx.fail(f"No such command {args[0]!r}. {hint}Commands: {', '.join(self.lazy)}.")
+            ctx.fail(f"No such command {shown(args[0])}. {hint}Commands: {', '.join(self.lazy)}.")
         return super().resolve_command(ctx, args)
 
     def main(
@@ -73,8 +75,20 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> Any:
         def call() -> Any:
+            _refuse_undecodable(sys.argv[1:] if args is None else args)
             return super(LazyGroup, self).main(args, prog_name, complete_var, standalone_mode=False, **extra)
 
         if not standalone_mode:
             return call()
         sys.exit(exit_code_of(call))
+
+
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Refuse what is not UTF-8, before any command sees it: no record could hold it."""
+    for number, argument in enumerate(arguments, start=1):
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise UsageError(
+                f"argument {number} is not UTF-8: {shown(os.fsencode(argument))}",
+                why="Upshift records names and paths as UTF-8 text.",
+                fix="Type it in UTF-8; a file with another name has to be renamed.",
+            )

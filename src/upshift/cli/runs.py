@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from upshift.model.checks import MOST_RUNS
+
 SCREENFUL = 50
 
 
@@ -14,7 +16,7 @@ SCREENFUL = 50
 @click.option(
     "--limit",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MOST_RUNS - 1),
     help="At most N. Default: 50, and all of them as JSON.",
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")

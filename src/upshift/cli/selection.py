@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from upshift.model.checks import shown
+
 if TYPE_CHECKING:
     from upshift.runs.history import Attempt, Run, Step, Task
 
-_STEP = re.compile(r"(?P<name>.+?)(?:\[(?P<index>\d+)\])?")
+_STEP = re.compile(r"(?P<name>.*?)(?:\[(?P<index>[0-9]{1,18})\])?", re.DOTALL)
 
 
 def selected(run: Run, step: str | None) -> tuple[list[Step], int | None]:
@@ -40,7 +42,7 @@ def selected(run: Run, step: str | None) -> tuple[list[Step], int | None]:
                 if size
                 else "It has no tasks yet."
             )
-        raise NotFound(f"run {run.id} has no task {step!r}", fix=fix)
+        raise NotFound(f"run {run.id} has no task {shown(step)}", fix=fix)
     return [chosen], index
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from upshift.errors import StoreUnavailable
 from upshift.model.home import home
 from upshift.runtime import forks, sockets
 
@@ -62,13 +63,21 @@ class Control:
         self._path = socket_path(run)
         self._cancel = cancel
         self._thread: threading.Thread | None = None
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)
         self._socket = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        with sockets.address(self._path) as address:
-            self._socket.bind(address)
-        self._path.chmod(0o600)
-        self._socket.listen(8)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.unlink(missing_ok=True)
+            with sockets.address(self._path) as address:
+                self._socket.bind(address)
+            self._path.chmod(0o600)
+            self._socket.listen(8)
+        except OSError as error:
+            self._socket.close()
+            raise StoreUnavailable(
+                f"Upshift cannot keep its state in {self._path.parent}",
+                why=error.strerror,
+                fix="Free the disk, or set UPSHIFT_HOME to a folder that can be written.",
+            ) from None
 
     def start(self) -> None:
         """Answer from now on."""

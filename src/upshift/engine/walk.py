@@ -32,6 +32,7 @@ from upshift.engine.tasks import (
     worse,
 )
 from upshift.errors import BlobDamaged, BlobMissing
+from upshift.model.checks import MOST_TASKS
 from upshift.model.graph import FromStep, Graph, Node, expansion, ordered, references, remaining_path
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import Failure
@@ -219,6 +220,14 @@ class Walk:
     def _size(self, state: NodeState) -> None:
         lengths = self._lengths(state)
         if lengths is None:
+            return
+        most = max(lengths.values(), default=0)
+        if most > MOST_TASKS:
+            self._refuse(
+                state,
+                f"{state} is mapped over {most:,} items, and a step has at most {MOST_TASKS:,} tasks",
+                fix="Give each task several items: map over lists of them.",
+            )
             return
         if len(set(lengths.values())) > 1:
             differing = " and ".join(f"{name} ({count} items)" for name, count in lengths.items())

@@ -11,7 +11,8 @@ from typing import Any
 import attrs
 
 from upshift.errors import ConfigError, NotFound, suggestion
-from upshift.model.home import home
+from upshift.model.checks import MOST_TEXT, read_small, shown, unfit
+from upshift.model.home import home, working_folder
 from upshift.model.settings.later import BACKENDS
 
 DURABILITIES = ("process", "power")
@@ -124,12 +125,12 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
     ConfigError
         The file is not TOML, or holds a key or value that means nothing.
     """
-    source, table = _find(start or Path.cwd())
+    source, table = _find(start or working_folder())
     where = str(source) if source else None
     overrides = {
-        name: environ[f"UPSHIFT_{name.upper()}"]
+        name: _line(environ[variable], f"{variable} ", None)
         for name in ("default_target", "catalog", "store", "durability", "verify")
-        if environ.get(f"UPSHIFT_{name.upper()}")
+        if environ.get(variable := f"UPSHIFT_{name.upper()}")
     }
     targets = table.pop("targets", {})
     insecure = _registries(table.pop("insecure_registries", []), where, environ)
@@ -137,7 +138,7 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
     for name, known in (("durability", DURABILITIES), ("verify", VERIFY)):
         if fields.get(name, known[0]) not in known:
             raise ConfigError(
-                f"{name} = {fields[name]!r} makes no sense",
+                f"{name} = {shown(fields[name])} makes no sense",
                 where=f"UPSHIFT_{name.upper()}" if name in overrides else where,
                 fix=f"Expected one of {', '.join(known)}.",
             )
@@ -156,10 +157,10 @@ def _registries(value: Any, where: str | None, environ: Mapping[str, str]) -> tu
     if override:
         value, where = [name.strip() for name in override.split(",")], "UPSHIFT_INSECURE_REGISTRIES"
     if not isinstance(value, list) or not all(
-        isinstance(name, str) and name and "/" not in name for name in value
+        isinstance(name, str) and name and "/" not in name and not unfit(name) for name in value
     ):
         raise ConfigError(
-            f"insecure_registries = {value!r} makes no sense",
+            f"insecure_registries = {shown(value)} makes no sense",
             where=where,
             fix='Expected a list of HOST or HOST:PORT, such as ["registry.example.org:5000"].',
         )
@@ -183,12 +184,35 @@ def _checked(
     known = [f.name for f in attrs.fields(cls) if f.name not in exclude]
     for key, value in table.items():
         if key not in known:
-            raise ConfigError(f"unknown key {key!r}", where=where, fix=suggestion(key, known))
+            raise ConfigError(f"unknown key {shown(key)}", where=where, fix=suggestion(key, known))
         wanted = dict if key in ("mounts", "options") else str
         if not isinstance(value, wanted):
             form = 'a table, such as { "/data" = "/shared/data" }' if wanted is dict else "a string"
-            raise ConfigError(f"{key} = {value!r} makes no sense", where=where, fix=f"Expected {form}.")
+            raise ConfigError(f"{key} = {shown(value)} makes no sense", where=where, fix=f"Expected {form}.")
+        if isinstance(value, str):
+            _line(value, f"{key} = ", where)
+    for name, folder in table.get("mounts", {}).items():
+        if not isinstance(folder, str):
+            raise ConfigError(
+                f"mounts: {shown(name)} = {shown(folder)} makes no sense",
+                where=where,
+                fix='Expected the path of a folder, such as { "/data" = "/shared/data" }.',
+            )
+        _line(name, "mounts: ", where)
+        _line(folder, "mounts: ", where)
     return dict(table)
+
+
+def _line(value: str, subject: str, where: str | None) -> str:
+    """A text that can be a path, an address or a name, all of which are one line."""
+    problem = unfit(value) or (f"has {len(value):,} characters" if len(value) > MOST_TEXT else None)
+    if problem is not None:
+        raise ConfigError(
+            f"{subject}{shown(value)} {problem}",
+            where=where,
+            fix=f"Expected one line of at most {MOST_TEXT:,} characters.",
+        )
+    return value
 
 
 def _find(start: Path) -> tuple[Path | None, dict[str, Any]]:
@@ -218,10 +242,5 @@ def _parse(file: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
 
-    try:
-        table: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-        return table
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file.name} is not valid TOML", where=str(file), why=str(error)) from None
-    except OSError as error:
-        raise ConfigError(f"{file.name} cannot be read", where=str(file), why=str(error)) from None
+    table: dict[str, Any] = read_small(file, tomllib.loads, form="TOML", kind=ConfigError)
+    return table

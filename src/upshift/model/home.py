@@ -5,13 +5,53 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from upshift.errors import ConfigError
+from upshift.model.checks import local_path, shown, unfit
+
 PROJECT_MARKS = ("upshift.toml", "pyproject.toml", ".git")
 
 
 def home() -> Path:
     """The folder with Upshift's state: ``UPSHIFT_HOME``, by default ``~/.upshift``. It may not exist yet."""
     configured = os.environ.get("UPSHIFT_HOME")
-    return Path(configured).expanduser().absolute() if configured else Path.home() / ".upshift"
+    try:
+        return local_path(configured or "~/.upshift")
+    except ValueError as error:
+        said = f"UPSHIFT_HOME = {shown(configured)}" if configured else "the default, ~/.upshift,"
+        fix = "Set UPSHIFT_HOME to a folder that can be written."
+        raise ConfigError(f"{said} {error}", fix=fix) from None
+
+
+def working_folder() -> Path:
+    """The working folder.
+
+    Raises
+    ------
+    ConfigError
+        It has been removed.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("the working folder has been removed", fix="Change to another folder: cd") from None
+
+
+def recordable(path: Path) -> str:
+    """A path of the user's as records hold it.
+
+    Raises
+    ------
+    ConfigError
+        No record can hold it.
+    """
+    problem = unfit(str(path))
+    if problem is None:
+        return str(path)
+    raise ConfigError(
+        f"the path {shown(str(path))} {problem}",
+        why="Upshift records paths as UTF-8 text.",
+        fix="Rename it, or run this from another folder.",
+    )
 
 
 def project_root(file: Path) -> Path:

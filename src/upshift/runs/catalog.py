@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ConfigError, NotFound, StoreError, suggestion
+from upshift.model.checks import MOST_RUNS, local_path, shown, unfit
 from upshift.model.home import home
+from upshift.model.settings.base import number, text
 from upshift.model.spec.codec import encode, from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.runs.catalog_migrations import MIGRATIONS
@@ -88,12 +90,16 @@ def catalog_path(address: str | None) -> Path:
     if address is None:
         return home() / "catalog.db"
     scheme, separator, rest = address.partition("://")
-    if not separator:
-        return Path(address).expanduser()
-    if scheme == "sqlite" and rest.strip("/"):
-        return Path(rest.removeprefix("/") if rest.startswith("//") else rest).expanduser()
+    if not separator or (scheme == "sqlite" and rest.strip("/")):
+        try:
+            return local_path((rest.removeprefix("/") if rest.startswith("//") else rest) or address)
+        except ValueError as error:
+            raise ConfigError(
+                f"catalog = {shown(address)} {error}",
+                fix='Name a file: catalog = "/shared/upshift/catalog.db".',
+            ) from None
     raise ConfigError(
-        f"catalog = {address!r}: only SQLite works yet",
+        f"catalog = {shown(address)}: only SQLite works yet",
         why="A team's catalog in PostgreSQL is planned." if scheme.startswith("postgres") else None,
         fix='Leave catalog out, or name a file: catalog = "/shared/upshift/catalog.db".',
     )
@@ -264,6 +270,8 @@ class Catalog:
         NotFound
             There is none, or there are several; those are named.
         """
+        if not isinstance(ref, str) or unfit(ref):
+            raise _no_run(ref)
         if ref == "latest":
             newest = self.runs(limit=1)
             if not newest:
@@ -276,7 +284,7 @@ class Catalog:
         if found[0].id != ref and len(found) > 1:
             named = ", ".join(row.id for row in found[:5]) + (", …" if len(found) > 5 else "")
             raise NotFound(
-                f"{ref!r} is the beginning of several runs",
+                f"{shown(ref)} is the beginning of several runs",
                 why=f"They are {named}.",
                 fix="Give more of the id.",
             )
@@ -291,6 +299,10 @@ class Catalog:
         limit: int | None = None,
     ) -> list[RunRow]:
         """The runs for which all of what is given holds, newest first."""
+        for field, value in (("pipeline", pipeline), ("user", user), ("tag", tag)):
+            text("list_runs", field, value)
+        if limit is not None:
+            limit = number("list_runs", "limit", limit, most=MOST_RUNS, whole=True)
         conditions = {
             "pipeline = ?": pipeline,
             "user = ?": user,
@@ -358,7 +370,9 @@ def no_pipeline(name: str, catalog: Catalog) -> NotFound:
 
 
 def _no_run(ref: str) -> NotFound:
-    return NotFound(f"no run has the id {ref!r}, nor one that begins so", fix="upshift runs lists the runs.")
+    return NotFound(
+        f"no run has the id {shown(ref)}, nor one that begins so", fix="upshift runs lists the runs."
+    )
 
 
 def _json(value: Any) -> str:

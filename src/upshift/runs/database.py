@@ -108,6 +108,12 @@ class Database:
         if self._connection is None:
             if not self.path.exists():
                 self._create()
+            elif not (
+                self.path.is_file() or self.path.is_dir()
+            ):  # SQLite would take a device for a database that stays empty
+                raise ConfigError(
+                    f"the catalog {self.path} is no file", fix="Name a file: UPSHIFT_CATALOG, or catalog = …."
+                )
             connection = self._open(self.path)
             try:
                 self._migrate(connection)

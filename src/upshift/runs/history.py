@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from upshift.errors import NotFound, StoreError, suggestion
+from upshift.model.checks import shown
 from upshift.model.graph.model import Collection, Constant, FromStep, Graph, Source
 from upshift.model.plain import words
 from upshift.model.spec.artifact import Artifact
@@ -199,7 +200,8 @@ class Run(Generic[T]):
             if candidate.name == step:
                 return candidate
         raise NotFound(
-            f"run {self.id} has no step {step!r}", fix=suggestion(step, [s.name for s in self.steps])
+            f"run {self.id} has no step {shown(step)}",
+            fix=suggestion(f"{step}", [s.name for s in self.steps]),
         )
 
     def __contains__(self, step: object) -> bool:

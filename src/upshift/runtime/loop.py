@@ -14,6 +14,9 @@ from collections.abc import Callable
 Callback = Callable[[], None]
 Failed = Callable[[Exception], None]
 
+LONGEST_WAIT = 86_400.0
+"""Seconds; the system takes no wait of more than 24 days."""
+
 
 class Timer:
     """A call that is due at some time; :meth:`cancel` takes it back."""
@@ -69,7 +72,9 @@ class Loop:
         """Wait for what comes next, and do it."""
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
-        wait = None if not self._timers else max(0.0, self._timers[0][0] - time.monotonic())
+        wait = None
+        if self._timers:
+            wait = min(max(0.0, self._timers[0][0] - time.monotonic()), LONGEST_WAIT)
         for key, _ in self._selector.select(wait):
             # An earlier callback of this very turn may have stopped watching this one.
             if self._selector.get_map().get(key.fd) is key:

@@ -47,7 +47,7 @@ def test_with_and_without_parentheses_above_and_below_step(
         ),
         (lambda: gpu_profile(artifact_prefix="gpu_"), ["artifact_prefix is not supported"]),
         (lambda: gpu_profile(interval=2)(gpu_profile(step(fresh()))), ["profile is set twice on one step"]),
-        (lambda: Retry(memory_factor=0.5, times=1), ["memory_factor=0.5 makes no sense", "at least 1"]),
+        (lambda: Retry(memory_factor=0.5, times=1), ["memory_factor=0.5 makes no sense", "from 1 to 1,000"]),
         (lambda: Retry(memory_factor=2), ["memory_factor=2 could never matter: times=0"]),
         (
             lambda: retry(memory_factor=2, on=["timeout"]),

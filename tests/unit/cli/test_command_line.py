@@ -61,7 +61,7 @@ def test_python_minus_m_is_the_same_command() -> None:
         (["zzzzzz"], "No such command 'zzzzzz'. Commands: run, plan, resume, cancel, runs, show, compare,"),
         (["run", "--no-cahce", "x.py"], "--no-cache"),
         (["run"], "Missing argument 'FILE[:PIPELINE]'"),
-        (["runs", "--limit", "0"], "0 is not in the range x>=1"),
+        (["runs", "--limit", "0"], "0 is not in the range 1<=x<=999999999"),
         (["run", "x.py", "--with", "kubernetes"], "no such option '--with'"),
         (["run", "x.py", "--detach"], "no such option '--detach'"),
         (["run", "x.py", "n=3"], "unexpected argument 'n=3'"),

@@ -110,14 +110,14 @@ def test_other_forms_of_a_value() -> None:
         ({"environment": ["A=1"]}, ["environment is a list, not a dict"]),
         ({"environment": {"A-B": "1"}}, ["'A-B' is no name of a variable"]),
         ({"environment": {"A": True}}, ["environment['A'] is a bool, not a string"]),
-        ({"runtime_environment": {"A": "\0"}}, ["runtime_environment['A'] holds a NUL byte"]),
+        ({"runtime_environment": {"A": "\0"}}, ["runtime_environment['A'] holds a NUL"]),
         ({"build_args": {"A": None}}, ["build_args['A'] is a NoneType"]),
         ({"target_repository": "registry.example.org/ml:1"}, ["Did you mean 'registry.example.org/ml'?"]),
         (
             {"requirements": ["six\n--index-url https://other.example.org"]},
             ["requirements[0]", "a line break"],
         ),
-        ({"requirements": ["six\u2028idna"]}, ["requirements[0] holds a control character"]),
+        ({"requirements": ["six\u2028idna"]}, ["requirements[0] holds a line break"]),
         ({"requirements": "a.txt\nb.txt/c"}, ["requirements holds a line break"]),
         (
             {"python_package_installer_args": {"index-url": "https://h\nRUN true"}},

@@ -381,6 +381,8 @@ def _parsed(text: str, path: Path, where: str) -> dict[str, Any]:
         import tomli as tomllib
     try:
         data: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path.name} is no TOML: {error}", where=where) from None
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        fix = "Correct it, or name another file."
+        raise SettingsError(f"{path.name} is no TOML: {why}", where=where, fix=fix) from None
     return data

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 
 from upshift.errors import SettingsError
+from upshift.model.checks import small_text
 from upshift.runtime.storage.memo import Memo, now, signature_of
 
 _REMEMBERED = 1 << 20  # bytes; the digest of a smaller file is made as fast as it is looked up
@@ -20,11 +22,9 @@ def read_text(path: Path, where: str) -> str:
         It cannot be read as text.
     """
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise _unreadable(path, "it is no UTF-8 text", where) from None
-    except OSError as error:
-        raise _unreadable(path, error.strerror or str(error), where) from None
+        return small_text(path)
+    except ValueError as error:
+        raise _unreadable(path, str(error), where) from None
 
 
 def digest_of(path: Path, where: str | None = None) -> str:
@@ -50,6 +50,8 @@ def _unreadable(path: Path, reason: str, where: str | None) -> SettingsError:
 
 
 def _digest_of(path: Path) -> str:
+    if not path.is_file():  # a device may have no end
+        raise OSError(errno.EINVAL, "it is no file")
     if path.stat().st_size < _REMEMBERED:
         return _hashed(path)
     path = path.resolve()

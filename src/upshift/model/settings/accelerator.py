@@ -17,6 +17,7 @@ import re
 import attrs
 
 from upshift.errors import SettingsError, nearest, user_location
+from upshift.model.checks import MOST_DEVICES
 from upshift.model.settings.catalogue import KINDS, Kind
 from upshift.model.settings.kinds import kind_named, members
 
@@ -103,6 +104,8 @@ class Accelerator:
             _check_partition(None if other else kind, partition)
         if found["topology"]:
             count = _check_topology(name, kind, found["topology"], count)
+        if (count or 0) > MOST_DEVICES:
+            raise ValueError(f"at most {MOST_DEVICES:,} of them")
         return cls(kind.name if kind else name, kind, partition, count, found["topology"])
 
     def counted(self, count: int | None) -> Accelerator:

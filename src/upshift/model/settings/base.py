@@ -1,13 +1,15 @@
-"""What every settings class has in common: unknown fields are refused where the user wrote them."""
+"""What every settings class has in common: what makes no sense is refused where the user wrote it."""
 
 from __future__ import annotations
 
 import functools
+import numbers
 from typing import Any, TypeVar
 
 import attrs
 
 from upshift.errors import SettingsError, suggestion, user_location
+from upshift.model.checks import MOST_TEXT, shown, unfit
 
 T = TypeVar("T", bound=type)
 
@@ -47,7 +49,61 @@ def refuse_unknown_fields(cls: T) -> T:
 def bad_value(owner: str, field: str, value: object, expected: str, *, meant: object = None) -> SettingsError:
     """The error for a value that makes no sense: field, value, what was meant, what is allowed, the line."""
     return SettingsError(
-        f"{owner}: {field}={value!r} makes no sense",
+        f"{owner}: {field}={shown(value)} makes no sense",
         where=user_location(),
-        fix=(f"Did you mean {meant!r}? " if meant else "") + f"Expected {expected}.",
+        fix=(f"Did you mean {shown(meant)}? " if meant else "") + f"Expected {expected}.",
     )
+
+
+def number(
+    owner: str,
+    field: str,
+    value: Any,
+    *,
+    least: float = 0,
+    most: float,
+    whole: bool = False,
+    what: str | None = None,
+) -> Any:
+    """A number within its limits, as an ``int`` where it is whole; NumPy's too.
+
+    Parameters
+    ----------
+    what
+        What is expected; default: a number, or a whole one, and the limits follow.
+
+    Raises
+    ------
+    SettingsError
+        It is none, or outside the limits.
+    """
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if real and least <= value <= most and (not whole or value % 1 == 0):
+        return int(value) if value % 1 == 0 else float(value)
+    kind = what or ("a whole number" if whole else "a number")
+    raise bad_value(owner, field, value, f"{kind} from {least:,g} to {most:,}")
+
+
+def text(owner: str, field: str, value: Any, *, most: int = MOST_TEXT) -> str | None:
+    """A line of text, or None, as :func:`line` checks it."""
+    return None if value is None else line(owner, field, value, most=most)
+
+
+def line(owner: str, field: str, value: Any, *, most: int = MOST_TEXT) -> str:
+    """A line of text.
+
+    Raises
+    ------
+    SettingsError
+        It is no text, is empty, too long, or holds what is no part of a line.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise bad_value(owner, field, value, "a non-empty string")
+    problem = unfit(value) or (f"has {len(value):,} characters" if len(value) > most else None)
+    if problem is not None:
+        raise SettingsError(
+            f"{owner}: {field} {problem}",
+            where=user_location(),
+            fix=f"Expected one line of at most {most:,} characters.",
+        )
+    return value

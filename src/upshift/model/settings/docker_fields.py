@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upshift.errors import SettingsError, nearest, user_location
+from upshift.model.checks import MOST_TEXT, MOST_VARIABLE, MOST_VARIABLES, shown, unfit
 from upshift.model.settings import image_names as names
 from upshift.model.settings.base import bad_value
 from upshift.model.settings.installer_options import refused
@@ -31,6 +32,7 @@ _APT = r"[a-z0-9][a-z0-9+.-]+(?::[a-z0-9-]+)?(?:=[A-Za-z0-9.+:~-]+|/[a-z0-9-]+)?
 _OPTION = r"-{0,2}([A-Za-z][A-Za-z0-9_-]*)"
 _IMAGE = rf"{names.IMAGE}|sha256:[0-9a-f]{{64}}"
 _USER = r"[a-z_][a-z0-9_-]*\$?|[0-9]+"
+LONGEST_NUMBER = 1024  # bits of a variable's value
 _HIGHEST_ID = 2**32 - 2  # of a user or a group; the next number stands for none
 _OF_RECIPES = r"upshift-[0-9a-f]{64}"
 _ARCHITECTURES = {
@@ -52,7 +54,7 @@ _LOGIN = "upshift doctor docker shows who is logged in where."
 def text(value: Any, field: Any) -> str | None:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    if value is not None and (not isinstance(value, str) or not value.strip() or "\0" in value):
+    if value is not None and (not isinstance(value, str) or not value.strip()):
         raise _wrong(field.name, value, "a non-empty string")
     if value is not None:
         _refuse_controls(field.name, value)
@@ -63,19 +65,18 @@ def text(value: Any, field: Any) -> str | None:
 
 def _refuse_controls(subject: str, text: str) -> None:
     """What is rendered into lines must be one: a line break in it would begin another line or instruction."""
-    found = next((c for c in text if not c.isprintable() and c != "\t"), None)
-    if found is not None:
-        kind = "a line break" if found in "\n\r" else f"a control character ({found!r})"
+    problem = unfit(text) or (f"has {len(text):,} characters" if len(text) > MOST_TEXT else None)
+    if problem is not None:
         raise SettingsError(
-            f"{_OWNER}: {subject} holds {kind}",
+            f"{_OWNER}: {subject} {problem}",
             where=user_location(),
-            fix="Write each value on a line of its own: a list takes several.",
+            fix=f"A value is one line of at most {MOST_TEXT:,} characters; a list takes several.",
         )
 
 
 def _wrong(field: str, value: object, expected: str, *, meant: object = None) -> SettingsError:
     """The error for a value that makes no sense; it shows the value, unless that holds a secret."""
-    _refuse_secret(field, repr(value))
+    _refuse_secret(field, shown(value, MOST_TEXT))
     return bad_value(_OWNER, field, value, expected, meant=meant)
 
 
@@ -141,10 +142,10 @@ def user(value: Any, field: Any) -> str | None:
 
 
 def installer(value: Any, field: Any) -> str | None:
-    if value not in (None, "uv", "pip"):
+    if value is not None and (not isinstance(value, str) or value not in ("uv", "pip")):
         meant = nearest(value, ("uv", "pip")) if isinstance(value, str) else None
         raise _wrong(field.name, value, '"uv" or "pip"', meant=meant)
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _listed(value: Any, field: Any, expected: str) -> tuple[str, ...] | None:
@@ -217,21 +218,32 @@ def variables(value: Any, field: Any) -> dict[str, str] | None:
     variables = _mapping(value, field, '{"NAME": "value"}')
     if variables is None:
         return None
-    return {name: _variable(name, variables[name], field.name) for name in variables}
+    checked = {name: _variable(name, variables[name], field.name) for name in variables}
+    if sum(map(len, checked.values())) > MOST_VARIABLES:
+        raise SettingsError(
+            f"{_OWNER}: {field.name} has more than {MOST_VARIABLES:,} characters in all",
+            where=user_location(),
+            fix="Linux takes little more. Put what is that large into a file.",
+        )
+    return checked
 
 
 def _variable(name: Any, value: Any, field: str) -> str:
     problem = None
     if not isinstance(name, str) or not re.fullmatch(_VARIABLE, name):
         raise SettingsError(
-            f"{_OWNER}: {field}: {name!r} is no name of a variable",
+            f"{_OWNER}: {field}: {shown(name)} is no name of a variable",
             where=user_location(),
             fix="Letters, digits and '_', as in OMP_NUM_THREADS.",
         )
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         problem = f"is a {type(value).__name__}, not a string"
-    elif isinstance(value, str) and "\0" in value:
-        problem = "holds a NUL byte, which no variable can"
+    elif isinstance(value, str):
+        problem = unfit(value, lines=True)
+    elif isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
+        problem = "has too many digits"
+    if problem is None and len(name) + len(str(value).encode()) > MOST_VARIABLE:
+        problem = f"is longer than {MOST_VARIABLE:,} bytes, and Linux takes little more"
     if problem is not None:
         raise SettingsError(
             f"{_OWNER}: {field}[{name!r}] {problem}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from upshift.errors import SettingsError, user_location
+from upshift.model.checks import shown
 from upshift.model.settings.accelerator import Accelerator
 from upshift.model.settings.resources import ResourceSettings
 
@@ -93,7 +94,7 @@ def _texts(accelerators: list[Accelerator]) -> str | tuple[str, ...]:
 
 def _twice(field: str, one: Any, other: Any) -> SettingsError:
     return SettingsError(
-        f"{field} is set twice on one step: {one!r} and {other!r}",
+        f"{field} is set twice on one step: {shown(one)} and {shown(other)}",
         where=user_location(),
         why="No device is both.",
         fix=f"Set {field} once.",

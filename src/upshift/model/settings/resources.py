@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 import attrs
 
 from upshift.errors import SettingsError, nearest, user_location
-from upshift.model.settings.base import bad_value, refuse_unknown_fields
+from upshift.model.checks import MOST_BYTES, MOST_CPUS, MOST_DEVICES, MOST_NODES, shown
+from upshift.model.settings.base import bad_value, number, refuse_unknown_fields
 from upshift.model.settings.sizes import FORMS, format_size, meant_by, parse_size
 
 if TYPE_CHECKING:
@@ -18,30 +19,27 @@ if TYPE_CHECKING:
 VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
 SIZES = ("memory", "gpu_memory", "disk", "shared_memory")
 """The fields that are amounts of bytes."""
+LEAST_CPUS = 0.01
+"""No container engine grants less."""
 LEAST_GPU_MEMORY = 10**9
 LEAST_MEMORY = 10**6
 """Bytes. No step needs less, and a smaller number without a unit was meant in another unit."""
 
 
-def _counted(value: Any, field: str, *, minimum: int) -> int | None:
+def _counted(value: Any, field: str, *, least: int, most: int) -> int | None:
     if value is None:
         return None
-    whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value % 1 == 0
-    if not whole or value < minimum:
-        raise bad_value("ResourceSettings", field, value, f"a whole number of at least {minimum}")
-    return int(value)
+    return number("ResourceSettings", field, value, least=least, most=most, whole=True)  # type: ignore[no-any-return]
 
 
 def _nodes(value: Any, field: Any) -> int | None:
-    return _counted(value, field.name, minimum=1)
+    return _counted(value, field.name, least=1, most=MOST_NODES)
 
 
 def _cpus(value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
-        raise bad_value("ResourceSettings", "cpu_count", value, "a number above 0, for example 4 or 0.5")
-    return int(value) if value == int(value) else float(value)
+    return number("ResourceSettings", "cpu_count", value, least=LEAST_CPUS, most=MOST_CPUS)  # type: ignore[no-any-return]
 
 
 def _gpu_count(value: Any, field: Any) -> int | None:
@@ -49,7 +47,7 @@ def _gpu_count(value: Any, field: Any) -> int | None:
         from upshift.model.settings.accelerator import WHOLE
 
         raise bad_value("ResourceSettings", field.name, value, f"a whole number. {WHOLE}")
-    return _counted(value, field.name, minimum=0)
+    return _counted(value, field.name, least=0, most=MOST_DEVICES)
 
 
 def _bytes(value: Any, field: Any) -> int | None:
@@ -85,6 +83,8 @@ def _size(amount: Any, written: Any, field: str) -> int | None:
         raise bad_value("ResourceSettings", field, written, expected)
     if size <= 0:
         raise bad_value("ResourceSettings", field, written, FORMS, meant=meant_by(amount))
+    if size > MOST_BYTES:
+        raise bad_value("ResourceSettings", field, written, f"at most {format_size(MOST_BYTES)}")
     return size
 
 
@@ -99,7 +99,7 @@ def _accelerator(value: Any) -> str | tuple[str, ...] | None:
     texts = list(value) if several else [value]
     read = []
     for text in texts:
-        owner = f"accelerator={text!r}"
+        owner = f"accelerator={shown(text)}"
         if not isinstance(text, str):
             raise bad_value("ResourceSettings", "accelerator", value, KINDS)
         try:

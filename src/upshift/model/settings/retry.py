@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence, Set
 from typing import Any
 
 import attrs
 
 from upshift.errors import SettingsError, suggestion, user_location
-from upshift.model.settings.base import bad_value, refuse_unknown_fields
+from upshift.model.checks import MOST_SECONDS, shown
+from upshift.model.settings.base import bad_value, number, refuse_unknown_fields
 
 REASONS = (
     "user-error",
@@ -23,27 +24,28 @@ REASONS = (
 """Why an attempt did not complete; the values of ``reason`` in every record."""
 
 RETRYABLE = tuple(reason for reason in REASONS if reason != "cancelled")
+MOST_RETRIES = 10_000
+MOST_FACTOR = 1000
 
 
-def _reasons(value: Iterable[str] | str) -> tuple[str, ...]:
+def _reasons(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (str, Sequence, Set)):
+        raise bad_value("Retry", "on", value, f"a list of causes: {', '.join(RETRYABLE)}")
     reasons = (value,) if isinstance(value, str) else tuple(value)
     for reason in reasons:
-        if reason not in RETRYABLE:
+        if not isinstance(reason, str) or reason not in RETRYABLE:
             raise SettingsError(
-                f"Retry: on={reason!r} is no cause of failure",
+                f"Retry: on={shown(reason)} is no cause of failure",
                 where=user_location(),
                 fix=suggestion(str(reason), RETRYABLE),
             )
     return tuple(r for r in RETRYABLE if r in reasons)
 
 
-def _number(minimum: float, *, whole: bool = False) -> Any:
+def _number(least: float, most: float, *, whole: bool = False) -> Any:
     def convert(value: Any, field: Any) -> Any:
-        bad = isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum <= value < 1e9
-        if bad or (whole and value != int(value)):
-            kind = "a whole number" if whole else "a number"
-            raise bad_value("Retry", field.name, value, f"{kind} of at least {minimum:g}")
-        return int(value) if whole else float(value)
+        checked = number("Retry", field.name, value, least=least, most=most, whole=whole)
+        return checked if whole else float(checked)
 
     return attrs.Converter(convert, takes_field=True)
 
@@ -77,12 +79,12 @@ class Retry:
         A field is unknown, its value makes no sense, or it could never matter.
     """
 
-    times: int = attrs.field(default=0, converter=_number(0, whole=True))
-    delay: float = attrs.field(default=0.0, converter=_number(0))
-    backoff: float = attrs.field(default=2.0, converter=_number(1))
-    max_delay: float = attrs.field(default=300.0, converter=_number(0))
+    times: int = attrs.field(default=0, converter=_number(0, MOST_RETRIES, whole=True))
+    delay: float = attrs.field(default=0.0, converter=_number(0, MOST_SECONDS))
+    backoff: float = attrs.field(default=2.0, converter=_number(1, MOST_FACTOR))
+    max_delay: float = attrs.field(default=300.0, converter=_number(0, MOST_SECONDS))
     on: tuple[str, ...] = attrs.field(default=RETRYABLE, converter=_reasons)
-    memory_factor: float = attrs.field(default=1.0, converter=_number(1))
+    memory_factor: float = attrs.field(default=1.0, converter=_number(1, MOST_FACTOR))
 
     def __attrs_post_init__(self) -> None:
         if self.memory_factor > 1 and (not self.times or "out-of-memory" not in self.on):

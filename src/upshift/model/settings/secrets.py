@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from upshift.errors import RequestRefused, SettingsError, suggestion, user_location
+from upshift.model.checks import MOST_TEXT, shown, unfit
 
 SHORTEST = 4
 """Characters. A shorter value would be masked all over a log, in words that have nothing to do with it."""
@@ -192,13 +193,13 @@ def _refused(name: str, source: str, why: str, fix: str) -> RequestRefused:
 
 def _checked_name(owner: str, name: object) -> str:
     problem = None
-    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name) or len(name) > MOST_TEXT:
         problem = "is no name of an environment variable"
     elif name.startswith("UPSHIFT_"):
         problem = "is a variable of Upshift's own"
     if problem is not None:
         raise SettingsError(
-            f"{owner}: secrets: {name!r} {problem}",
+            f"{owner}: secrets: {shown(name)} {problem}",
             where=user_location(),
             fix="Letters, digits and '_', as in HF_TOKEN; the step finds its value in that variable.",
         )
@@ -221,7 +222,7 @@ def _checked_source(owner: str, name: str, source: object) -> str:
             where=user_location(),
             fix=suggestion(scheme, _FORMS),
         )
-    if scheme not in _FORMS or not place.strip() or "\0" in place:
+    if scheme not in _FORMS or not place.strip() or unfit(place) or len(place) > MOST_TEXT:
         guess = f" Did you mean 'env:{source}'?" if isinstance(source, str) and source in os.environ else ""
         raise SettingsError(
             f"{what} does not say where the value comes from",

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from upshift.model.checks import shown
+
 UNITS = {"B": 1} | {
     prefix + suffix: base**power
     for power, prefix in enumerate("KMGTP", start=1)
@@ -47,22 +49,22 @@ def parse_size(value: str | int | float, *, unit: str = "B") -> int:
         The text is not an amount; the message names the forms that are.
     """
     if isinstance(value, bool):
-        raise ValueError(f"expected {FORMS}; got {value!r}")
+        raise ValueError(f"expected {FORMS}; got {shown(value)}")
     if isinstance(value, (int, float)):
         if value != value or value in (float("inf"), float("-inf")):
-            raise ValueError(f"expected {FORMS}; got {value!r}")
+            raise ValueError(f"expected {FORMS}; got {shown(value)}")
         amount, factor = Decimal(str(value)), UNITS[unit]
     else:
         match = _SIZE.fullmatch(value) if isinstance(value, str) else None
         if match is None:
-            raise ValueError(f"expected {FORMS}; got {value!r}")
+            raise ValueError(f"expected {FORMS}; got {shown(value)}")
         amount = Decimal(match[1])
         if not match[2]:
             factor = UNITS[unit]
         elif match[2].lower() in _FOLDED:
             factor = _FOLDED[match[2].lower()]
         else:
-            raise ValueError(f"unknown unit {match[2]!r}: expected {FORMS}; got {value!r}")
+            raise ValueError(f"unknown unit {shown(match[2])}: expected {FORMS}; got {shown(value)}")
     return int((amount * factor).to_integral_value(rounding="ROUND_CEILING"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from upshift.model.checks import MOST_SECONDS, shown
+
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 """Seconds in one of each unit."""
 FORMS = 'a number and one of s, m, h, d, w (seconds to weeks), for example "30d" or "12h"'
@@ -31,5 +33,8 @@ def parse_span(text: str) -> float:
     """
     match = _SPAN.fullmatch(text)
     if match is None:
-        raise ValueError(f"expected {FORMS}; got {text!r}")
-    return float(match[1]) * SECONDS[match[2]]
+        raise ValueError(f"expected {FORMS}; got {shown(text)}")
+    seconds = float(match[1]) * SECONDS[match[2]]
+    if seconds > MOST_SECONDS:
+        raise ValueError(f"expected at most {MOST_SECONDS // SECONDS['d']:,} days; got {shown(text)}")
+    return seconds

@@ -17,14 +17,16 @@ from typing import Any, Union
 import attrs
 
 from upshift.errors import SettingsError, user_location
-from upshift.model.settings.base import bad_value
+from upshift.model.checks import MOST_SECONDS, shown
+from upshift.model.settings.base import bad_value, number, text
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.settings.retry import Retry
+from upshift.model.settings.retry import MOST_RETRIES, Retry
 from upshift.model.settings.secrets import checked_secrets
 
 Seconds = Union[int, float, datetime.timedelta]
 
+LEAST_SECONDS = 0.001
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL, unless a step says otherwise."""
 
@@ -38,9 +40,8 @@ def checked_seconds(owner: str, field: str, value: Seconds | None) -> float | No
     amount = value.total_seconds() if isinstance(value, datetime.timedelta) else value
     if amount is None:
         return None
-    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 < amount < 1e10:
-        raise bad_value(owner, field, value, "seconds above 0, or a datetime.timedelta")
-    return amount
+    what = "seconds, or a datetime.timedelta,"
+    return number(owner, field, amount, least=LEAST_SECONDS, most=MOST_SECONDS, what=what)  # type: ignore[no-any-return]
 
 
 def checked_flag(owner: str, field: str, value: bool | None) -> bool | None:
@@ -50,19 +51,11 @@ def checked_flag(owner: str, field: str, value: bool | None) -> bool | None:
     return value
 
 
-def checked_text(owner: str, field: str, value: str | None) -> str | None:
-    """A non-empty string or None."""
-    if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise bad_value(owner, field, value, "a non-empty string")
-    return value
-
-
 def _checked_retry(owner: str, field: str, value: int | Retry | None) -> Retry | None:
     if value is None or isinstance(value, Retry):
         return value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise bad_value(owner, "retries", value, "a number of retries, or a Retry(times=…, delay=…)")
-    return Retry(times=value)
+    what = "a Retry(times=…, delay=…), or a number of retries"
+    return Retry(times=number(owner, "retries", value, most=MOST_RETRIES, whole=True, what=what))
 
 
 def _checked_secrets(owner: str, field: str, value: Mapping[str, str] | None) -> Mapping[str, str] | None:
@@ -118,7 +111,7 @@ class StepSettings:
     cache: bool | None = _option(checked_flag)
     cache_expires: float | None = _option(checked_seconds)
     secrets: Mapping[str, str] | None = _option(_checked_secrets)
-    on: str | None = _option(checked_text)
+    on: str | None = _option(text)
     clear_cache: bool | None = _option(checked_flag)
     profile: float | None = _option(checked_seconds)
     gpu_idle_timeout: float | None = _option(checked_seconds)
@@ -199,7 +192,7 @@ class StepSettings:
                 name, own, others = f"{name}[{twice!r}]", own[twice], others[twice]
             if own not in (None, {}) and others not in (None, {}) and own != others:
                 raise SettingsError(
-                    f"{name} is set twice on one step: {own!r} and {others!r}",
+                    f"{name} is set twice on one step: {shown(own)} and {shown(others)}",
                     where=user_location(),
                     fix=f"Set {name} once, with the decorator or with @step.",
                 )

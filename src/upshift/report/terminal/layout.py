@@ -12,6 +12,8 @@ from typing import TextIO
 
 import attrs
 
+NARROWEST = 20
+"""Columns: on a narrower terminal lines are broken by the terminal."""
 WIDEST = 120
 """Columns: a table does not get easier to read beyond this."""
 GAP = 2
@@ -49,10 +51,11 @@ class Page:
 
     @classmethod
     def of_stdout(cls) -> Page:
-        """The page that stdout is: ``COLUMNS`` or the terminal's width, at most 120; else 100."""
+        """The page that stdout is: ``COLUMNS`` or the terminal's width, from 20 to 120; else 100."""
         if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
             return cls()
-        return cls(min(shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns, WIDEST), wants_colour(sys.stdout))
+        columns = shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns
+        return cls(min(max(columns, NARROWEST), WIDEST), wants_colour(sys.stdout))
 
     def paint(self, text: str, style: str | None) -> str:
         """``text`` in a style: ``"bold"``, ``"red"``, ….
@@ -86,6 +89,7 @@ def cut(text: str, width: int) -> str:
 def wrap(text: str, width: int) -> list[str]:
     """``text`` without colours on lines of at most ``width`` columns, broken at blanks where possible."""
     lines: list[str] = []
+    width = max(width, 1)
     for paragraph in text.split("\n"):
         line = ""
         for word in paragraph.split(" "):
@@ -119,7 +123,7 @@ def labelled(label: str, text: str | Sequence[str], width: int) -> list[tuple[st
 def _head(text: str, width: int) -> str:
     """As much of the beginning of ``text`` as ``width`` columns hold."""
     head = text[: max(width, 0)]
-    while cells(head) > width:
+    while head and cells(head) > width:
         head = head[:-1]
     return head
 

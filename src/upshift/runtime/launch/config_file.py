@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 import attrs
 
 from upshift.errors import MissingExtra, SettingsError, nearest, suggestion
+from upshift.model.checks import shown, small_text
 from upshift.runtime.launch.arguments.accelerate import FIELDS
 from upshift.runtime.launch.arguments.checking import Wrong, known_arguments, taken
 from upshift.runtime.launch.arguments.installed import installed_fields
@@ -158,11 +159,11 @@ class _Named:
     @property
     def text(self) -> str:
         try:
-            return self.file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            return small_text(self.file)
+        except ValueError as error:
             self.mistake(
                 f"{self} cannot be read",
-                why=getattr(error, "strerror", None) or str(error),
+                why=str(error),
                 fix="A relative path counts from the working folder, or else from that of the code.",
             )
 
@@ -174,8 +175,8 @@ class _Named:
 
     def makes_no_sense(self, name: str, value: Any, expected: str, meant: Any = None) -> NoReturn:
         self.mistake(
-            f"{name}: {value!r} in {str(self.file)!r} makes no sense",
-            fix=(f"Did you mean {meant!r}? " if meant else "") + f"Expected {expected}.",
+            f"{name}: {shown(value)} in {str(self.file)!r} makes no sense",
+            fix=(f"Did you mean {shown(meant)}? " if meant else "") + f"Expected {expected}.",
         )
 
     def refuse(self, name: str, value: Any, refused: Refused) -> NoReturn:
@@ -206,15 +207,19 @@ class _Named:
             ) from None
         try:
             return yaml.safe_load(text), None
-        except yaml.YAMLError as error:
-            return None, f"It is no YAML: {error}."
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            return None, f"It is no YAML: {_words(error)}."
 
 
 def _json(text: str) -> tuple[Any, str | None]:
     try:
         return json.loads(text), None
-    except ValueError as error:
-        return None, f"It is no JSON: {error}."
+    except (ValueError, RecursionError) as error:
+        return None, f"It is no JSON: {_words(error)}."
+
+
+def _words(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def _check(named: _Named, said: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from upshift.errors import MisuseError, SettingsError, user_location
+from upshift.model.checks import MOST_PROCESSES_EACH
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.launch import Launch
 from upshift.runtime.launch.arguments.meanings import LAUNCHERS, Launcher
@@ -140,6 +141,12 @@ def merged(
             f"Ask for a multiple of {nodes} processes.",
         )
     each = None if processes is None else processes // nodes
+    if (each or 0) > MOST_PROCESSES_EACH:
+        raise SettingsError(
+            f"{_count(asked, processes or 0)}: more than {MOST_PROCESSES_EACH:,} processes on one node",
+            where=asked.origin,
+            fix="Start fewer, or ask for more nodes: num_nodes=….",
+        )
     devices = _devices(asked, request, origins, each, nodes)
     said = request.gpu_count if request.implied_count is None else None
     added: dict[str, int] = {}

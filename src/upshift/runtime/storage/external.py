@@ -9,30 +9,37 @@ from pathlib import Path
 import attrs
 
 from upshift.errors import UsageError, user_location
+from upshift.model.checks import local_path, shown, unfit
 from upshift.runtime.storage.digest import digest_of
 
 
 def _uri(value: str | os.PathLike[str]) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(text, str) or not text.strip():
-        raise UsageError(
-            f"External({value!r}) names nothing",
-            where=user_location(),
-            fix='Give a path or a URL, such as External("/shared/data") or External("s3://bucket/data").',
-        )
-    if "://" in text:
-        return text.removeprefix("file://")
-    return os.path.abspath(os.path.expanduser(text))
+    problem: str | None = "names nothing"
+    if isinstance(text, str) and text.strip():
+        local = "://" not in text or text.startswith("file://")
+        try:
+            problem = unfit(text)
+            if problem is None:
+                return os.path.abspath(local_path(text)) if local else text
+        except ValueError as error:
+            problem = str(error)
+    raise UsageError(
+        f"External({shown(value)}) {problem}",
+        where=user_location(),
+        fix='Give a path or a URL, such as External("/shared/data") or External("s3://bucket/data").',
+    )
 
 
 def _version(value: object) -> str | None:
-    if value is not None and not isinstance(value, (str, int)):
+    text = shown(value) if isinstance(value, int) else value
+    if text is not None and (not isinstance(text, str) or unfit(text)):
         raise UsageError(
-            f"External(version={value!r}) makes no sense",
+            f"External(version={shown(value)}) makes no sense",
             where=user_location(),
-            fix='Give a string, such as version="2026-05".',
+            fix='Give one line of text, such as version="2026-05".',
         )
-    return None if value is None else str(value)
+    return text
 
 
 @attrs.frozen

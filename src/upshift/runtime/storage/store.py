@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from upshift.errors import ConfigError, StoreError, StoreUnavailable
+from upshift.model.checks import local_path, shown
 from upshift.model.configuration import DURABILITIES, VERIFY
 from upshift.model.spec.codec import to_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
@@ -44,7 +45,7 @@ def open_store(address: str, *, durability: str = "process", verify: str = "chan
     ConfigError
         The address, or one of the others, means nothing, or a newer Upshift has made the store.
     """
-    scheme, separator, rest = address.partition("://")
+    scheme, separator, _ = address.partition("://")
     if separator and scheme != "file":
         raise ConfigError(
             f"a store at {scheme}:// cannot be used yet",
@@ -59,7 +60,12 @@ def open_store(address: str, *, durability: str = "process", verify: str = "chan
             raise ConfigError(
                 f"{name} = {value!r} makes no sense", fix=f"Expected one of {', '.join(known)}."
             )
-    root = Path(rest if separator else address).expanduser().absolute()
+    try:
+        root = local_path(address)
+    except ValueError as error:
+        raise ConfigError(
+            f"store = {shown(address)} {error}", fix='Name a folder: store = "/shared/upshift".'
+        ) from None
     refuse_newer(str(root))
     return Store(root, durability=durability, verify=verify)
 

@@ -127,8 +127,8 @@ def test_an_unknown_argument_is_refused_with_the_nearest_name() -> None:
             "num_processes='4' makes no sense\n*Did you mean 4? Expected a whole number.",
         ),
         ({"num_processes": 2.5}, "num_processes=2.5 makes no sense\n*Expected a whole number."),
-        ({"num_cpu_threads_per_process": 0}, "num_cpu_threads_per_process=0 makes\n*of at least 1."),
-        ({"num_cpu_threads_per_process": -2}, "num_cpu_threads_per_process=-2 makes\n*of at least 1."),
+        ({"num_cpu_threads_per_process": 0}, "num_cpu_threads_per_process=0 makes\n*from 1 to 100,000."),
+        ({"num_cpu_threads_per_process": -2}, "num_cpu_threads_per_process=-2 makes\n*from 1 to 100,000."),
         ({"num_processes": True}, "num_processes=True makes no sense\n*Expected a whole number."),
         ({"multi_gpu": 1}, "multi_gpu=1 makes no sense\n*Expected True or False."),
         (

@@ -9,6 +9,7 @@ from typing import Any, Final
 import attrs
 
 from upshift.errors import SettingsError, nearest, suggestion, user_location
+from upshift.model.checks import shown
 from upshift.model.settings.base import bad_value
 from upshift.runtime.launch.arguments.argument import FLAG, FLOAT, INT, LIST, SWITCH, TEXT, WORD, Argument
 from upshift.runtime.launch.arguments.installed import installed_arguments, installed_version
@@ -97,7 +98,7 @@ def refuse_idle(launcher: str, checked: Mapping[str, Any]) -> None:
             default = argument is not None and value == argument.default
             if part.holds(name) and not part.works(checked) and not default:
                 raise SettingsError(
-                    f"{meant.decorator}: {name}={value!r} does nothing without {part.needs}",
+                    f"{meant.decorator}: {name}={shown(value)} does nothing without {part.needs}",
                     where=user_location(),
                     fix=f"Add {part.needs}, or leave {name} out.",
                 )
@@ -155,6 +156,8 @@ def taken(launcher: Launcher, name: str, argument: Argument, value: Any) -> Any:
     return found if bounds is None or bounds.hold(found) else Wrong(bounds.expected)
 
 
+LARGE: Final = 1e30
+"""No argument is a number beyond; and such a text would be long."""
 _WRONG: Final = object()
 _SAME_AS: Final = {"fp32": "no", "float32": "no", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 """What precisions are called elsewhere."""
@@ -173,7 +176,8 @@ def _number(value: Any) -> Any:
 
 def _is_number(value: Any) -> bool:
     """Whether it is a number, NumPy's too."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return real and -LARGE < value < LARGE
 
 
 def _text(value: Any) -> Any:

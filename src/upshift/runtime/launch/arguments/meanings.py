@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import attrs
 
+from upshift.model.checks import MOST_PROCESSES, shown
 from upshift.runtime.launch.arguments import accelerate, torchrun
 from upshift.runtime.launch.arguments.argument import Argument
 
@@ -38,11 +39,11 @@ class Refused:
 
     def asked_by(self, value: Any, default: Any) -> bool:
         """Whether a value asks for what is refused, where its argument has this default."""
-        return not any(value == idle and type(value) is type(idle) for idle in (self.idle, default, *_IDLE))
+        return not any(type(value) is type(idle) and value == idle for idle in (self.idle, default, *_IDLE))
 
     def shown(self, value: Any) -> str:
         """A value as an error shows it."""
-        return "…" if self.secret else repr(value)
+        return "…" if self.secret else shown(value)
 
 
 _IDLE: Final[tuple[Any, ...]] = (None, False, "", [], {})
@@ -198,7 +199,7 @@ _HOSTS = Refused(
     "The nodes are those that the target gives to the step.", "Leave it out: ResourceSettings(num_nodes=…)."
 )
 
-_COUNT = Bounds(1, None, "a whole number of at least 1")
+_COUNT = Bounds(1, MOST_PROCESSES, f"a whole number from 1 to {MOST_PROCESSES:,}")
 _PORT = Bounds(0, 65535, "a port from 1 to 65535, or 0 for one that is free")
 
 ACCELERATE: Final = Launcher(
