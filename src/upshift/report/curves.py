@@ -96,24 +96,27 @@ def _by_rank(attempts: Sequence[Attempt]) -> dict[str, list[Logged]]:
 
 
 def _metrics(group: Group, found: Mapping[str, Sequence[Logged]]) -> Metrics | None:
-    if not found:
-        return None
     charts = [chart_of(metric, lines) for metric, lines in found.items() if _is_curve(lines)]
     single = {metric: lines for metric, lines in found.items() if not _is_curve(lines)}
-    runs = list(
-        dict.fromkeys(line.label for lines in single.values() for line in lines if line.noun == "run")
-    )
+    if group.many:  # the table of its tasks has a column for each number
+        single = {
+            metric: lines for metric, lines in single.items() if lines[0].noun == "run" or _texts(lines)
+        }
+    if not charts and not single:
+        return None
     return Metrics(
         step=group.title,
         anchor=group.anchor,
         charts=charts[:_MOST_CHARTS],
         left_out=max(len(charts) - _MOST_CHARTS, 0),
-        values=_values(single, runs) if single else None,
+        values=_values(single) if single else None,
     )
 
 
-def _values(found: Mapping[str, Sequence[Logged]], runs: Sequence[str]) -> Table:
+def _values(found: Mapping[str, Sequence[Logged]]) -> Table:
     """The last values, with a column for each run where there are several."""
+    every = (line for lines in found.values() for line in lines)
+    runs = list(dict.fromkeys(line.label for line in every if line.noun == "run"))
     rows = []
     for metric, lines in found.items():
         each = [[line for line in lines if line.label == run] for run in runs] or [list(lines)]
@@ -191,6 +194,10 @@ def _is_curve(lines: Iterable[Logged]) -> bool:
 
 def _numbers(curves: Iterable[Curve]) -> list[float]:
     return [v for curve in curves for v in map(_drawn, curve.values) if math.isfinite(v)]
+
+
+def _texts(lines: Sequence[Logged]) -> bool:
+    return any(isinstance(curve.last, (str, bool)) for line in lines for curve in line.curves)
 
 
 def _drawn(value: object) -> float:

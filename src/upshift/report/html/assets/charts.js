@@ -12,6 +12,22 @@ const COLOURS = 8;
 const FEW = 8; // lines that have a colour each; more share one, and that below the pointer stands out
 const STEPS_OF_TIME = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900,
   1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
+const STEPS_OF_BYTES = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((number) => number * 10 ** power));
+const axis = (side, words, more) => {
+  const line = { stroke: () => colour("--rule"), width: 1 };
+  const wide = (u, texts) => 16 + 6.3 * Math.max(...(texts || [""]).map((text) => text.length), 3);
+  return {
+    stroke: () => colour("--soft"),
+    font: `11px ${getComputedStyle(document.body).fontFamily}`,
+    grid: line,
+    ticks: { ...line, size: 4 },
+    gap: 5,
+    space: side ? 34 : 74,
+    size: side ? wide : 28,
+    values: (u, places) => places.map((place, i) => (place === null ? "" : words(place, i))),
+    ...more,
+  };
+};
 
 class Chart {
   constructor(figure) {
@@ -68,11 +84,11 @@ class Chart {
     this.u?.destroy();
     const series = [{}], bands = [];
     for (const [number, line] of lines.entries()) {
-      const at = series.length, show = !this.hidden.has(number), name = `--c${few ? number % COLOURS : 0}`;
+      const at = series.length, show = !this.hidden.has(number), name = `--c${few ? number % COLOURS : line.best ? 1 : 0}`;
       const ys = [line.y];
       series.push({
-        label: line.label, show, width: few ? 1.6 : 1.3, points: { show: line.x.length < 2 },
-        stroke: () => colour(name), alpha: few ? 1 : 0.4, dash: few || number < COLOURS ? undefined : [],
+        show, width: line.best ? 2.2 : few ? 1.6 : 1.3, points: { show: line.x.length < 2 },
+        stroke: () => colour(name), alpha: few || line.best ? 1 : 0.4,
       });
       if (line.low && line.high) {
         ys.push(line.low, line.high);
@@ -96,7 +112,7 @@ class Chart {
         x: { time: false, range: (u, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
         y: { distr: this.settings.log ? 3 : 1, range: (u, low, high) => this.range(low, high) },
       },
-      axes: [this.axis(this.across === "s", 0), this.axis(false, 1)],
+      axes: this.axes(),
       cursor: {
         y: false,
         drag: { x: true, y: false, setScale: true },
@@ -116,25 +132,12 @@ class Chart {
     this.scope?.joined(this);
     this.figure.dataset.drawn = "yes";
   }
-  axis(time, side) {
-    const line = { stroke: () => colour("--rule"), width: 1 };
-    const bytes = this.spec.unit.startsWith("bytes");
-    return {
-      stroke: () => colour("--soft"),
-      font: `11px ${getComputedStyle(document.body).fontFamily}`,
-      grid: side ? line : { show: false },
-      ticks: { ...line, size: 4 },
-      gap: 5,
-      space: side ? 34 : 74,
-      ...(side === 0 && time ? { incrs: STEPS_OF_TIME } : {}),
-      ...(side === 0 ? { size: 28 } : { size: (u, texts) => 16 + 6.3 * Math.max(...(texts || [""]).map((text) => text.length), 3) }),
-      ...(side && bytes ? { incrs: [1, 2, 5].flatMap((n) => [...Array(16).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b) } : {}),
-      values: (u, places) => places.map((place, i) => {
-        if (place === null) return "";
-        if (side) return amount(place, this.spec.unit);
-        return time ? clock(place) : `${i ? "" : `${this.spec.across} `}${figures(place, 6)}`;
-      }),
-    };
+  axes() {
+    const time = this.across === "s", { unit, across } = this.spec;
+    return [
+      axis(0, (place, i) => (time ? clock(place) : `${i ? "" : `${across} `}${figures(place, 6)}`), { grid: { show: false }, ...(time && { incrs: STEPS_OF_TIME }) }),
+      axis(1, (place) => amount(place, unit), unit.startsWith("bytes") ? { incrs: STEPS_OF_BYTES } : {}),
+    ];
   }
   range(low, high) {
     const { limit, from_zero: zero, high: top } = this.spec;

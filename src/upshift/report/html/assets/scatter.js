@@ -34,7 +34,7 @@ class Scatter {
       height: this.plot.clientHeight,
       legend: { show: false },
       scales: { x: { time: false, ...x }, y },
-      axes: [this.axis(along, 0), this.axis(up, 1)],
+      axes: [along, up].map((column, side) => axis(side, (place) => amount(place, UNITS[column.kind]))),
       cursor: { x: false, y: false, drag: { x: false, y: false }, points: { show: false } },
       series: [{}, ...words.map((word) => ({
         paths: () => null,
@@ -49,14 +49,6 @@ class Scatter {
     if (low > 0 && high / low >= 50) return { distr: 3, range: uPlot.rangeLog(low, high, 10, false) };
     const pad = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
     return { range: [column.kind === "number" ? low - pad : Math.max(low - pad, 0), high + pad] };
-  }
-  axis(column, side) {
-    const line = { stroke: () => colour("--rule"), width: 1 };
-    return {
-      stroke: () => colour("--soft"), font: `11px ${getComputedStyle(document.body).fontFamily}`, grid: line, ticks: { ...line, size: 4 }, gap: 5,
-      ...(side ? { size: (u, texts) => 16 + 6.3 * Math.max(...(texts || [""]).map((text) => text.length), 3), space: 34 } : { size: 28, space: 74 }),
-      values: (u, places) => places.map((place) => (place === null ? "" : amount(place, UNITS[column.kind]))),
-    };
   }
   moved() {
     const { u, rows } = this, { left, top } = u.cursor;
