@@ -71,7 +71,7 @@ def test_show_as_json_has_the_documented_form(history: Project) -> None:
     assert output["digest"].partition(":")[0] in ("blake3", "sha256")
     (attempt,) = task["attempts"]
     assert set(attempt) == {
-        "number", "status", "reason", "backend", "node", "image", "started", "ended", "error",
+        "number", "status", "reason", "backend", "target", "node", "image", "started", "ended", "error",
         "asked", "granted", "seen", "used", "metrics", "metrics_by_rank", "cards", "gaps", "stacks",
         "checkpoints", "run",
     }  # fmt: skip

@@ -128,12 +128,10 @@ def settings_said(owner: str, *, settings: Settings | None, **options: Any) -> S
     records: dict[str, Any] = {}
     backends: dict[str, Any] = {}
     for key, value in settings.items():
-        if value is None:
-            continue
-        if key in _OWN:
+        if key not in _OWN:
+            backends |= _of_backend(owner, key, value)
+        elif value is not None:
             records[key] = _record(owner, key, value, _OWN[key])
-        else:
-            backends[key] = _of_backend(owner, key, value)
     options["retry"] = options.pop("retries")
     return StepSettings.said(owner, {**records, "backends": backends}, **options)
 
@@ -168,8 +166,8 @@ def _record(owner: str, key: str, value: Any, cls: Any) -> Any:
     return cls(**value)
 
 
-def _of_backend(owner: str, key: str, value: Any) -> Mapping[str, Any]:
-    """The fields that are said of a backend's own settings."""
+def _of_backend(owner: str, key: str, value: Any) -> dict[str, Any]:
+    """The fields that are said of a backend's own settings, by its name."""
     try:
         from upshift.backends.registry import backend_names, settings_class
     except ModuleNotFoundError:  # beside a step there are no backends: this was checked where the run started
@@ -182,6 +180,4 @@ def _of_backend(owner: str, key: str, value: Any) -> Mapping[str, Any]:
             where=user_location(),
             fix=suggestion(str(key), known),
         )
-    fields = encode(_record(owner, key, value, cls))
-    assert isinstance(fields, dict)
-    return fields
+    return {} if value is None else {key: encode(_record(owner, key, value, cls))}

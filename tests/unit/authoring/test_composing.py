@@ -236,7 +236,7 @@ def test_a_nested_pipeline_is_inlined(compose: Compose) -> None:
     ) == (3, 2, 0)
     assert (without.settings.retry.times, without.settings.resources.cpu_count) == (1, 1)
     # The place of the outermost pipeline is the run's own.
-    assert (within.settings.on, without.on) == ("gpu", None)
+    assert (within.settings.on, without.settings.on) == ("gpu", None)
 
 
 def test_a_nested_pipeline_with_several_outputs_can_be_unpacked(compose: Compose) -> None:
