@@ -75,6 +75,7 @@ class Database:
         self._fill = fill
         self._connection: sqlite3.Connection | None = None
         self._closing: weakref.finalize[[], Database] | None = None
+        self._as_read: tuple[object, ...] | None = None  # the file's signature, if it can only be read
         self._lock = threading.RLock()
         _opened.add(self)
 
@@ -105,16 +106,19 @@ class Database:
                 self._closing = None
 
     def _connect(self) -> sqlite3.Connection:
+        if self._as_read is not None and self._as_read != _signature(self.path):
+            self.close()
         if self._connection is None:
             if not self.path.exists():
                 self._create()
-            elif not (
-                self.path.is_file() or self.path.is_dir()
-            ):  # SQLite would take a device for a database that stays empty
+            # A folder SQLite refuses by itself; of a device it makes an empty database.
+            elif not self.path.is_file() and not self.path.is_dir():
                 raise ConfigError(
                     f"the catalog {self.path} is no file", fix="Name a file: UPSHIFT_CATALOG, or catalog = …."
                 )
-            connection = self._open(self.path)
+            writable = os.access(self.path.parent, os.W_OK)
+            self._as_read = None if writable else _signature(self.path)
+            connection = self._open(self.path) if writable else _open_to_read(self.path)
             try:
                 self._migrate(connection)
             except BaseException:
@@ -214,6 +218,32 @@ class Database:
     def release(self) -> None:
         """The end of :meth:`hold`, in the same thread."""
         self._lock.release()
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    """Open a file in a folder where SQLite can make neither a lock nor shared memory."""
+    # Without a write-ahead log nobody is writing: it is read as it is, until its signature changes.
+    unchanging = "" if _size(_log_of(path)) else "&immutable=1"
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro{unchanging}",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _signature(path: Path) -> tuple[object, ...]:
+    status = path.stat()
+    return (status.st_ino, status.st_size, status.st_mtime_ns, _size(_log_of(path)))
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -345,6 +346,36 @@ def test_a_full_disk_is_told_and_loses_nothing_that_was_recorded(catalog: Catalo
     assert catalog.run("one").id == "one"
     assert catalog.tasks("one") == []
     catalog.record([completed("one")[0]])
+
+
+@pytest.fixture
+def read_only(catalog: Catalog, tmp_path: Path) -> Iterator[Path]:
+    """The catalog's folder, where it can only be read."""
+    view = tmp_path / "view"
+    view.mkdir()
+    catalog.check()  # which makes it
+    bind = ["mount", "--bind", catalog.path.parent, view]
+    if os.getuid() != 0 or subprocess.run(bind, capture_output=True).returncode:
+        pytest.skip("mounting a folder is not permitted here")
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", view], check=True)
+        yield view
+    finally:
+        subprocess.run(["umount", "--lazy", view], check=True)
+
+
+def test_a_catalog_that_can_only_be_read_shows_what_its_owner_adds(catalog: Catalog, read_only: Path) -> None:
+    catalog.add_run(run_row("first"))
+    catalog.close()
+    seen = Catalog(read_only / "catalog.db")
+    assert [run.id for run in seen.runs()] == ["first"]
+    with pytest.raises(StoreUnavailable, match="It cannot be written"):
+        seen.add_run(run_row("second"))
+    catalog.add_run(run_row("second", started=2.0))
+    assert [run.id for run in seen.runs()] == ["second", "first"]
+    catalog.close()
+    assert [run.id for run in seen.runs()] == ["second", "first"]
+    seen.close()
 
 
 def test_the_catalog_is_where_the_configuration_says(tmp_path: Path, upshift_home: Path) -> None:
