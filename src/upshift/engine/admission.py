@@ -64,11 +64,11 @@ class Admission:
             task.cached, task.origin = False, None
             task.cache_reason = "its result was lost"
             return None
-        strict = self._work.terms_of(task).strict
-        left = self._left(task, key, strict=strict)
+        standard = self._work.terms_of(task).standard
+        left = self._left(task, key, strict=standard.strict)
         if left is not None:
             return left
-        found = self._work.reuse.find(task, key, strict=strict, now=self._work.clock.now())
+        found = self._work.reuse.find(task, key, standard, now=self._work.clock.now())
         if isinstance(found, Hit):
             made = found.result
             task.cached, task.cache_reason = True, found.reason

@@ -160,6 +160,8 @@ class Driver:
 
     def _has(self, task: Task, result: TaskResult) -> None:
         """The task has a result that was there already."""
+        if result.degraded:
+            self._shortfalls.reused(task.node.node.step)
         self._notes.changes[task] = TaskChange(
             task=self._journal.id(task),
             status=COMPLETED,

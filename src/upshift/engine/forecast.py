@@ -13,6 +13,7 @@ import attrs
 from upshift.engine.keys import Keys
 from upshift.engine.places import Proposal
 from upshift.engine.reuse import Hit, Reuse
+from upshift.engine.shortcomings import Standard
 from upshift.engine.skipping import why_skipped
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
 from upshift.engine.values import growth_of, plain_value, task_inputs
@@ -70,9 +71,8 @@ class Forecaster:
     ----------
     graph
         The graph.
-    strict
-        Whether a step, by the name of its definition, takes no result that was made with less than
-        it asks for.
+    standards
+        What each step would get, by the name of its definition.
     catalog, store
         Where earlier results are found.
     reusing
@@ -94,7 +94,7 @@ class Forecaster:
         self,
         graph: Graph,
         *,
-        strict: Mapping[str, bool],
+        standards: Mapping[str, Standard],
         catalog: Catalog,
         store: Store,
         reusing: bool,
@@ -104,7 +104,7 @@ class Forecaster:
     ) -> None:
         grow = growth_of(graph, store)
         self._walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store), grow=grow)
-        self._strict = strict
+        self._standards = standards
         # No run has an empty name: none of the earlier runs is left out.
         self._reuse = Reuse("", graph.pipeline, catalog, store, enabled=reusing, project=project)
         self._reusing = reusing
@@ -133,7 +133,7 @@ class Forecaster:
             self._runs(task, "its result was lost")
             return
         task.key = self._keys.key(task.node, inputs)
-        found = self._reuse.find(task, task.key, strict=self._strict[task.node.node.step], now=self._now)
+        found = self._reuse.find(task, task.key, self._standards[task.node.node.step], now=self._now)
         if isinstance(found, Hit):
             self._reasons[task] = found.reason
             self._origins[task] = found.result.task.run
@@ -186,7 +186,7 @@ class Forecaster:
         if certain is not None and state.node.name not in self._conditional:
             return PlannedTask(index=task.index, action=RUNS, reason=certain, depends_on=behind)
         reason = certain or self._reuse.changed(state)
-        if reason is None and self._strict[state.node.step]:
+        if reason is None and self._standards[state.node.step].strict:
             reason = self._reuse.degraded(task)
         return PlannedTask(index=task.index, action=DEPENDS, reason=reason, depends_on=behind)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.engine.keys import PACKAGE
+from upshift.engine.offers import needed_by
 from upshift.engine.places import Place
 from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.model.graph import Graph, StepDefinition
@@ -239,7 +240,8 @@ def needs_of(
     devices = (granted.gpus if granted else None) or ()
     vendors = {device.vendor for device in devices if device.vendor}
     vendors = vendors or {one.vendor for one in wanted if one.vendor}
-    launcher = definition.launch.launcher if definition.launch else None
+    launch = definition.launch
+    of_launcher = () if launch is None else needed_by(launch, on_devices=bool(wanted))
     return Needs(
         # A plain count means NVIDIA's everywhere where nobody says whose.
         gpus=frozenset(vendors or {"nvidia"}) if wanted else frozenset(),
@@ -247,7 +249,7 @@ def needs_of(
         driver=driver,
         python=definition.entry.python,
         imports=dict(_imports(definition.code)),
-        launchers=frozenset({launcher} if launcher else ()),
+        launchers=frozenset(packages[0] for _, _, packages in of_launcher if len(packages) == 1),
     )
 
 

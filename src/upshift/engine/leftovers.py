@@ -13,7 +13,7 @@ from upshift.engine.follow import reader_of
 from upshift.engine.places import Place
 from upshift.engine.reuse import intact
 from upshift.engine.schedule import Need
-from upshift.engine.shortcomings import shortcoming
+from upshift.engine.shortcomings import Standard, shortcoming
 from upshift.engine.tasks import COMPLETED, PENDING, RUNNING
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
@@ -171,7 +171,7 @@ class Leftovers:
     def _usable(self, result: TaskResult | None, key: str | None, *, strict: bool) -> TaskResult | None:
         if result is None or result.status != COMPLETED or not same_work(result.key, key):
             return None
-        if result.edited or shortcoming(result, self._store, strict=strict) is not None:
+        if result.edited or shortcoming(result, self._store, Standard(strict=strict)) is not None:
             return None
         if not intact(result.outputs, self._store):
             return None

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Final
 
 import attrs
 
@@ -69,21 +74,63 @@ def short_of_processes(launch: Launch | None) -> tuple[Shortfall, ...]:
     return (Shortfall(field="launch", asked=f"{launch.processes} processes", got="1", why=why),)
 
 
-def missing_launcher(step: str, definition: StepDefinition, backend: Backend) -> MissingExtra | None:
+def missing_launcher(
+    step: str, definition: StepDefinition, backend: Backend, granted: Hardware | None
+) -> MissingExtra | None:
     """Why no process of a step could start in the environment of the run; None: nothing is missing there."""
-    from upshift.runtime.launch.arguments.installed import is_installed
-
-    elsewhere = backend.capabilities.remote or backend.capabilities.images
     launch = definition.launch
-    if launch is None or launch.launcher != "accelerate" or elsewhere or is_installed("accelerate"):
+    if launch is None or backend.capabilities.remote or backend.capabilities.images:
         return None
-    return MissingExtra(
-        f"step {step} runs with Accelerate, which is not installed here",
-        where=definition.settings.origins.get("launch"),
-        why=f"Backend {backend.name} runs steps in the environment of the run.",
-        fix="pip install accelerate; or run it in an image that has it: "
-        'DockerSettings(requirements=["accelerate"]) and --on docker.',
-    )
+    for name, said, packages in needed_by(launch, on_devices=bool(granted is not None and granted.gpus)):
+        if not any(is_installed(_MODULES.get(package, package)) for package in packages):
+            none = "which is not installed here" if len(packages) == 1 else "none of which is installed here"
+            return MissingExtra(
+                f"step {step} {name}, {none}",
+                where=definition.settings.origins.get("launch"),
+                why=f"{said} says so, and backend {backend.name} runs steps in the environment of the run.",
+                fix=f"pip install {packages[0]}; or run it in an image that has it: "
+                f'DockerSettings(requirements=["{packages[0]}"]) and --on docker.',
+            )
+    return None
+
+
+def needed_by(launch: Launch, *, on_devices: bool) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """What a launch needs beside PyTorch: in words, what says so, and packages any one of which will do."""
+    if launch.launcher != "accelerate":
+        return
+    said, config = launch.arguments, json.loads(launch.files.get("config_file", "{}"))
+    yield "runs with Accelerate", "@run_with_accelerate", ("accelerate",)
+    # Accelerate leaves DeepSpeed and Megatron-LM out where there are no devices; FP8 it does not.
+    for argument, (kind, name, package) in _TRAINERS.items():
+        if on_devices and (said.get(argument) or config.get("distributed_type") == kind):
+            yield f"trains with {name}", f"{argument}=True", (package,)
+    if (said.get("mixed_precision") or config.get("mixed_precision")) == "fp8":
+        backend = said.get("fp8_backend") or (config.get("fp8_config") or {}).get("backend") or ""
+        packages = _FP8.get(str(backend).lower(), tuple(chain.from_iterable(_FP8.values())))
+        names = f"{', '.join(packages[:-1])} or {packages[-1]}" if len(packages) > 1 else packages[0]
+        yield f"trains in FP8 by {names}", 'mixed_precision="fp8"', packages
+
+
+_TRAINERS: Final = {
+    "use_deepspeed": ("DEEPSPEED", "DeepSpeed", "deepspeed"),
+    "use_megatron_lm": ("MEGATRON_LM", "Megatron-LM", "megatron-core"),
+}
+_FP8: Final = {"ao": ("torchao",), "te": ("transformer-engine",), "msamp": ("ms-amp",)}
+"""As Accelerate 1.15 chooses among them where nothing is said (``Accelerator.__init__``)."""
+_MODULES: Final = {
+    "megatron-core": "megatron",
+    "transformer-engine": "transformer_engine",
+    "ms-amp": "msamp",
+}
+"""What packages are imported as, where that is not their own name."""
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module is in this environment; it is not imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # what is imported under this name is no package
+        return False
 
 
 def _with_image(offer: Offer, definition: StepDefinition, backend: Backend, project: str | None) -> Offer:

@@ -13,6 +13,7 @@ from upshift.backends.base import Backend, Event, Offer
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine.offers import missing_launcher, offered
 from upshift.engine.schedule import Need, Queue, Room
+from upshift.engine.shortcomings import Standard
 from upshift.errors import ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition
@@ -99,6 +100,11 @@ class Terms:
     def degraded(self) -> bool:
         """Whether it gets less than it asks for."""
         return bool(self.shortfalls)
+
+    @property
+    def standard(self) -> Standard:
+        """By what its earlier results are judged."""
+        return Standard.of(self.strict, self.granted, self.shortfalls)
 
 
 def open_places(
@@ -209,6 +215,11 @@ class Proposal:
         """Whether the step cannot run like this."""
         return self.offer.granted is None or (self.strict and bool(self.offer.shortfalls))
 
+    @property
+    def standard(self) -> Standard:
+        """As that of :class:`Terms`."""
+        return Standard.of(self.strict, self.offer.granted, self.offer.shortfalls)
+
 
 def proposals(
     graph: Graph, places: Mapping[str | None, Place], *, strict: bool | None, project: str | None = None
@@ -255,7 +266,7 @@ def proposals(
             strict=place.backend.capabilities.strict if strict is None else strict,
             launch=own.launch,
             remarks=own.remarks,
-            missing=missing_launcher(name, definition, place.backend),
+            missing=missing_launcher(name, definition, place.backend, own.offer.granted),
         )
     return found
 

@@ -89,7 +89,7 @@ def make_plan(
             graph = images.marked(graph)
             forecasts = Forecaster(
                 graph,
-                strict={name: proposal.strict for name, proposal in offered.items()},
+                standards={name: proposal.standard for name, proposal in offered.items()},
                 catalog=catalog,
                 store=store,
                 reusing=options.reuse,

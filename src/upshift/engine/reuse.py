@@ -9,7 +9,7 @@ import attrs
 
 from upshift.engine.keys import is_debugged, key_parts
 from upshift.engine.reasons import changed_code_of, changed_inputs, changed_parts, with_images
-from upshift.engine.shortcomings import degraded_of, how_degraded, missed, shortcoming
+from upshift.engine.shortcomings import Standard, degraded_of, how_degraded, missed, shortcoming
 from upshift.engine.tasks import COMPLETED, NodeState, Task
 from upshift.errors import BlobDamaged, BlobMissing, StoreError
 from upshift.model.graph import Graph
@@ -59,7 +59,7 @@ class Reuse:
         self.enabled = enabled
         self._history = _History(run, pipeline, catalog, store, project)
 
-    def find(self, task: Task, key: str, *, strict: bool, now: float) -> Hit | str | None:
+    def find(self, task: Task, key: str, standard: Standard, *, now: float) -> Hit | str | None:
         """A result of equal work, or why one cannot be used; None: there is none, see :meth:`why`.
 
         Parameters
@@ -68,8 +68,8 @@ class Reuse:
             The task.
         key
             Its key.
-        strict
-            Whether the grant must be all that was asked for; then no degraded result will do.
+        standard
+            By what a degraded result is judged.
         now
             Seconds since the epoch.
         """
@@ -85,9 +85,9 @@ class Reuse:
             result = self._store.claim_result(found, attempt)
             if result is None or result.status != COMPLETED:
                 why = why or f"the result of run {found.run} is missing or damaged"
-            elif (less := shortcoming(result, self._store, strict=strict)) is not None:
+            elif (less := shortcoming(result, self._store, standard)) is not None:
                 if why is None:
-                    if not missed(result):
+                    if standard.strict and not missed(result):
                         less = how_degraded(found, self._catalog, self._store)
                     why = f"the result of run {found.run} was made {less}"
             elif expires is not None and result.ended + expires <= now:
@@ -98,7 +98,11 @@ class Reuse:
             elif not intact(result.outputs, self._store):
                 why = why or f"the result of run {found.run} is missing or damaged"
             else:
-                less = ", made without its GPU" if missed(result) else ""
+                less = ""
+                if missed(result):
+                    less = ", made without its GPU"
+                elif result.degraded and standard.short:
+                    less = ", made with less than the step asks for"
                 return Hit(result, f"same code, inputs and environment as run {found.run}{less}")
         return why
 

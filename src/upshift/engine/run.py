@@ -138,7 +138,7 @@ def execute(
             with contextlib.closing(open_catalog(configuration)) as catalog:
                 forecaster = Forecaster(
                     graph,
-                    strict={name: proposal.strict for name, proposal in offered.items()},
+                    standards={name: proposal.standard for name, proposal in offered.items()},
                     catalog=catalog,
                     store=store,
                     reusing=options.reuse,

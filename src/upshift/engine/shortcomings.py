@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterable
+
+import attrs
 
 from upshift.errors import StoreError
 from upshift.model.graph import Graph, references
 from upshift.model.spec.codec import from_json
+from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.runs.catalog import Catalog
 from upshift.runtime.storage.store import Store
 
 
-def shortcoming(result: TaskResult, store: Store, *, strict: bool) -> str | None:
-    """With what less than it should have a result was made, too little to be used; None: it may be.
+@attrs.frozen(kw_only=True)
+class Standard:
+    """What a step would get if it ran now: by that its earlier results are judged.
 
     Parameters
     ----------
-    result, store
-        The result, and where it lies.
     strict
-        Whether no degraded result will do.
+        Whether it gets all that it asks for, or does not run; then no degraded result will do.
+    granted
+        What it would be granted; None: it is not known.
+    short
+        Whether that is less than it asks for, its image apart.
     """
+
+    strict: bool
+    granted: Hardware | None = None
+    short: bool = False
+
+    @classmethod
+    def of(cls, strict: bool, granted: Hardware | None, shortfalls: Iterable[Shortfall]) -> Standard:
+        """That of a step that is granted this, which falls short of what it asks for by that."""
+        short = any(shortfall.field != "image" for shortfall in shortfalls)
+        return cls(strict=strict, granted=granted, short=short)
+
+
+def shortcoming(result: TaskResult, store: Store, standard: Standard) -> str | None:
+    """With what less than it should have a result was made, too little to be used; None: it may be."""
     missing = missed(result)
-    if missing and not strict:
+    if missing and not standard.strict:
         from upshift.runtime.accelerators.remedies import may_miss  # rare
 
         try:  # whose variables are those of whoever has the same key
@@ -34,7 +56,21 @@ def shortcoming(result: TaskResult, store: Store, *, strict: bool) -> str | None
             return None
     if missing:
         return "without its GPU"
-    return "with less than the step asks for" if strict and result.degraded else None
+    if not result.degraded:
+        return None
+    if standard.strict:
+        return "with less than the step asks for"
+    if standard.granted is not None and not _covers(result.granted or Hardware(), standard.granted):
+        return "with less than the step gets now"
+    return None
+
+
+def _covers(had: Hardware, gets: Hardware) -> bool:
+    """Whether a grant had at least what another one has."""
+    for name in ("cpu_count", "memory", "nodes", "processes", "disk", "shared_memory"):
+        if (getattr(gets, name) or 0) > (getattr(had, name) or 0):
+            return False
+    return Counter(gpu.sort for gpu in gets.gpus or ()) <= Counter(gpu.sort for gpu in had.gpus or ())
 
 
 def missed(result: TaskResult) -> set[str]:

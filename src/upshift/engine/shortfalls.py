@@ -54,6 +54,13 @@ class Shortfalls:
                     self._known.add((name, shortfall.field))
                     self._news.setdefault(name, []).append(shortfall)
 
+    def reused(self, step: str) -> None:
+        """A result of a step is reused that was made with less than it asks for."""
+        less = [f"asked {s.asked}, got {s.got}" for s in self._terms[step].shortfalls if s.field != _IMAGE]
+        if less and (step, "reused") not in self._known:
+            self._known.add((step, "reused"))
+            self._remarks.append(f"{step}: reused, made with less than it asks for: {'; '.join(less)}")
+
     def lines(self) -> list[str]:
         """What is new: a line for each step that gets less than it asks for, and for each image not used."""
         lines, self._remarks = self._remarks, []

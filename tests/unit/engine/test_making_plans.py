@@ -253,7 +253,7 @@ def test_a_strict_plan_holds_the_very_error_of_the_run(bench: Bench) -> None:
 def test_a_launcher_that_is_not_here_is_missed_by_what_would_run(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("upshift.runtime.launch.arguments.installed.is_installed", lambda launcher: False)
+    monkeypatch.setattr("upshift.engine.offers.is_installed", lambda module: False)
     here = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
     graph = fan(bench, launch=Launch(launcher="accelerate"))
     bench.run(graph)  # elsewhere it may be there

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import attrs
 import pytest
 from engine_kit import Bench
+from test_making_plans import plan_of
 
 from upshift.backends.base import Capabilities, Offer
 from upshift.backends.fake import FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
+from upshift.engine.offers import needed_by
 from upshift.errors import ImageError, MissingExtra, NotFound, RequestRefused, together
 from upshift.model.graph import FromStep
 from upshift.model.spec import Device, Hardware, Launch
@@ -54,7 +59,7 @@ def test_best_effort_says_in_one_line_what_a_step_does_not_get(bench: Bench) -> 
     assert [r.degraded for r in results if r] == [True, True], "what is made from it is degraded as well"
     bench.watcher.notices.clear()
     assert all(task.cached for step in bench.run(graph).steps for task in step.tasks)
-    assert bench.watcher.notices == [], "what is reused asks for nothing"
+    assert bench.watcher.notices == ["one: reused, made with less than it asks for: asked 8 GPUs, got none"]
 
 
 def test_processes_that_the_hardware_does_not_allow_are_a_shortfall_too(bench: Bench) -> None:
@@ -111,7 +116,7 @@ def test_why_there_are_fewer_processes_is_what_is_short(
 def test_a_launcher_that_is_not_here_is_missed_before_anything_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("upshift.runtime.launch.arguments.installed.is_installed", lambda launcher: False)
+    monkeypatch.setattr("upshift.engine.offers.is_installed", lambda module: False)
     launched = bench.step(one, launch=Launch(launcher="accelerate"), origins={"launch": "flow.py:4"})
     graph = bench.graph({"one": (launched, {})})
     bench.run(graph)  # in an image, or elsewhere, it may be there
@@ -234,6 +239,90 @@ def test_a_degraded_result_is_not_reused_where_the_request_is_strict(bench: Benc
     task = bench.run(graph, strict=True)["one"].tasks[0]
     assert not task.cached
     assert task.cache_reason == f"the result of run {first.id} was made with less than the step asks for"
+
+
+TWO = Launch(launcher="accelerate", processes=2, devices=True, arguments={"use_deepspeed": True})
+
+
+def test_a_degraded_result_is_reused_only_where_no_more_is_granted_now_and_a_line_says_so(
+    bench: Bench,
+) -> None:
+    bench.cluster = FakeCluster(bench.script, offer=lambda request: Offer(granted=Hardware(gpus=())))
+    request = ResourceSettings(gpu_count=2)
+    graph = bench.graph({"one": (bench.step(one, request=request, launch=TWO), {})})
+    first = bench.run(graph)
+    bench.watcher.notices.clear()
+
+    task = bench.run(graph)["one"].tasks[0]
+    assert task.cached
+    assert str(task.cache_reason).endswith(f"as run {first.id}, made with less than the step asks for")
+    assert bench.watcher.notices == [
+        "one: reused, made with less than it asks for: asked 2 processes, got 1 on CPUs"
+    ]
+
+    bench.cluster = FakeCluster(bench.script, offer=lambda request: Offer(granted=Hardware(gpus=(H100,))))
+    forecast = plan_of(bench, graph).steps[0].tasks[0]
+    task = bench.run(graph)["one"].tasks[0]
+    assert not task.cached
+    assert task.cache_reason == forecast.reason
+    assert task.cache_reason == f"the result of run {first.id} was made with less than the step gets now"
+    again = bench.run(graph)["one"].tasks[0]
+    assert again.cached, "by one process on one GPU, as it would be now"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "there", "missed"),
+    [
+        ({"use_deepspeed": True}, ["accelerate"], "trains with DeepSpeed"),
+        ({"use_megatron_lm": True}, ["accelerate"], "trains with Megatron-LM"),
+        (
+            {"mixed_precision": "fp8"},
+            ["accelerate"],
+            "trains in FP8 by torchao, transformer-engine or ms-amp, none of which is",
+        ),
+        (
+            {"mixed_precision": "fp8", "fp8_backend": "te"},
+            ["accelerate", "torchao"],
+            "by transformer-engine,",
+        ),
+        ({"mixed_precision": "fp8"}, ["accelerate", "transformer_engine"], None),
+        ({"mixed_precision": "bf16"}, ["accelerate"], None),
+    ],
+)
+def test_what_accelerate_needs_for_its_arguments_is_missed_before_anything_runs(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: dict[str, Any],
+    there: list[str],
+    missed: str | None,
+) -> None:
+    monkeypatch.setattr("upshift.engine.offers.is_installed", there.__contains__)
+    here = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
+    bench.cluster = FakeCluster(
+        bench.script, capabilities=here, offer=lambda request: Offer(granted=Hardware(gpus=(H100,)))
+    )
+    launch = Launch(launcher="accelerate", processes=1, devices=True, arguments=arguments)
+    graph = bench.graph({"one": (bench.step(one, launch=launch), {})})
+    refusals = plan_of(bench, graph).refusals
+    if missed is None:
+        assert refusals == ()
+        bench.run(graph)
+    else:
+        (refusal,) = refusals
+        assert missed in str(refusal) and "installed here" in str(refusal)
+        with pytest.raises(MissingExtra):
+            bench.run(graph)
+
+
+def test_a_configuration_file_may_ask_for_deepspeed_too() -> None:
+    config = {"config_file": json.dumps({"distributed_type": "DEEPSPEED", "mixed_precision": "no"})}
+    launch = Launch(launcher="accelerate", processes=2, devices=True, files=config)
+    assert [packages for _, _, packages in needed_by(launch, on_devices=True)] == [
+        ("accelerate",),
+        ("deepspeed",),
+    ]
+    assert [packages for _, _, packages in needed_by(launch, on_devices=False)] == [("accelerate",)]
+    assert list(needed_by(Launch(launcher="torchrun"), on_devices=True)) == []
 
 
 def test_an_unknown_target_of_a_step_names_the_step_and_the_line(bench: Bench) -> None:

@@ -38,11 +38,6 @@ _HOMES: Final[Mapping[str, _Home]] = {
 }
 
 
-def is_installed(launcher: str) -> bool:
-    """Whether its package is in this environment; it is not imported."""
-    return _folder(_HOMES[launcher].package) is not None
-
-
 @functools.cache
 def installed_version(launcher: str) -> str | None:
     """The version of a launcher that is installed here, without a local part; None: not known."""
