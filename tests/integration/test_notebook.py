@@ -86,6 +86,22 @@ MISTAKES = [
 ]
 
 
+RANKS = [
+    "import time\nfrom upshift import pipeline, run_with_torchrun, step",
+    """\
+@run_with_torchrun(nproc_per_node=2, hang=1)
+@step
+def train():
+    time.sleep(600)
+
+@pipeline
+def training():
+    return train()
+""",
+    "training()",
+]
+
+
 def execute(cells: list[str], folder: Path, *, allow_errors: bool = False) -> list[str]:
     """Run these cells in a kernel; what each printed, or the traceback that it ended with."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
@@ -109,6 +125,13 @@ def test_a_failing_step_is_shown_with_the_lines_of_its_cells(tmp_path: Path) -> 
     assert "Cell In[1], line 5, in read\n        return json.loads(text)\n" in read
     assert "ipykernel_" not in read
     assert where.strip() == "In[2]:7"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_where_ranks_hang_is_shown_with_the_lines_of_the_cell(tmp_path: Path) -> None:
+    *_, shown = execute(RANKS, tmp_path, allow_errors=True)
+    assert "ranks 0 and 1 sleep (In[2]:4)" in shown
+    assert "ipykernel_" not in shown
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -106,15 +106,20 @@ def checked_function(function: Any, kind: str, name: str | None) -> Callable[...
             f"Write a function that calls it: def …, with @{kind} above.",
         )
     if kind == "pipeline" and hasattr(function, "__upshift_options__"):
-        raise _refused(
-            f"{function.__name__!r} has decorators of a step, and cannot be a pipeline",
-            "Put them above the steps that it calls; @pipeline(…) has options for all of them.",
-        )
+        raise refused_on_pipeline(function.__name__)
     if function.__name__ == "<lambda>" and name is None:
         raise _refused(
             f"a lambda has no name, and a {kind} needs one", f'Give it one: {kind}(name="…")(lambda …).'
         )
     return function
+
+
+def refused_on_pipeline(name: str) -> GraphError:
+    """The error of decorators of a step that stand above or below ``@pipeline``."""
+    return _refused(
+        f"{name!r} has decorators of a step, and cannot be a pipeline",
+        "Put them above the steps that it calls; @pipeline(…) has options for all of them.",
+    )
 
 
 def tell_of_one_process(function: Callable[..., Any], launch: LaunchRequest | None) -> None:

@@ -171,13 +171,15 @@ def _torchrun(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReque
             fix='Write numa_binding="node", or leave it out.',
         )
     counted = TORCHRUN.processes in checked
-    per_node, devices = _per_node(owner, checked.pop(TORCHRUN.processes, "1"))
+    each = checked.pop(TORCHRUN.processes, "1")
+    per_node, devices = _per_node(owner, each)
     return LaunchRequest(
         launcher="torchrun",
         where=user_location(),
         counted=counted,
         per_node=per_node,
         devices=devices,
+        devices_by=f"{TORCHRUN.processes}={shown(each)}" if devices else None,
         nodes=nodes,
         port=checked.pop(TORCHRUN.port, None),
         hang=checked_seconds(owner, "hang", hang),

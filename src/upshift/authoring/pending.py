@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from upshift.authoring.callee import Callee, checked_function, tell_of_one_process
+from upshift.authoring.callee import Callee, checked_function, refused_on_pipeline, tell_of_one_process
 from upshift.authoring.options import StepOptions
 from upshift.authoring.scope import current_scope
 from upshift.errors import MisuseError, user_location
@@ -25,6 +25,8 @@ def with_options_to_come(function: Any, options: StepOptions) -> Callable[..., A
     GraphError
         It can be no step.
     """
+    if getattr(type(function), "__upshift_kind__", None) == "pipeline":
+        raise refused_on_pipeline(function.name)
     plain = checked_function(function, "step", "any")
     made = plain if _is_ours(plain) else _guarded(plain)
     setattr(made, _OPTIONS, (*options_to_come(made), options))

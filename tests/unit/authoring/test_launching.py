@@ -338,7 +338,7 @@ def test_what_can_be_no_step_cannot_be_launched() -> None:
     @pipeline
     def example() -> None: ...
 
-    with pytest.raises(GraphError, match="is a pipeline already"):
+    with pytest.raises(GraphError, match="decorators of a step, and cannot be a pipeline"):
         run_with_accelerate(num_processes=2)(example)
 
 

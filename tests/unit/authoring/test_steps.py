@@ -24,6 +24,7 @@ from upshift import (
     pipeline,
     resources,
     retry,
+    run_with_torchrun,
     step,
     timeout,
 )
@@ -140,9 +141,11 @@ def _passing(function: Callable[..., Any]) -> Callable[..., Any]:
     return passing
 
 
-def test_a_pipeline_takes_no_options_of_a_step() -> None:
-    with pytest.raises(GraphError, match="has decorators of a step, and cannot be a pipeline"):
-        pipeline(retry(_fresh()))
+@pytest.mark.parametrize("other", [retry, resources(cpu=2), run_with_torchrun(nproc_per_node=2)])
+def test_a_pipeline_takes_no_options_of_a_step_from_above_or_below(other: Callable[..., Any]) -> None:
+    for decorated in (lambda: pipeline(other(_fresh())), lambda: other(pipeline(_fresh()))):
+        with pytest.raises(GraphError, match="has decorators of a step, and cannot be a pipeline"):
+            decorated()
 
 
 def test_of_several_requests_on_one_step_the_larger_of_each_value_counts(compose: Compose) -> None:

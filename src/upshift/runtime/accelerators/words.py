@@ -16,7 +16,7 @@ _KINDS = {"a container": "container", "Kubernetes": "pod"}
 def framework(evidence: Evidence) -> str:
     """``PyTorch 2.13.0+cpu``."""
     found = evidence.framework
-    return f"{FRAMEWORKS.get(found.name, found.name)} {found.version}"
+    return f"{FRAMEWORKS.get(found.name, found.name)} {found.version}".rstrip()
 
 
 def grant(evidence: Evidence) -> str:

@@ -35,6 +35,8 @@ class LaunchRequest:
         Whether these are what somebody has said.
     devices
         Whether each has a device of its own; None: if the step asks for any.
+    devices_by
+        The argument that says so, as it was given; None: one of the launcher's ``on_devices``, or its file.
     nodes
         Nodes; None: it does not say.
     arguments, port, hang, numa_binding
@@ -52,6 +54,7 @@ class LaunchRequest:
     per_node: int | None = None
     counted: bool = True
     devices: bool | None = None
+    devices_by: str | None = None
     nodes: int | None = None
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
     port: int | None = None
@@ -255,8 +258,8 @@ def _devices(
 
 def _of_devices(asked: LaunchRequest) -> str:
     """What says that each process has a device."""
-    if not asked.meant.on_devices:
-        return f'{asked.meant.processes}="gpu"'
+    if asked.devices_by is not None:
+        return asked.devices_by
     given = [f"{name}=True" for name in asked.meant.on_devices if asked.arguments.get(name)]
     return given[0] if given else f"distributed_type of {CONFIG}"
 

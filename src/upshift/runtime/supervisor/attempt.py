@@ -151,6 +151,7 @@ class Attempt:
         if self.spec.launch is not None:
             from upshift.runtime.supervisor.vigil import Vigil  # what no other step needs is not imported
 
+            self._ends.name_cells()
             stop = partial(self._give_up, grace=min(self.spec.settings.grace_period, GRACE))
             self._vigil = Vigil(self._loop, self.spec, self._gang, tell=self.log.remark, stop=stop)
         idle = partial(self._give_up, grace=self.spec.settings.grace_period)

@@ -48,6 +48,11 @@ class Ends:
         self._site = site
         self._deaths: dict[int, Failure] = {}
 
+    def name_cells(self) -> None:
+        """From now on lines of a notebook are called as it calls them."""
+        with contextlib.suppress(UpshiftError):  # without its text a cell has the name of a file
+            cells.restore(self._spec.entry.cells, self._store)
+
     def follows(self, member: Member) -> bool:
         """Whether what ended a process looks like the consequence of what ended another one."""
         return False
@@ -83,8 +88,7 @@ class Ends:
             The failure, if it went beyond its memory: what else there is follows from that.
         """
         if self._gang.culprit.sight()[1]:
-            with contextlib.suppress(UpshiftError):  # without them a line of it has no name of a cell
-                cells.restore(self._spec.entry.cells, self._store)
+            self.name_cells()
         status = "failed"
         if beyond is not None:
             failure = self._beyond(beyond)

@@ -167,6 +167,7 @@ def test_a_wrong_value_is_refused_with_what_would_be_right(given: dict[str, Any]
         ("accelerate", {"gpu_ids": "0,1"}, "hands out devices", "gpu_count"),
         ("accelerate", {"module": True}, "there is no script", "Leave it out"),
         ("accelerate", {"mpirun_hostfile": "hosts"}, "that the target gives", "num_nodes"),
+        ("accelerate", {"mpirun_ccl": "1"}, "sets CCL_WORKER_COUNT where mpirun", "CCL_WORKER_COUNT"),
         ("accelerate", {"tpu_cluster": True}, "TPU machine itself", "torch_xla.launch"),
         ("accelerate", {"training_script": "train.py"}, "there is no script", "Leave it out"),
         ("accelerate", {"log_dir": "logs"}, "a log of its own", "upshift logs RUN STEP --rank N"),

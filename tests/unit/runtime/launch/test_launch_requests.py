@@ -128,8 +128,13 @@ def test_more_processes_on_a_node_than_it_has_gpus_are_one_too() -> None:
             "@run_with_accelerate contradicts accelerator=['H100:2', 'Trainium:2']",
         ),
         (
-            {"launcher": "torchrun", "devices": True, "request": {"accelerator": "Trainium:16"}},
-            "nproc_per_node=\"gpu\" contradicts accelerator=['Trainium:16']",
+            {
+                "launcher": "torchrun",
+                "devices": True,
+                "devices_by": 'nproc_per_node="auto"',
+                "request": {"accelerator": "Trainium:16"},
+            },
+            "nproc_per_node=\"auto\" contradicts accelerator=['Trainium:16']",
         ),
     ],
 )

@@ -271,7 +271,10 @@ ACCELERATE: Final = Launcher(
         "deepspeed_inclusion_filter": _HOSTS,
         "deepspeed_multinode_launcher": attrs.evolve(_RENDEZVOUS, idle="standard"),
         "mpirun_hostfile": _HOSTS,
-        "mpirun_ccl": _HOSTS,
+        "mpirun_ccl": Refused(
+            "It sets CCL_WORKER_COUNT where mpirun starts the processes; here Upshift starts them.",
+            'Leave it out, or set that: DockerSettings(runtime_environment={"CCL_WORKER_COUNT": "1"}).',
+        ),
         "aws_access_key_id": _CLOUD,
         "aws_secret_access_key": _CLOUD,
     },
