@@ -401,3 +401,75 @@ def example():
     outcome = project.run(code, "--keep-going", expect=1)
     assert "tells of the 2 more tasks that failed" in outcome.err
     assert "more task" not in project.run(code.replace("0, 1, 0, 0", "0, 1"), "--keep-going", expect=1).err
+
+
+def test_whatever_a_step_does_to_its_process_is_told_as_it_is(project: Project) -> None:
+    """The result, or the step's own error: never that of a part of ours that the step has broken."""
+    steps: dict[str, tuple[str, str, str | tuple[str, ...]]] = {
+        "closes_all": ("os.closerange(3, 4096); return 3", "completed", ""),
+        "closes_all_and_fails": (
+            "os.closerange(3, 4096); raise ValueError('mine')",
+            "failed",
+            "ValueError: mine",
+        ),
+        "takes_descriptors": (
+            "os.closerange(3, 4096); keep.extend(open(f'own{n}', 'w') for n in range(20)); return 3",
+            *("completed", ""),
+        ),
+        "patches": ("os.write = os.getpid = os._exit = lambda *a: 1 / 0; return 3", "completed", ""),
+        "patches_open": ("builtins.open = lambda *a, **k: 1 / 0; return 3", "completed", ""),
+        "has_no_descriptors": (
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); return 3",
+            *("completed", ""),
+        ),
+        "recurses": ("sys.setrecursionlimit(60); return 3", "completed", ""),
+        "says_what_is_no_text": ("raise ValueError('\\udcff')", "failed", r"ValueError: \udcff"),
+        "says_much": ("raise ValueError('x' * 50_000_000)", "failed", "ValueError: xxx"),
+        "ends_oddly": ("sys.exit(10 ** 5000)", "failed", "SystemExit"),
+        "children_die": (
+            "[fork(n / 500) for n in range(150)]; signal.signal(signal.SIGCHLD, complain)\n"
+            "    raise ValueError('mine')",
+            *("failed", ("ValueError: mine", "RuntimeError: not mine")),  # either is the step's own
+        ),
+        "alarm_comes_late": (
+            "signal.signal(signal.SIGALRM, complain); signal.setitimer(signal.ITIMER_REAL, 0.3, 0.3)\n"
+            "    return Slow()",
+            *("completed", ""),
+        ),
+    }
+    if os.geteuid() == 0:
+        steps["changes_root"] = ("os.chroot('/srv'); return 3", "completed", "")
+        steps["changes_root_and_fails"] = (
+            "os.chroot('/srv'); raise ValueError('mine')",
+            *("failed", "ValueError: mine"),
+        )
+    header = """
+import builtins, os, resource, signal, sys, time
+
+keep = []
+
+class Slow:
+    def __reduce__(self):
+        time.sleep(0.5)
+        return int, (3,)
+
+def complain(*_):
+    raise RuntimeError("not mine")
+
+def fork(seconds):
+    if os.fork() == 0:
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    bodies = "".join(f"\n@step\ndef {name}():\n    {code}\n" for name, (code, _, _) in steps.items())
+    calls = f"\n@pipeline\ndef example():\n    {'; '.join(f'{name}()' for name in steps)}\n"
+    project.run(header + bodies + calls, "--keep-going", expect=1)
+    for name, (_, status, message) in steps.items():
+        attempt = project.attempt(name)
+        said = "" if attempt["error"] is None else attempt["error"]["message"]
+        assert (name, attempt["status"], attempt["reason"]) == (
+            *(name, status),
+            "user-error" if status == "failed" else None,
+        ), said
+        assert said.startswith(message) and len(said) < 30_000, (name, said[:1000])
+    assert not any(file.read_text() for file in project.folder.glob("own*"))

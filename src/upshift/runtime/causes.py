@@ -9,7 +9,6 @@ import traceback
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Failure
-from upshift.runtime import proc
 
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -23,12 +22,12 @@ def exited(code: int) -> Failure:
     )
 
 
-def host_ran_out(peak: int) -> Failure:
-    """The kernel killed the process for want of memory on this machine; it had ``peak`` bytes or more."""
+def ran_out(what: str, peak: int) -> Failure:
+    """The kernel killed the process for want of memory of ``what``; it had ``peak`` bytes or more."""
     return Failure(
         reason="out-of-memory",
-        message=f"this machine, which has {format_size(proc.host_memory())}, ran out of memory, and "
-        f"the kernel killed the step, which had {format_size(peak)} or more",
+        message=f"{what}, ran out of memory, and the kernel killed the step, "
+        f"which had {format_size(peak)} or more",
         fix="Ask for what the step needs (memory=…), so that fewer steps run at once.",
         memory=peak or None,
     )

@@ -156,16 +156,21 @@ def own_group() -> OwnGroup | None:
 
 def own_limit() -> int | None:
     """Bytes that this process's cgroup, or one above it, allows; None: no limit."""
-    limits = []
+    return min((limit for limit, _ in own_limits()), default=None)
+
+
+def own_limits() -> list[tuple[int, OwnGroup]]:
+    """The cgroups that limit this process's memory, its own and those above, with their limits in bytes."""
+    found = []
     for version, root, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or ""):
-        file = GroupV2.limit_file if version == 2 else GroupV1.limit_file
         for folder in (path, *path.parents):
             if not folder.is_relative_to(root):
                 break
-            limit = _limit(folder / file)
+            group = GroupV2(folder) if version == 2 else GroupV1(folder)
+            limit = group.limit()
             if limit is not None:
-                limits.append(limit)
-    return min(limits, default=None)
+                found.append((limit, OwnGroup(group)))
+    return found
 
 
 def own_cpus() -> float | None:

@@ -39,6 +39,8 @@ class Confinement:
         Variables to set.
     rank
         Which of several processes of its task it is; None: it is the only one.
+    ears
+        Path of the supervisor's end of the pipe by which the process says what becomes of it.
     """
 
     cpus: tuple[int, ...] | None = None
@@ -47,6 +49,11 @@ class Confinement:
     memory: int | None = None
     environment: Mapping[str, str] = attrs.field(factory=dict)
     rank: Rank | None = None
+    ears: str | None = None
+
+    def heard_at(self, descriptor: int) -> Confinement:
+        """These bounds for a process that this one hears at a descriptor."""
+        return attrs.evolve(self, ears=f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 def become_subreaper() -> None:

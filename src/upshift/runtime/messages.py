@@ -6,10 +6,13 @@ The supervisor keeps it, so that nothing is lost when the step is killed a momen
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import threading
+from fcntl import LOCK_EX, flock
+from os import O_CLOEXEC, O_WRONLY, close, fstat, getpid
+from os import open as open_descriptor
+from os import write as write_descriptor
 from typing import Any
 
 import attrs
@@ -32,10 +35,16 @@ class Channel:
 
     Threads of the step write to the same pipe, and processes that it has forked. Only the outcome may be
     a long line; it is written under a lock, which those processes take for each of theirs.
+
+    What the step does to its process does not end it: the functions that it needs are those of before, and
+    where the step has closed the descriptor, which may be that of a file of its own by now, the pipe is
+    opened again.
     """
 
     def __init__(self) -> None:
         self._descriptor = -1
+        self._ears: str | None = None
+        self._identity: tuple[int, int] | None = None
         self._pid = 0
         self._writing = False
         self._guard = threading.RLock()
@@ -44,10 +53,12 @@ class Channel:
         """Whether anybody listens."""
         return self._descriptor >= 0
 
-    def open(self, descriptor: int) -> None:
-        """From now on, say it there."""
+    def open(self, descriptor: int, ears: str | None = None) -> None:
+        """From now on, say it there; ``ears`` is the other end of the pipe, as a path."""
         self._descriptor = descriptor
-        self._pid = os.getpid()
+        self._ears = ears
+        self._identity = _identity(descriptor)
+        self._pid = getpid()
 
     def close(self) -> None:
         """Say nothing any more."""
@@ -74,24 +85,48 @@ class Channel:
                 return
             self._writing = True
             try:
-                if len(line) <= PIPE_BUF and os.getpid() == self._pid:
-                    os.write(self._descriptor, line)
+                if _identity(self._descriptor) != self._identity:
+                    self._open_again()
+                if len(line) <= PIPE_BUF and getpid() == self._pid:
+                    write_descriptor(self._descriptor, line)
                 else:
                     self._write_locked(line)
             finally:
                 self._writing = False
 
     def _write_locked(self, line: bytes) -> None:
-        # A lock is of an open file, which a fork shares: opened again, the same pipe is another one.
-        with open(f"/proc/self/fd/{self._descriptor}", "wb", buffering=0) as pipe:
-            fcntl.flock(pipe, fcntl.LOCK_EX)
+        pipe = self._descriptor
+        with contextlib.suppress(OSError):  # no descriptor is left, or no /proc is seen
+            # A lock is of an open file, which a fork shares: opened again, the same pipe is another one.
+            pipe = open_descriptor(f"/proc/self/fd/{self._descriptor}", O_WRONLY | O_CLOEXEC)
+            flock(pipe, LOCK_EX)
+        try:
             while line:
-                line = line[pipe.write(line) or 0 :]
+                line = line[write_descriptor(pipe, line) :]
+        finally:
+            if pipe != self._descriptor:
+                close(pipe)
+
+    def _open_again(self) -> None:
+        descriptor = open_descriptor(self._ears or "", O_WRONLY | O_CLOEXEC)
+        if _identity(descriptor) != self._identity:  # the supervisor listens no more
+            close(descriptor)
+            raise BrokenPipeError
+        self._descriptor = descriptor
 
     def forked(self) -> None:
         """This process is a fork; a thread that it does not have may have been writing."""
         self._guard = threading.RLock()
         self._writing = False
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """What a descriptor is open for; None: it is closed."""
+    try:
+        status = fstat(descriptor)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino)
 
 
 channel = Channel()

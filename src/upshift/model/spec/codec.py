@@ -61,8 +61,8 @@ def decode(cls: type[T], data: Any) -> T:
 
 
 def to_json(value: Any) -> bytes:
-    """Compact UTF-8 JSON of plain data."""
-    return json.dumps(encode(value), ensure_ascii=False, separators=(",", ":")).encode()
+    """Compact UTF-8 JSON of plain data. Halves of surrogate pairs, which UTF-8 has none of, become ``?``."""
+    return json.dumps(encode(value), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def from_json(cls: type[T], text: bytes | str) -> T:

@@ -40,8 +40,13 @@ class LostInputs(UpshiftError):
         self.digests = digests
 
 
+MOST_OF_MESSAGE = 4_000
+MOST_OF_TRACEBACK = 100_000
+"""Characters that are kept of what an exception says; the middle of more is left out."""
+
+
 def explain(error: BaseException, spec: TaskSpec, project: Callable[[], Path]) -> Failure:
-    """The failure that an exception means, with the user's own frames.
+    """The failure that an exception means, with the user's own frames, fit to be recorded and shown.
 
     Parameters
     ----------
@@ -52,6 +57,27 @@ def explain(error: BaseException, spec: TaskSpec, project: Callable[[], Path]) -
     project
         Finds the folder of the user's code, where that came as a package.
     """
+    try:
+        failure = _explained(error, spec, project)
+    except Exception:  # the step has left its process without files, descriptors or memory to look closer
+        failure = Failure(reason="user-error", message=_text_of(error), where=spec.location)
+    return attrs.evolve(
+        failure,
+        message=_recordable(failure.message, MOST_OF_MESSAGE),
+        traceback=failure.traceback and _recordable(failure.traceback, MOST_OF_TRACEBACK),
+    )
+
+
+def _recordable(text: str, most: int) -> str:
+    """A text of the user's in UTF-8, without its middle where it is long."""
+    left_out = len(text) - most
+    if left_out > 0:
+        half = most // 2
+        text = f"{text[:half]} [… {left_out:,} characters …] {text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _explained(error: BaseException, spec: TaskSpec, project: Callable[[], Path]) -> Failure:
     if isinstance(error, LostInputs):
         return Failure(reason="infrastructure", message=str(error), lost=error.digests)
     if isinstance(error, StoreUnavailable):
@@ -70,10 +96,7 @@ def explain(error: BaseException, spec: TaskSpec, project: Callable[[], Path]) -
     if isinstance(error, UpshiftError) and where is None:
         return Failure(reason="user-error", message=error.in_short, where=error.where, fix=error.fix)
     ours = _apart(error, where) if isinstance(error, UpshiftError) else None
-    try:
-        text = f"{type(error).__qualname__}: {error if ours is None else ours}"
-    except Exception:  # the user's __str__ raises
-        text = f"{type(error).__qualname__} (its text cannot be shown)"
+    text = _text_of(error, ours)
     if isinstance(error, SystemExit):
         text = f"the step called sys.exit({error.code!r})"
     failure = _ran_out_of_memory(error, text, spec) or Failure(
@@ -92,6 +115,14 @@ def explain(error: BaseException, spec: TaskSpec, project: Callable[[], Path]) -
         shown = shown.replace(str(error), ours)
     shown = shown.replace(f'File "{folder}{os.sep}', f'File "{spec.code.project}{os.sep}')
     return attrs.evolve(failure, where=where, traceback=shown)
+
+
+def _text_of(error: BaseException, ours: str | None = None) -> str:
+    kind = type(error).__qualname__
+    try:
+        return f"{kind}: {error if ours is None else ours}".rstrip(": ")
+    except Exception:  # the user's __str__ raises
+        return f"{kind} (its text cannot be shown)"
 
 
 def _apart(error: UpshiftError, where: str | None) -> str:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from os import _exit  # a step may put something else in its place
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -29,7 +30,7 @@ from upshift.errors import (
 from upshift.model.spec import Artifact, Code, Collected, Failure, Rank, TaskSpec, Value, to_json
 from upshift.model.spec.calls import bind
 from upshift.model.spec.hardware import CONTAINED
-from upshift.runtime import asking, cgroups, proc
+from upshift.runtime import asking, causes, cgroups, proc
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
 from upshift.runtime.forms import Outcome, Seen
 from upshift.runtime.launch import numa
@@ -41,6 +42,7 @@ from upshift.runtime.step.checkpoint import checkpoint
 from upshift.runtime.step.cleanup import cleanup_memory
 from upshift.runtime.step.context import current
 from upshift.runtime.step.copies import Copies
+from upshift.runtime.step.ending import insist, settle
 from upshift.runtime.step.explaining import Halted, LostInputs, Shortage, explain
 from upshift.runtime.step.stopping import stopping
 from upshift.runtime.storage import artifacts
@@ -72,7 +74,7 @@ def run(
     """
     before, began = proc.own_memory(), proc.own_consumption()
     current.enter(spec, bounds.rank)
-    channel.open(messages)
+    channel.open(messages, bounds.ears)
     cards.open(store, [bounds.environment[name] for name in spec.settings.secret_sources])
     checkpoint.open(spec, store, rank=bounds.rank)
     stopping.begin()
@@ -98,8 +100,10 @@ def run(
         try:
             value = function(*args, **kwargs)
         except SystemExit as error:
-            exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            exit_code = error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
             raise
+        finally:
+            settle()
         if (told := stopping.verdict()) is not None:  # it may not be all that it would have returned
             raise Halted(told)
         if bounds.rank is not None:
@@ -114,26 +118,47 @@ def run(
         if bounds.rank is not None and spec.launch is not None:
             ranks.enter(spec, spec.launch, bounds.rank)
 
-    outputs, failure = perform(spec, store, check=check, call=call, main=main)
+    try:
+        outputs, failure = perform(spec, store, check=check, call=call, main=main, settled=settle)
+        if bounds.rank is not None and failure is None:
+            tell(chain(ranks.remarks(bounds.rank), ranks.strayed(spec, bounds.rank)))
+        _flush()
+        outcome = Outcome(
+            outputs=outputs,
+            failure=failure,
+            exit_code=exit_code,
+            returned=returned,
+            group=None if bounds.rank is None else ranks.group_size(),
+            joined=bounds.rank is not None and ranks.joined(),
+            **_used(before, began),
+        )
+    except BaseException as error:  # a signal handler of the user's, just before it was taken away
+        settle()
+        failure = explain(error.__context__ or error, spec, partial(_project, spec, store))
+        outcome = Outcome(failure=failure, exit_code=exit_code)
+    _say(outcome)
     if bounds.rank is not None and failure is None:
-        tell(chain(ranks.remarks(bounds.rank), ranks.strayed(spec, bounds.rank)))
-    _flush()
-    after = proc.own_memory()
-    peak = max(0, after.high - before.resident - max(0, after.mapped - before.mapped))
-    consumed = proc.own_consumption().since(began)
-    outcome = Outcome(
-        outputs=outputs,
-        failure=failure,
-        exit_code=exit_code,
-        peak=peak,
-        returned=returned,
-        group=None if bounds.rank is None else ranks.group_size(),
-        joined=bounds.rank is not None and ranks.joined(),
-        **consumed._asdict(),
-    )
-    channel.send("outcome", outcome)
-    if bounds.rank is not None and failure is None:
-        ranks.linger(bounds.rank)
+        with contextlib.suppress(Exception):
+            ranks.linger(bounds.rank)
+
+
+def _used(before: proc.OwnMemory, began: proc.Consumed) -> dict[str, Any]:
+    """What the step has needed; nothing, where the step has left its process without /proc or descriptors."""
+    with contextlib.suppress(Exception):
+        after = proc.own_memory()
+        peak = max(0, after.high - before.resident - max(0, after.mapped - before.mapped))
+        return {"peak": peak, **proc.own_consumption().since(began)._asdict()}
+    return {}
+
+
+def _say(outcome: Outcome) -> None:
+    try:
+        channel.send("outcome", outcome)
+    except OSError:  # nobody hears it
+        raise
+    except Exception as error:
+        failure = outcome.failure or causes.mistake(error, "say what the step has returned")
+        channel.send("outcome", Outcome(failure=failure))
 
 
 def _placed(spec: TaskSpec, rank: Rank | None) -> dict[str, Any]:
@@ -164,6 +189,7 @@ def perform(
     call: Call = _plainly,
     into: Store | None = None,
     main: bool = True,
+    settled: Callable[[], None] = lambda: None,
 ) -> tuple[Mapping[str, Artifact], Failure | None]:
     """Load the inputs, call the step, save the outputs.
 
@@ -179,6 +205,8 @@ def perform(
         Where the outputs go; None: beside the inputs.
     main
         Whether what the call returns is what the step returns: it is not in all but one of several processes.
+    settled
+        Called before anything is done about what ended the call.
 
     Returns
     -------
@@ -203,6 +231,7 @@ def perform(
             tell(copies.remarks(str(spec.task), value))
             return _save(spec, function, value, into or store), None
     except BaseException as error:  # the supervisor is told of whatever ends the call
+        settled()
         return {}, explain(error, spec, partial(_project, spec, store))
 
 
@@ -216,22 +245,24 @@ def live(work: Callable[[], None], messages: int) -> NoReturn:
     work
         Confines the process, and calls :func:`run`.
     messages
-        Where the supervisor is told that the process could not be confined, if that is so.
+        Where the supervisor is told what went wrong before :func:`run` could do so, if anything did.
     """
-    code = 0
+    code = 1
     try:
         work()
-    except OSError as error:
-        _refuse(messages, error)
-        code = 1
+        code = 0
+    except BaseException as error:
+        insist(_refuse, messages, error)
     finally:
-        os._exit(code)
+        _exit(code)
 
 
-def _refuse(messages: int, error: OSError) -> None:
+def _refuse(messages: int, error: BaseException) -> None:
     """Tell the supervisor that this process could not be confined, so that the step was not called."""
-    failure = Failure(reason="infrastructure", message=f"the step's process could not be set up: {error}")
-    channel.open(messages)
+    if not channel:
+        channel.open(messages)
+    what = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    failure = Failure(reason="infrastructure", message=f"the step's process could not be set up: {what}")
     channel.send("outcome", Outcome(failure=failure))
 
 
@@ -408,7 +439,7 @@ def _called(output: str) -> str:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the step closed or replaced it
+        with contextlib.suppress(BaseException):  # the step closed or replaced it
             stream.flush()
     flush_c_streams()
 

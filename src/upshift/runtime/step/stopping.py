@@ -78,6 +78,10 @@ class Stopping:
             if not self._asks:
                 self._uninstall()
 
+    def handles(self, handler: object) -> bool:
+        """Whether this is the handler that it has set."""
+        return handler == self._come
+
     def forked(self) -> None:
         """This process is a fork of a step's: SIGTERM is to end it, as it would have."""
         if self._installed:

@@ -151,6 +151,7 @@ class LocalMember(Member):
         self._sightings = born.seen
         os.set_blocking(born.seen, False)
         self._log, self._messages = born.log, born.messages
+        self._resting: set[int] = set()
         self._feeds = {born.log: self.feed_log, born.messages: self.feed_messages}
         for descriptor in self._feeds:
             os.set_blocking(descriptor, False)
@@ -223,13 +224,23 @@ class LocalMember(Member):
         except BlockingIOError:
             return False
         if not data:
-            self._forget(descriptor)
+            if descriptor == self._messages and not self.ended:  # closed by the step; it may open it again
+                self._rest(descriptor)
+            else:
+                self._forget(descriptor)
             return False
         self._feeds[descriptor](data)
         return True
 
+    def _rest(self, descriptor: int) -> None:
+        """Nobody writes there now: look once more at the end."""
+        if descriptor not in self._resting:
+            self._resting.add(descriptor)
+            self._loop.unwatch(descriptor)
+
     def _forget(self, descriptor: int) -> None:
         if self._feeds.pop(descriptor, None) is not None:
-            self._loop.forget(descriptor)
+            self._rest(descriptor)
+            os.close(descriptor)
         if descriptor == self._sightings:
             self._sightings = -1

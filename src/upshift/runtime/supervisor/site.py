@@ -210,9 +210,10 @@ class Site:
 
     def killed_for_memory(self, code: int) -> Failure | None:
         """The failure, if a process was killed because the machine had no memory left."""
-        if -code == signal.SIGKILL and self._memory is None and self._machine.kills.killed():
-            return causes.host_ran_out(self._sampler.memory_peak)
-        return None
+        if -code != signal.SIGKILL or self._memory is not None:
+            return None
+        what = self._machine.kills.killed()
+        return None if what is None else causes.ran_out(what, self._sampler.memory_peak)
 
     def granted(self) -> Hardware | None:
         """The record ``granted``, with what is known on this machine alone."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from upshift.runtime import cgroups
+from upshift.runtime import cgroups, proc
+from upshift.runtime.supervisor.bounds.limits import HostMemory
 
 
 @pytest.fixture
@@ -31,6 +32,24 @@ def test_the_narrowest_quota_of_cpus_counts(groups: Path) -> None:
     assert cgroups.own_cpus() == 1.5
     (groups / "job/step/cpu.max").write_text("50000 100000\n")
     assert cgroups.own_cpus() == 0.5
+
+
+def test_the_group_that_ran_out_of_memory_is_named_and_not_the_machine(
+    groups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_kills = 7
+    monkeypatch.setattr(proc, "kernel_kills", lambda: machine_kills)
+    (groups / "job/memory.max").write_text("512000000\n")
+    (groups / "job/memory.events").write_text("oom_kill 2\n")
+    (groups / "job/step/memory.max").write_text("max\n")
+    memory = HostMemory()
+    assert memory.killed() is None
+    (groups / "job/memory.events").write_text("oom_kill 3\n")
+    machine_kills += 1  # of the whole machine, so it counts those of the groups as well
+    assert memory.killed() == "the container or cgroup of this run, which may have 512 MB"
+    assert memory.killed() is None
+    machine_kills += 1
+    assert str(memory.killed()).startswith("this machine, which has ")
 
 
 def test_version_1_has_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,15 +24,23 @@ _numbers = itertools.count(1)
 
 
 class HostMemory:
-    """Whether the kernel has killed for want of memory, on this host as a whole."""
+    """Whether the kernel has killed for want of memory: of this host, or of the container that this is in."""
 
     def __init__(self) -> None:
-        self._kills = proc.kernel_kills()
+        self._groups = cgroups.own_limits()
+        self._kills = self._count()
 
-    def killed(self) -> bool:
-        """Whether it has since the last look."""
-        before, self._kills = self._kills, proc.kernel_kills()
-        return self._kills > before
+    def killed(self) -> str | None:
+        """What has run out of memory since the last look, in words; None: nothing has."""
+        before, self._kills = self._kills, self._count()
+        host, *groups = (now > then for now, then in zip(self._kills, before, strict=True))
+        for (limit, _), killed in zip(self._groups, groups, strict=True):
+            if killed:
+                return f"the container or cgroup of this run, which may have {format_size(limit)}"
+        return f"this machine, which has {format_size(proc.host_memory())}" if host else None
+
+    def _count(self) -> list[int]:
+        return [proc.kernel_kills(), *(group.kills() for _, group in self._groups)]
 
 
 class MemoryLimit:

@@ -28,6 +28,7 @@ import signal
 import socket
 import traceback
 from collections.abc import Mapping
+from os import _exit
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from upshift.errors import BackendError, UpshiftError
@@ -73,7 +74,7 @@ def serve(listener: socket.socket, place: Place) -> NoReturn:
         traceback.print_exc()
         code = 1
     finally:
-        os._exit(code)
+        _exit(code)
 
 
 def _settle(place: Place) -> None:

@@ -57,6 +57,7 @@ class ForkStarter(FreshStarter):
         messages, messages_end = os.pipe()
         kept = [os.dup(descriptor) for descriptor in held]  # a fork lets go of those that it knows
         gc.freeze()
+        bounds = bounds.heard_at(messages)
         parent, baseline = os.getpid(), proc.unreclaimable(os.getpid())
         try:
             with forking():

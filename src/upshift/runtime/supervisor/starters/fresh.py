@@ -58,7 +58,6 @@ class FreshStarter:
     def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Born:
         environment = {**os.environ, **bounds.environment}
         size_variables(environment, bounds.threads, bounds.environment)
-        order = {"spec": encode(spec), "bounds": encode(bounds), "parent": os.getpid()}
         ours: list[int] = []
         theirs: list[int] = []
         try:
@@ -67,6 +66,8 @@ class FreshStarter:
                 ours.append(reader)
                 theirs.append(writer)
             log_end, seen_end, messages_end = theirs
+            bounds = bounds.heard_at(ours[2])
+            order = {"spec": encode(spec), "bounds": encode(bounds), "parent": os.getpid()}
             work = os.memfd_create("upshift-task")
             theirs.append(work)
             with open(work, "wb", closefd=False) as file:

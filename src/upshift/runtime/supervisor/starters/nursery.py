@@ -8,6 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
+from os import _exit
 from typing import Any, NamedTuple
 
 from upshift.model.spec import TaskSpec, encode
@@ -103,6 +104,7 @@ class Nursery:
             self._expect_devices()
         born, orders = self._spares.popleft()
         self._taken.add(born.pid)
+        bounds = bounds.heard_at(born.messages)
         order = json.dumps({"spec": encode(spec), "bounds": encode(bounds)}).encode()
         try:
             with (
@@ -147,7 +149,7 @@ class Nursery:
                     os.close(descriptor)
                 detach(parent)
             except BaseException:
-                os._exit(1)
+                _exit(1)
             zygote.main(theirs)
         theirs.close()
         ours.setblocking(False)

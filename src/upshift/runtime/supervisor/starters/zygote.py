@@ -25,6 +25,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from functools import partial
+from os import _exit
 from typing import Any, NoReturn
 
 from upshift.model.spec import (
@@ -74,7 +75,7 @@ def main(connection: socket.socket) -> NoReturn:
         with contextlib.suppress(OSError):
             connection.send(json.dumps({"event": "unsafe", "why": why}).encode())
     finally:
-        os._exit(0)
+        _exit(0)
 
 
 class Zygote:
