@@ -74,7 +74,7 @@ def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalo
     store = open_store(row.store, **configuration.store_options)
     attempts = _unfinished(row, catalog, store)
     stopped = _stop_jobs(row, attempts, store, configuration) if attempts else 0
-    now = time.time()
+    now = max(row.started, time.time())  # the clock may have been set back since
     ended = []
     for attempt in attempts:
         result = store.read_result(attempt.task, attempt.number)

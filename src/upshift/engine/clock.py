@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -23,9 +24,14 @@ class Clock(Protocol):
 class SystemClock:
     """The real one."""
 
+    def __init__(self) -> None:
+        self._ahead = -math.inf
+
     def now(self) -> float:
-        """Seconds since the epoch."""
-        return time.time()
+        """Seconds since the epoch; never less than before, also where the machine's clock is set back."""
+        monotonic = time.monotonic()
+        self._ahead = max(self._ahead, time.time() - monotonic)
+        return monotonic + self._ahead
 
     def monotonic(self) -> float:
         """Seconds of a clock that is never set."""

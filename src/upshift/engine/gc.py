@@ -162,7 +162,7 @@ def choose(choice: Choice, catalog: Catalog, now: float) -> list[RunRow]:
     chosen = []
     for row in rows:
         surplus = choice.keep_last is None or newer[row.pipeline] >= choice.keep_last
-        age = now - (row.ended or row.started)
+        age = now - max(row.started, row.ended or 0.0)
         if surplus and (choice.older_than is None or age > choice.older_than):
             chosen.append(row)
         newer[row.pipeline] += 1

@@ -53,7 +53,8 @@ from upshift.model.settings.secrets import secret_files
 from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.task import Code
 from upshift.report.progress import Progress
-from upshift.runs.catalog import Catalog, RunRow, open_catalog
+from upshift.runs.backlog import Backlog
+from upshift.runs.catalog import RunRow, open_catalog
 from upshift.runs.endings import record_ending
 from upshift.runs.history import Run
 from upshift.runs.lease import Lease, here
@@ -169,7 +170,9 @@ def execute(
             images=images,
             walk=walk,
             store=store,
-            catalog=stack.enter_context(contextlib.closing(open_catalog(configuration))),
+            catalog=stack.enter_context(
+                contextlib.closing(Backlog(open_catalog(configuration), progress.notice))
+            ),
             inbox=inbox,
             keys=Keys(code_named),
             clock=clock,
@@ -193,7 +196,7 @@ class _Run:
     images: StepImages
     walk: Walk
     store: Store
-    catalog: Catalog
+    catalog: Backlog
     inbox: SimpleQueue[Any]
     keys: Keys
     clock: Clock
@@ -361,11 +364,14 @@ class _Run:
 
     def _end(self, status: str) -> None:
         """Record that the run is over; in the store first, since the catalog can be made anew from there."""
-        self.row = attrs.evolve(self.row, status=status, ended=self.clock.now())
+        # The machine's clock may have been set back since the run began, and resumed.
+        ended = max(self.row.started, self.clock.now())
+        self.row = attrs.evolve(self.row, status=status, ended=ended)
         with self._noticed():
             record_ending(self.row, self.catalog, self.store)
         with self._noticed():
             self.catalog.update_run(self.row.id, status=status, ended=self.row.ended)
+            self.catalog.settle()
 
     @contextlib.contextmanager
     def _noticed(self) -> Iterator[None]:

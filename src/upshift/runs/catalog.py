@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import ConfigError, NotFound, StoreError, suggestion
@@ -134,7 +135,7 @@ class Catalog:
     def add_run(self, row: RunRow) -> None:
         """Record a run, or all of its fields anew."""
         with self._database.writing() as connection:
-            connection.execute(_PUT_RUN, _run_values(row))
+            self.put_run(connection, row)
 
     def update_run(self, run: str, *, status: str, ended: float | None = None) -> None:
         """A run has another status; ``ended`` is seconds since the epoch.
@@ -151,22 +152,32 @@ class Catalog:
 
     def record(self, tasks: Iterable[TaskRow] = (), attempts: Iterable[AttemptRow] = ()) -> None:
         """Record tasks and attempts as they stand now, in one transaction."""
-        task_values = [_task_values(row) for row in tasks]
-        attempt_values = [_attempt_values(row) for row in attempts]
         with self._database.writing() as connection:
-            if task_values:
-                connection.executemany(_PUT_TASK, task_values)
-            if attempt_values:
-                connection.executemany(_PUT_ATTEMPT, attempt_values)
+            self.put(connection, tasks, attempts)
 
     def forget(self, tasks: Iterable[TaskId]) -> None:
         """Remove tasks and their attempts: a list that a step is mapped over got shorter, on a resume."""
         with self._database.writing() as connection:
-            for task in tasks:
-                which = "run = ? AND step = ? AND ifnull(item, -1) = ifnull(?, -1)"
-                for table in ("tasks", "attempts"):
-                    values = (task.run, task.step, task.index)
-                    connection.execute(f"DELETE FROM {table} WHERE {which}", values)
+            self.drop(connection, tasks)
+
+    @staticmethod
+    def put_run(connection: Connection, row: RunRow) -> None:
+        """:meth:`add_run` in a transaction."""
+        connection.execute(_PUT_RUN, _run_values(row))
+
+    @staticmethod
+    def put(connection: Connection, tasks: Iterable[TaskRow], attempts: Iterable[AttemptRow]) -> None:
+        """:meth:`record` in a transaction."""
+        connection.executemany(_PUT_TASK, map(_task_values, tasks))
+        connection.executemany(_PUT_ATTEMPT, map(_attempt_values, attempts))
+
+    @staticmethod
+    def drop(connection: Connection, tasks: Iterable[TaskId]) -> None:
+        """:meth:`forget` in a transaction."""
+        which = "run = ? AND step = ? AND ifnull(item, -1) = ifnull(?, -1)"
+        for task in tasks:
+            for table in ("tasks", "attempts"):
+                connection.execute(f"DELETE FROM {table} WHERE {which}", (task.run, task.step, task.index))
 
     def forget_runs(self, runs: Sequence[str], *, keep: Collection[TaskId] = ()) -> None:
         """Remove runs, all of their tasks, and the attempts of those tasks that nobody wants to ``keep``."""
@@ -198,9 +209,8 @@ class Catalog:
                 if row is None:
                     connection.execute("DELETE FROM runs WHERE id = ?", (run,))
                 else:
-                    connection.execute(_PUT_RUN, _run_values(row))
-                connection.executemany(_PUT_TASK, map(_task_values, tasks))
-                connection.executemany(_PUT_ATTEMPT, map(_attempt_values, attempts))
+                    self.put_run(connection, row)
+                self.put(connection, tasks, attempts)
 
     def stores(self) -> list[str]:
         """Addresses of the stores that runs name."""

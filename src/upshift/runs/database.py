@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import sqlite3
@@ -23,7 +24,7 @@ from typing import Any
 from upshift.errors import ConfigError, StoreError, StoreUnavailable, UpshiftError
 
 BUSY_SECONDS = 30.0
-"""How long a writer waits for the others."""
+"""How long a writer waits for the others, if nothing else is said."""
 
 _DAMAGED = ("file is not a database", "malformed", "file is encrypted")
 _UNAVAILABLE = {
@@ -31,10 +32,14 @@ _UNAVAILABLE = {
     "unable to open": "It cannot be opened",
     "full": "The disk is full",
     "disk I/O error": "The disk reports an error",
-    "locked": f"Another process has been writing to it for more than {BUSY_SECONDS:g} seconds",
+    "locked": "Another process has been writing to it for too long",
 }
 
 Migrations = Sequence[Sequence[str]]
+
+
+class Locked(StoreUnavailable):
+    """Another process has kept the file locked for longer than was waited."""
 
 
 class Database:
@@ -50,6 +55,11 @@ class Database:
         Whether a commit waits for the disk, so that it survives a power failure.
     fill
         What a new file gets before it is in its place, given where it is made.
+
+    Attributes
+    ----------
+    patience
+        Seconds that a writer waits for the others.
 
     Raises
     ------
@@ -71,6 +81,7 @@ class Database:
     ) -> None:
         self.path = path
         self._migrations = migrations
+        self.patience = BUSY_SECONDS
         self._flush = flush
         self._fill = fill
         self._connection: sqlite3.Connection | None = None
@@ -89,6 +100,7 @@ class Database:
         """One transaction: all of it is recorded, or nothing."""
         with self._lock, self._translated():
             connection = self._connect()
+            connection.execute(f"PRAGMA busy_timeout = {self.patience * 1000:.0f}")
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -109,7 +121,7 @@ class Database:
         if self._as_read is not None and self._as_read != _signature(self.path):
             self.close()
         if self._connection is None:
-            if not self.path.exists():
+            if not self.path.exists() or (_is_empty(self.path) and self._dropped()):
                 self._create()
             # A folder SQLite refuses by itself; of a device it makes an empty database.
             elif not self.path.is_file() and not self.path.is_dir():
@@ -155,6 +167,16 @@ class Database:
         finally:
             for leftover in (draft, *(draft.with_name(draft.name + end) for end in ("-wal", "-shm"))):
                 leftover.unlink(missing_ok=True)
+
+    def _dropped(self) -> bool:
+        """Remove the empty file; False: another process did so, and has made one since."""
+        with open(self.path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_empty(self.path) or not os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                return False
+            for end in ("-wal", "-shm", ""):  # its log first: a new file would be given what is in there
+                self.path.with_name(self.path.name + end).unlink(missing_ok=True)
+            return True
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         newest = len(self._migrations)
@@ -203,7 +225,7 @@ class Database:
             )
         for sign, what in _UNAVAILABLE.items():
             if sign in text:
-                return StoreUnavailable(
+                return (Locked if sign == "locked" else StoreUnavailable)(
                     f"the catalog {self.path} is not available",
                     why=f"{what}. SQLite says: {text}.",
                     fix="Free the disk or correct the permissions, or set UPSHIFT_HOME to another folder.",
@@ -240,6 +262,11 @@ def _signature(path: Path) -> tuple[object, ...]:
 
 def _log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether a full disk, or a copy that was cut off, has left a file without content: nobody else does."""
+    return path.is_file() and path.stat().st_size == 0
 
 
 def _size(path: Path) -> int:

@@ -57,6 +57,11 @@ def test_runs_are_chosen_by_age_number_and_pipeline(catalog: Catalog) -> None:
     assert chosen(catalog, runs=("p0", "q", "latest", "p0")) == ["p0", "q9"]
 
 
+def test_a_run_whose_end_was_recorded_with_a_clock_set_back_is_as_old_as_its_start(catalog: Catalog) -> None:
+    add(catalog, "fresh", days=0, ended=98 * DAY)
+    assert chosen(catalog, older_than=DAY) == []
+
+
 def test_a_run_is_as_old_as_its_end(catalog: Catalog) -> None:
     add(catalog, "long", days=40, ended=99 * DAY)
     assert chosen(catalog, older_than=30 * DAY) == []

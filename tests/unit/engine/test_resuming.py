@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import attrs
 import pytest
@@ -13,10 +14,11 @@ from upshift.backends.base import Sink
 from upshift.backends.fake import Fail, FakeBackend, FakeCluster, Hang, Lose
 from upshift.config import Retry
 from upshift.engine import cancelling
+from upshift.engine.clock import SystemClock
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node
-from upshift.runs.catalog import Catalog
+from upshift.runs.backlog import Backlog
 from upshift.runs.lease import Lease
 from upshift.runs.rebuild import rebuild
 
@@ -72,12 +74,37 @@ def test_an_engine_that_is_killed_at_the_very_end_has_completed_its_run(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Catalog, "update_run", killed)
+        patch.setattr(Backlog, "update_run", killed)
         with pytest.raises(Killed):
             bench.run(chain(bench))
     assert bench.catalog.runs()[0].status == "running"
     rebuild(bench.catalog, [bench.store])
     assert bench.catalog.runs()[0].status == "completed"
+
+
+def test_a_run_does_not_end_before_it_started_when_the_clock_is_set_back(
+    held: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = chain(held)
+    kill_when_idle(held, finished=1)
+    run_id = killed_run(held, graph, monkeypatch)
+    held.clock.idle = never
+    held.clock.time -= 7200
+    run = held.run(graph, resume=run_id)
+    assert run.ended is not None and run.ended >= run.started
+
+
+def test_the_clock_of_an_engine_goes_on_when_the_machine_s_is_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = time.time()
+    monkeypatch.setattr(time, "time", lambda: machine)
+    clock = SystemClock()
+    before = clock.now()
+    machine -= 7200
+    assert before <= clock.now() < before + 3600
+    machine += 4 * 7200
+    assert clock.now() > before + 7200
 
 
 def test_a_job_that_still_runs_is_waited_for(held: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,92 @@
+"""The catalog is only an index: a run does not need it, and it is brought up to date when it can be."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+from engine_kit import Bench
+
+from upshift.model.graph import FromStep, Graph, Node
+from upshift.runs import backlog
+from upshift.runs.history import Run, run_as_json
+from upshift.runs.rebuild import rebuild
+
+
+@pytest.fixture
+def other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
+    """Another process's connection to the catalog, which it is writing to."""
+    monkeypatch.setattr(backlog, "PATIENCE", 0.05)
+    monkeypatch.setattr(backlog, "FINALLY", 0.05)
+    bench.catalog.count()  # makes it
+    with contextlib.closing(
+        sqlite3.connect(bench.catalog.path, isolation_level=None, check_same_thread=False)
+    ) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+
+
+def numbers() -> list[int]:
+    return [1, 2, 3]
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def graph(bench: Bench) -> Graph:
+    definitions = {"numbers": bench.step(numbers), "square": bench.step(square), "total": bench.step(sum_of)}
+    mapped = {"x": FromStep(node="numbers")}
+    nodes = [
+        Node(name="numbers", step="numbers", by_item=("output",)),
+        Node(name="square", step="square", inputs=mapped, over=("x",)),
+        Node(name="total", step="total", inputs={"values": FromStep(node="square")}),
+    ]
+    return bench.graph(nodes, definitions, output=FromStep(node="total"))
+
+
+def sum_of(values: list[int]) -> int:
+    return sum(values)
+
+
+def about(run: Run) -> object:
+    return run_as_json(run)
+
+
+def test_a_run_goes_on_while_another_process_keeps_the_catalog_locked(
+    bench: Bench, other: sqlite3.Connection
+) -> None:
+    run = bench.run(graph(bench))
+    assert (run.status, run.output, [len(step) for step in run.steps]) == ("completed", 14, [1, 3, 1])
+    assert [step.status for step in run.steps] == ["completed"] * 3
+    assert run["square"].tasks[2].attempts[0].status == "completed"
+    told = [line for line in bench.watcher.notices if "locked" in line]
+    assert len(told) == 2 and "upshift gc --rebuild-catalog" in told[1], told
+    assert bench.catalog.count() == 0
+    expected = about(run)
+    other.execute("ROLLBACK")
+    rebuild(bench.catalog, [bench.store])
+    assert about(bench.look(run.id)) == expected
+
+
+def test_what_the_catalog_lacks_is_written_once_it_can_be(bench: Bench, other: sqlite3.Connection) -> None:
+    def let_go(values: list[int]) -> int:
+        other.execute("ROLLBACK")
+        return sum(values)
+
+    made = graph(bench)
+    bench.functions["sum_of"] = let_go
+    run = bench.run(made)
+    assert "is up to date again" in bench.watcher.notices[-1]
+    found = bench.look(run.id)
+    assert (found.output, about(found)) == (14, about(run))
+
+
+def test_a_catalog_without_content_is_made_anew(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    run = bench.run(graph(bench))
+    bench.catalog.path.write_bytes(b"")
+    found = bench.look("latest")
+    assert (found.id, found.output) == (run.id, 14)
+    assert "it is made anew from the store" in capsys.readouterr().err
