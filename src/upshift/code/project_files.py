@@ -124,7 +124,7 @@ class Scan:
         path = name + "/" if is_folder else name
         if rules.ignored(self._base + name, is_folder=is_folder):
             return
-        if is_secret_file(entry.name):
+        if is_secret_file(path):
             self._left_out[path] = "looks like a secret"
             return
         if entry.is_symlink():

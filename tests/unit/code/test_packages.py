@@ -205,14 +205,42 @@ def test_secrets_environments_and_state_are_left_out_with_a_word(
 
 
 @pytest.mark.parametrize(
-    "name", [".env", ".env.local", "prod.env", "x.PEM", "id_ed25519", "credentials.json", ".netrc"]
+    "name",
+    [
+        *(
+            ".env",
+            ".env.local",
+            "prod.env",
+            "x.PEM",
+            "id_ed25519",
+            "credentials.json",
+            ".netrc",
+            "deploy/.ssh/",
+        ),
+        *("infra/terraform.tfstate", "terraform.tfstate.backup", "prod.tfvars", "prod.auto.tfvars.json"),
+        *(".docker/config.json", "a/.docker/config.json", ".huggingface", "huggingface/token", "token"),
+        *("pip.conf", "password.txt", "db_password.txt", "passwords.txt", "hub_token.txt", "API_KEY.txt"),
+    ],
 )
 def test_names_that_look_like_secrets(name: str) -> None:
     assert is_secret_file(name)
 
 
 @pytest.mark.parametrize(
-    "name", [".env.example", "id_rsa.pub", "credentials.py", "environment.yml", "keys.py", "env"]
+    "name",
+    [
+        *(".env.example", "id_rsa.pub", "credentials.py", "environment.yml", "keys.py", "env", "main.tf"),
+        *("prod.tfvars.example", ".docker/Dockerfile", "docker/config.json", "config.json", "a.env/x.txt"),
+        *(
+            "tokenizer.json",
+            "tokens.json",
+            "tokenizer_config.json",
+            "special_tokens_map.json",
+            "token.py",
+            "token/",
+        ),
+        *("password_reset.html", "secret_garden.txt", ".env/readme.txt"),
+    ],
 )
 def test_names_that_do_not(name: str) -> None:
     assert not is_secret_file(name)

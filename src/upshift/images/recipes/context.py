@@ -112,7 +112,7 @@ class _Scan:
                 self._literal(path, where)
 
     def _literal(self, path: str, where: str) -> None:
-        if path and is_secret_file(posixpath.basename(path)) and not self._ignore.names(path):
+        if path and is_secret_file(path) and not self._ignore.names(path):
             raise SettingsError(
                 f"{where} copies {path}, which looks like a secret",
                 why="Who can pull an image can read all that is in it.",
@@ -175,14 +175,15 @@ class _Scan:
                     continue
                 if entry.name in NEVER and not named:
                     continue
-                if is_secret_file(entry.name) and not named:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_secret_file(f"{inner}/" if is_folder else inner) and not named:
                     self.notes[
                         f"{inner} looks like a secret: {self._dockerfile.name} does not copy it; "
                         f"if it is none, write !{inner} into .dockerignore"
                     ] = None
                     continue
                 kept += 1
-                if entry.is_dir(follow_symlinks=False):
+                if is_folder:
                     pending.append(f"{inner}/")
                 else:
                     self._add(inner, where)

@@ -61,9 +61,25 @@ _SECRET_FILES = (
     *("service-account*.json", "secret.*", "secrets", "secrets.*", ".secrets", "*.secret", "kubeconfig"),
     *(".netrc", "_netrc", ".pypirc", ".npmrc", ".pgpass", ".my.cnf", ".htpasswd", ".git-credentials"),
     *(".dockercfg", ".vault-token", ".databrickscfg", ".s3cfg", ".boto", "application_default_credentials*"),
-    *(".ssh", ".aws", ".azure", ".gnupg", ".kube"),
+    *(".ssh", ".aws", ".azure", ".gnupg", ".kube", ".huggingface", "kaggle.json", "rclone.conf"),
+    *(
+        "*.tfstate",
+        "*.tfstate.*",
+        "*.tfvars",
+        "*.tfvars.*",
+        ".terraformrc",
+        "terraform.rc",
+        "pip.conf",
+        "pip.ini",
+    ),
+    *("*password.txt", "*passwords.txt", "*passwd.txt", ".vault_pass*"),
+    *(".token", "token.txt", "*_token.txt"),
+    *("*.docker/config.json", "*huggingface/stored_tokens", "*gh/hosts.yml", "*gcloud/*.db"),
 )
-"""Names of files and folders that look like secrets, whatever their case."""
+"""Names of files and folders that look like secrets, or the ends of their paths, whatever their case."""
+
+_SECRET_UNLESS_FOLDERS = ("password", "passwords", "secret", "token", "api_key*", "apikey*")
+"""Names that look like secrets of files only: a package of Python modules may be called so."""
 
 _HARMLESS_FILES = (
     "*.example",
@@ -123,17 +139,17 @@ def unexpanded_in(text: str) -> bool:
     return any("$" in re.sub(r"\$\{[A-Z0-9_]+\}", "", login) for login in logins)
 
 
-def is_secret_file(name: str) -> bool:
-    """Whether a file or folder of this name should not leave the machine."""
-    folded = name.lower()
-    return bool(_secret_files().match(folded)) and not _harmless_files().match(folded)
+def is_secret_file(path: str) -> bool:
+    """Whether a file, or a folder (with ``/`` at its end), looks like a secret by what it is called."""
+    folded = path.lower()
+    name = folded.rstrip("/").rpartition("/")[2]
+    if _named(_HARMLESS_FILES).match(name):
+        return False
+    if not path.endswith("/") and _named(_SECRET_UNLESS_FOLDERS).match(name):
+        return True
+    return any(_named(_SECRET_FILES).match(text) for text in (name, folded))
 
 
 @functools.cache
-def _secret_files() -> re.Pattern[str]:
-    return re.compile("|".join(map(fnmatch.translate, _SECRET_FILES)))
-
-
-@functools.cache
-def _harmless_files() -> re.Pattern[str]:
-    return re.compile("|".join(map(fnmatch.translate, _HARMLESS_FILES)))
+def _named(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, patterns)))

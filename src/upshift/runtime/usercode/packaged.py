@@ -35,7 +35,7 @@ def advice(error: BaseException, code: Code, folder: str) -> str | None:
         if os.path.exists(os.path.join(code.project, file)) and not os.path.exists(
             os.path.join(folder, file)
         ):
-            if is_secret_file(os.path.basename(file)):
+            if is_secret_file(file):
                 why, also = "its name looks like a secret", "rename it"
             else:
                 why, also = ".gitignore or .upshiftignore names it", f"put !{file} into .upshiftignore"
