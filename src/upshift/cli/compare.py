@@ -21,10 +21,36 @@ if TYPE_CHECKING:
     help="Also the newest N runs, oldest first.",
 )
 @click.option("--pipeline", metavar="NAME", help="With --last: only runs of this pipeline.")
+@click.option("--tag", metavar="TAG", help="With --last: only runs with this tag.")
+@click.option(
+    "-m",
+    "--metric",
+    "metrics",
+    metavar="NAME",
+    multiple=True,
+    help="Show this metric, and sort by the first one. Repeatable. Default: all metrics.",
+)
+@click.option(
+    "--sort",
+    metavar="NAME",
+    help="Sort by a metric, the best first, or by a parameter or 'time'. Default: by the first metric whose "
+    "name tells what is best.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def compare(runs: tuple[str, ...], last: int | None, pipeline: str | None, as_json: bool) -> None:
-    """Compare runs: parameters that differ, times, metrics."""
-    found = _found(runs, last, pipeline)
+def compare(
+    runs: tuple[str, ...],
+    last: int | None,
+    pipeline: str | None,
+    tag: str | None,
+    metrics: tuple[str, ...],
+    sort: str | None,
+    as_json: bool,
+) -> None:
+    """Compare runs: parameters that differ, times, metrics.
+
+    Two runs are shown side by side. More are rows of one table.
+    """
+    found = _found(runs, last, pipeline, tag)
     from upshift.report.terminal.compare import compared, compared_json
 
     if as_json:
@@ -34,18 +60,19 @@ def compare(runs: tuple[str, ...], last: int | None, pipeline: str | None, as_js
         return
     from upshift.report.terminal.layout import Page
 
-    click.echo(compared(found, Page.of_stdout()))
+    click.echo(compared(found, Page.of_stdout(), sort=sort, metrics=metrics))
 
 
-def _found(runs: tuple[str, ...], last: int | None, pipeline: str | None) -> list[Run[Any]]:
+def _found(runs: tuple[str, ...], last: int | None, pipeline: str | None, tag: str | None) -> list[Run[Any]]:
     from upshift.errors import UsageError
     from upshift.runs.history import get_run, list_runs
 
-    if pipeline is not None and last is None:
-        raise UsageError("--pipeline says of which runs --last takes the newest", fix="Add --last N.")
+    for option, value in (("--pipeline", pipeline), ("--tag", tag)):
+        if value is not None and last is None:
+            raise UsageError(f"{option} says of which runs --last takes the newest", fix="Add --last N.")
     found = [get_run(run) for run in runs]
     if last is not None:
-        found += reversed(list_runs(pipeline=pipeline, limit=last))
+        found += reversed(list_runs(pipeline=pipeline, tag=tag, limit=last))
     if len(found) < 2:
         there = "one run" if found else "no run"
         raise UsageError(

@@ -7,11 +7,23 @@ import click
 
 @click.command()
 @click.argument("run", metavar="RUN")
-@click.option("--tasks", is_flag=True, help="A row for each task of a mapped step, and for each rank.")
+@click.argument("step", metavar="[STEP]", required=False)
+@click.option(
+    "--tasks", is_flag=True, help="A table of the tasks of each mapped step, and a row for each rank."
+)
+@click.option(
+    "--sort",
+    metavar="NAME",
+    help="Sort the tasks by an input or a metric of theirs, the best first, or by 'time'.",
+)
 @click.option("--stacks", is_flag=True, help="Where each process was of a step that hung or was stopped.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def show(run: str, tasks: bool, stacks: bool, as_json: bool) -> None:
-    """Show a run: steps, times, hardware asked to used, failures."""
+def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool, as_json: bool) -> None:
+    """Show a run: steps, times, hardware asked to used, failures.
+
+    STEP is one of its steps, such as 'train', or one task of a mapped step, such as 'train[3]'.
+    """
+    from upshift.cli.selection import selected
     from upshift.runs.history import get_run
 
     found = get_run(run)
@@ -20,9 +32,27 @@ def show(run: str, tasks: bool, stacks: bool, as_json: bool) -> None:
 
         from upshift.runs.history import run_as_json
 
-        click.echo(json.dumps(run_as_json(found), indent=2))
+        shown = run_as_json(found)
+        if step is not None:
+            (chosen,), index = selected(found, step)
+            shown["steps"] = [one for one in shown["steps"] if one["name"] == chosen.name]
+            for one in shown["steps"]:
+                one["tasks"] = [task for task in one["tasks"] if index in (None, task["index"])]
+        click.echo(json.dumps(shown, indent=2))
         return
     from upshift.report.terminal.layout import Page
-    from upshift.report.terminal.tables import show_run
 
-    click.echo(show_run(found, page=Page.of_stdout(), tasks=tasks, stacks=stacks))
+    page = Page.of_stdout()
+    if step is None:
+        from upshift.report.terminal.tables import show_run
+
+        click.echo(show_run(found, page=page, tasks=tasks or sort is not None, sort=sort, stacks=stacks))
+        return
+    from upshift.report.terminal.tasks import show_task, tasks_table
+
+    (chosen,), index = selected(found, step)
+    if chosen.mapped and index is None:
+        click.echo(tasks_table(chosen, page, sort=sort))
+        return
+    one = [task for task in chosen.tasks if task.index == index]
+    click.echo(show_task(found, one[0], page) if one else f"{chosen.name}: {chosen.status}, no tasks")

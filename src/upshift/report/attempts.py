@@ -19,7 +19,7 @@ from upshift.report.human import DASH, clock, count, duration, short_image
 from upshift.report.ranks import elsewhere, together
 from upshift.report.table import Cell, Table, told
 from upshift.runs.history import Attempt, Run, Task
-from upshift.runs.history_ranks import AttemptRank
+from upshift.runs.history_attempts import AttemptRank
 from upshift.runtime.storage.series import Series
 
 _FULL = 16

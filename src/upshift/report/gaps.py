@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.telemetry import Gap
 from upshift.report.human import duration
-from upshift.runs.history_steps import Attempt, Task
+from upshift.runs.history import Attempt, Task
 from upshift.runtime.launch.whereabouts import listed
 
 TOLD = 20

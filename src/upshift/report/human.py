@@ -41,6 +41,13 @@ def elapsed(seconds: float) -> str:
     return f"{max(seconds, 0.0):.1f} s" if seconds < 59.95 else duration(seconds)
 
 
+def about(seconds: float) -> str:
+    """A time span that is only guessed: ``40 s``, ``3 min``, ``1.5 h``."""
+    if seconds < 59.5:
+        return f"{max(round(seconds), 1)} s"
+    return f"{round(seconds / 60)} min" if seconds < 5370 else f"{seconds / 3600:.1f} h"
+
+
 def span(durations: list[float]) -> str:
     """The shortest and the longest of several durations, or the one that there is."""
     low, high = duration(min(durations)), duration(max(durations))

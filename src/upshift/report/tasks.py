@@ -7,17 +7,22 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from upshift.model.plain import UNKNOWN
 from upshift.model.settings.sizes import format_size
+from upshift.report.comparing import differing_in, plainly, short_names
 from upshift.report.groups import Group, records_of, since, took
 from upshift.report.human import duration
 from upshift.runs.history import Attempt, Run, Task
+from upshift.runs.measures import number
 
 _FEW = 50
 """Tasks of a step that are all shown in full."""
 _FAILED, _SLOWEST, _LARGEST = 8, 3, 1
 """Of more, so many of those that failed, took longest and needed most memory."""
+_INPUTS = 8
+"""Inputs that have a column …"""
 _METRICS = 12
-"""Metrics that have a column."""
+"""… and metrics."""
 _LONGEST = 300
 """Letters of a message in the table."""
 
@@ -65,6 +70,7 @@ def task_table(group: Group) -> TaskTable:
 
     columns = [
         column("task", "text", lambda task, _: _label(group, task)),
+        *(column(label, kind, _input(name, kind)) for name, label, kind in _inputs(group)),
         column("status", "status", lambda task, _: "reused" if task.cached else task.status),
         *(column(name, "number", _last(name)) for name in _metrics(group)),
         column("started", "s", lambda _, attempt: _started(attempt, group.run)),
@@ -139,6 +145,29 @@ def _cpu(attempt: Attempt | None) -> float | None:
         return None
     mean = attempt.used.details.get("cpu_mean", attempt.used.cpu_count)
     return float(f"{mean:.3g}") if isinstance(mean, (int, float)) else None
+
+
+def _inputs(group: Group) -> list[tuple[str, str, str]]:
+    """The inputs that tell the tasks apart: name, short name, and whether they are numbers or texts."""
+    given = [task.plain_inputs for task in group.tasks]
+    names = differing_in(given)[:_INPUTS]
+    labels = short_names(names)
+    return [
+        (name, labels[name], "number" if all(number(one.get(name)) is not None for one in given) else "text")
+        for name in names
+    ]
+
+
+def _input(name: str, kind: str) -> Callable[[Task, Attempt | None], float | str | None]:
+    """How to find an input of a task."""
+
+    def value(task: Task, _: Attempt | None) -> float | str | None:
+        plain = task.plain_inputs.get(name, UNKNOWN)
+        if plain is UNKNOWN:
+            return None
+        return number(plain) if kind == "number" else plainly(plain)
+
+    return value
 
 
 def _metrics(group: Group) -> list[str]:

@@ -2,8 +2,8 @@
 
 ::
 
-    history ──► groups ──► view: head, failures, results, metrics, tasks, steps, graph, timeline, outputs
-                  │          │
+    history ──► groups ──► view: head, failures, runs, results, metrics, tasks, steps, graph, timeline,
+                  │          │   outputs
                   └──────────┴─ evidence: series, metrics and logs of the attempts that are shown in full
 """
 
@@ -19,6 +19,7 @@ import attrs
 from upshift.model.settings.sizes import format_size
 from upshift.report.attempts import Devices, devices_view
 from upshift.report.charts import Chart
+from upshift.report.comparing import compare, rows_of_runs
 from upshift.report.curves import Metrics, metrics_of, metrics_of_runs
 from upshift.report.evidence import Evidence
 from upshift.report.failures import TaskFailure, failures
@@ -85,6 +86,7 @@ class RunView:
     resume: str | None
     failures: Sequence[TaskFailure]
     more_failures: int
+    runs: Table | None  # a row for each, where the view is of several
     result: Sequence[ValueView]
     cards: Sequence[CardGroup]
     metrics: Sequence[Metrics]
@@ -120,6 +122,7 @@ def run_view(run: Run, others: Sequence[Run] = (), *, now: datetime | None = Non
         resume=f"upshift resume {run.id}" if run.status in ("failed", "cancelled") else None,
         failures=failed[:_FAILURES],
         more_failures=max(len(failed) - _FAILURES, 0),
+        runs=_side_by_side((run, *others)) if others else None,
         result=result_of(run),
         cards=cards_of(groups),
         metrics=metrics,
@@ -130,6 +133,12 @@ def run_view(run: Run, others: Sequence[Run] = (), *, now: datetime | None = Non
         timeline=timeline(run, groups, now) if groups else None,
         outputs=outputs_of(groups),
     )
+
+
+def _side_by_side(runs: Sequence[Run]) -> Table:
+    """The runs as rows: parameters that differ and last metrics, the best marked."""
+    unique = list({run.id: run for run in runs}.values())
+    return compare(rows_of_runs(unique, curves=False), "run", by_best=True).table("Runs")
 
 
 # The head.

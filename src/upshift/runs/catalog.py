@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from upshift.errors import ConfigError, NotFound, StoreError, suggestion
 from upshift.model.checks import MOST_RUNS, local_path, shown, unfit
 from upshift.model.home import home
 from upshift.model.settings.base import number, text
-from upshift.model.spec.codec import encode, from_json
+from upshift.model.spec.codec import decode, encode, from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
+from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog_migrations import MIGRATIONS
 from upshift.runs.database import Database
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AttemptRow", "Catalog", "RunRow", "TaskRow", "open_catalog"]
 
+_AT_ONCE = 500
+"""Runs that one query names."""
 FOUND_AT_MOST = 50
 """Results with the same key that are worth looking at; the newest ones."""
 
@@ -345,6 +348,29 @@ class Catalog:
         condition += " AND result IS NULL" if without_result else ""
         sql = f"SELECT {', '.join(_ATTEMPT)} FROM attempts WHERE {condition} ORDER BY step, item, number"
         return [_attempt_row(row) for row in self._database.query(sql, values)]
+
+    def measures(
+        self, runs: Sequence[str]
+    ) -> Iterator[tuple[str, str, int | None, Mapping[str, MetricSummary]]]:
+        """What tasks logged at their last attempts, of those that ended: run, step, index, and the metrics.
+
+        Of a task whose result was reused, what the task that made it logged.
+        """
+        sql = (
+            "SELECT t.run, t.step, t.item, json_extract(a.result, '$.metrics') "
+            "FROM tasks t JOIN attempts a ON a.run = ifnull(json_extract(t.origin, '$[0]'), t.run) "
+            "AND a.step = ifnull(json_extract(t.origin, '$[1]'), t.step) AND ifnull(a.item, -1) = "
+            "ifnull(CASE WHEN t.origin IS NULL THEN t.item ELSE json_extract(t.origin, '$[2]') END, -1) "
+            "AND a.number = ifnull(json_extract(t.origin, '$[3]'), (SELECT max(number) FROM attempts "
+            "WHERE run = t.run AND step = t.step AND ifnull(item, -1) = ifnull(t.item, -1))) "
+            "WHERE t.run IN ({}) AND json_extract(a.result, '$.metrics') IS NOT NULL "
+            "ORDER BY t.run, t.rowid"
+        )
+        for start in range(0, len(runs), _AT_ONCE):
+            some = tuple(runs[start : start + _AT_ONCE])
+            for run, step, item, logged in self._database.query(sql.format(", ".join("?" * len(some))), some):
+                summaries = {n: decode(MetricSummary, one) for n, one in json.loads(logged).items()}
+                yield run, step, item, summaries
 
     def running(self) -> list[AttemptRow]:
         """The attempts that run, or wait for something, of all runs that are recorded as running."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from upshift.errors import NotFound, StoreError, suggestion
+from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.graph.model import Collection, Constant, FromStep, Graph, Source
 from upshift.model.plain import words
@@ -20,11 +19,14 @@ from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode
 from upshift.model.spec.task import TaskId
 from upshift.runs.catalog import Catalog, RunRow, open_catalog
+from upshift.runs.history_attempts import Attempt
 from upshift.runs.history_json import row_as_json, run_as_json
 from upshift.runs.history_records import RunRecords, utc
-from upshift.runs.history_steps import Attempt, Outputs, Step, Task
+from upshift.runs.history_steps import Outputs, Step, Task, TaskList
+from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
+from upshift.runs.tabular import Rows, measured, named
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers bring it; it need not be installed
@@ -38,7 +40,19 @@ else:
 
     T = TypeVar("T")
 
-__all__ = ["Attempt", "Outputs", "Run", "Step", "Task", "get_run", "list_runs", "row_as_json", "run_as_json"]
+__all__ = [
+    "Attempt",
+    "Outputs",
+    "Run",
+    "RunList",
+    "Step",
+    "Task",
+    "TaskList",
+    "get_run",
+    "list_runs",
+    "row_as_json",
+    "run_as_json",
+]
 
 
 def get_run(ref: str, configuration: Configuration | None = None) -> Run[Any]:
@@ -66,23 +80,31 @@ def list_runs(
     pipeline: str | None = None,
     user: str | None = None,
     tag: str | None = None,
+    status: str | None = None,
     limit: int | None = None,
     configuration: Configuration | None = None,
-) -> list[Run[Any]]:
+) -> RunList:
     """The runs for which all of what is given holds, newest first.
+
+    The list is a table as well: ``list_runs(pipeline="training").to_pandas()`` has a row for each run, with
+    its parameters and metrics as columns.
 
     Parameters
     ----------
     pipeline, user, tag
         Names.
+    status
+        ``"completed"``, ``"failed"``, ``"cancelled"``, ``"running"`` or ``"pending"``; or ``"interrupted"``,
+        which is one kind of ``"cancelled"``.
     limit
         At most so many.
     configuration
         Default: the one of the working folder.
     """
     catalog = _catalog(configuration)
-    rows = catalog.runs(pipeline=pipeline, user=user, tag=tag, limit=limit)
-    return [Run(row, catalog) for row in standing(rows, catalog)]
+    rows = catalog.runs(pipeline=pipeline, user=user, tag=tag, limit=None if status else limit)
+    found = [row for row in standing(rows, catalog) if status in (None, row.status, plain_status(row))]
+    return RunList(Run(row, catalog) for row in found[:limit])
 
 
 def _catalog(configuration: Configuration | None) -> Catalog:
@@ -91,6 +113,37 @@ def _catalog(configuration: Configuration | None) -> Catalog:
 
         configuration = load_configuration()
     return open_catalog(configuration)
+
+
+class RunList(Rows["Run[Any]"]):
+    """Runs: a list, and a table with a row for each."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary for each run: ``params.NAME`` for its parameters, ``metrics.NAME`` for last values.
+
+        Of a metric of a mapped step, ``metrics.NAME`` is the best of its tasks, where the name tells which
+        that is, and ``metrics.NAME.min`` and ``metrics.NAME.max`` are the least and the greatest.
+        """
+        self.measure()
+        return [
+            {
+                "run": run.id,
+                "pipeline": run.pipeline,
+                "status": run.row.status,
+                "target": run.target,
+                "user": run.user,
+                "tags": list(run.tags),
+                "started": run.started,
+                "seconds": None if run.ended is None else (run.ended - run.started).total_seconds(),
+                **named("params", run.flat_params),
+                **measured(run.metrics),
+            }
+            for run in self
+        ]
+
+    def measure(self) -> None:
+        """Read what all of these runs logged at once, instead of run by run."""
+        RunRecords.measure_all([run._records for run in self])
 
 
 class Run(Generic[T]):
@@ -148,7 +201,7 @@ class Run(Generic[T]):
         A field of a dataclass, an attrs class or a pydantic model is a value of its own, ``"config.lr"``.
         Nothing is loaded. What plain data cannot hold is ``{"$type": …, "$text": …}``.
         """
-        return flat_params(self.param_artifacts, self._texts)
+        return flat_params(self.param_artifacts, self._records.texts)
 
     @functools.cached_property
     def param_artifacts(self) -> dict[str, Artifact]:
@@ -161,11 +214,12 @@ class Run(Generic[T]):
         return {name: words(value) for name, value in self.flat_params.items()}
 
     @property
-    def _texts(self) -> Mapping[str, Any]:
-        try:
-            return self._records.graph.texts
-        except StoreError:
-            return {}
+    def metrics(self) -> dict[str, Any]:
+        """The last value of each metric that its steps logged; of a mapped step a list.
+
+        Where several steps logged a metric of the same name, the names are ``step.metric``.
+        """
+        return qualified((step, self._records.metrics(step)) for step in self._records.measures)
 
     @property
     def graph(self) -> Graph:

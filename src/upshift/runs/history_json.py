@@ -11,6 +11,7 @@ import attrs
 from upshift.runs.history_records import utc
 from upshift.runs.params import params_as_json
 from upshift.runs.standing import plain_status
+from upshift.runtime.storage.artifacts import described
 
 if TYPE_CHECKING:
     from upshift.model.spec.artifact import Artifact
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from upshift.model.spec.telemetry import Card, MetricSummary
     from upshift.runs.catalog import RunRow
     from upshift.runs.history import Run
-    from upshift.runs.history_steps import Attempt, Step, Task
+    from upshift.runs.history_attempts import Attempt
+    from upshift.runs.history_steps import Step, Task
 
 _IN_SHORT = ("last", "step", "min", "max", "count")
 """What is told of a metric."""
@@ -65,6 +67,7 @@ def _task(task: Task) -> dict[str, Any]:
         "status": task.status,
         "cached": task.cached,
         "cache_reason": task.cache_reason,
+        "inputs": {name: described(value) for name, value in task.input_artifacts.items()},
         "outputs": [{"name": name} | _artifact(saved) for name, saved in task.artifacts.items()],
         "attempts": [_attempt(attempt) for attempt in task.attempts],
         "origin": _origin(task),

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from upshift.errors import StoreError
 from upshift.model.graph.model import Graph, Node
 from upshift.model.graph.order import needs, ordered
-from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
+from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
+from upshift.runs.measures import last_values
 from upshift.runs.standing import INTERRUPTED
+from upshift.runtime.storage.metrics import read_by_rank, summaries_of
 from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -46,6 +50,7 @@ class RunRecords:
         self.row = row
         self.catalog = catalog
         self._store = store
+        self._items: dict[str, tuple[Artifact, ...]] = {}
         self._tasks: dict[str, list[TaskRow]] = {}
         self._attempts: dict[tuple[str, str], dict[TaskId, list[AttemptRow]]] = {}
 
@@ -179,11 +184,73 @@ class RunRecords:
             r.task for r in rows if r.status == "running" and not self.store.read_result(r.task, r.number)
         ]
 
-    def load(self, artifact: Artifact) -> object:
-        """The value of an artifact."""
-        from upshift.runtime.storage.artifacts import load
+    def load(self, value: Value) -> object:
+        """The value of an artifact, or of several in a container."""
+        from upshift.runtime.storage.artifacts import load_value
 
-        return load(artifact, self.store)
+        return load_value(value, self.store)
+
+    def items(self, artifact: Artifact) -> tuple[Artifact, ...]:
+        """The items of a list that was saved by item, read once."""
+        if artifact.digest not in self._items:
+            from upshift.runtime.storage.artifacts import items_of
+
+            self._items[artifact.digest] = items_of(artifact, self.store)
+        return self._items[artifact.digest]
+
+    @functools.cached_property
+    def measures(self) -> dict[str, dict[int | None, Mapping[str, MetricSummary]]]:
+        """What each task of each step logged at its last attempt, in short: by step, index and metric."""
+        found: dict[str, dict[int | None, Mapping[str, MetricSummary]]] = {}
+        if self._unfinished:
+            for step in self.nodes:
+                for row in self.tasks(step):
+                    found.setdefault(step, {})[row.task.index] = self._logged(row)
+            return found
+        for _, step, index, summaries in self.catalog.measures([self.row.id]):
+            found.setdefault(step, {})[index] = summaries
+        return found
+
+    def metrics(self, step: str) -> dict[str, Any]:
+        """The last value of each metric of a step; where it has many tasks, a list with None for some."""
+        by_task = {index: last_values(short) for index, short in self.measures.get(step, {}).items()}
+        if None in by_task or not by_task:
+            return by_task.get(None, {})
+        names = dict.fromkeys(name for index in sorted(by_task, key=_index) for name in by_task[index])
+        size = sum(number for status, number in self.counts[step].items() if status != "cached")
+        return {name: [by_task.get(index, {}).get(name) for index in range(size)] for name in names}
+
+    @functools.cached_property
+    def texts(self) -> Mapping[str, Any]:
+        """:attr:`Graph.texts` of the graph, of which nothing else is read; empty, where it is gone."""
+        content = self.store.read_record(self.row.id, "graph.json")
+        try:
+            return json.loads(content).get("texts", {}) if content is not None else {}
+        except ValueError:
+            return {}
+
+    @staticmethod
+    def measure_all(every: Sequence[RunRecords]) -> None:
+        """Fill :attr:`measures` of the records of many runs that are over, by one look at the catalog."""
+        over = {one.row.id: one for one in every if not one._unfinished and "measures" not in vars(one)}
+        for one in over.values():
+            one.measures = {}
+        for catalog in {id(one.catalog): one.catalog for one in over.values()}.values():
+            for run, step, index, summaries in catalog.measures(list(over)):
+                over[run].measures.setdefault(step, {})[index] = summaries
+
+    @property
+    def _unfinished(self) -> bool:
+        return self.row.status in (*UNFINISHED, INTERRUPTED)
+
+    def _logged(self, row: TaskRow) -> Mapping[str, MetricSummary]:
+        attempts = self.attempts(row)
+        if not attempts:
+            return {}
+        last = attempts[-1]
+        if last.result is not None:
+            return last.result.metrics
+        return summaries_of(read_by_rank(self.store.metrics_path(last.task, last.number)))
 
     def _attempts_of(self, task: TaskId) -> list[AttemptRow]:
         key = task.run, task.step
@@ -201,6 +268,10 @@ class RunRecords:
     def _spec(self, row: AttemptRow) -> TaskSpec | None:
         path = self.store.spec_path(row.task, row.number)
         return self.store.read_spec(path) if (self.store.root / path).exists() else None
+
+
+def _index(index: int | None) -> int:
+    return -1 if index is None else index
 
 
 def _listed(names: list[str]) -> str:

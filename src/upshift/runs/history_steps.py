@@ -5,27 +5,21 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from upshift.errors import NotFound, suggestion
-from upshift.model.spec.artifact import Artifact
-from upshift.model.spec.checkpoints import Checkpoints
-from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.launch import Launch, Stack
+from upshift.model.plain import flat, is_opaque
+from upshift.model.spec.artifact import Artifact, Value
+from upshift.model.spec.launch import Launch
 from upshift.model.spec.task import Failure, TaskId
-from upshift.model.spec.telemetry import Gap, MetricSummary
-from upshift.runs.catalog import AttemptRow, TaskRow
-from upshift.runs.history_ranks import AttemptRank, ranks_of
-from upshift.runs.history_records import UNFINISHED, RunRecords, utc
-from upshift.runtime.storage.cards import Shown, read_cards
-from upshift.runtime.storage.log_text import last_frames
-from upshift.runtime.storage.metrics import Curve, first_of, read_by_rank, summaries_of
-from upshift.runtime.storage.series import given, read_series
-
-_TAIL = 1 << 14
-"""Bytes of a series that are read to know its devices."""
+from upshift.model.spec.telemetry import MetricValue
+from upshift.runs.catalog import TaskRow
+from upshift.runs.history_attempts import Attempt
+from upshift.runs.history_records import UNFINISHED, RunRecords
+from upshift.runs.inputs import inputs_of
+from upshift.runs.measures import best_of, known_mode, last_values
+from upshift.runs.tabular import Rows, named
+from upshift.runtime.storage.artifacts import described
 
 
 class _Maker(abc.ABC):
@@ -62,14 +56,48 @@ class Step(_Maker):
         return self._records.status(self.name)
 
     @functools.cached_property
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> TaskList:
         """The tasks, in the order of their indices; one if the step is not mapped."""
-        return [Task(row, self._records) for row in self._records.tasks(self.name)]
+        return TaskList(Task(row, self._records) for row in self._records.tasks(self.name))
 
     @functools.cached_property
     def hindrance(self) -> str:
         """What kept tasks of it from running: ``train failed``, ``the run was cancelled``."""
         return self._records.hindrance(self.name)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The last value of each metric that it logged.
+
+        Of a mapped step a list of these, in the order of its tasks: None of a task that did not log it.
+        """
+        return self._records.metrics(self.name)
+
+    def best(self, metric: str, mode: str | None = None) -> Task:
+        """The task of a mapped step whose last value of a metric is the best.
+
+        Parameters
+        ----------
+        metric
+            Its name.
+        mode
+            ``"max"`` or ``"min"``; default: by the name, as for ``accuracy`` and ``loss``.
+
+        Raises
+        ------
+        NotFound
+            No task logged a number by this name.
+        UsageError
+            The name does not tell which is the best.
+        """
+        values = [task.metrics.get(metric) for task in self.tasks]
+        at = best_of(values, known_mode(metric, mode))
+        if at is None:
+            known = {name for task in self.tasks for name in task.metrics}
+            raise NotFound(
+                f"no task of step {self.name!r} logged a number {metric!r}", fix=suggestion(metric, known)
+            )
+        return self.tasks[at]
 
     @property
     def mapped(self) -> bool:
@@ -165,6 +193,44 @@ class Task(_Maker):
         load = self._records.load
         return Outputs(self._name, {n: functools.partial(load, a) for n, a in self.artifacts.items()})
 
+    @functools.cached_property
+    def inputs(self) -> Outputs:
+        """What it was given, by parameter, each loaded when it is first asked for.
+
+        What a step before it has not made, or nobody knows any more, is not among them.
+        """
+        load, saved = self._records.load, self.input_artifacts
+        return Outputs(self._name, {n: functools.partial(load, v) for n, v in saved.items()}, "input")
+
+    @functools.cached_property
+    def input_artifacts(self) -> dict[str, Value]:
+        """The inputs as they were saved, by parameter."""
+        return inputs_of(self.row, self._records)
+
+    @functools.cached_property
+    def flat_inputs(self) -> dict[str, Any]:
+        """The inputs as plain data by dotted name, as :attr:`Run.flat_params`; nothing is loaded."""
+        plain = {name: described(value) for name, value in self.input_artifacts.items()}
+        return {key: one for name, value in plain.items() for key, one in flat(value, name).items()}
+
+    @property
+    def plain_inputs(self) -> dict[str, Any]:
+        """Those of :attr:`flat_inputs` that are plain data: what tells tasks of a sweep apart."""
+        return {name: value for name, value in self.flat_inputs.items() if not is_opaque(value)}
+
+    @property
+    def metrics(self) -> dict[str, MetricValue]:
+        """The last value of each metric that it logged. Its curves are in ``attempts[-1].metrics``."""
+        return last_values(self.attempts[-1].metric_summaries) if self.attempts else {}
+
+    @property
+    def seconds(self) -> float | None:
+        """How long its last attempt took; None: it is not over."""
+        last = self.attempts[-1] if self.attempts else None
+        if last is None or last.started is None or last.ended is None:
+            return None
+        return (last.ended - last.started).total_seconds()
+
     @property
     def _name(self) -> str:
         return f"{'step' if self.index is None else 'task'} {str(self.row.task)!r}"
@@ -178,173 +244,37 @@ class Task(_Maker):
         return f"<Task {self.row.task}: {self.status}{reused}>"
 
 
-class Attempt:
-    """One try of a task, and its four records: asked, granted, seen, used.
+class TaskList(Rows[Task]):
+    """The tasks of a step: a list, and a table with a row for each."""
 
-    Attributes
-    ----------
-    run
-        Id of the run that it belongs to: an earlier one, where its result was reused.
-    number
-        From 1.
-    """
-
-    def __init__(self, row: AttemptRow, records: RunRecords) -> None:
-        self.row = row
-        self._records = records
-        self.run = row.task.run
-        self.number = row.number
-        self.status = row.status
-        self.target = row.target
-        self.backend = row.backend
-        self.error: Failure | None = row.result.failure if row.result else row.failure
-        self.reason = row.reason or (self.error.reason if self.error else None)
-        self.node = row.node or (row.result.node if row.result else None)
-
-    @property
-    def started(self) -> datetime | None:
-        """When it started, in UTC; None before."""
-        return self._time("started")
-
-    @property
-    def ended(self) -> datetime | None:
-        """When it ended, in UTC; None before."""
-        return self._time("ended")
-
-    @property
-    def image(self) -> str | None:
-        """The container image that it ran in, by digest; None: in none."""
-        result = self.row.result
-        return result.image if result is not None else self._records.image(self.row)
-
-    @property
-    def asked(self) -> Hardware | None:
-        """What the code requested."""
-        return self._early[0]
-
-    @property
-    def granted(self) -> Hardware | None:
-        """What the backend reserved; None while it waits for that."""
-        if self.status == "running" and self._early[1] is not None and self._early[1].gpus:
-            return given(self._early[1], read_series(self.series_path, tail=_TAIL))
-        return None if self.waits is not None else self._early[1]
-
-    @property
-    def waits(self) -> str | None:
-        """What it waits for before it can start, in words; None: for nothing."""
-        return self.row.waits if self.status == "pending" else None
-
-    @property
-    def waited(self) -> float | None:
-        """Seconds that it waited for devices before it started; None: for none."""
-        seconds = self.granted.details.get("waited") if self.granted is not None else None
-        return seconds if isinstance(seconds, (int, float)) else None
-
-    @property
-    def seen(self) -> Hardware | None:
-        """What the step's process found."""
-        return self.row.result.seen if self.row.result else None
-
-    @property
-    def used(self) -> Hardware | None:
-        """What it really consumed."""
-        return self.row.result.used if self.row.result else None
-
-    @property
-    def log(self) -> str:
-        """What the attempt has printed so far; of a progress bar the last frame."""
-        path = self._records.store.log_path(self.row.task, self.number)
-        return last_frames(path.read_bytes()).decode("utf-8", "replace") if path.exists() else ""
-
-    @property
-    def series_path(self) -> Path:
-        """Its samples, for :func:`upshift.runtime.storage.series.read_series`. No file: there are none.
-
-        Of a step on several nodes those of the first one; others have ``node1.series`` and so on beside it.
-        """
-        return self._records.store.series_path(self.row.task, self.number)
-
-    @property
-    def processes(self) -> int | None:
-        """How many processes it was granted, over all nodes; None: it is an ordinary step, of one."""
-        granted = self._early[1]
-        return granted.processes if granted is not None else None
-
-    @functools.cached_property
-    def ranks(self) -> list[AttemptRank]:
-        """Its processes, by rank, if it was started as several ones; else there are none."""
-        return ranks_of(self, self._records.store)
-
-    @property
-    def stacks(self) -> tuple[Stack, ...]:
-        """Where its processes were when they made no progress, or were stopped."""
-        return self.row.result.stacks if self.row.result else ()
-
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        """What of its log, metrics, cards or samples is not on record, because the disk was full, say."""
-        return self.row.result.gaps if self.row.result else ()
-
-    @property
-    def checkpoints(self) -> Checkpoints | None:
-        """What it has had of checkpoints: from which it went on, and what it has saved; None: nothing."""
-        return self.row.result.checkpoints if self.row.result else None
-
-    @functools.cached_property
-    def metrics_by_rank(self) -> dict[int, dict[str, Curve]]:
-        """What each of its processes has logged so far, by name."""
-        return read_by_rank(self._records.store.metrics_path(self.row.task, self.number))
-
-    @functools.cached_property
-    def metrics(self) -> dict[str, Curve]:
-        """What it has logged so far, by name: values with their steps and times.
-
-        Of several processes those of rank 0; of a metric that rank 0 has not logged, those of the first one
-        that has: each curve has its ``rank``.
-        """
-        return first_of(self.metrics_by_rank)
-
-    @property
-    def metric_summaries(self) -> Mapping[str, MetricSummary]:
-        """The same in short, without reading all points where the attempt is over."""
-        if self.row.result is not None:
-            return self.row.result.metrics
-        return summaries_of(self.metrics_by_rank)
-
-    @functools.cached_property
-    def cards(self) -> list[Shown]:
-        """What it has to show so far, in order."""
-        store, result = self._records.store, self.row.result
-        found = result.cards if result else read_cards(store.cards_path(self.row.task, self.number))
-        return [Shown(card, store) for card in found]
-
-    @functools.cached_property
-    def _early(self) -> tuple[Hardware | None, Hardware | None]:
-        result = self.row.result
-        if result is not None:
-            return result.asked, result.granted
-        return self._records.asked_and_granted(self.row)
-
-    def _time(self, field: str) -> datetime | None:
-        seconds = getattr(self.row, field) or (getattr(self.row.result, field) if self.row.result else None)
-        return utc(seconds) if seconds else None
-
-    def __repr__(self) -> str:
-        reason = f" ({self.reason})" if self.reason else ""
-        return f"<Attempt {self.number} of {self.row.task}: {self.status}{reason}>"
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary for each task; ``inputs.NAME`` are plain inputs, ``metrics.NAME`` last values."""
+        return [
+            {
+                "task": str(task.row.task),
+                "index": task.index,
+                "status": task.status,
+                "cached": task.cached,
+                "seconds": task.seconds,
+                **named("inputs", task.plain_inputs),
+                **named("metrics", task.metrics),
+            }
+            for task in self
+        ]
 
 
 class Outputs(Mapping[str, object]):
     """Values by name, in order, each loaded when it is first asked for."""
 
-    def __init__(self, owner: str, loaders: Mapping[str, Callable[[], object]]) -> None:
+    def __init__(self, owner: str, loaders: Mapping[str, Callable[[], object]], noun: str = "output") -> None:
         self._owner = owner
         self._loaders = loaders
+        self._noun = noun
         self._values: dict[str, object] = {}
 
     def __getitem__(self, name: str) -> object:
         if name not in self._loaders:
-            raise NotFound(f"{self._owner} has no output {name!r}", fix=suggestion(name, self._loaders))
+            raise NotFound(f"{self._owner} has no {self._noun} {name!r}", fix=suggestion(name, self._loaders))
         if name not in self._values:
             self._values[name] = self._loaders[name]()
         return self._values[name]
@@ -353,7 +283,7 @@ class Outputs(Mapping[str, object]):
         return name in self._loaders
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The output of this name, or ``default``."""
+        """The value of this name, or ``default``."""
         return self[name] if name in self._loaders else default
 
     def __iter__(self) -> Iterator[str]:
@@ -363,7 +293,7 @@ class Outputs(Mapping[str, object]):
         return len(self._loaders)
 
     def __repr__(self) -> str:
-        return f"<outputs of {self._owner}: {', '.join(self)}>"
+        return f"<{self._noun}s of {self._owner}: {', '.join(self)}>"
 
 
 def _column(each: list[Outputs], name: str) -> list[object]:

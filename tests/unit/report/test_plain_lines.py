@@ -67,8 +67,8 @@ def test_a_mapped_step_tells_how_far_it_is_every_few_seconds_only(told: Told) ->
         told.change("train", "completed", index, attempt=1, cached=index < 3)
     assert told.lines[1:] == [
         "train: started, 1,000 tasks",
-        "train: 417 of 1,000 tasks done after 5.00 s",
-        "train: 834 of 1,000 tasks done after 10.0 s",
+        "train: 417 of 1,000 tasks done after 5.00 s, about 7 s left",
+        "train: 834 of 1,000 tasks done after 10.0 s, about 2 s left",
         "train: completed in 12.0 s: 1,000 tasks, 3 reused",
     ]
 
@@ -231,6 +231,20 @@ def test_of_several_processes_it_is_said_which_other_than_the_first_has_logged(t
         "train", "completed", attempt=1, metrics={"speed": early, "loss": MetricSummary(last=0.2, step=4)}
     )
     assert told.lines[-1].endswith(": speed (rank 2) 2.2, loss 0.2 (step 4)")
+
+
+def test_of_a_mapped_step_the_best_value_so_far_is_told_with_its_task(told: Told) -> None:
+    told.progress.step_sized("train", 4)
+    for index, (loss, size) in enumerate([(0.5, 3), (0.25, 9), (2.0, 1), (1.0, 2)]):
+        told.change("train", "running", index, attempt=1)
+        told.now += 3.0
+        metrics = {"size": MetricSummary(last=size), "loss": MetricSummary(last=loss)}
+        told.change("train", "completed", index, attempt=1, metrics=metrics)
+    assert told.lines[1:] == [
+        "train: started, 4 tasks",
+        "train: 2 of 4 tasks done after 6.00 s, about 6 s left, best loss 0.25 [1] (0.25–0.5)",
+        "train: completed in 12.0 s: 4 tasks, best loss 0.25 [1] (0.25–2)",
+    ]
 
 
 def test_metrics_of_single_tasks_of_a_mapped_step_are_not_told(told: Told) -> None:

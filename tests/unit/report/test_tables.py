@@ -273,7 +273,8 @@ def test_tasks_that_did_not_run_because_others_of_their_step_failed(recorder: Re
     waiting = [TaskRow(task=TaskId(run=recorder.id, step="train", index=1), status="cancelled")]
     recorder.catalog.record(waiting)
     text = " ".join(show_run(run, tasks=True).split())
-    assert "train[1] cancelled not run: the run stopped when train failed" in text
+    assert "train[0] failed 1.00 s user-error: no" in text
+    assert "train[1] cancelled – not run: the run stopped when train failed" in text
 
 
 def test_what_a_cancelled_run_did_not_reach_says_so(recorder: Recorder) -> None:
@@ -303,6 +304,6 @@ def test_a_page_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("COLUMNS", raising=False)
     assert Page.of_stdout().width == 100
     monkeypatch.setenv("COLUMNS", "40")
-    assert Page.of_stdout() == Page(width=40)
+    assert Page.of_stdout() == Page(width=40, terminal=40)
     monkeypatch.setenv("COLUMNS", "400")
-    assert Page.of_stdout().width == 120
+    assert (Page.of_stdout().width, Page.of_stdout().whole.width) == (120, 400)

@@ -421,7 +421,9 @@ def test_show_json_has_exactly_this_shape(run: Run) -> None:
     step = shown["steps"][1]
     assert (list(step), step["name"], step["status"]) == (["name", "status", "tasks"], "train", "completed")
     task = step["tasks"][1]
-    assert list(task) == ["index", "status", "cached", "cache_reason", "outputs", "attempts", "origin"]
+    more = ("outputs", "attempts", "origin")
+    assert list(task) == ["index", "status", "cached", "cache_reason", "inputs", *more]
+    assert task["inputs"] == {}
     assert (task["index"], task["cached"], task["cache_reason"]) == (1, False, "never ran before")
     [output] = task["outputs"]
     assert list(output) == ["name", "type", "digest", "bytes"]

@@ -72,7 +72,8 @@ class Announcer:
             return f"{step.name}: completed, no tasks"
         seconds = step.seconds(self._tally.clock())
         took = "" if seconds is None or step.status == "reused" else f" in {duration(seconds)}"
-        tail = f": {self.shares(step)}" if step.mapped else f": {step.metrics}" if step.metrics else ""
+        told = ", ".join(filter(None, (self.shares(step), step.best))) if step.mapped else step.metrics
+        tail = f": {told}" if told else ""
         if step.status == "skipped" and step.skipped:
             tail += f": {step.skipped}"
         return f"{step.name}: {self._page.paint(step.status, _STYLES.get(step.status))}{took}{tail}"

@@ -1,6 +1,7 @@
 """Runs side by side: where their parameters differ, how each step went, what it logged.
 
-Each run is a column. As many stand beside each other as the page has room for; the others follow below.
+Two runs are two columns, with a row for everything that is known of them. Of more, each is a row, with
+columns for the parameters that differ and for metrics, and the best run comes first.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.report.human import DASH, duration, moment, span
+from upshift.report.comparing import compare, rows_of_runs
+from upshift.report.human import DASH, count, duration, moment, span
 from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, cut
 from upshift.report.terminal.metrics import lasts
+from upshift.report.terminal.sheets import sheet, title
 from upshift.report.terminal.sparks import spark
+from upshift.runs.history import RunList
 from upshift.runs.history_json import metrics_as_json, row_as_json
 from upshift.runtime.storage.metrics import as_json
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from upshift.runs.history import Run, Step, Task
     from upshift.runtime.storage.metrics import Curve
 
+_COLUMNS = 2
+"""Runs that are shown as columns; of more, each is a row."""
 _WIDEST = 40
 """Columns that a run takes at most."""
 _MANY = 100
@@ -37,9 +43,43 @@ class _Row:
     curves: tuple[str, ...] = ()
 
 
-def compared(runs: Sequence[Run], page: Page | None = None) -> str:
-    """The runs side by side, for a person."""
+def compared(
+    runs: Sequence[Run], page: Page | None = None, *, sort: str | None = None, metrics: Sequence[str] = ()
+) -> str:
+    """The runs side by side, for a person.
+
+    Parameters
+    ----------
+    runs
+        Which.
+    page
+        What to lay them out for.
+    sort, metrics
+        As for :func:`upshift.report.comparing.compare`. Runs that are to be sorted are rows, also if there
+        are two; else they are sorted by the first metric whose best value is known.
+
+    Raises
+    ------
+    UsageError
+        No run has such a parameter or metric.
+    """
     page = page or Page()
+    if len(runs) > _COLUMNS or sort or metrics:
+        runs = RunList(runs)
+        runs.measure()
+        found = compare(rows_of_runs(runs), "run", sort=sort, metrics=metrics or None, by_best=True)
+        return f"{page.paint(title(found, _all_of(runs)), 'bold')}\n{sheet(found, page.whole)}"
+    return _beside(runs, page)
+
+
+def _all_of(runs: Sequence[Run]) -> str:
+    """``5 runs of training``."""
+    pipelines = list(dict.fromkeys(run.pipeline for run in runs))
+    return f"{count(len(runs), 'run')} of {', '.join(pipelines[:3])}{', …' if len(pipelines) > 3 else ''}"
+
+
+def _beside(runs: Sequence[Run], page: Page) -> str:
+    """Each run as a column; what finds no room beside it follows below."""
     rows = [*_facts(runs), *_params(runs)]
     for name in _step_names(runs):
         rows += _step_rows(name, [_step(run, name) for run in runs])

@@ -44,18 +44,26 @@ class Page:
         Columns.
     colour
         Whether ANSI colours are understood and wanted.
+    terminal
+        Columns that the terminal has.
     """
 
     width: int = _PIPED_WIDTH
     colour: bool = False
+    terminal: int = 0
+
+    @property
+    def whole(self) -> Page:
+        """The same, as wide as the terminal: for a table whose columns are worth more than its looks."""
+        return attrs.evolve(self, width=max(self.width, self.terminal))
 
     @classmethod
     def of_stdout(cls) -> Page:
         """The page that stdout is: ``COLUMNS`` or the terminal's width, from 20 to 120; else 100."""
         if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
             return cls()
-        columns = shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns
-        return cls(min(max(columns, NARROWEST), WIDEST), wants_colour(sys.stdout))
+        columns = max(shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns, NARROWEST)
+        return cls(min(columns, WIDEST), wants_colour(sys.stdout), columns)
 
     def paint(self, text: str, style: str | None) -> str:
         """``text`` in a style: ``"bold"``, ``"red"``, ….

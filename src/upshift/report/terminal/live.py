@@ -27,7 +27,7 @@ from rich.text import Text
 
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricValue
-from upshift.report.human import count, elapsed
+from upshift.report.human import about, count, elapsed
 from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.records import brief
 from upshift.report.terminal.announcements import Announcer
@@ -304,13 +304,13 @@ def _row(step: StepTally, now: float) -> tuple[Text, Text, Text, Text, Text]:
     return (
         Text(f"  {_GLYPHS[status]} {status:<9}", STATUS_STYLES[status]),
         Text(step.name, "bold" if status == "running" else ""),
-        _bar(step) if step.mapped else Text(),
+        _bar(step, now) if step.mapped else Text(),
         Text(f"{'' if seconds is None or status == 'reused' else elapsed(seconds):>7}"),
         _aside(step, status),
     )
 
 
-def _bar(step: StepTally) -> Text:
+def _bar(step: StepTally, now: float) -> Text:
     if step.total is None:
         return Text(f"{step.done:,} done")
     if step.total == 0:
@@ -320,15 +320,18 @@ def _bar(step: StepTally) -> Text:
     if bad and not wrong and done:
         wrong = 1
     bar = Text.assemble(("━" * (done - wrong), "green"), ("━" * wrong, "red"), ("━" * (BAR - done), "dim"))
-    return bar.append(f" {step.done:,}/{step.total:,}")
+    bar.append(f" {step.done:,}/{step.total:,}")
+    left = step.left(now)
+    return bar if left is None else bar.append(f" {about(left)} left", "dim")
 
 
 def _aside(step: StepTally, status: str) -> Text:
     if status == "skipped" and step.skipped:
         return Text(step.skipped, "dim")
     hardware = brief(step.granted)
-    if step.metrics and status != "pending":
-        shown = Text.assemble(step.metrics, "  ", (hardware, "dim"))
+    metrics = (step.best or step.metrics) if step.mapped else step.metrics
+    if metrics and status != "pending":
+        shown = Text.assemble(metrics, "  ", (hardware, "dim"))
         return shown if step.over or not step.notice else shown.append(f"  {step.notice}", "yellow")
     if step.over or not step.notice:
         return Text(hardware, "dim")

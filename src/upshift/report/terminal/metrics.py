@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, TIMES, count
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading
+from upshift.report.terminal.sparks import spark
+from upshift.runs.measures import best_of, mode_of
 from upshift.runtime.storage.metric_words import of_rank, value_text
 
 if TYPE_CHECKING:
+    from upshift.model.spec.task import TaskId
     from upshift.model.spec.telemetry import MetricSummary, MetricValue
     from upshift.runs.history import Attempt, Run, Task
 
@@ -18,28 +21,35 @@ ROWS = 40
 """Metrics, and cards, of a run that are listed."""
 
 
-def metrics_table(run: Run, page: Page, *, tasks: bool = False) -> str:
-    """Last, least and greatest value of each metric; empty: nothing was logged.
+def metrics_table(
+    run: Run, page: Page, *, ranks: bool = False, only: Collection[TaskId] | None = None
+) -> str:
+    """Last, best, least and greatest value of each metric; empty: nothing was logged.
 
     Parameters
     ----------
     run, page
         What to show, and what to lay it out for.
-    tasks
-        Whether a mapped step has rows for each of its tasks, instead of one for all of them, and a task of
-        several processes for each rank that has logged, instead of for the first one.
+    ranks
+        Whether a task of several processes has rows for each rank that has logged, instead of for the first.
+    only
+        The tasks that are shown, each by itself; None: all, those of a mapped step together.
     """
-    rows = [row for name, attempts in _attempts(run, tasks) for row in _metrics(name, attempts, tasks)]
-    names = ("metric", "", "last", "min", "max", "values")
-    return _table(names, rows, run, page, "metric")
+    found = [row for name, tasks in _tasks(run, only) for row in _metrics(name, tasks, ranks)]
+    names: tuple[str, ...] = ("metric", "", "last", "best", "min", "max", "values", "")
+    empty = {at for at in (3, 7) if not any(row[at] for row in found)}
+    rows = [[cell for at, cell in enumerate(row) if at not in empty] for row in found]
+    return _table([n for at, n in enumerate(names) if at not in empty], rows, run, page, "metric")
 
 
-def cards_table(run: Run, page: Page) -> str:
+def cards_table(run: Run, page: Page, *, only: Collection[TaskId] | None = None) -> str:
     """Title, kind and size of what there is to look at, by task; empty: nothing."""
     rows = [
-        (name, shown.title + of_rank(shown.card.rank), shown.media, format_size(shown.bytes))
-        for name, attempts in _attempts(run, True)
-        for attempt in attempts
+        (str(task.row.task), shown.title + of_rank(shown.card.rank), shown.media, format_size(shown.bytes))
+        for step in run.steps
+        for task in step.tasks
+        if only is None or task.row.task in only
+        for attempt in task.attempts[-1:]
         for shown in attempt.cards
     ]
     return _table(("card", "", "type", "size"), rows, run, page, "card")
@@ -57,15 +67,14 @@ def lasts(values: Sequence[MetricValue]) -> str:
     return range_of([value_text(value) for value in ordered])
 
 
-def _attempts(run: Run, each_task: bool) -> Iterator[tuple[str, list[Attempt]]]:
-    """Steps, or tasks, with the last attempts of theirs."""
+def _tasks(run: Run, only: Collection[TaskId] | None) -> Iterator[tuple[str, list[Task]]]:
+    """Steps, or tasks, with those tasks that are told of together."""
     for step in run.steps:
-        tasks: list[Task] = list(step.tasks)
-        if each_task or not step.mapped:
-            yield from ((str(task.row.task), task.attempts[-1:]) for task in tasks)
+        tasks = [task for task in step.tasks if only is None or task.row.task in only]
+        if only is None and step.mapped:
+            yield f"{step.name} {TIMES}{len(tasks):,}", tasks
         else:
-            last = [attempt for task in tasks for attempt in task.attempts[-1:]]
-            yield f"{step.name} {TIMES}{len(tasks):,}", last
+            yield from ((str(task.row.task), [task]) for task in tasks)
 
 
 def _summaries(attempt: Attempt, each_rank: bool) -> Iterator[tuple[str, MetricSummary]]:
@@ -80,11 +89,15 @@ def _summaries(attempt: Attempt, each_rank: bool) -> Iterator[tuple[str, MetricS
         yield name + several, summary
 
 
-def _metrics(name: str, attempts: Sequence[Attempt], each_rank: bool) -> Iterator[tuple[str, ...]]:
+def _metrics(name: str, tasks: Sequence[Task], each_rank: bool) -> Iterator[tuple[str, ...]]:
     found: dict[str, list[MetricSummary]] = {}
-    for attempt in attempts:
-        for metric, summary in _summaries(attempt, each_rank):
-            found.setdefault(metric, []).append(summary)
+    makers: dict[str, list[Task]] = {}
+    for task in tasks:
+        for attempt in task.attempts[-1:]:
+            for metric, summary in _summaries(attempt, each_rank):
+                found.setdefault(metric, []).append(summary)
+                makers.setdefault(metric, []).append(task)
+    curves = tasks[0].attempts[-1].metrics if len(tasks) == 1 and tasks[0].attempts else {}
     for metric, summaries in found.items():
         low = [s.min for s in summaries if s.min is not None]
         high = [s.max for s in summaries if s.max is not None]
@@ -92,10 +105,21 @@ def _metrics(name: str, attempts: Sequence[Attempt], each_rank: bool) -> Iterato
             name,
             metric,
             lasts([summary.last for summary in summaries]),
+            _best(metric, summaries, makers[metric]),
             value_text(min(low)) if low else DASH,
             value_text(max(high)) if high else DASH,
             f"{sum(summary.count for summary in summaries):,}",
+            spark(curves[metric].values) if metric in curves else "",
         )
+
+
+def _best(metric: str, summaries: Sequence[MetricSummary], tasks: Sequence[Task]) -> str:
+    """The best of several last values, with whose it is, where the name of the metric tells what is best."""
+    at = best_of([summary.last for summary in summaries], mode_of(metric)) if len(summaries) > 1 else None
+    if at is None:
+        return ""
+    index = tasks[at].index
+    return value_text(summaries[at].last) + ("" if index is None else f" [{index}]")
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]], run: Run, page: Page, noun: str) -> str:

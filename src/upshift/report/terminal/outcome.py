@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec.task import Failure
+from upshift.model.spec.task import Failure, TaskId
 from upshift.report.failures import alike, named
 from upshift.report.gaps import of_tasks
 from upshift.report.human import TIMES, count
@@ -15,18 +15,19 @@ from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, 
 from upshift.report.verdicts import Verdicts
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Run, Task
-    from upshift.runs.history_steps import Attempt
+    from upshift.runs.history import Attempt, Run, Step, Task
 
+Only = Collection[TaskId] | None
+"""The tasks that are told of; None: all."""
 FAILURES = 10
 """Failures of a run that are told in full."""
 ATTEMPTS = 20
 """Earlier attempts of a run that are told."""
 
 
-def failures(run: Run, page: Page) -> str:
+def failures(run: Run, page: Page, *, only: Only = None) -> str:
     """Reason, message, traceback and remedy of what failed, each kind once; empty: nothing did."""
-    failed = alike(task for step in run.steps for task in step.tasks)
+    failed = alike(task for step in run.steps for task in _of(step, only))
     parts = [_failure(task, others, page) for task, *others in failed[:FAILURES]]
     if len(failed) > FAILURES:
         parts.append(f"… and {count(len(failed) - FAILURES, 'more failure')}: upshift show {run.id} --json")
@@ -75,7 +76,7 @@ def _kept(attempt: Attempt) -> str | None:
     )
 
 
-def earlier_attempts(run: Run, page: Page) -> str:
+def earlier_attempts(run: Run, page: Page, *, only: Only = None) -> str:
     """What became of the attempts before the last one, of tasks that needed several; empty: none did.
 
     The last one is there if it did not begin from the start.
@@ -83,7 +84,7 @@ def earlier_attempts(run: Run, page: Page) -> str:
     tries = [
         (str(task.row.task), attempt)
         for step in run.steps
-        for task in step.tasks
+        for task in _of(step, only)
         if not task.cached
         for attempt in task.attempts
         if attempt is not task.attempts[-1] or (attempt.number > 1 and _went_on(attempt))
@@ -162,9 +163,9 @@ def needs(run: Run, page: Page) -> str:
     return "\n".join(["what steps need", *lines]) if lines else ""
 
 
-def outputs(run: Run, page: Page) -> str:
+def outputs(run: Run, page: Page, *, only: Only = None) -> str:
     """Name, type and size of what each step made."""
-    rows = [row for step in run.steps for row in _made(step.name, list(step.tasks))]
+    rows = [row for step in run.steps for row in _made(step.name, _of(step, only))]
     if not rows:
         return ""
     headings = ("output", "type", "size")
@@ -173,6 +174,10 @@ def outputs(run: Run, page: Page) -> str:
     lines = heading(headings, widths, page)
     lines += [columns([cut(c, width) for c, width in zip(row, widths, strict=True)], widths) for row in rows]
     return "\n".join(lines)
+
+
+def _of(step: Step, only: Only) -> list[Task]:
+    return [task for task in step.tasks if only is None or task.row.task in only]
 
 
 def _made(step: str, tasks: list[Task]) -> Iterator[tuple[str, str, str]]:

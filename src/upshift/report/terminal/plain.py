@@ -9,7 +9,7 @@ from typing import TextIO
 
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricValue
-from upshift.report.human import duration
+from upshift.report.human import about, duration
 from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.ranks import many
 from upshift.report.terminal.announcements import Announcer
@@ -105,6 +105,7 @@ class PlainProgress:
         if now - self._spoke.get(step.name, now) >= INTERVAL:
             self._spoke[step.name] = now
             total = "" if step.total is None else f" of {step.total:,}"
-            self._say(
-                f"{step.name}: {step.done:,}{total} tasks done after {duration(step.seconds(now) or 0)}"
-            )
+            left = step.left(now)
+            told = [f"{step.done:,}{total} tasks done after {duration(step.seconds(now) or 0)}"]
+            told += [] if left is None else [f"about {about(left)} left"]
+            self._say(f"{step.name}: {', '.join(filter(None, (*told, step.best)))}")

@@ -8,7 +8,7 @@ each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from upshift.report.steps import remarks
 from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, fit, heading, pad, wrap
 
 if TYPE_CHECKING:
+    from upshift.model.spec.task import TaskId
     from upshift.runs.history import Run, Step, Task
 
 _LEFT = (8, 9, 8)
@@ -53,7 +54,7 @@ class Block:
     records: Sequence[tuple[str, str, str, str]]
 
 
-def steps_table(run: Run, page: Page, *, tasks: bool = False) -> str:
+def steps_table(run: Run, page: Page, *, only: Collection[TaskId] | None = None) -> str:
     """The table.
 
     Parameters
@@ -62,10 +63,10 @@ def steps_table(run: Run, page: Page, *, tasks: bool = False) -> str:
         The run.
     page
         What to lay it out for.
-    tasks
-        Whether a mapped step has a row for each of its tasks, instead of one for all of them.
+    only
+        The tasks that are shown, each in a row of its own; None: all, those of a mapped step in one row.
     """
-    blocks = [block for step in run.steps for block in _blocks(step, tasks)]
+    blocks = [block for step in run.steps for block in _blocks(step, only)]
     if not blocks:
         return "No steps: the pipeline called none."
     if run.going_on:
@@ -90,12 +91,13 @@ def steps_table(run: Run, page: Page, *, tasks: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _blocks(step: Step, each_task: bool) -> list[Block]:
+def _blocks(step: Step, only: Collection[TaskId] | None) -> list[Block]:
     tasks = step.tasks
+    if only is not None:
+        chosen = [task for task in tasks if task.row.task in only]
+        return [_block(step, str(task.row.task), task.status, [task]) for task in chosen]
     if not step.mapped or not tasks:
         return [_block(step, step.name, step.status, tasks)]
-    if each_task:
-        return [_block(step, f"{step.name}[{task.index}]", task.status, [task]) for task in tasks]
     return [_block(step, f"{step.name} {TIMES}{len(tasks):,}", step.status, tasks)]
 
 

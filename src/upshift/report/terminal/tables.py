@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -26,27 +26,55 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("run", "pipeline", "status", "started", "", "took", "tags")
 _AGO = 4
+_GIVE_WAY = (6, 5, 3)
+"""Tags, duration and start, which further columns may push out."""
 _NAMED = 3
 """Tasks that are named where they still run."""
 _ROOMY = 100
 """Columns that it takes to say both when a run started and how long ago."""
 
 
-def runs_table(rows: Sequence[RunRow], *, page: Page | None = None, now: datetime | None = None) -> str:
-    """The runs, one a line: id, pipeline, status, started, duration, tags; on a narrow page on several."""
+def runs_table(
+    rows: Sequence[RunRow],
+    *,
+    page: Page | None = None,
+    now: datetime | None = None,
+    more: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """The runs, one per line: id, pipeline, status, started, duration, tags; on a narrow page on several.
+
+    Parameters
+    ----------
+    rows
+        The runs.
+    page, now
+        What to lay them out for, and when.
+    more
+        Further columns, by title: a text for each run.
+    """
     page = page or Page()
     if not rows:
         return "No runs."
-    now = now or datetime.now(timezone.utc)
-    shown = [i for i in range(len(_HEADINGS)) if i != _AGO or page.width >= _ROOMY]
-    names = [_HEADINGS[i] for i in shown]
-    table = [[texts[i] for i in shown] for texts in (_run_cells(row, now) for row in rows)]
-    natural = [max(map(cells, column)) for column in zip(names, *table, strict=True)]
-    # What identifies a run is never cut: pipeline and tags give way.
-    least = [{"pipeline": 8, "tags": 4}.get(name, width) for name, width in zip(names, natural, strict=True)]
-    room = page.width - GAP * (len(natural) - 1)
-    if sum(least) > room:
-        return "\n".join(line for row in rows for line in _stacked(_run_cells(row, now), page))
+    now, more = now or datetime.now(timezone.utc), more or {}
+    page = page.whole if more else page
+    own = [_run_cells(row, now) for row in rows]
+    across = list(zip(*more.values(), strict=True)) if more else [()] * len(rows)
+    hidden = set() if page.width >= _ROOMY and not more else {_AGO}
+    for gives_way in (None, *(_GIVE_WAY if more else ())):  # to what was asked for
+        hidden |= set() if gives_way is None else {gives_way}
+        shown = [i for i in range(len(_HEADINGS)) if i not in hidden]
+        names = [*(_HEADINGS[i] for i in shown), *more]
+        table = [[*(texts[i] for i in shown), *extra] for texts, extra in zip(own, across, strict=True)]
+        natural = [max(map(cells, column)) for column in zip(names, *table, strict=True)]
+        # What identifies a run is never cut: pipeline and tags give way.
+        least = [{"pipeline": 8, "tags": 4}.get(n, width) for n, width in zip(names, natural, strict=True)]
+        room = page.width - GAP * (len(natural) - 1)
+        if sum(least) <= room:
+            break
+    else:
+        each = [dict(zip(more, extra, strict=True)) for extra in across]
+        both = zip(own, each, strict=True)
+        return "\n".join(line for texts, extra in both for line in _stacked(texts, page, extra))
     widths = fit(natural, room, least)
     lines = heading(names, widths, page)
     for texts in table:
@@ -56,12 +84,13 @@ def runs_table(rows: Sequence[RunRow], *, page: Page | None = None, now: datetim
     return "\n".join(lines)
 
 
-def _stacked(texts: Sequence[str], page: Page) -> list[str]:
+def _stacked(texts: Sequence[str], page: Page, more: Mapping[str, str]) -> list[str]:
     run, pipeline, status, started, _, took, tags = texts
     title = columns([run, page.paint(status, STATUS_STYLES.get(status))], [cells(run), 0])
     if cells(title) > page.width:
         title = title.replace(" " * GAP, "\n  ", 1)
-    details = " · ".join(filter(None, (pipeline, started, took, tags)))
+    told = (f"{name} {text}" for name, text in more.items())
+    details = " · ".join(filter(None, (pipeline, started, took, tags, *told)))
     return [title, *(f"  {line}" for line in wrap(details, page.width - 2))]
 
 
@@ -71,7 +100,14 @@ def _run_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
     return (row.id, row.pipeline, row.status, moment(started), ago(started, now), took, ", ".join(row.tags))
 
 
-def show_run(run: Run, *, page: Page | None = None, tasks: bool = False, stacks: bool = False) -> str:
+def show_run(
+    run: Run,
+    *,
+    page: Page | None = None,
+    tasks: bool = False,
+    sort: str | None = None,
+    stacks: bool = False,
+) -> str:
     """Everything about a run, for a person: header, steps with their four records, failures,
     metrics, cards, outputs.
 
@@ -82,24 +118,28 @@ def show_run(run: Run, *, page: Page | None = None, tasks: bool = False, stacks:
     page
         What to lay it out for; default: 100 columns without colours.
     tasks
-        Whether a mapped step has a row for each of its tasks.
+        Whether there is a table of the tasks of each mapped step, and a row for what each rank logged.
+    sort
+        What these tables are sorted by: an input, or a metric; default: the order of the tasks.
     stacks
         Whether those of processes that hung, or were stopped, are shown below the failures.
     """
     from upshift.report.terminal import outcome
     from upshift.report.terminal.metrics import cards_table, metrics_table
     from upshift.report.terminal.steps_table import steps_table
+    from upshift.report.terminal.tasks import tasks_tables
 
     page = page or Page()
     parts = (
         _header(run, page),
-        steps_table(run, page, tasks=tasks),
+        steps_table(run, page),
+        tasks_tables(run, page, sort=sort) if tasks else "",
         outcome.needs(run, page),
         outcome.earlier_attempts(run, page),
         outcome.failures(run, page),
         outcome.gaps(run, page),
         outcome.stacks(run, page) if stacks else "",
-        metrics_table(run, page, tasks=tasks),
+        metrics_table(run, page, ranks=tasks),
         cards_table(run, page),
         outcome.outputs(run, page),
     )

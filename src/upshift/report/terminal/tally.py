@@ -12,13 +12,19 @@ import attrs
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricValue
+from upshift.report.human import DASH
 from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.terminal.making import image_of, making
-from upshift.runtime.storage.metric_words import newest, told
+from upshift.runs.measures import best_of, mode_of, number
+from upshift.runtime.storage.metric_words import newest, told, value_text
 
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 _METRICS = 6
-"""Metrics that are shown of a step."""
+"""Metrics that are shown of a step …"""
+_BEST = 2
+"""… and of which the best value is, where it is mapped."""
+_TELLING = 2
+"""Tasks that have to be over before it is told how long the others take."""
 Clock = Callable[[], float]
 
 
@@ -40,6 +46,28 @@ class StepTally:
     retries: int = 0  # attempts that failed and were, or will be, repeated
     skipped: str | None = None  # why the latest task that was skipped was
     metrics: str = ""  # what the task that logged last has logged, in words
+    # of a mapped step, the last value of each metric by the index of the task
+    lasts: dict[str, dict[int, MetricValue]] = attrs.field(factory=dict)
+
+    @property
+    def best(self) -> str:
+        """Of a mapped step, the best values of metrics so far: ``best accuracy 0.94 [6] (0.87–0.94)``."""
+        told = []
+        for name, values in self.lasts.items():
+            indices = sorted(values)
+            at = best_of([values[index] for index in indices], mode_of(name))
+            if at is not None and len(values) > 1:
+                numbers = [known for one in values.values() if (known := number(one)) is not None]
+                ends = f"{value_text(min(numbers))}{DASH}{value_text(max(numbers))}"
+                told.append(f"{name} {value_text(values[indices[at]])} [{indices[at]}] ({ends})")
+        return f"best {', '.join(told[:_BEST])}" if told else ""
+
+    def left(self, now: float) -> float | None:
+        """Seconds until a mapped step ends, if its tasks go on as until now; None: nobody knows."""
+        ran = self.done - self.reused
+        if self.total is None or self.over or self.began is None or ran < _TELLING:
+            return None
+        return (now - self.began) / ran * (self.total - self.ended)
 
     @property
     def mapped(self) -> bool:
@@ -135,6 +163,9 @@ class RunTally:
             first = min(change.metrics.values(), key=lambda summary: summary.rank)
             values = newest(dict(islice(change.metrics.items(), _METRICS)))
             self.logged(change.task, values, first.step)
+            if index is not None:
+                for name, value in values.items():
+                    tally.lasts.setdefault(name, {})[index] = value
         if change.granted is not None:
             tally.granted = change.granted
         if status == "running":

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from upshift.errors import BlobDamaged, NotSerializable, UpshiftError
-from upshift.model.plain import UNKNOWN, has_parts, opaque, plain_of, type_name
+from upshift.model.plain import TYPE, UNKNOWN, has_parts, is_opaque, opaque, plain_of, short_type, type_name
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.artifact import INLINE_LIMIT, Artifact, Value
 from upshift.runtime.storage import manifest
@@ -112,8 +112,14 @@ def described(value: Value, store: Store | None = None) -> Any:
         Where JSON is read that is too large for its record; None: of such a value only its size is told.
     """
     if not isinstance(value, Artifact):
-        items = [described(item, store) for item in value.items]
-        return dict(zip(value.keys, items, strict=True)) if value.form == "dict" else items
+        items = [described(item, store) for item in value.items[:_ITEMS_TOLD]]
+        if value.form == "dict" and len(items) == len(value.items):
+            return dict(zip(value.keys, items, strict=True))
+        kinds = {item[TYPE] for item in items if is_opaque(item)}
+        if len(items) < len(value.items) or (kinds and all(map(is_opaque, items))):
+            of = short_type(kinds.pop()) if len(kinds) == 1 else "values"
+            return opaque(value.form, f"<{len(value.items):,} {of}>")
+        return items
     if value.plain is not None:
         return value.plain
     if value.serializer == "json" and (value.inline is not None or store is not None):
@@ -122,7 +128,7 @@ def described(value: Value, store: Store | None = None) -> Any:
         return plain_of(data, most=len(text)) if "NaN" in text or "Infinity" in text else data
     if value.serializer == manifest.NAME and value.inline is not None:
         return [described(item, store) for item in _items(value, store)[1]]
-    return opaque(value.type, f"<{value.type}, {format_size(value.bytes)}>")
+    return opaque(value.type, f"<{short_type(value.type)}, {format_size(value.bytes)}>")
 
 
 def items_of(artifact: Artifact, store: Store) -> tuple[Artifact, ...]:

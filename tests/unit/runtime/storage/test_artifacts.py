@@ -171,8 +171,8 @@ def load_items(artifact: Artifact, store: Store) -> list[Artifact]:
         (float("nan"), "NaN"),
         ("NaN", "NaN"),
         (np.float64(0.5), 0.5),
-        (np.eye(20), {"$type": "numpy.ndarray", "$text": "<numpy.ndarray, 3.33 KB>"}),
-        (Unreadable(), {"$type": "test_artifacts.Unreadable", "$text": "<test_artifacts.Unreadable, 128 B>"}),
+        (np.eye(20), {"$type": "numpy.ndarray", "$text": "<ndarray, 3.33 KB>"}),
+        (Unreadable(), {"$type": "test_artifacts.Unreadable", "$text": "<Unreadable, 128 B>"}),
     ],
 )
 def test_a_value_is_described_from_its_record_alone(store: Store, value: Any, plain: Any) -> None:
