@@ -175,4 +175,5 @@ def test_the_report_has_a_row_and_a_log_for_each_rank(project: Project, tmp_path
     for rank in range(3):
         assert f"epoch 1 of rank {rank}" in shown
         assert f"<summary>rank {rank} " in shown
+    assert all(f">{head}</th>" in shown for head in ("CPU time", "memory, peak"))
     assert re.search(r"<summary>rank 2 <[^\n]*>failed</span>", shown) and "no batch for rank 2" in shown

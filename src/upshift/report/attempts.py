@@ -317,12 +317,23 @@ def _ranks_table(attempt: Attempt) -> Table:
     used = attempt.used.gpus if attempt.used is not None else None
     granted = attempt.granted.gpus if attempt.granted is not None else None
     devices = {device.uuid: device for device in (*(granted or ()), *(used or ()))}
-    heads = ("rank", "state", "node", "process", "device", "busy, mean", "memory, peak", "where it was")
+    heads = (
+        "rank",
+        "state",
+        "node",
+        "process",
+        "CPU time",
+        "memory, peak",
+        "device",
+        "GPU busy, mean",
+        "GPU memory, peak",
+        "where it was",
+    )
     rows = [
         _rank_row(rank, devices.get(rank.device) if rank.device else None, attempt.error)
         for rank in attempt.ranks
     ]
-    return Table(title="Ranks", heads=heads, rows=rows, numeric=(5, 6)).without_empty(2)
+    return Table(title="Ranks", heads=heads, rows=rows, numeric=(4, 5, 7, 8)).without_empty(2)
 
 
 def _rank_row(rank: AttemptRank, device: Device | None, failure: Failure | None) -> list[Cell]:
@@ -334,6 +345,8 @@ def _rank_row(rank: AttemptRank, device: Device | None, failure: Failure | None)
         Cell(text=rank.status, status=_rank_status(rank)),
         Cell(text=host or DASH),
         Cell(text=DASH if rank.pid is None else str(rank.pid), value=rank.pid),
+        told(rank.cpu_seconds, "s"),
+        told(rank.memory_peak, "bytes"),
         Cell(text=gpu or DASH),
         told(used.get("busy_mean"), "%"),
         told(used.get("memory_peak"), "bytes"),

@@ -195,6 +195,8 @@ class AttemptRank:
         Name of its host, and its process id there.
     device
         The uuid of the device that it was given.
+    cpu_seconds, memory_peak
+        What it and its own processes used: CPU time, and bytes of memory at most.
     status
         As that of the attempt; of one that failed ``failed`` for the rank that did so first, ``completed``
         for those whose call had returned, and ``stopped`` for the others.
@@ -202,13 +204,22 @@ class AttemptRank:
         Where it was when all ranks were asked; None: they were not.
     """
 
-    def __init__(self, rank: int, seen: Mapping[str, Any], attempt: Attempt, log_path: Path) -> None:
+    def __init__(
+        self,
+        rank: int,
+        seen: Mapping[str, Any],
+        used: Mapping[str, Any],
+        attempt: Attempt,
+        log_path: Path,
+    ) -> None:
         self.rank = rank
         self.node: int | None = seen.get("node")
         self.local_rank: int | None = seen.get("local_rank")
         self.host: str | None = seen.get("host")
         self.pid: int | None = seen.get("pid")
         self.device: str | None = seen.get("device")
+        self.cpu_seconds: float | None = used.get("cpu_seconds")
+        self.memory_peak: int | None = used.get("memory_peak")
         self.status = _status(rank, attempt, returned=seen.get("returned", False))
         self.stack: Stack | None = next((one for one in attempt.stacks if one.rank == rank), None)
         self._attempt = attempt
@@ -231,11 +242,18 @@ class AttemptRank:
 
 def ranks_of(attempt: Attempt, store: Store) -> list[AttemptRank]:
     """The processes of an attempt, in order; none where it is an ordinary one."""
-    told = attempt.seen.details.get("ranks", ()) if attempt.seen is not None else ()
-    seen = {one["rank"]: one for one in told}
+    seen, used = _by_rank(attempt.seen), _by_rank(attempt.used)
     count = max([attempt.processes or 0, *(rank + 1 for rank in seen)])
     path = functools.partial(store.rank_log_path, attempt.row.task, attempt.number)
-    return [AttemptRank(rank, seen.get(rank, {}), attempt, path(rank)) for rank in range(count)]
+    return [
+        AttemptRank(rank, seen.get(rank, {}), used.get(rank, {}), attempt, path(rank))
+        for rank in range(count)
+    ]
+
+
+def _by_rank(record: Hardware | None) -> Mapping[int, Mapping[str, Any]]:
+    """What a record says of each process."""
+    return {one["rank"]: one for one in record.details.get("ranks", ())} if record is not None else {}
 
 
 def _status(rank: int, attempt: Attempt, *, returned: bool) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from upshift.model.spec import Failure, Hardware
 from upshift.runtime.forms import Seen
 from upshift.runtime.launch import numa
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.gang import Gang
-from upshift.runtime.supervisor.member import Member
+from upshift.runtime.supervisor.member import LocalMember, Member
 from upshift.runtime.supervisor.seen import Sights
 from upshift.runtime.supervisor.site import Site
 
@@ -65,27 +67,40 @@ class Accounts:
         record = sights.record(cpu_count=_cpus(found), memory=found[0].memory, details=details)
         return record if self._nodes is None else self._nodes.seen(record)
 
-    def used(self, seconds: float) -> Hardware:
+    def used(self, seconds: float, *, by_rank: bool) -> Hardware:
         """The record ``used``, of so many seconds."""
-        own = self._site.used(seconds=seconds, consumed=self._consumed(0), peak=self._peak(0))
-        if self._nodes is None:
-            return own
-        return self._nodes.used(own, seconds, consumed=self._consumed, peak=self._peak)
+        record = self._site.used(seconds=seconds, consumed=self._consumed(0), peak=self._peak(0))
+        if self._nodes is not None:
+            record = self._nodes.used(record, seconds, consumed=self._consumed, peak=self._peak)
+        if not by_rank:
+            return record
+        ranks = [self._used_by(member) for member in self._gang.members]
+        return attrs.evolve(record, details={**record.details, "ranks": ranks})
+
+    def _used_by(self, member: Member) -> dict[str, Any]:
+        told = member.outcome.peak if member.outcome is not None else None
+        seen = self._site.peak_of(member.pid) if isinstance(member, LocalMember) else None
+        return {
+            "rank": member.number,
+            "cpu_seconds": round(_consumed_by(member).cpu_seconds, 6) or None,  # 0: its node was lost
+            "memory_peak": max((peak for peak in (told, seen) if peak is not None), default=None),
+        }
 
     def _on(self, node: int) -> list[Member]:
         return [one for one in self._gang.members if one.rank is None or one.rank.node == node]
 
     def _consumed(self, node: int) -> Consumed:
-        """What processes have consumed, as the kernel tells at their end, or they at that of the call."""
-        return Consumed.sum(
-            one.consumed if one.ended or one.outcome is None else one.outcome.consumed
-            for one in self._on(node)
-        )
+        return Consumed.sum(_consumed_by(one) for one in self._on(node))
 
     def _peak(self, node: int) -> int | None:
         """Bytes of memory at most, as the processes of a node saw it themselves."""
         peaks = [one.outcome.peak for one in self._on(node) if one.outcome and one.outcome.peak is not None]
         return sum(peaks) if peaks else None
+
+
+def _consumed_by(member: Member) -> Consumed:
+    """What a process has consumed, as the kernel tells at its end, or itself at that of the call."""
+    return member.consumed if member.ended or member.outcome is None else member.outcome.consumed
 
 
 def _cpus(found: Sequence[Seen]) -> int:

@@ -408,7 +408,7 @@ class Attempt:
             asked=Hardware.asked(spec.request, spec.launch),
             granted=self._accounts.granted(),
             seen=self._accounts.seen(self._sights, self._host, by_rank=spec.launch is not None),
-            used=self._accounts.used(seconds),
+            used=self._accounts.used(seconds, by_rank=spec.launch is not None),
             log_bytes=self.log.size,
             metrics=self._ledger.close(),
             cards=tuple(self._ledger.cards),

@@ -39,7 +39,9 @@ class EndsOfRanks(Ends):
     def stacks(self) -> Sequence[Stack]:
         said = [one for one in self._gang.failed if one.outcome is not None]
         left = (one for one in self._gang.members if not one.returned and one not in said)
-        return verdicts.stacks_of(left, self._spec)
+        stacks = verdicts.stacks_of(left, self._spec)
+        died = {one.number for one in self._gang.failed}  # one may have been asked in its last moment
+        return [stack for stack in stacks if stack.silent is None or stack.rank not in died]
 
     def _cause(self) -> Failure:
         return verdicts.cause(self._gang, self._spec, failure_of=self.failure_of, log_of=self._log_of)

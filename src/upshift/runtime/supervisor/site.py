@@ -191,6 +191,10 @@ class Site:
         peak = self._memory.reached(peak) if self._memory else peak
         return self._sampler.record(seconds=seconds, consumed=consumed, peak=peak)
 
+    def peak_of(self, pid: int) -> int | None:
+        """Bytes of memory of one of the processes at most, as far as was seen from outside."""
+        return self._sampler.peak_of(pid)
+
     def verdict(self, peak: int | None) -> Failure | None:
         """The failure, if the processes went beyond their memory.
 

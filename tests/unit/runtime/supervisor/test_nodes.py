@@ -76,6 +76,9 @@ def test_what_all_nodes_were_granted_and_have_used_is_in_the_records(cluster) ->
     assert all(one["cpu_seconds"] > 0.3 for one in used["by_node"])
     assert used["by_node"][1]["memory_peak"] > 70_000_000 > used["by_node"][0]["memory_peak"]
     assert result.used.memory == used["by_node"][1]["memory_peak"]
+    assert [one["rank"] for one in used["ranks"]] == [0, 1]
+    assert all(one["cpu_seconds"] > 0.3 for one in used["ranks"])
+    assert used["ranks"][1]["memory_peak"] > 70_000_000 > used["ranks"][0]["memory_peak"]
     granted = result.granted.details["by_node"]
     assert [len(one["cpus"]) for one in granted] == [1, 1]
     assert [one["memory_limit"] for one in granted] == [result.granted.details["memory_limit"]] * 2

@@ -9,6 +9,7 @@ from members_kit import Process
 
 from upshift.model.spec import Code, EntryPoint, Failure, Launch, Rank, TaskId, TaskSpec, to_json
 from upshift.runtime.forms import Seen
+from upshift.runtime.supervisor.ends_of_ranks import EndsOfRanks
 from upshift.runtime.supervisor.gang import Gang
 from upshift.runtime.supervisor.several.nodes import Remote, RemoteMember
 from upshift.runtime.supervisor.verdicts import stopped
@@ -74,3 +75,13 @@ def test_a_rank_whose_node_answers_is_told_as_any_other(gang: Gang) -> None:
         "rank 3 does not answer: process 73 does not say where it is, "
         "ranks 0 and 1 wait in all_reduce (train.py:12)"
     )
+
+
+def test_a_rank_that_was_asked_in_its_last_moment_is_not_said_to_keep_silent(gang: Gang) -> None:
+    nothing: Any = None
+    ends = EndsOfRanks(SPEC, nothing, gang, nothing)
+    gang.members[1].pid = 71
+    gang.members[1].ask()
+    assert [stack.rank for stack in ends.stacks() if stack.silent is not None] == [1, 2, 3]
+    gang.failed.append(gang.members[1])
+    assert [stack.rank for stack in ends.stacks() if stack.silent is not None] == [2, 3]

@@ -89,6 +89,7 @@ class Sampler:
         self._totals = Totals()
         self._processes = {pid: Processes(pid, node.shared) for pid in baselines}
         self._each: dict[int, Consumed] = {}  # of processes that have ended what was seen last
+        self._peaks: dict[int, int] = {}
         self._series: SeriesWriter | None = None
         self._consumed = Consumed()
         self._network = self._network_before = node.network.counts(age=FRESH)
@@ -99,6 +100,10 @@ class Sampler:
     def memory_peak(self) -> int:
         """Bytes at most, as far as was seen."""
         return self._totals.memory_peak
+
+    def peak_of(self, pid: int) -> int | None:
+        """Bytes at most of one of the processes and what descends from it; None: no sample has it."""
+        return self._peaks.get(pid)
 
     @property
     def gap(self) -> Gap | None:
@@ -143,7 +148,9 @@ class Sampler:
         self._each |= {pid: load.consumed for pid, load in loads.items()}
         used, before = Consumed.sum(self._each.values()), self._consumed
         self._consumed, self._last = used, now
-        memory = sum(max(0, load.memory - self._baselines[pid]) for pid, load in loads.items())
+        each = {pid: max(0, load.memory - self._baselines[pid]) for pid, load in loads.items()}
+        self._peaks |= {pid: max(held, self._peaks.get(pid, 0)) for pid, held in each.items()}
+        memory = sum(each.values())
         cpus = (used.cpu_seconds - before.cpu_seconds) / seconds
         self._totals.add(seconds, cpus, memory)
         values: dict[str, Number] = {"time": at, "cpu": cpus, "memory": memory}
