@@ -20,13 +20,15 @@ import attrs
 from benchmarks.harness import Effort, Report, Row, Turns, fresh_home, program
 from tests.engines import base_image
 from tests.engines.registries import LoopbackRegistry, running
-from upshift.images.base import Contents, Destination, Image, Ingredients, Parent, Recipe
-from upshift.images.daemonless.builder import DaemonlessBuilder
-from upshift.images.daemonless.installing import WITHOUT_UV, platform_of
+from upshift.errors import ImageError
+from upshift.images.base import Contents, Ingredients, Parent, Recipe
+from upshift.images.building.builder import Builder
+from upshift.images.building.locking import resolve
+from upshift.images.building.uv import find_uv, platform_of
+from upshift.images.destination import Destination
 from upshift.images.parents.contents import contents_of
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
-from upshift.images.uv import find_uv
 
 ROUNDS = 9
 FILES = 200
@@ -40,7 +42,7 @@ _LABEL = "dev.upshift.bench=images"
 
 
 def measure(effort: Effort) -> Report:
-    """Seconds and ratios; the engine's own builder beside them, where there is one."""
+    """Seconds and ratios; `docker build` beside them, where there is a Docker."""
     rounds = min(effort.rounds(ROUNDS), len(VERSIONS) - 1)
     with fresh_home() as home:
         packages = [program("package", str(FILES), home=home / str(n))["seconds"] for n in range(rounds)]
@@ -50,24 +52,24 @@ def measure(effort: Effort) -> Report:
         _variables(home, registry),
         Registries() as registries,
     ):
-        kitchen = _Kitchen.open(registry, registries)
-        docker = _Docker.find(kitchen)
-        kitchen.build(*BEFORE)
+        workplace = _Workplace.open(registry, registries)
+        docker = _Docker.find(workplace)
+        workplace.build(*BEFORE)
         versions = {name: iter(VERSIONS) for name in ("install", "compiled", "layer", "docker")}
         candidates: dict[str, Callable[[], float]] = {
-            "install": lambda: kitchen.install(ADDED.format(next(versions["install"]))),
-            "compiled": lambda: kitchen.install(
+            "install": lambda: workplace.install(ADDED.format(next(versions["install"]))),
+            "compiled": lambda: workplace.install(
                 ADDED.format(next(versions["compiled"])), "--compile-bytecode"
             ),
-            "layer": lambda: kitchen.build(*BEFORE, ADDED.format(next(versions["layer"]))),
-            "recognized": kitchen.recognize,
+            "layer": lambda: workplace.build(*BEFORE, ADDED.format(next(versions["layer"]))),
+            "recognized": workplace.recognize,
         }
         if docker is not None:
             candidates["docker"] = lambda: docker.build(*BEFORE, ADDED.format(next(versions["docker"])))
         for candidate in candidates.values():  # what is downloaded is downloaded before
             candidate()
         for version in VERSIONS:
-            kitchen.install(ADDED.format(version))
+            workplace.install(ADDED.format(version))
         try:
             turns = Turns(rounds, **candidates)
         finally:
@@ -91,7 +93,7 @@ def measure(effort: Effort) -> Report:
             unit="ms",
         ),
         Row(
-            what="image with that requirement added, without an engine",
+            what="image with that requirement added: resolved, installed and pushed",
             value=1000 * turns.median("layer"),
             unit="ms",
         ),
@@ -134,7 +136,7 @@ def measure(effort: Effort) -> Report:
 
 
 @attrs.frozen
-class _Kitchen:
+class _Workplace:
     """Builds on the base image, into its registry."""
 
     registry: LoopbackRegistry
@@ -143,7 +145,7 @@ class _Kitchen:
     contents: Contents
 
     @classmethod
-    def open(cls, registry: LoopbackRegistry, registries: Registries) -> _Kitchen:
+    def open(cls, registry: LoopbackRegistry, registries: Registries) -> _Workplace:
         layer = base_image.layer()
         plain = hashlib.sha256(gzip.decompress(layer.read_bytes())).hexdigest()
         environment = [f"{name}={value}" for name, value in base_image.ENVIRONMENT.items()]
@@ -154,27 +156,27 @@ class _Kitchen:
         return cls(registry, registries, parent, contents_of(parent, registries=registries))
 
     def build(self, *requirements: str) -> float:
-        builder = DaemonlessBuilder(self._destination, self.registries)
+        builder, ingredients = self._builder(self.registries), self._ingredients(*requirements)
         start = time.perf_counter()
-        builder.build(self._ingredients(*requirements), self.parent, self.contents, tell=lambda _: None)
+        with tempfile.TemporaryDirectory() as folder:
+            lock = resolve(ingredients.recipe, {}, self.contents, Path(folder))
+        builder.build(ingredients, self.parent, self.contents, lock, tell=lambda _: None)
         return time.perf_counter() - start
 
     def recognize(self) -> float:
         start = time.perf_counter()
         with Registries() as registries:
             parent = registries.parent(self.parent.reference, _PLATFORM)
-            contents = contents_of(parent, registries=registries)
-            found = DaemonlessBuilder(self._destination, registries).find(
-                self._ingredients(*BEFORE), parent, contents
-            )
+            contents_of(parent, registries=registries)
+            found = self._builder(registries).find(self._ingredients(*BEFORE), parent)
         took = time.perf_counter() - start
-        assert isinstance(found, Image)
+        assert found is not None
         return took
 
     def install(self, requirement: str, *args: str) -> float:
         with tempfile.TemporaryDirectory() as folder:
             command = [
-                find_uv(WITHOUT_UV),
+                find_uv("packages are installed by uv"),
                 "pip",
                 "install",
                 "--quiet",
@@ -189,9 +191,9 @@ class _Kitchen:
             subprocess.run([*command, *args, requirement], check=True)
             return time.perf_counter() - start
 
-    @property
-    def _destination(self) -> Destination:
-        return Destination(platform=_PLATFORM, registry=self.registry.name("ml"))
+    def _builder(self, registries: Registries) -> Builder:
+        destination = Destination(platform=_PLATFORM, registry=self.registry.name("ml"))
+        return Builder(destination, registries, ImageError("no engine is used"))
 
     def _ingredients(self, *requirements: str) -> Ingredients:
         recipe = Recipe(parent=str(self.parent.reference), platform=_PLATFORM, requirements=requirements)
@@ -202,21 +204,21 @@ class _Kitchen:
 class _Docker:
     """``docker build`` and ``docker push`` of the same image."""
 
-    kitchen: _Kitchen
+    workplace: _Workplace
     version: str
 
     @classmethod
-    def find(cls, kitchen: _Kitchen) -> _Docker | None:
+    def find(cls, workplace: _Workplace) -> _Docker | None:
         if shutil.which("docker") is None:
             return None
         asked = subprocess.run(
             ["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True
         )
-        return cls(kitchen, f"Docker {asked.stdout.strip()}") if asked.returncode == 0 else None
+        return cls(workplace, f"Docker {asked.stdout.strip()}") if asked.returncode == 0 else None
 
     def build(self, *requirements: str) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            lines = [f"FROM {self.kitchen.parent.reference}"]
+            lines = [f"FROM {self.workplace.parent.reference}"]
             lines += [
                 f"RUN pip install --root-user-action=ignore '{requirement}'" for requirement in requirements
             ]
@@ -229,12 +231,12 @@ class _Docker:
     def clean(self) -> None:
         built = ["docker", "images", "--quiet", "--no-trunc", "--filter", f"label={_LABEL}"]
         listed = subprocess.run(built, capture_output=True, text=True, check=True).stdout.split()
-        for image in (*dict.fromkeys(listed), str(self.kitchen.parent.reference)):
+        for image in (*dict.fromkeys(listed), str(self.workplace.parent.reference)):
             subprocess.run(["docker", "rmi", "--force", image], capture_output=True)
 
     @property
     def _name(self) -> str:
-        return self.kitchen.registry.name("ml/by-docker:latest")
+        return self.workplace.registry.name("ml/by-docker:latest")
 
 
 def _quiet(*command: str) -> None:

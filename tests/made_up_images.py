@@ -12,14 +12,18 @@ import attrs
 from upshift.errors import UpshiftError
 from upshift.images.base import (
     Contents,
-    Destination,
     Finding,
     Image,
     Ingredients,
+    Lock,
+    Locked,
     Parent,
     Progress,
+    Recipe,
     Tell,
 )
+from upshift.images.building.builder import Found
+from upshift.images.destination import Destination
 from upshift.images.reference import Reference
 
 
@@ -76,30 +80,44 @@ class MadeUpBuilder:
         Set once it builds.
     """
 
-    there: dict[str, Image] = attrs.field(factory=dict)
+    there: dict[str, Found] = attrs.field(factory=dict)
     made: list[str] = attrs.field(factory=list)
     error: BaseException | None = None
     search_error: UpshiftError | None = None
     findings: Sequence[Finding] = ()
-    told: Sequence[Progress] = (Progress(stage="build", text="Step 1/1 : FROM python"),)
+    told: Sequence[Progress] = (Progress(stage="install", text="six"),)
     gate: threading.Event | None = None
     began: threading.Event = attrs.field(factory=threading.Event)
     stopped: threading.Event = attrs.field(factory=threading.Event)
+    destination: Destination | None = None
+    engine: None = None
 
-    def problems(
-        self, ingredients: Ingredients, parent: Parent | None, contents: Contents
-    ) -> Sequence[Finding]:
+    def problems(self, ingredients: Ingredients, parent: Parent | None) -> Sequence[Finding]:
         return self.findings
 
-    def find(self, ingredients: Ingredients, parent: Parent | None, contents: Contents) -> Image | None:
+    def unresolvable(
+        self, ingredients: Ingredients, parent: Parent | None, contents: Contents
+    ) -> Sequence[Finding]:
+        return ()
+
+    def find(self, ingredients: Ingredients, parent: Parent | None) -> Found | None:
         if self.search_error is not None:
             raise self.search_error
         return self.there.get(_digest(ingredients, parent))
 
     def build(
-        self, ingredients: Ingredients, parent: Parent | None, contents: Contents, *, tell: Tell
+        self,
+        ingredients: Ingredients,
+        parent: Parent | None,
+        contents: Contents,
+        lock: Lock | None,
+        *,
+        tell: Tell,
     ) -> Image:
         digest = _digest(ingredients, parent)
+        found = None if ingredients.rebuild else self.there.get(digest)
+        if found is not None and found.lock == lock:
+            return found.image
         self.made.append(digest)
         self.began.set()
         for progress in self.told:
@@ -119,8 +137,14 @@ class MadeUpBuilder:
             user=ingredients.recipe.user,
             name=f"upshift:{len(self.made)}",
         )
-        self.there[digest] = image
+        self.there[digest] = Found(image=image, lock=lock)
         return image
+
+
+def made_up_lock(recipe: Recipe, *args: Any, **options: Any) -> Lock:
+    """What requirements resolve to where no index is asked: each by itself, in version 1."""
+    names = [line.partition("=")[0] for line in recipe.requirements if not line.startswith("-")]
+    return Lock(packages=tuple(Locked(name=name, version="1") for name in sorted(names)))
 
 
 def made_up_destination(*parents: Parent, **fields: Any) -> Destination:

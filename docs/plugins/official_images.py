@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from upshift.images.checking.official import OFFICIAL, Official, fits, nearest
-from upshift.images.checking.torch_releases import COMPANIONS
 from upshift.model.settings.catalogue import KINDS
 from upshift.runtime.accelerators.compatibility import (
     DRIVER_OF_CUDA,
@@ -71,14 +70,13 @@ def by_gpu() -> str:
 
 
 def by_release() -> str:
-    """For each release of PyTorch: its images and what goes with it."""
+    """For each release of PyTorch: its images."""
     rows = []
     for torch in dict.fromkeys(image.torch for image in OFFICIAL):
         images = [image for image in OFFICIAL if image.torch == torch]
-        vision = next((b.version for b in COMPANIONS["torchvision"] if b.torch == f"=={torch}"), None)
         tags = ", ".join(f"`{image.reference.partition(':')[2]}`" for image in images)
-        rows.append([torch, images[0].python, tags, f"`torchvision=={vision}`" if vision else "–"])
-    return _table(["PyTorch", "Python", "tags of `pytorch/pytorch`", "goes with"], rows)
+        rows.append([torch, images[0].python, tags])
+    return _table(["PyTorch", "Python", "tags of `pytorch/pytorch`"], rows)
 
 
 def _name(image: Official | None) -> str:

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import base_image
 import pytest
-from image_kit import SESSION_LABEL, ImageMaker
+from image_kit import SESSION_LABEL, ImageMaker, Workshop
 from registries import LoopbackRegistry, running
 
 from upshift.errors import UpshiftError
 from upshift.images.containers.engine import ContainerEngine, find_engine
+from upshift.images.destination import Destination
+from upshift.images.registries.client import Registries
 
 HERE = Path(__file__).parent
 _DEBIANS_DOCKER = "/usr/bin/docker"
@@ -201,6 +203,18 @@ def podman(
     yield engine
     left = _removed(engine, session_label)
     assert not left, f"containers left behind: {left}"
+
+
+@pytest.fixture
+def workshop(
+    engine: ContainerEngine, base_image_name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Workshop]:
+    """Makes images for tasks that run in the engine, in a project of its own."""
+    project = tmp_path / "project"
+    project.mkdir()
+    destination = Destination(platform=engine.platform, engine=engine)
+    with Registries() as registries:
+        yield Workshop(destination, registries, base_image_name, project, request.node.name)
 
 
 @pytest.fixture(params=["docker_legacy", "docker_buildkit", "podman"])

@@ -10,12 +10,20 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import base_image
+import pytest
 from registries import LoopbackRegistry
 
+from upshift import DockerSettings
+from upshift.errors import ImageError
+from upshift.images.base import Image, Needs, Progress
 from upshift.images.containers.engine import ContainerEngine
+from upshift.images.destination import Destination
+from upshift.images.preparing import Prepared, Preparer
+from upshift.images.registries.client import Registries
 
 SESSION_LABEL = "dev.upshift.tests"
 ARCHITECTURE = {"aarch64": "arm64"}.get(platform.machine(), "amd64")
@@ -102,3 +110,60 @@ class ImageMaker:
         packed = self.registry.folder / f"{digest}.tar.gz"
         packed.write_bytes(gzip.compress(plain.getvalue(), mtime=0))
         return packed, f"sha256:{digest}"
+
+
+@attrs.frozen
+class Workshop:
+    """Prepares images of the settings of a step, and makes them, as a run does."""
+
+    destination: Destination
+    registries: Registries
+    parent: str
+    project: Path
+    name: str
+    told: list[Progress] = attrs.field(factory=list)
+
+    @property
+    def engine(self) -> ContainerEngine:
+        assert self.destination.engine is not None
+        return self.destination.engine
+
+    def prepared(self, **said: Any) -> Prepared:
+        """With a variable of this test: Docker's two builders share the images."""
+        if "dockerfile" not in said:
+            said = {"parent_image": self.parent, **said}
+        if not said.get("skip_build"):
+            said["environment"] = {"TEST": self.name, **said.get("environment", {})}
+        preparer = Preparer(self.destination, self.registries, builds=True)
+        return preparer.prepare(DockerSettings(**said), Needs(), project=self.project, origins={})
+
+    def build(self, **said: Any) -> Image:
+        """A new image, which is found from then on."""
+        prepared = self.prepared(**said)
+        assert (prepared.image, prepared.errors) == (None, ())
+        made = prepared.make(self.told.append)
+        again = self.prepared(**said)
+        assert again.image is not None and again.image.reference == made.reference
+        assert (again.digest, again.lock, again.builds) == (prepared.digest, prepared.lock, False)
+        return made
+
+    def fails(self, **said: Any) -> ImageError:
+        """Why there is no such image."""
+        with pytest.raises(ImageError) as caught:
+            self.prepared(**said).make(self.told.append)
+        assert self.prepared(**said).image is None
+        return caught.value
+
+    def pull(self) -> None:
+        """Have the engine get the parent."""
+        options = ["--tls-verify=false"] if self.engine.name == "podman" else []
+        self.engine.run(["pull", *options, self.parent])
+
+    def run(self, image: Image, *command: str) -> str:
+        return self.engine.run(["run", "--rm", image.reference, *command]).stdout
+
+    def python(self, image: Image, code: str) -> str:
+        """What code prints, by the interpreter that a task runs with, as somebody else than root."""
+        assert image.interpreter is not None
+        command = ["run", "--rm", "--user", "1234:1234", image.reference, image.interpreter, "-c", code]
+        return self.engine.run(command).stdout

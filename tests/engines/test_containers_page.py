@@ -32,6 +32,8 @@ def page_on(parent: str, folder: Path) -> Path:
     text = text.replace(EXAMPLE, EXAMPLE.replace("text", "console"))
     text = text.replace(PANDAS, "    import six\n\n    return sum(values) / len(values)\n")
     text = text.replace("pandas==2.3.3", "six==1.17.0")
+    text = re.sub(r"(?<=^  locked  ).*", "1 package: six 1.17.0", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<= installing · ).*", "six", text)
     text = text.replace("docker.io/library/", "").replace("python:3.11-slim", parent)
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")

@@ -17,8 +17,8 @@ from image_kit import ImageMaker
 from registries import LoopbackRegistry
 
 from upshift.errors import ImageError
-from upshift.images.base import ERROR, Contents, Ingredients, Needs, Parent, Recipe
-from upshift.images.checking.checks import check
+from upshift.images.base import Contents, Lock, Locked, Parent
+from upshift.images.checking.checks import replaced
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.parents.contents import contents_of
 from upshift.images.reference import Reference
@@ -59,7 +59,6 @@ def test_layers_say_which_python_and_packages_an_image_has(base_image_name: str)
     assert found.interpreter is not None and found.interpreter.endswith("/bin/python3")
     assert found.packages is not None and "pip" in found.packages and found.complete
     assert found.cuda == "" and found.source == "its layers"
-    assert found.externally_managed is False
     assert found.site_packages is not None and found.site_packages.endswith("-packages")
 
 
@@ -143,7 +142,7 @@ def test_a_package_that_a_later_layer_removes_is_not_there(
 
 
 def test_a_requirement_that_replaces_the_torch_of_an_unknown_image_is_found(
-    image_maker: ImageMaker, registry: LoopbackRegistry, tmp_path: Path, base_image_name: str
+    image_maker: ImageMaker, tmp_path: Path, base_image_name: str
 ) -> None:
     _, below = read(base_image_name)
     site = (below.site_packages or "").lstrip("/")
@@ -152,12 +151,10 @@ def test_a_requirement_that_replaces_the_torch_of_an_unknown_image_is_found(
         environment={"CUDA_VERSION": "12.1.1"},
         layers=(layer(tmp_path, {f"{site}/torch-2.1.0+cu121.dist-info/METADATA": b"Name: torch"}),),
     )
-    parent, found = read(name)
-    recipe = Recipe(parent=name, platform=PLATFORM, requirements=("torchvision",))
-    findings = check(Ingredients(recipe=recipe), parent, found, Needs(gpus=frozenset({"nvidia"})))
-    assert [(f.severity, f.what) for f in findings] == [
-        (ERROR, "torchvision without a pin pulls torch 2.15.0 over the image's 2.1.0+cu121.")
-    ]
+    _, found = read(name)
+    lock = Lock(packages=(Locked(name="torch", version="2.15.0"),))
+    assert found.packages is not None
+    assert replaced(found.packages, lock) == {"torch": ("2.1.0+cu121", "2.15.0")}
 
 
 def test_a_layer_that_is_no_archive_is_an_error_with_its_name(

@@ -44,7 +44,7 @@ def project_on(made: EngineWithImage, folder: Path, home: Path, more: str = "") 
     project = Project(folder, home)
     (folder / "upshift.toml").write_text(
         f'[targets.box]\nbackend = "{made.engine.name}"\n{more}\n'
-        f'[targets.box.options]\nimage = "{made.image}"\nbuilder = "engine"\n'
+        f'[targets.box.options]\nimage = "{made.image}"\n'
     )
     return project
 

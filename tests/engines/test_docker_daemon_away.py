@@ -61,7 +61,7 @@ def project(
         os.mkfifo(pipes / name)
     (project.folder / "upshift.toml").write_text(
         f'[targets.box]\nbackend = "docker"\nmounts = {{ "/pipes" = "{pipes}" }}\n'
-        f'options = {{ image = "{docker_with_image.image}", builder = "engine" }}\n'
+        f'options = {{ image = "{docker_with_image.image}" }}\n'
     )
     project.write(CODE)
     return project

@@ -82,7 +82,7 @@ def machine(
         os.mkfifo(project.folder / "pipes" / name)
     (project.folder / "upshift.toml").write_text(
         f'[targets.box]\nbackend = "docker"\nmounts = {{ "/pipes" = "{project.folder}/pipes" }}\n'
-        f'options = {{ image = "{docker_with_image.image}", builder = "engine", device_wait = "1s" }}\n'
+        f'options = {{ image = "{docker_with_image.image}", device_wait = "1s" }}\n'
     )
     yield Machine(project, nvml, asked)
     assert docker_with_image.left() == []

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from image_kit import containers_removed
+from image_kit import Workshop, containers_removed
 from registries import LoopbackRegistry
 
 from upshift.errors import ImageError
-from upshift.images.base import Contents, Destination, Ingredients, Progress, Recipe
-from upshift.images.containers.builder import EngineBuilder
+from upshift.images.base import Progress
 from upshift.images.containers.engine import ContainerEngine, find_engine
-from upshift.images.reference import Reference
+from upshift.images.destination import Destination
 from upshift.images.registries.client import Registries
 
 DAEMON = "/var/run/docker.sock"
@@ -108,29 +107,23 @@ def stoppable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stoppab
     daemon.close()
 
 
-@pytest.mark.parametrize("kind", ["docker_legacy", "docker_buildkit"])
+@pytest.mark.parametrize("engine", ["docker_legacy", "docker_buildkit"], indirect=True)
 def test_a_daemon_that_stops_while_it_builds(
-    request: pytest.FixtureRequest,
-    kind: str,
-    base_image_name: str,
-    session_label: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    workshop: Workshop, session_label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine: ContainerEngine = request.getfixturevalue(kind)
-    text = f"FROM {base_image_name}\nRUN echo at-work-{kind} && sleep 1000\n"
-    said = Ingredients(recipe=Recipe(parent=None, platform=engine.platform, dockerfile=text))
-    builder = EngineBuilder(engine, Destination(platform=engine.platform, engine=engine), None)
-    with containers_removed(engine, session_label), stoppable(tmp_path, monkeypatch) as daemon:
+    text = f"FROM {workshop.parent}\nRUN echo at-work-{workshop.name} && sleep 1000\n"
+    (workshop.project / "Dockerfile").write_text(text)
+    with containers_removed(workshop.engine, session_label), stoppable(tmp_path, monkeypatch) as daemon:
 
         def tell(progress: Progress) -> None:
             if progress.text.startswith("at-work"):
                 daemon.stop()
 
+        prepared = workshop.prepared(dockerfile="Dockerfile")
         with pytest.raises(ImageError) as caught:
-            builder.build(said, None, Contents(), tell=tell)
+            prepared.make(tell)
     assert caught.value.what == "Docker is installed, but its daemon does not answer"
-    assert builder.find(said, None, Contents()) is None
+    assert workshop.prepared(dockerfile="Dockerfile").image is None
 
 
 @pytest.fixture
@@ -154,14 +147,15 @@ def small_disk(podman: ContainerEngine, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_disk_that_is_full(
-    podman: ContainerEngine, small_disk: Path, base_image_name: str, registry: LoopbackRegistry
+    podman: ContainerEngine,
+    small_disk: Path,
+    base_image_name: str,
+    registry: LoopbackRegistry,
+    tmp_path: Path,
 ) -> None:
     assert shutil.disk_usage(small_disk).total <= 100 << 20
+    destination = Destination(platform=podman.platform, engine=podman)
     with Registries() as registries:
-        parent = registries.parent(Reference.parse(base_image_name), podman.platform)
-    recipe = Recipe(parent=base_image_name, platform=podman.platform, environment={"A": "1"})
-    builder = EngineBuilder(podman, Destination(platform=podman.platform, engine=podman), None)
-    with pytest.raises(ImageError) as caught:
-        builder.build(Ingredients(recipe=recipe), parent, Contents(), tell=lambda progress: None)
-    assert caught.value.what == "the disk on which Podman keeps its images is full"
-    assert builder.find(Ingredients(recipe=recipe), parent, Contents()) is None
+        workshop = Workshop(destination, registries, base_image_name, tmp_path, "full")
+        error = workshop.fails(environment={"A": "1"})
+    assert error.what == "the disk on which Podman keeps its images is full"

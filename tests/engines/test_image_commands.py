@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ SIX = 'requirements=["six==1.17.0"]'
 
 
 def shown(project: Project, registry: LoopbackRegistry, *more: str, expect: int = 0) -> list[dict[str, Any]]:
-    to = ("--registry", f"{registry.address}/ml", "--builder", "daemonless", "--json")
+    to = ("--registry", f"{registry.address}/ml", "--json")
     told: list[dict[str, Any]] = json.loads(
         project.upshift("image", "show", "pipeline.py", *to, *more, expect=expect).out
     )
@@ -118,7 +119,7 @@ def test_an_image_is_built_once_and_its_reference_is_on_stdout(
     project: Project, registry: LoopbackRegistry, base_image_name: str
 ) -> None:
     pipeline(project, base_image_name, SIX)
-    to = ("--registry", f"{registry.address}/ml", "--builder", "daemonless")
+    to = ("--registry", f"{registry.address}/ml")
     first = project.upshift("image", "build", "pipeline.py", *to)
     reference = first.out.strip()
     assert reference.startswith(f"{registry.address}/ml/upshift@sha256:")
@@ -134,7 +135,7 @@ def test_an_image_is_built_once_and_its_reference_is_on_stdout(
 def test_the_code_is_not_in_the_image_so_an_edit_builds_nothing(
     project: Project, registry: LoopbackRegistry, base_image_name: str
 ) -> None:
-    to = ("--registry", f"{registry.address}/ml", "--builder", "daemonless", "--json")
+    to = ("--registry", f"{registry.address}/ml", "--json")
     pipeline(project, base_image_name, SIX)
     (before,) = json.loads(project.upshift("image", "build", "pipeline.py", *to).out)
     file = project.folder / "pipeline.py"
@@ -155,12 +156,32 @@ def test_a_local_run_has_no_images_to_show(project: Project) -> None:
     assert "no step of example runs in an image on local" in done.err and "--on docker" in done.err
 
 
-@pytest.mark.parametrize(
-    "given", [("--builder", "engine"), ("--registry", "r.example.org/x", "--on", "local")]
-)
-def test_options_that_contradict_each_other_are_refused(project: Project, given: tuple[str, ...]) -> None:
+def test_options_that_contradict_each_other_are_refused(project: Project) -> None:
     pipeline(project, "python:3.11-slim")
+    given = ("--registry", "r.example.org/x", "--on", "local")
     assert "fix:" in project.upshift("image", "build", "pipeline.py", *given, expect=2).err
+
+
+def test_what_is_installed_is_locked_until_an_update(
+    project: Project, registry: LoopbackRegistry, base_image_name: str
+) -> None:
+    to = ("--registry", f"{registry.address}/ml")
+    pipeline(project, base_image_name, 'requirements=["six>=1.16"]')
+    locked = project.upshift("image", "lock", "pipeline.py", *to).out
+    assert re.match(r"# image of train, score\nsix==1\.\d+\.\d+ --hash=sha256:[0-9a-f]{64}", locked)
+    (before,) = shown(project, registry)
+    assert before["lock"] == locked.splitlines()[1:]
+    same = project.upshift("image", "update", "pipeline.py", *to)
+    assert "requirements resolve to what they did before" in same.err
+    older = '["six>=1.16", "-c limits.txt"]'
+    (project.folder / "limits.txt").write_text("six<1.17\n")
+    pipeline(project, base_image_name, f"requirements={older}")
+    project.upshift("image", "lock", "pipeline.py", *to, "-o", "requirements.txt")
+    text = (project.folder / "requirements.txt").read_text()
+    assert text.startswith("six==1.16.0 --hash=sha256:")
+    pipeline(project, base_image_name, 'requirements="requirements.txt"')
+    (image,) = shown(project, registry)
+    assert image["lock"] == text.splitlines()
 
 
 @pytest.mark.parametrize("registry_", ["", "https://r.example.org/ml", "r.example.org/UPPER"])

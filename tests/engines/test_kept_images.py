@@ -14,8 +14,8 @@ from project import Project
 from upshift.errors import ImageError
 from upshift.images.base import HOME_LABEL, PROJECT_LABEL, RECIPE_LABEL
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.daemonless.naming import tag_of
 from upshift.images.kept import kept_in_engine, remove_from_engine, this_home
+from upshift.images.reference import tag_of
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def example():
 """)
     to = ("--registry", f"{registry.address}/{uuid.uuid4().hex[:8]}")
     assert project.upshift("image", "list", *to).out == "No images.\n"
-    project.upshift("image", "build", "pipeline.py", *to, "--builder", "daemonless")
+    project.upshift("image", "build", "pipeline.py", *to)
     (image,) = json.loads(project.upshift("image", "list", *to, "--json").out)
     assert image["place"] == f"{to[1]}/upshift" and image["made"] is None and image["bytes"] > 0
     assert json.loads(project.upshift("image", "list", *to, "--json").out) == [image]

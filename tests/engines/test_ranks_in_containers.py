@@ -34,7 +34,7 @@ def project(
     project = Project(tmp_path / "project", upshift_home)
     (project.folder / "upshift.toml").write_text(
         f'default_target = "box"\n[targets.box]\nbackend = "{made.engine.name}"\n'
-        f'[targets.box.options]\nimage = "{made.image}"\nbuilder = "engine"\n'
+        f'[targets.box.options]\nimage = "{made.image}"\n'
     )
     yield project
     assert made.left() == []

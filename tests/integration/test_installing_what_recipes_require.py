@@ -1,17 +1,20 @@
-"""The lines of a recipe mean to uv and to pip what they meant to the user. No network is asked."""
+"""What a recipe requires is resolved once, and installed as it was resolved. No network is asked."""
 
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from upshift import DockerSettings
-from upshift.images.base import Ingredients
+from upshift.errors import ImageError
+from upshift.images.base import Contents, Ingredients, Lock
+from upshift.images.building.installing import Installer
+from upshift.images.building.locking import resolve
 from upshift.images.recipes.recipe import make_ingredients
 from wheels import wheel
 
@@ -25,37 +28,27 @@ def made(project: Path, **fields: Any) -> Ingredients:
     return make_ingredients(DockerSettings(**fields), project=project, platform="linux/amd64")
 
 
-def install(ingredients: Ingredients, folder: Path) -> subprocess.CompletedProcess[str]:
-    """As both builders do it: the files of the recipe beside its requirements, and there the installer."""
-    recipe = ingredients.recipe
-    for name, path in ingredients.paths.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(path.read_bytes())
-    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in recipe.requirements))
-    if recipe.installer == "uv":
-        command = [
-            "-m",
-            "uv",
-            "pip",
-            "install",
-            "--offline",
-            "--no-config",
-            "--cache-dir",
-            str(folder / "cache"),
-        ]
-    else:
-        command = ["-m", "pip", "install", "--disable-pip-version-check", "--no-cache-dir"]
-    return subprocess.run(
-        [sys.executable, *command, "--target", "site", "-r", "requirements.txt", *recipe.installer_args],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+IMAGE = Contents(
+    python="{}.{}.{}".format(*sys.version_info[:3]),
+    interpreter="/usr/local/bin/python3",
+    site_packages="/usr/local/lib/site-packages",
+    packages={"pip": "24.0"},
+)
 
 
-def installed(folder: Path) -> dict[str, str]:
-    return {path.stem: path.read_text().split("'")[1] for path in (folder / "site").glob("*.py")}
+def locked(ingredients: Ingredients, folder: Path) -> Lock:
+    folder.mkdir()
+    return resolve(ingredients.recipe, ingredients.paths, IMAGE, folder)
+
+
+def installed(ingredients: Ingredients, folder: Path) -> dict[str, str]:
+    """What ends up in an image, by what each module says of itself."""
+    folder.mkdir()
+    lock = locked(ingredients, folder / "locking")
+    (folder / "installing").mkdir()
+    installer = Installer(ingredients.recipe, ingredients.paths, IMAGE, folder / "installing")
+    installer.install(lock, lambda progress: None)
+    return {path.stem: path.read_text().split("'")[1] for path in installer.packages.glob("*.py")}
 
 
 @pytest.fixture
@@ -65,15 +58,8 @@ def project(tmp_path: Path) -> Path:
     return project
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "install"
-    folder.mkdir()
-    return folder
-
-
 @pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_wheels_constraints_and_markers(project: Path, folder: Path, installer: str) -> None:
+def test_wheels_constraints_and_markers(project: Path, installer: str, tmp_path: Path) -> None:
     package(project / "dist", "tool", "1.0")
     package(project / "dist", "tool", "2.0")
     package(project / "dist", "shared", "1.0", "tool")
@@ -90,57 +76,83 @@ def test_wheels_constraints_and_markers(project: Path, folder: Path, installer: 
         python_package_installer=installer,
         python_package_installer_args={"find-links": str(project / "dist")},
     )
-    answer = install(ingredients, folder)
-    assert answer.returncode == 0, answer.stderr
-    assert installed(folder) == {"shared": "1.0", "tool": "1.0"}
+    assert installed(ingredients, tmp_path / "made") == {"shared": "1.0", "tool": "1.0"}
+
+
+def test_hashes_are_checked(project: Path, tmp_path: Path) -> None:
+    path = package(project / "dist", "tool", "1.0")
+    good = hashlib.sha256(path.read_bytes()).hexdigest()
+    args = {"find-links": str(project / "dist"), "no-index": None}
+    bad = made(
+        project, requirements=[f"tool==1.0 --hash=sha256:{'0' * 64}"], python_package_installer_args=args
+    )
+    with pytest.raises(ImageError) as caught:
+        installed(bad, tmp_path / "bad")
+    assert "hash" in str(caught.value).lower()
+    fine = made(project, requirements=[f"tool==1.0 --hash=sha256:{good}"], python_package_installer_args=args)
+    assert installed(fine, tmp_path / "fine") == {"tool": "1.0"}
+
+
+def test_files_that_changed_behind_a_lock_are_refused(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(project / "dist", "tool", "1.0")
+    args = {"find-links": str(project / "dist"), "no-index": None}
+    ingredients = made(project, requirements=["tool"], python_package_installer_args=args)
+    lock = locked(ingredients, tmp_path / "locking")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "another"))
+    wheel(project / "dist", "tool", "1.0", {"tool.py": "version = 'evil'\n"})
+    (tmp_path / "installing").mkdir()
+    installer = Installer(ingredients.recipe, ingredients.paths, IMAGE, tmp_path / "installing")
+    with pytest.raises(ImageError, match="hash"):
+        installer.install(lock, lambda progress: None)
+    assert not list(installer.packages.glob("*.py"))
+
+
+def test_another_index_behind_the_same_settings_is_another_identity(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingredients = made(project, requirements=["tool"])
+    found = []
+    for version in ("1.0", "2.0"):
+        index = tmp_path / version / "simple" / "tool"
+        made_wheel = package(index, "tool", version)
+        (index / "index.html").write_text(f'<a href="{made_wheel.name}">{made_wheel.name}</a>')
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"file://{index.parent}")
+        found.append(locked(ingredients, tmp_path / f"locking-{version}"))
+    assert [lock.versions["tool"] for lock in found] == ["1.0", "2.0"]
+    parent = f"sha256:{1:064}"
+    assert ingredients.recipe.identity(parent, found[0]) != ingredients.recipe.identity(parent, found[1])
+
+
+def test_what_the_image_has_is_not_installed_again(project: Path, tmp_path: Path) -> None:
+    package(project / "dist", "tool", "2.0")
+    package(project / "dist", "shared", "1.0", "tool>=1")
+    args = {"find-links": str(project / "dist"), "no-index": None}
+    ingredients = made(project, requirements=["shared"], python_package_installer_args=args)
+    has = attrs.evolve(IMAGE, packages={"tool": "1.5+cu121"})
+    (tmp_path / "with").mkdir()
+    assert resolve(ingredients.recipe, {}, has, tmp_path / "with").versions == {"shared": "1.0"}
+    assert locked(ingredients, tmp_path / "without").versions == {"shared": "1.0", "tool": "2.0"}
 
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_hashes_are_checked(project: Path, folder: Path, installer: str) -> None:
-    path = package(project / "dist", "tool", "1.0")
-    good = hashlib.sha256(path.read_bytes()).hexdigest()
-    options = {
-        "python_package_installer": installer,
-        "python_package_installer_args": {"find-links": str(project / "dist"), "no-index": None},
-    }
-    bad = install(made(project, requirements=[f"tool==1.0 --hash=sha256:{'0' * 64}"], **options), folder)
-    assert bad.returncode != 0
-    assert "hash" in bad.stderr.lower()
-    answer = install(made(project, requirements=[f"tool==1.0 --hash=sha256:{good}"], **options), folder)
-    assert answer.returncode == 0, answer.stderr
-    assert installed(folder) == {"tool": "1.0"}
-
-
-def test_what_a_package_needs_of_upshift_is_not_taken_from_an_index(project: Path, folder: Path) -> None:
+def test_what_a_package_needs_of_upshift_is_not_taken_from_an_index(
+    project: Path, tmp_path: Path, installer: str
+) -> None:
     package(project / "dist", "upshift", "99.0")
     package(project / "dist", "steps", "1.0", "upshift>=0.1", "tool")
     package(project / "dist", "tool", "1.0")
     ingredients = made(
         project,
         requirements=["steps", "upshift==99.0"],
+        python_package_installer=installer,
         python_package_installer_args={"find-links": str(project / "dist"), "no-index": None},
     )
-    answer = install(ingredients, folder)
-    assert answer.returncode == 0, answer.stderr
-    assert installed(folder) == {"steps": "1.0", "tool": "1.0"}
+    assert installed(ingredients, tmp_path / "made") == {"steps": "1.0", "tool": "1.0"}
 
 
-def test_pip_which_cannot_leave_it_out_fails_rather_than_take_another(project: Path, folder: Path) -> None:
-    package(project / "dist", "upshift", "99.0")
-    package(project / "dist", "steps", "1.0", "upshift>=0.1")
-    ingredients = made(
-        project,
-        requirements=["steps"],
-        python_package_installer="pip",
-        python_package_installer_args={"find-links": str(project / "dist"), "no-index": None},
-    )
-    answer = install(ingredients, folder)
-    assert answer.returncode != 0
-    assert "the-running-version" in answer.stderr + answer.stdout
-    assert installed(folder) == {}
-
-
-def test_a_lock_with_packages_of_another_index_installs_the_very_files(project: Path, folder: Path) -> None:
+def test_a_lock_with_packages_of_another_index_installs_the_very_files(project: Path, tmp_path: Path) -> None:
     path = package(project / "dist", "tool", "1.0")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     (project / "pylock.toml").write_text(
@@ -150,6 +162,4 @@ def test_a_lock_with_packages_of_another_index_installs_the_very_files(project: 
     )
     ingredients = made(project, pyproject_path="pylock.toml")
     assert not any("index.example.org" in line for line in ingredients.recipe.requirements)
-    answer = install(ingredients, folder)
-    assert answer.returncode == 0, answer.stderr
-    assert installed(folder) == {"tool": "1.0"}
+    assert installed(ingredients, tmp_path / "made") == {"tool": "1.0"}

@@ -28,7 +28,8 @@ from upshift.runtime.usercode.tracebacks import user_line, user_text
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
     from upshift.engine.named_images import NamedImage
-    from upshift.images.base import Announce, Destination
+    from upshift.images.base import Announce
+    from upshift.images.destination import Destination
     from upshift.model.configuration import Configuration
     from upshift.report.plan import Plan
     from upshift.report.progress import Progress
@@ -108,13 +109,15 @@ def images_of(
     options: RunOptions,
     steps: Sequence[str] = (),
     destination: Destination | None = None,
+    builds: bool = False,
+    update: bool = False,
     announce: Announce | None = None,
 ) -> Iterator[tuple[NamedImage, ...]]:
     """The images that the steps of a pipeline would run in, as long as this is open.
 
     Parameters
     ----------
-    steps, destination
+    steps, destination, builds, update
         As for :func:`upshift.engine.named_images.named_images`.
 
     Raises
@@ -135,6 +138,8 @@ def images_of(
             options=options,
             steps=steps,
             destination=destination,
+            builds=builds,
+            update=update,
             announce=announce,
         ) as images:
             yield images

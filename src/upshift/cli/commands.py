@@ -33,7 +33,7 @@ _COMMANDS = {
         "upshift.cli.gc:gc", "Free space: remove what no run refers to, and the runs that you name."
     ),
     "image": LazyCommand(
-        "upshift.cli.image:image", "Show, build, list and remove the images that steps run in."
+        "upshift.cli.image:image", "Show, build, update, list and remove the images that steps run in."
     ),
     "doctor": LazyCommand(
         "upshift.cli.doctor:doctor", "Check this machine: what would stop a step on GPUs, and what to do."

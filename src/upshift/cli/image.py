@@ -19,6 +19,8 @@ _COMMANDS = {
         "upshift.cli.image:show", "Show what images would be made of, and what is wrong with them."
     ),
     "build": LazyCommand("upshift.cli.image:build", "Build the images of a pipeline's steps."),
+    "lock": LazyCommand("upshift.cli.image:lock", "Print what requirements were resolved to."),
+    "update": LazyCommand("upshift.cli.image:update", "Resolve requirements again, and build."),
     "list": LazyCommand("upshift.cli.kept_images:list_images", "List the images that Upshift has built."),
     "prune": LazyCommand("upshift.cli.kept_images:prune", "Remove images that Upshift has built."),
 }
@@ -26,7 +28,7 @@ _COMMANDS = {
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
 def image() -> None:
-    """Show, build, list and remove the images that steps run in."""
+    """Show, build, update, list and remove the images that steps run in."""
 
 
 _OF = (
@@ -34,14 +36,10 @@ _OF = (
     click.option(
         "--registry", metavar="PREFIX",
         help="An image for machines that take it from this registry, such as registry.example.org/ml, "
-        "instead of one for where the steps run. Without a container engine here it is built without one.",
+        "instead of one for where the steps run.",
     ),
-    click.option(
-        "--builder", type=click.Choice(["engine", "daemonless"]),
-        help="With --registry: what builds it. Default: the container engine here, if there is one.",
-    ),
-    click.option("--json", "as_json", is_flag=True, help="As JSON."),
 )  # fmt: skip
+_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
 def _takes_images(command: shared.C) -> shared.C:
@@ -50,12 +48,13 @@ def _takes_images(command: shared.C) -> shared.C:
 
 @click.command(cls=shared.PipelineCommand)
 @_takes_images
+@_JSON
 def show(as_json: bool, **named: Any) -> int:
     """Show what images would be made of, and what is wrong with them.
 
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
-    Nothing is built and nothing downloaded: the parent's manifest is read from its registry. Exits with 2
-    where a run would be refused.
+    Nothing is built: the parent's manifest is read from its registry, and requirements are resolved as an
+    index has them now, unless that was done before. Exits with 2 where a run would be refused.
     """
     with _images(**named) as images:
         _tell(images, as_json=as_json)
@@ -64,19 +63,71 @@ def show(as_json: bool, **named: Any) -> int:
 
 @click.command(cls=shared.PipelineCommand)
 @_takes_images
+@_JSON
 def build(as_json: bool, **named: Any) -> int:
     """Build the images of a pipeline's steps.
 
     They are pushed to a registry where the steps run elsewhere. One that is there already is not built
     again. Exits with 2 where a check says that an image would not do; then none is built.
     """
-    with _images(**named) as images:
-        refused = [found for found in images if found.prepared.errors]
-        if refused:
-            _tell(refused, as_json=as_json, err=not as_json)
+    with _images(builds=True, **named) as images:
+        if _refused(images, as_json=as_json):
             return 2
         _build(images, as_json=as_json)
     return 0
+
+
+@click.command()
+@_takes_images
+@click.option("--output", "-o", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there.")
+def lock(output: str | None, **named: Any) -> int:
+    """Print what requirements were resolved to.
+
+    That is a requirements file with versions and hashes: what is installed on top of the parent, the same as
+    long as nobody asks for an update. Saved in the project and named by requirements=, it stays the same for
+    ever. Exits with 2 where a run would be refused.
+    """
+    from upshift.errors import UsageError
+
+    with _images(builds=True, **named) as images:
+        if _refused(images, as_json=False):
+            return 2
+        texts = {found.steps: found.prepared.lock.text for found in images if found.prepared.lock is not None}
+    if output is not None:
+        if len(texts) != 1:
+            raise UsageError(
+                f"{len(texts)} images have a lock", fix="Choose one: --step STEP." if texts else None
+            )
+        from pathlib import Path
+
+        Path(output).write_text(next(iter(texts.values())), encoding="utf-8")
+        return 0
+    for steps, text in texts.items():
+        click.echo(f"# image of {', '.join(steps)}\n{text}", nl=False)
+    return 0
+
+
+@click.command()
+@_takes_images
+def update(**named: Any) -> int:
+    """Resolve requirements again, and build.
+
+    Says which packages change. Results that were made with other packages are not reused with the new ones.
+    Exits with 2 where a check says that an image would not do; then none is built.
+    """
+    with _images(builds=True, update=True, **named) as images:
+        if _refused(images, as_json=False):
+            return 2
+        _build(images, as_json=False, update=True)
+    return 0
+
+
+def _refused(images: Sequence[NamedImage], *, as_json: bool) -> bool:
+    """Whether an image will not do; those are told."""
+    refused = [found for found in images if found.prepared.errors]
+    if refused:
+        _tell(refused, as_json=as_json, err=not as_json)
+    return bool(refused)
 
 
 @contextmanager
@@ -88,17 +139,14 @@ def _images(
     target: str | None,
     steps: tuple[str, ...],
     registry: str | None,
-    builder: str | None,
+    *,
+    builds: bool = False,
+    update: bool = False,
 ) -> Iterator[tuple[NamedImage, ...]]:
     from upshift.authoring.running import images_of
     from upshift.engine import RunOptions
     from upshift.errors import UsageError
 
-    if builder and registry is None:
-        raise UsageError(
-            "--builder says how an image gets into a registry, and none is named",
-            fix="Name it with --registry. What builds the images of a target stands in its options.",
-        )
     if registry is not None and target:
         raise UsageError(
             "--registry and --on both say where the image is to run", fix="Leave one of them out."
@@ -106,18 +154,20 @@ def _images(
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
     destination = None
     if registry is not None:
-        from upshift.images.base import Destination
+        from upshift.images.destination import Destination
         from upshift.images.reference import Reference
 
         registry = registry.rstrip("/")
         Reference.parse(f"{registry}/upshift")  # else a mistake in it were told of each image
-        destination = Destination(platform="linux/amd64", registry=registry, builder=builder)
+        destination = Destination(platform="linux/amd64", registry=registry)
     with images_of(
         pipeline,
         arguments,
         options=RunOptions(target=target),
         steps=steps,
         destination=destination,
+        builds=builds,
+        update=update,
         announce=shared.announce,
     ) as images:
         yield images
@@ -143,14 +193,14 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
     click.echo("\n\n".join(texts), err=err)
 
 
-def _build(images: tuple[NamedImage, ...], *, as_json: bool) -> None:
+def _build(images: tuple[NamedImage, ...], *, as_json: bool, update: bool = False) -> None:
     import json
     import sys
 
     import attrs
 
     from upshift.report.terminal.building import Building
-    from upshift.report.terminal.images import in_order
+    from upshift.report.terminal.images import changes, in_order
 
     made = []
     for found in images:
@@ -159,6 +209,9 @@ def _build(images: tuple[NamedImage, ...], *, as_json: bool) -> None:
                 building.say(note)
             for finding in in_order(found.prepared.findings):
                 building.found(finding)
+            if update:
+                for line in changes(found.prepared):
+                    building.say(line)
             image = building.made(found.prepared.make(building.tell), was_there=not found.prepared.builds)
         made.append({"steps": list(found.steps), "target": found.target, **attrs.asdict(image)})
         if not as_json:

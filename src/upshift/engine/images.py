@@ -18,7 +18,8 @@ from upshift.model.graph import Graph, StepDefinition
 from upshift.model.spec.hardware import Device, Hardware
 
 if TYPE_CHECKING:
-    from upshift.images.base import Announce, Destination, Finding, Needs
+    from upshift.images.base import Announce, Finding, Needs
+    from upshift.images.destination import Destination
     from upshift.images.preparing import Prepared
     from upshift.model.settings.wanted import Wanted
 
@@ -89,6 +90,28 @@ class StepImages:
                 steps[name] = attrs.evolve(definition, image=image)
         return attrs.evolve(graph, steps=steps)
 
+    def record(self) -> list[dict[str, object]]:
+        """What each image is made from and holds, for the record of the run; plain JSON."""
+        found: dict[str, dict[str, object]] = {}
+        for name, image in self.prepared.items():
+            if image.digest is None:
+                continue
+            known = found.setdefault(
+                image.digest,
+                {
+                    "digest": image.digest,
+                    "steps": [],
+                    "recipe": image.recipe,
+                    "parent": image.parent and str(image.parent.reference.with_digest(image.parent.digest)),
+                    "lock": None if image.lock is None else image.lock.text.splitlines(),
+                    "accepted": sorted(image.ingredients.accept),
+                },
+            )
+            steps = known["steps"]
+            assert isinstance(steps, list)
+            steps.append(name)
+        return list(found.values())
+
     def lines(self) -> Iterator[str]:
         """What is worth a line before a run: what the user should know, and warnings."""
         if not self.prepared:  # the forms of images are not imported for nothing
@@ -118,7 +141,9 @@ def step_images(
     granted: Mapping[str, Hardware | None],
     *,
     project: str,
-    look: bool,
+    look: bool = False,
+    builds: bool = False,
+    update: bool = False,
     announce: Announce | None,
 ) -> Iterator[StepImages]:
     """What is known of the image of each step that is used, as long as registries are open.
@@ -135,6 +160,10 @@ def step_images(
         Folder of the project.
     look
         Whether to look for equal images, which a run does when it needs them.
+    builds
+        Whether a Dockerfile may be built at once, where requirements are resolved for what it makes.
+    update
+        Whether requirements are resolved again, whatever they were resolved to before.
     announce
         Told what takes long.
     """
@@ -144,10 +173,10 @@ def step_images(
     if not used:
         yield StepImages()
         return
-    from upshift.images.preparing import Kitchen, open_registries
+    from upshift.images.preparing import Preparer, open_registries
 
     with open_registries() as registries:
-        kitchens: dict[Place, Kitchen] = {}
+        preparers: dict[Place, Preparer] = {}
         prepared: dict[str, Prepared] = {}
         problems: dict[str, UpshiftError] = {}
         for name, definition in used.items():
@@ -157,15 +186,16 @@ def step_images(
             if isinstance(destination, UpshiftError):
                 problems[name] = destination
                 continue
-            if place not in kitchens:
-                kitchens[place] = Kitchen(destination, registries, announce=announce)
+            if place not in preparers:
+                preparers[place] = Preparer(destination, registries, announce=announce, builds=builds)
             try:
-                image = kitchens[place].prepare(
+                image = preparers[place].prepare(
                     definition.settings.docker,
                     needs_of(definition, granted[name], driver=destination.driver),
                     project=Path(project),
                     origins=origins_of(definition),
                     look=look,
+                    update=update,
                 )
                 prepared[name] = _with_user(image, place.store)
             except UpshiftError as error:

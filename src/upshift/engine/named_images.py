@@ -19,7 +19,8 @@ from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
 
 if TYPE_CHECKING:
-    from upshift.images.base import Announce, Destination
+    from upshift.images.base import Announce
+    from upshift.images.destination import Destination
     from upshift.images.preparing import Prepared
 
 
@@ -56,6 +57,8 @@ def named_images(
     options: RunOptions,
     steps: Sequence[str] = (),
     destination: Destination | None = None,
+    builds: bool = False,
+    update: bool = False,
     announce: Announce | None = None,
     open_backend: OpenBackend = open_registered,
 ) -> Iterator[tuple[NamedImage, ...]]:
@@ -69,6 +72,8 @@ def named_images(
         Only of these; default: of all that run in images.
     destination
         Where they are to run, whatever the steps and the options say; None: as for a run.
+    builds, update
+        As for :func:`upshift.engine.images.step_images`.
     announce
         Told what takes long.
     open_backend
@@ -90,7 +95,9 @@ def named_images(
             fix="Call a step in it; with these parameters it calls none.",
         )
     if destination is not None:
-        with _for_destination(graph, wanted, destination, project=project, announce=announce) as prepared:
+        with _for_destination(
+            graph, wanted, destination, project=project, builds=builds, update=update, announce=announce
+        ) as prepared:
             yield _grouped(prepared, dict.fromkeys(wanted, destination.registry or ""))
         return
     inbox: SimpleQueue[Any] = SimpleQueue()
@@ -99,7 +106,16 @@ def named_images(
         granted = {
             name: p.offer.granted for name, p in proposals(graph, places, strict=options.strict).items()
         }
-        with step_images(graph, places, granted, project=project, look=True, announce=announce) as images:
+        with step_images(
+            graph,
+            places,
+            granted,
+            project=project,
+            look=True,
+            builds=builds,
+            update=update,
+            announce=announce,
+        ) as images:
             for name in wanted:
                 if name in images.problems:
                     raise images.problems[name]
@@ -119,18 +135,26 @@ def named_images(
 
 @contextlib.contextmanager
 def _for_destination(
-    graph: Graph, steps: Sequence[str], destination: Destination, *, project: str, announce: Announce | None
+    graph: Graph,
+    steps: Sequence[str],
+    destination: Destination,
+    *,
+    project: str,
+    builds: bool,
+    update: bool,
+    announce: Announce | None,
 ) -> Iterator[dict[str, Prepared]]:
-    from upshift.images.preparing import Kitchen, open_registries
+    from upshift.images.preparing import Preparer, open_registries
 
     with open_registries() as registries:
-        kitchen = Kitchen(destination, registries, announce=announce)
+        preparer = Preparer(destination, registries, announce=announce, builds=builds)
         yield {
-            name: kitchen.prepare(
+            name: preparer.prepare(
                 graph.steps[name].settings.docker,
                 needs_of(graph.steps[name], driver=destination.driver),
                 project=Path(project),
                 origins=origins_of(graph.steps[name]),
+                update=update,
             )
             for name in steps
         }

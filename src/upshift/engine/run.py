@@ -131,7 +131,7 @@ def execute(
         missing = missing_secrets(needed_secrets(graph, places, project=code.project).values())
         granted = {name: proposal.offer.granted for name, proposal in offered.items()}
         images = stack.enter_context(
-            step_images(graph, places, granted, project=code.project, look=False, announce=progress.notice)
+            step_images(graph, places, granted, project=code.project, builds=True, announce=progress.notice)
         )
         graph, clock = images.marked(graph), clock or SystemClock()
         launcher = None
@@ -214,6 +214,8 @@ class _Run:
             self.row = self._row(run_id, earlier, now)
             self._write_row()
             self.store.write_record(run_id, "graph.json", to_json(attrs.evolve(self.graph, sources={})))
+            if self.images.prepared:
+                self.store.write_record(run_id, "images.json", to_json(self.images.record()))
             self.store.write_record(run_id, edits.RECORD, to_json(self.graph.sources))
             self.progress.run_started(
                 run_id, self.graph.pipeline, self.row.target, [node.name for node in self.graph.nodes]

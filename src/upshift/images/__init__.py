@@ -3,9 +3,9 @@
 ::
 
     DockerSettings ── recipes ──▶ Recipe ─┐
-                                          ├── checking ──▶ findings ── builder ──▶ Image
-    registry or engine ── parents ────────┘                            │
-                                              containers (Docker, Podman) or daemonless
+                                          ├── locking ── checking ──▶ findings ── building ──▶ Image
+    registry or engine ── parents ────────┘                                          │
+                                                  containers: a Dockerfile, Debian packages
 
 Nothing is built, and nothing downloaded, before the checks have said yes. ``base`` has the forms,
 ``preparing`` walks this picture, ``registries`` speaks to image registries, ``kept`` knows what was built.

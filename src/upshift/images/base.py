@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any
 
 import attrs
 
-if TYPE_CHECKING:
-    from upshift.images.containers.engine import ContainerEngine
-    from upshift.images.reference import Reference
+from upshift.images.reference import Reference
 
 RECIPE_LABEL = "dev.upshift.recipe"
 """Label of every image that Upshift builds: the digest of its recipe."""
 
-HOME_LABEL, PROJECT_LABEL = "dev.upshift.home", "dev.upshift.project"
-"""Labels of images that a container engine builds, which no recipe knows: a digest of the ``UPSHIFT_HOME``
-that had it built first, and the name of the project's folder."""
+LOCK_LABEL = "dev.upshift.lock"
+"""Label with what the requirements of the recipe were resolved to: a requirements file with hashes."""
 
-ERROR, WARNING, NOTE = "error", "warning", "note"
-"""Severities of a finding. Of the first kind, nothing is built and nothing runs."""
+HOME_LABEL, PROJECT_LABEL = "dev.upshift.home", "dev.upshift.project"
+"""Labels of images in a container engine: a digest of the ``UPSHIFT_HOME`` that built it, and the project's
+name.
+"""
+
+LEAST_PYTHON = "3.10"
+"""What runs beside a step needs it."""
+
+ERROR, WARNING, NOTE = SEVERITIES = ("error", "warning", "note")
+"""Severities of a finding. With one of the first, nothing is built and nothing runs."""
 
 
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """Everything that decides what is in an image; plain data, the same on every machine.
+    """Everything that a user asks to be in an image; plain data, the same on every machine.
 
     Parameters
     ----------
@@ -39,22 +44,19 @@ class Recipe:
     dockerfile
         The text of the user's Dockerfile, which makes the parent of all that follows.
     context
-        What that Dockerfile copies: path in the context, with slashes, to what is there, in the words
-        of :class:`upshift.images.recipes.context.Context`.
+        What that Dockerfile copies: path in the context to what is there, as :mod:`.recipes.context` says it.
     build_args
         Arguments of that Dockerfile.
     apt_packages
         Debian packages.
     requirements
-        Lines as of a requirements file (PEP 508, and options such as ``--extra-index-url``), files
-        read and flattened; nothing of Upshift's own.
+        Lines of a requirements file, files read and flattened; nothing of Upshift's own.
     files
-        Files of this machine that requirements name (wheels, constraints): the name there, which is
-        relative to the file with the requirements, to a digest.
+        Files of this machine that requirements name (wheels, constraints): the name there to a digest.
     installer
-        ``"uv"`` or ``"pip"``.
+        ``"uv"`` or ``"pip"``: by whose rules packages are chosen. uv installs either way.
     installer_args
-        Further arguments of the installer, as given on its command line.
+        Further options of the installer, as given on its command line.
     environment
         Environment variables while building, and later.
     user
@@ -84,16 +86,103 @@ class Recipe:
             self.dockerfile or self.apt_packages or self.requirements or self.environment or self.user
         )
 
-    def digest(self, parent: str | None) -> str:
-        """What an image made from this is known by: ``sha256:…``.
+    @property
+    def needs_engine(self) -> bool:
+        """Whether a container engine has to make part of it: what a Dockerfile says, and Debian packages."""
+        return not self.skip_build and (self.dockerfile is not None or bool(self.apt_packages))
 
-        Parameters
-        ----------
-        parent
-            Digest of the parent for the platform; None where only the Dockerfile knows it.
+    def digest(self, parent: str | None) -> str:
+        """What an image is found by that was made from this on a parent of this digest: ``sha256:…``.
+
+        The parent is None where only the Dockerfile knows it.
         """
-        text = json.dumps([attrs.asdict(self), parent], sort_keys=True, separators=(",", ":"))
-        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        return _digest([attrs.asdict(self), parent])
+
+    def identity(self, parent: str | None, lock: Lock | None) -> str:
+        """What is in an image made from this: the parent, the locked packages, and what else was asked."""
+        if lock is None:
+            return self.digest(parent)
+        asked = attrs.asdict(self)
+        for name in ("requirements", "files", "installer", "installer_args"):
+            del asked[name]  # only what they were resolved to counts
+        return _digest([asked, parent, lock.text])
+
+
+def _digest(said: object) -> str:
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+@attrs.frozen(kw_only=True)
+class Locked:
+    """One package of a lock.
+
+    Parameters
+    ----------
+    name, version
+        Normalized name, and version with its local part: ``2.4.1+cu124``.
+    source
+        Where it is from, if not from an index: ``git+https://…@COMMIT``, ``https://…``, ``./tiny-1.0….whl``.
+    hashes
+        Of the files that may be installed: ``sha256:…``.
+    wheel
+        Whether that is a wheel; else it is sources, which may have to be compiled.
+    """
+
+    name: str
+    version: str
+    source: str | None = None
+    hashes: tuple[str, ...] = ()
+    wheel: bool = True
+
+    @property
+    def line(self) -> str:
+        """As a line of a requirements file; a comment has what such a line cannot say."""
+        named = f"{self.name}=={self.version}"
+        if self.source is not None:
+            named = self.source if self.source.startswith("./") else f"{self.name} @ {self.source}"
+        hashes = "".join(f" --hash={one}" for one in self.hashes)
+        comment = "" if self.source is None else f" {self.name} {self.version}"
+        comment += "" if self.wheel else " sources"
+        return f"{named}{hashes}" + (f"  #{comment}" if comment else "")
+
+    @classmethod
+    def parse(cls, line: str) -> Locked:
+        """The inverse of :attr:`line`; raises ValueError where it is none."""
+        said, _, comment = line.partition("  # ")
+        requirement, *hashes = said.split(" --hash=")
+        *described, last = comment.split(" ") if comment else [""]
+        wheel = last != "sources"
+        described += [last] if wheel and last else []
+        if described:
+            name, version = described
+            source: str | None = requirement.removeprefix(f"{name} @ ")
+        else:
+            name, version = requirement.split("==")
+            source = None
+        return cls(name=name, version=version, source=source, hashes=tuple(hashes), wheel=wheel)
+
+
+@attrs.frozen(kw_only=True)
+class Lock:
+    """What requirements were resolved to on one parent: exactly what is installed on top of it."""
+
+    packages: tuple[Locked, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """As a requirements file with hashes, which installers read."""
+        return "".join(f"{package.line}\n" for package in self.packages)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The packages by name."""
+        return {package.name: package.version for package in self.packages}
+
+    @classmethod
+    def parse(cls, text: str) -> Lock:
+        """The inverse of :attr:`text`; raises ValueError where it is none."""
+        return cls(packages=tuple(Locked.parse(line) for line in text.splitlines() if line.strip()))
 
 
 @attrs.frozen(kw_only=True)
@@ -114,10 +203,12 @@ class Ingredients:
         Lines for the user: ``upshift==0.3 in requirements: this very Upshift is used``.
     repository, tag
         What the user wants the image to be called.
-    rebuild
-        Whether to build even where an equal image exists.
+    rebuild, update
+        Whether to build even where an equal image exists, and whether to resolve requirements again.
+    accept
+        Names of findings that the user overrules.
     origins
-        Which level said what, by field of the settings: ``"step"`` or ``"pipeline"``.
+        Which level said what, by field of the settings.
     base
         What the user's Dockerfile builds on; None: there is none, or it cannot be told.
     project
@@ -132,9 +223,17 @@ class Ingredients:
     repository: str | None = None
     tag: str | None = None
     rebuild: bool = False
+    update: bool = False
+    accept: tuple[str, ...] = ()
     origins: Mapping[str, str] = attrs.field(factory=dict)
     base: str | None = None
     project: str = ""
+
+    @property
+    def is_the_parent(self) -> bool:
+        """Whether the parent is the image, also by its name."""
+        named = self.repository is not None or self.tag is not None
+        return self.recipe.skip_build or (self.recipe.adds_nothing and not named)
 
 
 @attrs.frozen(kw_only=True)
@@ -149,9 +248,7 @@ class Parent:
         In a registry of the manifest for the platform; of an engine that has it from none, the image's id.
     platform
         ``linux/amd64``.
-    environment, labels
-        Of its configuration.
-    user, entrypoint, working_dir
+    environment, labels, user, entrypoint, working_dir
         Of its configuration.
     layers
         Digests of its layers as they are stored, lowest first; empty where an engine says it.
@@ -175,9 +272,20 @@ class Parent:
     working_dir: str | None = None
     layers: tuple[str, ...] = ()
     bytes: int | None = None
-    config: Mapping[str, object] = attrs.field(factory=dict)
-    manifest: Mapping[str, object] | None = None
+    config: Mapping[str, Any] = attrs.field(factory=dict)
+    manifest: Mapping[str, Any] | None = None
     in_engine: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its id in the engine that has it."""
+        identity = str(self.config["Id"])
+        return identity if identity.startswith("sha256:") else f"sha256:{identity}"
+
+    @property
+    def pinned(self) -> str:
+        """What it is called that cannot change: its digest, or of one that only an engine has its id."""
+        return self.id if self.in_engine else self.reference.with_digest(self.digest).full
 
 
 @attrs.frozen(kw_only=True)
@@ -192,10 +300,10 @@ class Contents:
         Its path in the image.
     site_packages
         Where its packages are.
-    externally_managed
-        Whether installers have to be told to touch it (PEP 668).
     cuda
         Version of CUDA: ``"12.1"``; empty: there is none.
+    compat
+        Whether it has NVIDIA's libraries for drivers that are older than its CUDA (``cuda-compat``).
     stacks
         What computes on devices of other vendors: vendor (``"amd"``) to the version of its software
         (of ROCm: ``"6.2.4"``); empty: there is none. A vendor that is missing: not known.
@@ -206,6 +314,8 @@ class Contents:
         Whether there are no packages but these.
     lacks
         Packages that are known not to be there, where ``packages`` are not all there are.
+    users
+        Names of the users that it has.
     glibc
         Version of the C library; empty where it is musl.
     source
@@ -215,14 +325,26 @@ class Contents:
     python: str | None = None
     interpreter: str | None = None
     site_packages: str | None = None
-    externally_managed: bool | None = None
     cuda: str | None = None
+    compat: bool | None = None
     stacks: Mapping[str, str] = attrs.field(factory=dict)
     packages: Mapping[str, str] | None = None
     complete: bool = True
     lacks: frozenset[str] = frozenset()
+    users: frozenset[str] | None = None
     glibc: str | None = None
     source: str = "its configuration"
+
+    @property
+    def whole(self) -> bool:
+        """Whether all is known that packages are installed by: its Python, where that is, and all it has."""
+        return bool(
+            self.python
+            and self.interpreter
+            and self.site_packages
+            and self.packages is not None
+            and self.complete
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -265,6 +387,8 @@ class Finding:
         Of the settings, or ``"request"``.
     what
         In a sentence.
+    name
+        What the user overrules it by; None: nobody can.
     evidence
         What says so: ``"CUDA_VERSION=12.1.1 in its configuration"``.
     fix
@@ -276,6 +400,7 @@ class Finding:
     severity: str
     field: str
     what: str
+    name: str | None = None
     evidence: str | None = None
     fix: str | None = None
     source: str | None = None
@@ -307,43 +432,13 @@ class Image:
 
 
 @attrs.frozen(kw_only=True)
-class Destination:
-    """Where a backend takes its images from.
-
-    Parameters
-    ----------
-    platform
-        What its machines run: ``linux/amd64``.
-    engine
-        The container engine on this machine that runs the tasks; None: they run elsewhere, and take
-        images from the registry.
-    registry
-        Registry and prefix, as the target has it: ``registry.example.org/ml``.
-    builder
-        ``"engine"`` or ``"daemonless"``, where the target says so; None: the engine if there is one.
-    driver
-        Version of NVIDIA's driver there, where it is known.
-    parent
-        The image to build on for steps that name none, where the target says so; None: the official slim
-        Python.
-    """
-
-    platform: str
-    engine: ContainerEngine | None = None
-    registry: str | None = None
-    builder: str | None = None
-    driver: str | None = None
-    parent: str | None = None
-
-
-@attrs.frozen(kw_only=True)
 class Progress:
     """How far the making of an image is.
 
     Parameters
     ----------
     stage
-        ``"resolve"``, ``"install"``, ``"pack"``, ``"build"``, ``"push"`` or ``"pull"``.
+        ``"resolve"``, ``"install"``, ``"pack"``, ``"build"``, ``"push"``, ``"load"`` or ``"pull"``.
     text
         What happens, in words; of the engine's own builder a line of its output.
     done, total
@@ -359,35 +454,5 @@ class Progress:
 Tell = Callable[[Progress], None]
 """Takes progress, at once, from any thread. What it raises ends the building: nobody wants it any more."""
 
-
 Announce = Callable[[str], None]
 """Takes a line about something that takes long, before it begins."""
-
-
-class Builder(Protocol):
-    """Makes images. Two of them give images with the same contents for the same recipe."""
-
-    def problems(
-        self, ingredients: Ingredients, parent: Parent | None, contents: Contents
-    ) -> Sequence[Finding]:
-        """What this builder cannot do of it."""
-
-    def find(self, ingredients: Ingredients, parent: Parent | None, contents: Contents) -> Image | None:
-        """An image that was made from an equal recipe, if there is one. Takes milliseconds.
-
-        Raises
-        ------
-        ImageError
-            Where it would be cannot be asked.
-        """
-
-    def build(
-        self, ingredients: Ingredients, parent: Parent | None, contents: Contents, *, tell: Tell
-    ) -> Image:
-        """Make it, and put it where the destination takes it from. Half an image never gets a name.
-
-        Raises
-        ------
-        ImageError
-            It cannot be made; the reason in the words of whatever said so.
-        """

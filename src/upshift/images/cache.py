@@ -1,29 +1,41 @@
-"""What is kept in ``UPSHIFT_HOME/cache/images`` to save time: losing any of it costs time, and nothing else.
+"""Folders of images in ``UPSHIFT_HOME/cache/images``: what is kept to save time, and where images are made.
 
-A file there appears whole or not at all. Reading one marks it as used; ``upshift gc`` removes what nobody has
-used for long.
+Losing any of it costs time, and nothing else. A file there appears whole or not at all. Reading one marks it
+as used; ``upshift gc`` removes what nobody has used for long.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from upshift.errors import ImageError
 from upshift.model.home import home
 from upshift.runtime.storage.files import replacing
 
-PARENTS, SEEN, LAYERS, BYTECODE = KINDS = ("parents", "seen", "layers", "bytecode")
-"""The folders: what was read of parents, what was seen in layers, layers that were made, and bytecode."""
+PARENTS, SEEN, LAYERS, BYTECODE, LOCKS = KINDS = ("parents", "seen", "layers", "bytecode", "locks")
+"""The folders of files: what was read of parents, was seen in layers, layers that were made, bytecode, and
+locks.
+"""
 
+COMPILED = "compiled"
+"""The folder with a cache of uv for each image that something was compiled in, to be removed as a whole."""
+
+_LOOK = 0.2  # seconds between two looks whether somebody else has made an image
 _OFTEN = 86_400.0  # seconds between two marks, so that not every reading writes
+_BUILDING, _LOCK = "building-", ".lock"
 
 
 def folder(kind: str) -> Path:
     """The folder of a kind; it need not be there."""
-    return home() / "cache" / "images" / kind
+    return _place() / kind
 
 
 def used(file: Path) -> Path:
@@ -36,14 +48,111 @@ def used(file: Path) -> Path:
 
 @contextlib.contextmanager
 def keeping(file: Path) -> Iterator[Path]:
-    """Write a file that appears whole or not at all; where that cannot be, there is none.
-
-    Yields
-    ------
-    Path
-        Where to write it, within.
-    """
+    """Write a file that appears whole or not at all; where that cannot be, there is none."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError), replacing(file) as draft:
         yield draft
+
+
+@contextlib.contextmanager
+def workshop() -> Iterator[Path]:
+    """A folder to make an image in, as long as the block runs, which nobody else can read.
+
+    Folders of processes that were killed are removed.
+
+    Raises
+    ------
+    ImageError
+        The disk is full, there or in the block, or the folder cannot be made.
+    """
+    with _room_on_disk(), _locked_folder() as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def alone(what: str, *, waiting: Callable[[], object]) -> Iterator[None]:
+    """Have nobody else on this machine make the same image; ``waiting`` is called while somebody does."""
+    file = _place() / f"making-{what}{_LOCK}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with open(file, "wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                time.sleep(_LOOK)
+                continue
+            if not _is_still(lock.fileno(), file):  # whoever had it has removed it
+                continue
+            try:
+                yield
+            finally:
+                file.unlink(missing_ok=True)
+            return
+
+
+def _is_still(descriptor: int, file: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    return False
+
+
+def in_use(name: str) -> bool:
+    """Whether somebody makes an image in the workshop of this name."""
+    try:
+        with (_place() / f"{name}{_LOCK}").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _locked_folder() -> Iterator[Path]:
+    _place().mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        with open(_place() / f"workshops{_LOCK}", "wb") as door:  # none is swept before it is locked
+            fcntl.flock(door, fcntl.LOCK_EX)
+            _sweep()
+            lock = held.enter_context(
+                tempfile.NamedTemporaryFile(prefix=_BUILDING, suffix=_LOCK, dir=_place(), delete=False)
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = Path(lock.name).with_suffix("")
+        try:
+            folder.mkdir(mode=0o700)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            Path(lock.name).unlink(missing_ok=True)
+
+
+def _sweep() -> None:
+    for lock in _place().glob(f"{_BUILDING}*{_LOCK}"):
+        with contextlib.suppress(OSError), open(lock, "rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink()
+
+
+def _place() -> Path:
+    return home() / "cache" / "images"
+
+
+@contextlib.contextmanager
+def _room_on_disk() -> Iterator[None]:
+    """A full disk in a user's words."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise ImageError(
+            f"the image cannot be made: {'the disk is full' if full else error.strerror or error}",
+            why=f"It is made in {_place()}.",
+            fix="Free some space there, or name another folder: UPSHIFT_HOME."
+            if full
+            else "See that UPSHIFT_HOME can be written.",
+        ) from error

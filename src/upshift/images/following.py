@@ -1,8 +1,9 @@
-"""Following what a program writes, without being held up while it writes nothing."""
+"""Following what a program writes, without being held up while it writes nothing, and without logins."""
 
 from __future__ import annotations
 
 import os
+import re
 import selectors
 from collections.abc import Callable, Iterator
 from typing import IO
@@ -11,18 +12,14 @@ SILENCE = 0.5
 """Seconds without a line after which whoever follows is asked whether to go on."""
 
 _BLOCK = 1 << 16
+_LOGIN = re.compile(r"://[^/\s@'\"]+@")  # of an index or a repository, in an address
 
 
 def lines_of(pipe: IO[bytes], *, idle: Callable[[], None]) -> Iterator[str]:
-    """The lines that come through a pipe, each as soon as it is whole, without their ends.
+    """The lines that come through a pipe, each as soon as it is whole, without its end and without logins.
 
-    Parameters
-    ----------
-    pipe
-        What the program writes to; nobody has read from it yet.
-    idle
-        Called now and then while nothing comes. What it raises is raised here: a program that says nothing
-        for minutes can be given up at any time.
+    ``idle`` is called now and then while nothing comes. What it raises is raised here: a program that says
+    nothing for minutes can be given up at any time.
     """
     rest = b""
     with selectors.DefaultSelector() as selector:
@@ -41,4 +38,4 @@ def lines_of(pipe: IO[bytes], *, idle: Callable[[], None]) -> Iterator[str]:
 
 
 def _text(line: bytes) -> str:
-    return line.decode("utf-8", "replace").rstrip("\r")
+    return _LOGIN.sub("://***@", line.decode("utf-8", "replace").rstrip("\r"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -12,12 +11,11 @@ import attrs
 
 from upshift.errors import ImageError
 from upshift.images.base import HOME_LABEL, PROJECT_LABEL, RECIPE_LABEL
-from upshift.images.daemonless.naming import TAG_PREFIX, tag_of
-from upshift.images.reference import Reference
-from upshift.model.home import home
+from upshift.images.containers.bases import BASE_LABEL, this_home, unfinished
+from upshift.images.containers.engine import ContainerEngine
+from upshift.images.reference import TAG_PREFIX, Reference, tag_of
 
 if TYPE_CHECKING:
-    from upshift.images.containers.engine import ContainerEngine
     from upshift.images.registries.client import Registries
 
 
@@ -34,7 +32,7 @@ class Kept:
     names
         What it is called.
     recipe
-        Digest of its recipe; empty: it is what a build that failed, or was killed, has left.
+        Digest of its recipe; empty: it is what an engine made for others, or a failed build has left.
     made
         When, in seconds since the epoch; None: it does not say. One that is built without an engine has the
         same bytes whenever it is, so it cannot.
@@ -60,11 +58,6 @@ class Kept:
     ours: bool | None = None
 
 
-def this_home() -> str:
-    """The label of this ``UPSHIFT_HOME``'s images: who may read an image does not learn the path."""
-    return hashlib.sha256(str(home().resolve()).encode()).hexdigest()[:16]
-
-
 def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
     """The images in an engine, newest first, with what builds have left.
 
@@ -75,24 +68,24 @@ def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
     ImageError
         The engine cannot be asked.
     """
-    from upshift.images.containers.unfinished import left_in
-
-    listed = engine.run(["images", "--quiet", "--no-trunc", "--filter", f"label={RECIPE_LABEL}"]).stdout
     found = []
-    for described in _described(engine, dict.fromkeys(listed.split())):
+    any_containers = engine.run(["ps", "--all", "--quiet"]).stdout.strip()
+    for described in _described(engine, _listed(engine)):
         labels = (described.get("Config") or {}).get("Labels") or described.get("Labels") or {}
         names = tuple(described.get("RepoTags") or ())
-        recipe = labels.get(RECIPE_LABEL, "")
-        if names and not any(name.endswith(f":{tag_of(recipe)}") for name in names):
+        recipe, base = labels.get(RECIPE_LABEL, ""), labels.get(BASE_LABEL, "")
+        of_base = any(name.endswith(f":base-{base}") for name in names)
+        if names and not of_base and not any(name.endswith(f":{tag_of(recipe)}") for name in names):
             continue
         identity = described["Id"]
-        users = engine.run(["ps", "--all", "--quiet", "--filter", f"ancestor={identity}"]).stdout
+        of_it = ["ps", "--all", "--quiet", "--filter", f"ancestor={identity}"]
+        users = engine.run(of_it).stdout if any_containers else ""
         found.append(
             Kept(
                 place=engine.name,
                 reference=identity,
                 names=names,
-                recipe=recipe,
+                recipe="" if of_base else recipe,
                 made=_made(described),
                 bytes=described.get("Size"),
                 containers=len(users.split()),
@@ -100,7 +93,7 @@ def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
                 ours=labels.get(HOME_LABEL) == this_home(),
             )
         )
-    for name in left_in(engine):  # the image may have other names, which are nobody's business
+    for name in unfinished(engine):  # the image may have other names, which are nobody's business
         image = engine.describe(name)
         if image is None:
             continue
@@ -181,6 +174,15 @@ def remove_from_registry(registries: Registries, image: Kept) -> None:
     """
     for name in image.names:
         registries.delete(Reference.parse(name))
+
+
+def _listed(engine: ContainerEngine) -> Iterable[str]:
+    """The ids of images with a label of Upshift's: of one that it built, or of what is below."""
+    found: dict[str, None] = {}
+    for label in (RECIPE_LABEL, BASE_LABEL):
+        listed = engine.run(["images", "--quiet", "--no-trunc", "--filter", f"label={label}"]).stdout
+        found |= dict.fromkeys(listed.split())
+    return found
 
 
 def _described(engine: ContainerEngine, images: Iterable[str]) -> Sequence[Mapping[str, Any]]:

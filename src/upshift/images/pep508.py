@@ -1,4 +1,6 @@
-"""Requirements as PEP 508 has them; the package ``packaging`` knows how to read one."""
+"""Requirements and versions, as PEP 508 and PEP 440 have them; the package ``packaging`` knows how to read
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import MissingExtra
+from upshift.runtime.accelerators.compatibility import parse
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -27,14 +30,9 @@ def parsed(text: str) -> Requirement | None:
 
 
 def applies(requirement: Requirement, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether a requirement counts, by its marker; one that makes no sense is left to the installer.
+    """Whether a requirement counts, by its marker, where ``environment`` differs from this process.
 
-    Parameters
-    ----------
-    requirement
-        The requirement.
-    environment
-        What differs from this process.
+    One that makes no sense is left to the installer.
     """
     module = packaging_of("markers")
     try:
@@ -58,13 +56,7 @@ def written(requirement: Requirement) -> str:
 
 
 def packaging_of(module: str) -> Any:
-    """A module of the package ``packaging``.
-
-    Raises
-    ------
-    MissingExtra
-        It is not installed.
-    """
+    """A module of the package ``packaging``; raises MissingExtra where that is not installed."""
     import importlib
 
     try:
@@ -74,3 +66,41 @@ def packaging_of(module: str) -> Any:
             "requirements of an image cannot be read: packaging is not installed",
             fix="pip install 'upshift[images]'",
         ) from None
+
+
+def minor(version: str) -> str:
+    """``2.1`` of ``2.1.0+cu121``."""
+    return ".".join(map(str, parse(version)[:2]))
+
+
+def cuda_of(version: str) -> str | None:
+    """The CUDA in a local version: ``12.1`` of ``2.1.0+cu121``; empty for ``+cpu`` and ``+rocm…``; None:
+    none is said.
+    """
+    _, plus, local = version.partition("+")
+    if not plus:
+        return None
+    if local.startswith("cu") and local[2:].isdigit() and len(local) > 3:
+        return f"{local[2:-1]}.{local[-1]}"
+    return "" if local == "cpu" or local.startswith(("rocm", "xpu")) else None
+
+
+def rocm_of(version: str) -> str | None:
+    """The ROCm in a local version: ``6.4`` of ``2.9.0+rocm6.4``; None: it does not say one."""
+    _, _, local = version.partition("+")
+    return local[4:] if local.startswith("rocm") and local[4:5].isdigit() else None
+
+
+def cuda_in(packages: Mapping[str, str]) -> str | None:
+    """The CUDA that packages bring; empty: their PyTorch is built without; None: they do not say."""
+    said = cuda_of(packages.get("torch", ""))
+    if said:
+        return said
+    for name, version in sorted(packages.items()):
+        if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name):
+            return minor(version)
+        found = re.fullmatch(r"cupy-cuda(\d+)x?", name)
+        if found is not None:
+            return found[1]
+    # Wheels of PyTorch before 1.13 have CUDA in them and say it nowhere.
+    return "" if said == "" or parse(packages.get("torch")) >= (1, 13) else None

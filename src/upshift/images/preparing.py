@@ -2,9 +2,9 @@
 
 ::
 
-    settings, needs, destination ── prepare ──▶ Prepared ── make ──▶ Image
-                                       │
-                             findings, of which errors leave nothing to be made
+    settings ──▶ recipe ──▶ parent ──▶ what it holds ──▶ lock ──▶ checks ──▶ Prepared ── make ──▶ Image
+                                                                    │
+                                                       findings, of which errors leave nothing to be made
 
 Nothing here knows a graph: the engine prepares what its steps need, ``upshift image`` what a user names.
 """
@@ -12,7 +12,9 @@ Nothing here knows a graph: the engine prepares what its steps need, ``upshift i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,25 +25,40 @@ from upshift.images.base import (
     ERROR,
     WARNING,
     Announce,
-    Builder,
     Contents,
-    Destination,
     Finding,
     Image,
     Ingredients,
+    Lock,
     Needs,
     Parent,
+    Progress,
     Tell,
 )
+from upshift.images.building.builder import Builder, finding_of, no_registries, refuse_old_python
+from upshift.images.building.locking import keep_lock, kept_lock, resolve
+from upshift.images.building.uv import Unmet
+from upshift.images.cache import workshop
+from upshift.images.checking.checks import accepted, check, nothing_keeps, replaced, replacement
+from upshift.images.checking.debian import brings_python
+from upshift.images.containers.engine import ContainerEngine, find_engine
+from upshift.images.destination import Destination
+from upshift.images.parents.contents import contents_of
+from upshift.images.parents.reading import read_parent
+from upshift.images.pep508 import normalized, parsed
+from upshift.images.recipes.lines import hashes_split
+from upshift.images.recipes.recipe import make_ingredients
+from upshift.images.reference import Reference
+from upshift.images.registries.faults import Unavailable
+from upshift.model.settings.docker import DockerSettings
 
 if TYPE_CHECKING:
-    from upshift.images.containers.engine import ContainerEngine
-    from upshift.images.reference import Reference
-    from upshift.images.registries.client import Registries
-    from upshift.model.settings.docker import DockerSettings
+    from packaging.requirements import Requirement
 
-ENGINE, DAEMONLESS = "engine", "daemonless"
-"""The two builders."""
+    from upshift.images.registries.client import Registries
+
+_ALIKE = 0.8
+"""How alike names are of which one may be meant: a letter too many, not another version."""
 
 _Known = tuple[Parent, Contents, "Finding | None"]
 """What is known of a parent, and why that may not be so any more."""
@@ -61,26 +78,32 @@ class Prepared:
         What was read of the parent; None: only a Dockerfile knows it, or it cannot be read, which is
         one of the findings.
     contents
-        What is known to be in the parent.
+        What is known to be in the parent, or in what the Dockerfile makes.
+    lock
+        What the requirements were resolved to; None: there are none, or that is not known.
+    before
+        What they were resolved to before.
     findings
         What was found, in the order of the checks.
+    recipe
+        Digest of the recipe on this parent, by which an image is found; None: the parent is not known.
     digest
-        Digest of the recipe on this parent; None: the parent is not known, and nothing can be made.
-    builder_name
-        ``"engine"`` or ``"daemonless"``.
+        Digest of what is in the image, which is what results are reused for; None: it is not known.
     image
         The image, if there is an equal one; None where there is none, or it was not looked for.
     builder
-        What makes it; None: none can, which is one of the findings.
+        What makes it.
     """
 
     ingredients: Ingredients
     destination: Destination
     parent: Parent | None
     contents: Contents
-    findings: tuple[Finding, ...]
-    digest: str | None
-    builder_name: str
+    lock: Lock | None = None
+    before: Lock | None = None
+    findings: tuple[Finding, ...] = ()
+    recipe: str | None = None
+    digest: str | None = None
     image: Image | None = None
     builder: Builder | None = attrs.field(default=None, repr=False, eq=False)
 
@@ -95,12 +118,7 @@ class Prepared:
         return self.ingredients.rebuild or self.image is None
 
     def make(self, tell: Tell) -> Image:
-        """The image: an equal one that is there, or else a new one.
-
-        Parameters
-        ----------
-        tell
-            Takes progress. What it raises ends the building.
+        """The image: an equal one that is there, or else a new one. What ``tell`` raises ends the building.
 
         Raises
         ------
@@ -109,11 +127,14 @@ class Prepared:
         """
         if self.errors or self.builder is None:
             raise refusal(self)
-        if not self.ingredients.rebuild:
-            found = self.builder.find(self.ingredients, self.parent, self.contents)
-            if found is not None:
-                return found
-        return self.builder.build(self.ingredients, self.parent, self.contents, tell=tell)
+        if self.lock is None and self.ingredients.recipe.requirements:
+            raise ImageError("what the requirements of the image bring is not known", fix="Start again.")
+        if self.image is not None and not self.ingredients.rebuild:
+            return self.image
+        image = self.builder.build(self.ingredients, self.parent, self.contents, self.lock, tell=tell)
+        if self.lock is not None and self.recipe is not None:
+            keep_lock(self.recipe, self.lock)
+        return image
 
 
 def prepare(
@@ -126,43 +147,24 @@ def prepare(
     registries: Registries | None,
     look: bool = True,
 ) -> Prepared:
-    """Find out all that is to be known of one image; nothing is built or downloaded.
-
-    Parameters
-    ----------
-    settings
-        What the user said; None: nothing.
-    needs
-        What is to run in it.
-    destination
-        Where it is to run.
-    project
-        The folder that relative paths in the settings start from.
-    origins
-        Who said what, by field of the settings.
-    registries
-        How registries are read; None: they cannot be, see :func:`open_registries`.
-    look
-        Whether to look for an equal image.
-
-    Raises
-    ------
-    SettingsError
-        The settings name what is not there.
-    """
-    kitchen = Kitchen(destination, registries)
-    return kitchen.prepare(settings, needs, project=project, origins=origins, look=look)
+    """Find out all that is to be known of one image; see :class:`Preparer`."""
+    preparer = Preparer(destination, registries)
+    return preparer.prepare(settings, needs, project=project, origins=origins, look=look)
 
 
-class Kitchen:
+class Preparer:
     """Prepares images for one destination, and reads each parent once.
 
     Parameters
     ----------
-    destination, registries
-        As for :func:`prepare`.
+    destination
+        Where the images are to run.
+    registries
+        How registries are read; None: they cannot be, see :func:`open_registries`.
     announce
         Told what takes long, before it begins.
+    builds
+        Whether a Dockerfile may be built, where nothing else says what requirements bring to it.
     """
 
     def __init__(
@@ -171,12 +173,15 @@ class Kitchen:
         registries: Registries | None,
         *,
         announce: Announce | None = None,
+        builds: bool = False,
     ) -> None:
-        self._announce = announce
         self.destination = destination
         self._registries = registries
-        self._known: dict[tuple[str, str], _Known | Finding] = {}
-        self.builder_name, self._engine, self._builder = choose_builder(destination, registries)
+        self._announce = announce or (lambda text: None)
+        self._builds = builds
+        self._known: dict[tuple[str, str, bool], _Known | Finding] = {}
+        self._engine = _engine_for(destination)
+        self._builder = make_builder(destination, registries, self._engine)
 
     def prepare(
         self,
@@ -186,146 +191,299 @@ class Kitchen:
         project: Path,
         origins: Mapping[str, str],
         look: bool = True,
+        update: bool = False,
     ) -> Prepared:
-        """As :func:`prepare`."""
-        from upshift.images.checking.checks import check
-        from upshift.images.recipes.recipe import make_ingredients
+        """Find out all that is to be known of one image; nothing is built.
 
+        Parameters
+        ----------
+        settings
+            What the user said; None: nothing.
+        needs
+            What is to run in it.
+        project
+            The folder that relative paths in the settings start from.
+        origins
+            Who said what, by field of the settings.
+        look
+            Whether to look for an equal image.
+        update
+            Whether requirements are resolved again, whatever they were resolved to before.
+
+        Raises
+        ------
+        SettingsError
+            The settings name what is not there.
+        """
         if self.destination.parent is not None:
             settings, origins = _on_parent(self.destination.parent, settings, origins)
-        ingredients = make_ingredients(
-            settings, project=project, platform=self.destination.platform, origins=origins
-        )
-        recipe = ingredients.recipe
-        parent, contents, doubt, findings = None, Contents(), None, list[Finding]()
-        if recipe.parent is not None:
-            known = self._known_of(recipe.parent, recipe.platform)
-            if isinstance(known, Finding):
-                findings.append(known)
-            else:
-                parent, contents, doubt = known
-                findings += () if doubt is None else (doubt,)
-        if ingredients.base is not None:
-            findings += self._of_dockerfile(ingredients, ingredients.base, needs)
-        else:
-            findings += check(ingredients, parent, contents, needs)
-        known_parent = parent is not None or recipe.parent is None
-        builder: Builder | None = None
-        if isinstance(self._builder, Finding):
-            findings.append(self._builder)
-        else:
-            builder = self._builder
-            findings += builder.problems(ingredients, parent, contents) if known_parent else ()
-        prepared = Prepared(
-            ingredients=ingredients,
-            destination=self.destination,
-            parent=parent,
-            contents=contents,
-            findings=tuple(dict.fromkeys(findings)),
-            digest=recipe.digest(parent.digest if parent else None) if known_parent else None,
-            builder_name=self.builder_name,
-            builder=builder,
-        )
-        refused = doubt if doubt is not None and doubt.severity == ERROR else None
-        return _looked_for(prepared, refused) if look or refused else prepared
+        platform = self.destination.platform
+        ingredients = make_ingredients(settings, project=project, platform=platform, origins=origins)
+        if update:
+            ingredients = attrs.evolve(ingredients, update=True)
+        return _Preparation(self, ingredients, needs).prepared(look=look)
 
-    def _of_dockerfile(self, ingredients: Ingredients, base: str, needs: Needs) -> Iterator[Finding]:
-        """What speaks against the image that a Dockerfile builds on; what it does to that is not known."""
-        from upshift.images.checking.checks import check
-
-        anyway = check(ingredients, None, Contents(), needs)
-        known = self._known_of(base, ingredients.recipe.platform)
-        if isinstance(known, Finding):
-            yield attrs.evolve(known, severity=WARNING, field="dockerfile")
-            yield from anyway
-            return
-        for finding in check(ingredients, known[0], known[1], needs):
-            if finding in anyway:
-                yield finding
-                continue
-            evidence = filter(None, (finding.evidence, "the Dockerfile may change that"))
-            yield attrs.evolve(
-                finding,
-                severity=WARNING if finding.severity == ERROR else finding.severity,
-                field="dockerfile" if finding.field == "parent_image" else finding.field,
-                evidence="; ".join(evidence),
-            )
-
-    def _known_of(self, parent: str, platform: str) -> _Known | Finding:
-        key = parent, platform
+    def known_of(self, parent: str, platform: str, *, whole: bool) -> _Known | Finding:
+        """What is known of a parent, or why nothing is."""
+        key = parent, platform, whole
         if key not in self._known:
             try:
-                self._known[key] = self._read(parent, platform)
+                self._known[key] = self._read(parent, platform, whole=whole)
             except (ImageError, MissingExtra) as error:
                 self._known[key] = finding_of(error, "parent_image")
         return self._known[key]
 
-    def _read(self, parent: str, platform: str) -> _Known:
-        from upshift.images.parents.contents import contents_of
-        from upshift.images.parents.remembering import read_parent
-        from upshift.images.reference import Reference
-
+    def _read(self, parent: str, platform: str, *, whole: bool) -> _Known:
         reference = Reference.parse(parent)
-        doubt = None
-        here = self._engine.inspect(reference) if self._engine and self.builder_name == ENGINE else None
-        if here is not None and self.destination.engine and here.platform == platform:
+        doubt, engine = None, None if isinstance(self._engine, UpshiftError) else self._engine
+        here = engine.inspect(reference) if engine is not None else None
+        if here is not None and self.destination.engine is not None and here.platform == platform:
             found = here  # what runs there under this name is what the engine has
         else:
             try:
                 if self._registries is None:
-                    raise _no_registries()
+                    raise no_registries()
                 found, doubt = read_parent(self._registries, reference, platform)
             except (ImageError, MissingExtra) as error:
-                if here is None:
+                if here is None or (self.destination.engine is None and here.digest != here.id):
                     self._advise(error, reference)
-                    raise
+                    raise  # a registry has it, as it is now
                 found = here
             if here is not None and doubt is not None and doubt.severity == ERROR:
                 found, doubt = here, None
         contents = contents_of(
-            found,
-            registries=self._registries,
-            engine=self._engine,
-            announce=self._announce,
-            thorough=self.builder_name == DAEMONLESS,  # which puts packages where they are
+            found, registries=self._registries, engine=engine, whole=whole, announce=self._announce
         )
         return found, contents, doubt
 
     def _advise(self, error: UpshiftError, wanted: Reference) -> None:
-        """Add to an error what the engine has, where that can be built on."""
-        if self.destination.engine is None or self.builder_name != ENGINE:
+        """Add to an error what the engine has under a name like this one, or may get."""
+        engine = self.destination.engine
+        if engine is None:
             return
-        from upshift.images.containers.nearby import advice
-        from upshift.images.registries.faults import Unavailable
-
-        more = advice(self.destination.engine, wanted, unreachable=isinstance(error, Unavailable))
+        more = None
+        alike = get_close_matches(str(wanted), _names_in(engine), n=1, cutoff=_ALIKE)
+        if alike:
+            more = f"Did you mean {alike[0]}, which {engine.title} has?"
+        elif isinstance(error, Unavailable):
+            more = f"Or see whether {engine.title} gets it, which is used then: {engine.name} pull {wanted}"
         error.fix = "\n".join(filter(None, (error.fix, more))) or None
 
+    @property
+    def builder(self) -> Builder:
+        """What makes the images."""
+        return self._builder
 
-def choose_builder(
-    destination: Destination, registries: Registries | None
-) -> tuple[str, ContainerEngine | None, Builder | Finding]:
-    """Which builder it is, the container engine on this machine, and the builder or why there is none."""
-    engine, missing = destination.engine, None
-    if engine is None and destination.builder != DAEMONLESS:
-        from upshift.images.containers.engine import find_engine
+    @property
+    def announce(self) -> Announce:
+        """Told what takes long."""
+        return self._announce
 
+    @property
+    def builds(self) -> bool:
+        """Whether a Dockerfile may be built."""
+        return self._builds
+
+
+class _Preparation:
+    """Of one image."""
+
+    def __init__(self, preparer: Preparer, ingredients: Ingredients, needs: Needs) -> None:
+        self._preparer = preparer
+        self._builder = preparer.builder
+        self._ingredients = ingredients
+        self._needs = needs
+        self._parent: Parent | None = None
+        self._contents = Contents()
+        self._doubt: Finding | None = None
+        self._findings: list[Finding] = []
+        self._lock: Lock | None = None
+        self._before: Lock | None = None
+        self._image: Image | None = None
+
+    def prepared(self, *, look: bool) -> Prepared:
+        """All of it."""
+        ingredients, recipe = self._ingredients, self._ingredients.recipe
+        if recipe.parent is not None:
+            known = self._preparer.known_of(recipe.parent, recipe.platform, whole=bool(recipe.requirements))
+            if isinstance(known, Finding):
+                self._findings.append(known)
+            else:
+                self._parent, self._contents, self._doubt = known
+                self._findings += () if self._doubt is None else (self._doubt,)
+        known_parent = self._parent is not None or recipe.parent is None
+        digest = recipe.digest(self._parent.digest if self._parent else None) if known_parent else None
+        if known_parent:
+            self._findings += self._builder.problems(ingredients, self._parent)
+        self._see_what_the_engine_makes(digest)
+        if digest is not None and not self._refused and (look or recipe.requirements or self._doubt):
+            self._find(digest, look=look)
+        if recipe.requirements and digest is not None and not self._refused:
+            self._resolve(digest)
+            if self._lock is not None:
+                self._see_what_is_replaced(self._lock)
+        self._check()
+        self._forgive()
+        identity = None
+        if digest is not None and (self._lock is not None or not recipe.requirements):
+            identity = recipe.identity(self._parent.digest if self._parent else None, self._lock)
+        return Prepared(
+            ingredients=ingredients,
+            destination=self._builder.destination,
+            parent=self._parent,
+            contents=self._contents,
+            lock=self._lock,
+            before=self._before,
+            findings=tuple(dict.fromkeys(self._findings)),
+            recipe=digest,
+            digest=identity,
+            image=self._image,
+            builder=self._builder if known_parent else None,
+        )
+
+    @property
+    def _refused(self) -> bool:
+        """Whether there is an error, other than a login that is not needed where the image is there."""
+        return any(one.severity == ERROR and one != self._doubt for one in self._findings)
+
+    @property
+    def _by_engine(self) -> bool:
+        """Whether only what the engine has made says which Python there is."""
+        recipe = self._ingredients.recipe
+        brings = self._contents.python == "" and brings_python(recipe.apt_packages)
+        return recipe.needs_engine and (recipe.dockerfile is not None or brings)
+
+    def _see_what_the_engine_makes(self, digest: str | None) -> None:
+        """Look into what a Dockerfile makes; build it first, where nothing else says what requirements
+        bring.
+        """
+        if not self._by_engine or self._refused or digest is None or self._builder.engine is None:
+            return
+        base = self._builder.base(self._ingredients, self._parent)
+        wanted = self._ingredients.recipe.requirements and kept_lock(digest) is None
+        if base is None and self._preparer.builds and wanted:
+            named = self._ingredients.dockerfile or "the Debian packages"
+            self._preparer.announce(
+                f"{named}: built now, since requirements are resolved for what is in there"
+            )
+            try:
+                base = self._builder.build_base(self._ingredients, self._parent, tell=lambda progress: None)
+            except ImageError as error:
+                self._findings.append(finding_of(error, "dockerfile"))
+        if base is not None:
+            self._contents = contents_of(base, registries=None, engine=self._builder.engine)
+
+    def _find(self, digest: str, *, look: bool) -> None:
+        """Look for the image, and for what its requirements were resolved to."""
         try:
-            engine = find_engine()
-        except UpshiftError as error:
-            missing = error
-    if engine is not None and destination.builder != DAEMONLESS:
-        from upshift.images.containers.builder import EngineBuilder
+            found = self._builder.find(self._ingredients, self._parent)
+        except (ImageError, MissingExtra) as error:
+            self._lock = kept_lock(digest)
+            if look or self._lock is None:
+                self._findings.append(finding_of(error, "target_repository"))
+            return
+        if found is not None:
+            self._image = attrs.evolve(found.image, interpreter=self._contents.interpreter)
+            self._lock = found.lock
 
-        return ENGINE, engine, EngineBuilder(engine, destination, registries)
-    if destination.builder == ENGINE:
-        assert missing is not None
-        return ENGINE, None, finding_of(missing, "builder")
-    if registries is None:
-        return DAEMONLESS, engine, finding_of(_no_registries(), "builder")
-    from upshift.images.daemonless.builder import DaemonlessBuilder
+    def _resolve(self, digest: str) -> None:
+        """What the requirements bring: as in the image that is there, as on this machine before, or as it is
+        now.
+        """
+        self._lock = self._before = self._lock or kept_lock(digest)
+        if self._lock is not None and not (self._ingredients.rebuild or self._ingredients.update):
+            return
+        self._lock = None
+        if self._by_engine and self._contents.python is None:
+            return  # it is not built yet
+        if self._doubt is not None and self._doubt.severity == ERROR:
+            return
+        self._findings += self._builder.unresolvable(self._ingredients, self._parent, self._contents)
+        if self._refused:
+            return
+        try:
+            self._lock = self._resolved(())
+        except (ImageError, MissingExtra) as error:
+            self._findings.append(finding_of(error, "requirements"))
+            return
+        keep_lock(digest, self._lock)
+        if self._lock != self._before:
+            self._image = None
 
-    return DAEMONLESS, engine, DaemonlessBuilder(destination, registries)
+    def _see_what_is_replaced(self, lock: Lock) -> None:
+        """Whether requirements bring another version of what the parent is chosen for."""
+        lines = map(_requirement, self._ingredients.recipe.requirements)
+        asked = {normalized(one.name): str(one) for one in lines if one}
+        for name, (old, new) in replaced(self._contents.packages or {}, lock).items():
+            finding = accepted(replacement(name, old, new, asked=asked.get(name)), self._ingredients)
+            if finding.severity == ERROR:
+                try:
+                    finding = replacement(name, old, new, asked=None, keeping=self._resolved((name,)))
+                except Unmet:
+                    finding = nothing_keeps(finding, name, old)
+                except (ImageError, MissingExtra):  # no index answers
+                    pass
+            self._findings.append(finding)
+
+    def _resolved(self, kept: tuple[str, ...]) -> Lock:
+        ingredients = self._ingredients
+        with workshop() as folder:
+            return resolve(
+                ingredients.recipe,
+                ingredients.paths,
+                self._contents,
+                folder,
+                tell=_slowly(lambda: self._preparer.announce("requirements of an image are being resolved")),
+                where=ingredients.origins.get("requirements"),
+                kept=kept,
+            )
+
+    def _check(self) -> None:
+        """What speaks against it; what a Dockerfile does is known once it is built."""
+        ingredients, needs = self._ingredients, self._needs
+        if ingredients.base is None or self._contents.python is not None:
+            if ingredients.recipe.dockerfile is not None:
+                try:
+                    refuse_old_python(ingredients, self._contents)
+                except ImageError as error:
+                    self._findings.append(finding_of(error, "dockerfile"))
+                    return
+            self._findings += check(ingredients, self._parent, self._contents, self._lock, needs)
+            return
+        anyway = check(ingredients, None, Contents(), Lock(), needs)
+        known = self._preparer.known_of(ingredients.base, ingredients.recipe.platform, whole=False)
+        if isinstance(known, Finding):
+            self._findings.append(attrs.evolve(known, severity=WARNING, field="dockerfile"))
+            self._findings += anyway
+            return
+        for finding in check(ingredients, known[0], known[1], Lock(), needs):
+            if finding in anyway:
+                self._findings.append(finding)
+                continue
+            evidence = filter(None, (finding.evidence, "the Dockerfile may change that"))
+            self._findings.append(
+                attrs.evolve(
+                    finding,
+                    severity=WARNING if finding.severity == ERROR else finding.severity,
+                    field="dockerfile" if finding.field == "parent_image" else finding.field,
+                    evidence="; ".join(evidence),
+                )
+            )
+
+    def _forgive(self) -> None:
+        """A login that is refused is no error where the image is there: its parent is not needed."""
+        doubt = self._doubt
+        if doubt is None or self._image is None or self._ingredients.rebuild:
+            return
+        harmless = attrs.evolve(doubt, severity=WARNING)
+        self._findings = [harmless if finding == doubt else finding for finding in self._findings]
+
+
+def make_builder(
+    destination: Destination, registries: Registries | None, engine: ContainerEngine | UpshiftError
+) -> Builder:
+    """What makes images for a destination."""
+    return Builder(destination, registries, engine)
 
 
 @contextlib.contextmanager
@@ -342,11 +500,6 @@ def open_registries() -> Iterator[Registries | None]:
         yield registries
 
 
-def finding_of(error: UpshiftError, field: str) -> Finding:
-    """An error that leaves nothing to be built."""
-    return Finding(severity=ERROR, field=field, what=error.what, evidence=error.why, fix=error.fix)
-
-
 def refusal(prepared: Prepared) -> ImageError:
     """The error for an image with findings that are errors."""
     first, *more = prepared.errors
@@ -354,36 +507,47 @@ def refusal(prepared: Prepared) -> ImageError:
     return ImageError(first.what, why=why or None, fix=first.fix)
 
 
+def _engine_for(destination: Destination) -> ContainerEngine | UpshiftError:
+    if destination.engine is not None:
+        return destination.engine
+    try:
+        return find_engine()
+    except UpshiftError as error:
+        return error
+
+
+def _names_in(engine: ContainerEngine) -> list[str]:
+    listed = engine.run(["images", "--format", "{{.Repository}}:{{.Tag}}"], check=False).stdout.split()
+    found = []
+    for name in listed:
+        if "<none>" not in name:
+            with contextlib.suppress(ImageError):  # an engine's own words for it
+                found.append(str(Reference.parse(name.removeprefix("localhost/"))))
+    return found
+
+
+def _requirement(line: str) -> Requirement | None:
+    return None if line.startswith("-") else parsed(hashes_split(line)[0])
+
+
+def _slowly(announce: Callable[[], None]) -> Tell:
+    """Progress that is told once, after a second."""
+    began, told = time.monotonic(), False
+
+    def tell(progress: Progress) -> None:
+        nonlocal told
+        if not told and time.monotonic() - began > 1.0:
+            told = True
+            announce()
+
+    return tell
+
+
 def _on_parent(
     parent: str, settings: DockerSettings | None, origins: Mapping[str, str]
 ) -> tuple[DockerSettings | None, Mapping[str, str]]:
     """The settings on the image that the target names, where they name none."""
-    from upshift.model.settings.docker import DockerSettings
-
     said = settings.explicit() if settings is not None else {}
     if said.get("parent_image") is not None or said.get("dockerfile") is not None:
         return settings, origins
     return DockerSettings(**{**said, "parent_image": parent}), {**origins, "parent_image": "target"}
-
-
-def _looked_for(prepared: Prepared, refused: Finding | None) -> Prepared:
-    """With the equal image that is there, for which a parent that may not be read is not needed."""
-    if prepared.builder is None or prepared.digest is None or {*prepared.errors} - {refused}:
-        return prepared
-    try:
-        found = prepared.builder.find(prepared.ingredients, prepared.parent, prepared.contents)
-    except (ImageError, MissingExtra) as error:
-        return attrs.evolve(prepared, findings=(*prepared.findings, finding_of(error, "target_repository")))
-    prepared = attrs.evolve(prepared, image=found)
-    if refused is None or prepared.builds:
-        return prepared
-    harmless = attrs.evolve(refused, severity=WARNING)
-    findings = tuple(harmless if finding == refused else finding for finding in prepared.findings)
-    return attrs.evolve(prepared, findings=findings)
-
-
-def _no_registries() -> MissingExtra:
-    return MissingExtra(
-        "an image registry has to be read, and the packages for that are not installed",
-        fix="pip install 'upshift[images]'",
-    )

@@ -12,6 +12,12 @@ from upshift.model.settings import image_names as names
 DOCKER_HUB = "docker.io"
 """The registry of names that begin with none."""
 
+DEFAULT_REPOSITORY = "upshift"
+"""Where images go whose settings name no ``target_repository``."""
+
+TAG_PREFIX = "upshift-"
+"""Of the tags that Upshift finds its images by."""
+
 _ALIASES = {"index.docker.io": DOCKER_HUB, "registry-1.docker.io": DOCKER_HUB}
 _LIBRARY = "library/"  # where Docker Hub keeps the official images
 
@@ -26,19 +32,7 @@ _LONGEST = 255
 
 @attrs.frozen(kw_only=True)
 class Reference:
-    """The name of an image, in full.
-
-    Parameters
-    ----------
-    registry
-        ``docker.io``, ``registry.example.org:5000``.
-    repository
-        ``library/python``.
-    tag
-        ``3.11-slim``; None: there is none, since a digest says which it is.
-    digest
-        ``sha256:…``, of a manifest.
-    """
+    """The name of an image, in full; with a digest it is the same for ever, with a tag it may move."""
 
     registry: str
     repository: str
@@ -63,7 +57,7 @@ class Reference:
             raise _wrong(text, f"{digest!r} is no digest", "a digest is sha256: and 64 characters of 0-9a-f")
         first, slash, after = rest.partition("/")
         registry, path = DOCKER_HUB, rest
-        if slash and (any(mark in first for mark in ".:") or first == "localhost" or first != first.lower()):
+        if slash and (_begins_with_registry(rest) or first != first.lower()):
             registry, path = first, after
             if not _REGISTRY.fullmatch(registry):
                 raise _wrong(text, f"{registry!r} is no registry", "a registry is HOST or HOST:PORT")
@@ -101,13 +95,7 @@ class Reference:
         return self.digest or self.tag or "latest"
 
     def with_tag(self, tag: str) -> Reference:
-        """The image of this tag in the same repository.
-
-        Raises
-        ------
-        ImageError
-            It is no tag.
-        """
+        """The image of this tag in the same repository; raises ImageError where it is no tag."""
         if not _TAG.fullmatch(tag):
             text = f"{self.name}:{tag}"
             raise _wrong(text, f"{tag!r} is no tag", "a tag is up to 128 letters, digits, '_', '.' and '-'")
@@ -141,6 +129,37 @@ def shortened(text: str) -> str:
 def is_digest(text: object) -> bool:
     """Whether this is the digest of something in a registry: ``sha256:`` and 64 hexadecimal digits."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def tag_of(recipe: str) -> str:
+    """The tag by which an image with this digest of its recipe is found again."""
+    return TAG_PREFIX + recipe.partition(":")[2]
+
+
+def repository_in(registry: str | None, named: str | None) -> Reference:
+    """The repository that an image goes to: ``named`` below the target's registry, unless it names one
+    itself.
+
+    Raises
+    ------
+    ImageError
+        There is no registry, or the names do not make one.
+    """
+    named = named or DEFAULT_REPOSITORY
+    if _begins_with_registry(named):
+        return Reference.parse(named)
+    if registry is None:
+        raise ImageError(
+            "there is no registry to put the image into",
+            why="The target names none, and target_repository does not begin with one.",
+            fix='Give the target one: registry = "registry.example.org/ml".',
+        )
+    return Reference.parse(f"{registry.rstrip('/')}/{named}")
+
+
+def _begins_with_registry(text: str) -> bool:
+    first, slash, _ = text.partition("/")
+    return bool(slash) and (any(mark in first for mark in ".:") or first == "localhost")
 
 
 def _why_not(repository: str) -> tuple[str, str]:

@@ -194,6 +194,11 @@ class Run(Generic[T]):
         """The pipeline's parameters, defaults included: the values themselves, each loaded from the store."""
         return {name: self._records.load(artifact) for name, artifact in self.param_artifacts.items()}
 
+    @property
+    def images(self) -> list[dict[str, Any]]:
+        """The images of its steps: digest, recipe, parent, and the lock of what was installed."""
+        return self._records.images
+
     @functools.cached_property
     def flat_params(self) -> dict[str, Any]:
         """The parameters as plain data, by the names that ``upshift run --param`` takes.

@@ -54,6 +54,7 @@ def run_as_json(run: Run) -> dict[str, Any]:
         "ended": _time(run.ended),
         "params": params_as_json(run.param_artifacts, run.graph.texts),
         "steps": [_step(step) for step in run.steps],
+        "images": run.images,
     }
 
 

@@ -84,6 +84,16 @@ class RunRecords:
             ) from error
 
     @functools.cached_property
+    def images(self) -> list[dict[str, Any]]:
+        """What the images of its steps were made from, and what is in them; empty where that is not known."""
+        content = self.store.read_record(self.row.id, "images.json")
+        try:
+            found: list[dict[str, Any]] = json.loads(content or b"[]")
+        except ValueError:
+            return []
+        return found
+
+    @functools.cached_property
     def nodes(self) -> dict[str, Node]:
         """The steps of the graph, in order."""
         return {node.name: node for node in self.graph.nodes}

@@ -29,7 +29,6 @@ def test_what_is_said_counts() -> None:
         target(
             engine="podman",
             image="base:1",
-            builder="daemonless",
             network="host",
             gpus="cdi",
             arguments=["--add-host", "db:10.0.0.7"],
@@ -38,7 +37,7 @@ def test_what_is_said_counts() -> None:
         ),
         "docker",
     )
-    assert (read.engine, read.image, read.builder, read.network) == ("podman", "base:1", "daemonless", "host")
+    assert (read.engine, read.image, read.network) == ("podman", "base:1", "host")
     assert (read.gpus, read.arguments) == ("cdi", ("--add-host", "db:10.0.0.7"))
     assert (read.wait, read.share) == (300.0, True)
 

@@ -13,7 +13,7 @@ import attrs
 import pytest
 from engine_kit import Bench, JumpingClock
 
-from made_up_images import MadeUpBuilder, MadeUpEngine, made_up_destination, made_up_parent
+from made_up_images import MadeUpBuilder, MadeUpEngine, made_up_destination, made_up_lock, made_up_parent
 from settings_kit import with_settings
 from upshift.backends.fake import Fail, FakeBackend, FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
@@ -23,6 +23,8 @@ from upshift.engine.plan import make_plan
 from upshift.errors import BackendError, ImageError, RecipeError, RunCancelled, RunFailed, SettingsError
 from upshift.images import preparing
 from upshift.images.base import ERROR, WARNING, Finding, Image
+from upshift.images.building.builder import Found
+from upshift.images.destination import Destination
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node, StepDefinition
 from upshift.model.spec import Code, EntryPoint
@@ -48,11 +50,13 @@ class PatientClock(JumpingClock):
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> MadeUpBuilder:
     builder = MadeUpBuilder()
-    monkeypatch.setattr(
-        preparing,
-        "choose_builder",
-        lambda destination, registries: (preparing.ENGINE, destination.engine, builder),
-    )
+
+    def made(destination: Destination, *others: object) -> MadeUpBuilder:
+        builder.destination = destination
+        return builder
+
+    monkeypatch.setattr(preparing, "make_builder", made)
+    monkeypatch.setattr(preparing, "resolve", made_up_lock)
     return builder
 
 
@@ -176,7 +180,7 @@ def test_other_steps_go_on_while_an_image_is_built(bench: Bench, builder: MadeUp
         output=FromStep(node="twice"),
     )
     bench.functions["open_gate"] = builder.gate.set
-    builder.there[_digest_of_default(bench, graph)] = Image(reference="sha256:0", recipe="")
+    builder.there[_recipe_of_default(bench, graph)] = Found(image=Image(reference="sha256:0", recipe=""))
     assert bench.run(graph).output == 8
     assert bench.ran() == ["open", "twice"]
 
@@ -185,11 +189,11 @@ def open_gate() -> None:
     raise AssertionError("the test has another function in its place")
 
 
-def _digest_of_default(bench: Bench, graph: Graph) -> str:
+def _recipe_of_default(bench: Bench, graph: Graph) -> str:
     [step] = [step for step in plan_of(bench, graph).steps if step.name == "open"]
     assert step.image is not None
-    assert step.image.digest is not None
-    return step.image.digest
+    assert step.image.recipe is not None
+    return step.image.recipe
 
 
 def test_an_image_that_cannot_be_built_fails_its_steps_with_the_builders_words(

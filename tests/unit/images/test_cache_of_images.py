@@ -63,7 +63,7 @@ def test_what_is_read_stays_and_what_nobody_reads_goes(
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 31 * DAY)
     dry = tidy.tidy((), dry_run=True)
-    assert (dry.counts["images"], dry.bytes["images"]) == (4, 20)
+    assert (dry.counts["images"], dry.bytes["images"]) == (len(cache.KINDS), 5 * len(cache.KINDS))
     marked: list[Path] = []
     monkeypatch.setattr(os, "utime", marked.append)
     assert cache.used(files[0]).read_text() == "12345"
@@ -74,5 +74,5 @@ def test_what_is_read_stays_and_what_nobody_reads_goes(
     assert cache.used(files[0].with_name("nowhere")) is not None
     assert tidy.tidy((), dry_run=False).counts["images"] == 0
     monkeypatch.setattr(time, "time", lambda: now + 31 * DAY)
-    assert tidy.tidy((), dry_run=False).counts["images"] == 4
+    assert tidy.tidy((), dry_run=False).counts["images"] == len(cache.KINDS)
     assert not any(map(Path.exists, files))

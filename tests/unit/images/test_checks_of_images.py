@@ -5,14 +5,26 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from datetime import date
 from typing import Any
 
 import attrs
 import pytest
 
-from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Needs, Parent, Recipe
-from upshift.images.checking.checks import check
+from upshift.images.base import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Contents,
+    Finding,
+    Ingredients,
+    Lock,
+    Locked,
+    Needs,
+    Parent,
+    Recipe,
+)
+from upshift.images.checking.checks import check, nothing_keeps, replaced, replacement
 from upshift.images.parents.contents import contents_of
 from upshift.images.reference import Reference
 
@@ -32,18 +44,28 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refused)
 
 
+def locked(**packages: str) -> Lock:
+    return Lock(
+        packages=tuple(
+            Locked(name=name.replace("_", "-"), version=version) for name, version in packages.items()
+        )
+    )
+
+
 def checked(
     image: str = "team/image:1",
-    requirements: Iterable[str] = (),
+    brings: Mapping[str, str] | None = None,
     *,
     contents: Contents | None = None,
     environment: Mapping[str, str] | None = None,
     recipe: Mapping[str, Any] | None = None,
-    paths: Mapping[str, Path] | None = None,
     origins: Mapping[str, str] | None = None,
+    accept: Iterable[str] = (),
+    today: date = date(2026, 12, 1),
     platform: str = "linux/amd64",
     **needs: Any,
 ) -> tuple[Finding, ...]:
+    """What is found where the requirements resolved to ``brings``."""
     parent = Parent(
         reference=Reference.parse(image),
         digest="sha256:" + "0" * 64,
@@ -51,10 +73,10 @@ def checked(
         environment=environment or {},
     )
     known = contents or contents_of(parent, registries=None)
-    made = Recipe(parent=image, platform=platform, requirements=tuple(requirements), **(recipe or {}))
-    found = check(
-        Ingredients(recipe=made, paths=paths or {}, origins=origins or {}), parent, known, Needs(**needs)
-    )
+    made = Recipe(parent=image, platform=platform, requirements=tuple(brings or ()), **(recipe or {}))
+    ingredients = Ingredients(recipe=made, origins=origins or {}, accept=tuple(accept))
+    lock = locked(**brings) if brings else None
+    found = check(ingredients, parent, known, lock, Needs(**needs), today=today)
     assert all(finding.evidence and finding.fix for finding in found)
     return found
 
@@ -65,14 +87,12 @@ def said(findings: Iterable[Finding]) -> list[tuple[str, str]]:
 
 def test_an_image_that_fits_has_nothing_against_it() -> None:
     image = "pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime"
-    assert (
-        checked(image, ["accelerate", "torchvision"], gpus=NVIDIA, driver="550.54.14", launchers=ACCELERATE)
-        == ()
-    )
+    brings = {"accelerate": "1.12.0", "torchvision": "0.21.0"}
+    assert checked(image, brings, gpus=NVIDIA, driver="550.54.14", launchers=ACCELERATE) == ()
 
 
 def test_the_image_of_the_seeds_has_an_old_python() -> None:
-    [finding] = checked("pytorch/pytorch:1.12.1-cuda11.3-cudnn8-runtime", ["torchvision"], gpus=NVIDIA)
+    [finding] = checked("pytorch/pytorch:1.12.1-cuda11.3-cudnn8-runtime", gpus=NVIDIA)
     assert finding.severity == ERROR and finding.field == "parent_image"
     assert (
         finding.what
@@ -96,14 +116,9 @@ def test_what_was_seen_in_an_image_has_no_other_source() -> None:
 
 
 def test_a_name_tells_what_it_can_where_the_image_cannot_be_read() -> None:
-    recipe = Recipe(
-        parent="pytorch/pytorch:1.12.1", platform="linux/amd64", requirements=("torch==2.6.0", "torchvision")
-    )
-    found = check(Ingredients(recipe=recipe), None, Contents(), Needs())
-    assert said(found) == [
-        (ERROR, "pytorch/pytorch:1.12.1 has Python 3.7; steps need 3.10 or newer."),
-        (WARNING, "The image's PyTorch 1.12.1 is replaced by another build."),
-    ]
+    recipe = Recipe(parent="pytorch/pytorch:1.12.1", platform="linux/amd64", requirements=("torch==2.6.0",))
+    found = check(Ingredients(recipe=recipe), None, Contents(), None, Needs())
+    assert said(found) == [(ERROR, "pytorch/pytorch:1.12.1 has Python 3.7; steps need 3.10 or newer.")]
 
 
 def test_an_old_python_without_cuda_gets_an_image_of_python() -> None:
@@ -166,49 +181,28 @@ def test_a_gpu_step_on_an_image_without_cuda_is_refused() -> None:
     assert checked("python:3.11-slim") == ()
 
 
-def test_requirements_that_bring_cuda_are_as_good_as_an_image_with_it() -> None:
-    for requirement in ("torch==2.6.0", "tensorflow[and-cuda]==2.17.0", "jax[cuda12]", "cupy-cuda12x"):
-        assert checked("python:3.11-slim", [requirement], gpus=NVIDIA, driver="550.54.14") == (), requirement
+@pytest.mark.parametrize(
+    "brings",
+    [
+        {"torch": "2.6.0", "nvidia_cuda_runtime_cu12": "12.4.127"},
+        {"torch": "2.6.0+cu124"},
+        {"tensorflow": "2.17.0", "nvidia_cuda_runtime_cu12": "12.3.101"},
+        {"cupy_cuda12x": "13.3.0"},
+    ],
+)
+def test_requirements_that_bring_cuda_are_as_good_as_an_image_with_it(brings: dict[str, str]) -> None:
+    assert checked("python:3.11-slim", brings, gpus=NVIDIA, driver="550.54.14") == ()
 
 
-def test_a_torch_built_without_cuda_is_none_for_a_gpu_step() -> None:
-    for lines in (["torch", "--index-url https://download.pytorch.org/whl/cpu"], ["torch==2.6.0+cpu"]):
-        [finding] = checked("python:3.11-slim", lines, gpus=NVIDIA)
-        assert said([finding]) == [
-            (
-                ERROR,
-                "A GPU of NVIDIA is asked for, and the PyTorch of the requirements is built without CUDA.",
-            )
-        ]
-        assert finding.field == "requirements"
+@pytest.mark.parametrize("torch", ["2.6.0+cpu", "2.6.0"])
+def test_a_torch_built_without_cuda_is_none_for_a_gpu_step(torch: str) -> None:
+    [finding] = checked("python:3.11-slim", {"torch": torch}, gpus=NVIDIA)
+    what = "A GPU of NVIDIA is asked for, and the PyTorch of the requirements is built without CUDA."
+    assert (finding.severity, finding.what, finding.field) == (ERROR, what, "requirements")
 
 
-def test_a_torch_from_an_address_is_what_its_name_says() -> None:
-    address = "https://example.org/torch-2.6.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
-    [finding] = checked("python:3.11-slim", [f"torch @ {address}"], gpus=NVIDIA)
-    assert finding.what.endswith("is built without CUDA.")
-    from_source = "torch @ git+https://github.com/pytorch/pytorch@v2.6.0"
-    assert checked("python:3.11-slim", [from_source], gpus=NVIDIA, driver="470.82.01") == ()
-
-
-def test_the_build_that_uv_is_told_to_take_counts() -> None:
-    def told(build: str) -> list[str]:
-        recipe = {"installer_args": (f"--torch-backend={build}",)}
-        return [
-            f.what for f in checked(contents=SLIM, requirements=["torch==2.9.1"], recipe=recipe, gpus=NVIDIA)
-        ]
-
-    assert told("cu126") == []
-    [what] = told("cpu")
-    assert what.endswith("is built without CUDA.")
-
-
-def test_the_installers_own_index_counts() -> None:
-    for args in (
-        ("--index-url", "https://download.pytorch.org/whl/cpu"),
-        ("--index-url=https://download.pytorch.org/whl/cpu",),
-    ):
-        assert checked(contents=SLIM, requirements=["torch"], recipe={"installer_args": args}, gpus=NVIDIA)
+def test_an_old_torch_brings_its_cuda_inside() -> None:
+    assert checked("python:3.11-slim", {"torch": "1.12.1"}, gpus=NVIDIA, driver="535.104.05") == ()
 
 
 def test_cuda_that_the_driver_does_not_run_is_refused_with_what_does() -> None:
@@ -221,14 +215,12 @@ def test_cuda_that_the_driver_does_not_run_is_refused_with_what_does() -> None:
 
 
 def test_a_wheel_whose_cuda_the_driver_does_not_run_has_another_index() -> None:
-    [finding] = checked("python:3.11-slim", ["torch"], gpus=NVIDIA, driver="535.104.05")
-    assert finding.what == "The NVIDIA driver 535.104.05 does not run CUDA 13, which the requirements bring."
+    brings = {"torch": "2.14.1", "nvidia_cuda_runtime": "13.0.96"}
+    [finding] = checked("python:3.11-slim", brings, gpus=NVIDIA, driver="535.104.05")
+    assert (
+        finding.what == "The NVIDIA driver 535.104.05 does not run CUDA 13.0, which the requirements bring."
+    )
     assert finding.fix is not None and "https://download.pytorch.org/whl/cu126" in finding.fix
-
-
-def test_what_a_pinned_companion_needs_decides_which_torch_is_installed() -> None:
-    lines = ["torch", "torchvision==0.21.0"]  # which needs torch 2.6.0, of CUDA 12.4
-    assert checked("python:3.11-slim", lines, gpus=NVIDIA, driver="550.54.14") == ()
 
 
 def test_cuda_that_is_newer_than_the_drivers_own_is_told() -> None:
@@ -319,13 +311,16 @@ def test_what_is_not_known_is_not_judged() -> None:
     [finding] = checked(contents=Contents(python="3.11"), gpus=NVIDIA, driver="535.104.05")
     assert (finding.severity, finding.what) == (NOTE, "Whether team/image:1 has CUDA is not known.")
     recipe = Recipe(parent=None, platform="linux/amd64", dockerfile="FROM x")
-    assert check(Ingredients(recipe=recipe), None, Contents(), Needs(gpus=NVIDIA, launchers=ACCELERATE)) == ()
+    assert (
+        check(Ingredients(recipe=recipe), None, Contents(), None, Needs(gpus=NVIDIA, launchers=ACCELERATE))
+        == ()
+    )
 
 
 def test_an_image_that_cannot_be_read_is_judged_by_its_name() -> None:
     def unread(name: str, **needs: Any) -> list[str]:
         recipe = Recipe(parent=name, platform="linux/amd64")
-        return [f.what for f in check(Ingredients(recipe=recipe), None, Contents(), Needs(**needs))]
+        return [f.what for f in check(Ingredients(recipe=recipe), None, Contents(), None, Needs(**needs))]
 
     [what] = unread("pytorch/pytorch:1.12.1-cuda11.3-cudnn8-runtime", gpus=NVIDIA)
     assert "has Python 3.7" in what
@@ -339,17 +334,10 @@ def test_an_image_that_cannot_be_read_is_judged_by_its_name() -> None:
 def test_devices_of_other_vendors_need_their_own_images() -> None:
     [amd] = checked(contents=SLIM, gpus=frozenset({"amd"}))
     assert "has no ROCm" in amd.what and amd.fix is not None and "rocm/pytorch" in amd.fix
-    assert (
-        checked(
-            contents=SLIM,
-            requirements=["torch", "--index-url https://download.pytorch.org/whl/rocm6.4"],
-            gpus=frozenset({"amd"}),
-        )
-        == ()
-    )
+    assert checked(contents=SLIM, brings={"torch": "2.9.0+rocm6.4"}, gpus=frozenset({"amd"})) == ()
     [neuron] = checked(contents=SLIM, gpus=frozenset({"neuron"}))
     assert "has no Neuron SDK" in neuron.what
-    assert checked(contents=SLIM, requirements=["torch-neuronx"], gpus=frozenset({"neuron"})) == ()
+    assert checked(contents=SLIM, brings={"torch_neuronx": "2.9.0"}, gpus=frozenset({"neuron"})) == ()
     assert checked(contents=SLIM, gpus=frozenset({"tpu"})) == ()
 
 
@@ -362,119 +350,74 @@ def test_another_platform_is_refused() -> None:
     assert 'platform="linux/amd64"' in (finding.fix or "")
 
 
-def test_torchvision_without_a_pin_would_replace_the_torch_of_the_image() -> None:
-    [finding] = checked(requirements=["torchvision"], contents=TORCH)
-    assert finding.severity == ERROR and finding.field == "requirements"
-    assert finding.what == "torchvision without a pin pulls torch 2.15.0 over the image's 2.1.0+cu121."
-    assert finding.evidence == "torchvision 0.29.2 needs torch>=2.14.0"
-    assert finding.fix == "Say torchvision==0.16.0, which works with torch 2.1.0."
+HAVE = {"torch": "2.1.0+cu121", "numpy": "1.26.4"}
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["torchvision==0.16.0"],
-        ["torchvision==0.16.*", "torchaudio==2.1.0"],
-        ["torchvision", "torch==2.1.0"],
-        ["torchvision", "torch==2.1.0+cu121"],
-        ["accelerate", "peft", "torchmetrics", "six"],
-        ["torchvision; python_version < '3.9'"],
-        ["torchvision; sys_platform == 'win32'"],
-        ["bitsandbytes==0.40.0"],
-        ["torch>=2.0"],
-    ],
-)
-def test_what_leaves_the_torch_of_the_image_alone(lines: list[str]) -> None:
-    assert checked(requirements=lines, contents=TORCH) == ()
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("torchvision==0.17.0", "torchvision 0.17.0 pulls torch 2.2.0 over the image's 2.1.0+cu121."),
-        ("timm", "torchvision without a pin pulls torch 2.15.0 over the image's 2.1.0+cu121."),
-        ("ultralytics", "torchvision without a pin pulls torch 2.15.0 over the image's 2.1.0+cu121."),
-        ("xformers", "xformers without a pin pulls torch 2.15.0 over the image's 2.1.0+cu121."),
-        ("torchvision>=0.16,<0.18", "torchvision 0.17.2 pulls torch 2.2.2 over the image's 2.1.0+cu121."),
-    ],
-)
-def test_what_would_replace_the_torch_of_the_image(line: str, what: str) -> None:
-    assert said(checked(requirements=[line], contents=TORCH)) == [(ERROR, what)]
-
-
-def test_what_the_image_has_already_stays() -> None:
-    image = "pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime"
-    assert checked(image, ["torchvision", "timm"]) == ()
-    [finding] = checked(image, ["torchvision"], recipe={"installer_args": ("--upgrade",)})
-    assert "pulls torch" in finding.what
-
-
-def test_without_dependencies_nothing_is_pulled() -> None:
-    assert (
-        checked(requirements=["torchvision"], contents=TORCH, recipe={"installer_args": ("--no-deps",)}) == ()
+def test_a_framework_of_the_image_that_requirements_would_replace_is_refused_with_what_keeps_it() -> None:
+    assert replaced(HAVE, locked(torchvision="0.16.0", numpy="2.1.0")) == {}
+    assert replaced(HAVE, locked(torch="2.14.1")) == {"torch": ("2.1.0+cu121", "2.14.1")}
+    keeping = locked(torchvision="0.16.0", timm="1.0.9")
+    found = replacement("torch", "2.1.0+cu121", "2.14.1", asked=None, keeping=keeping)
+    assert said([found]) == [(ERROR, "The requirements bring torch 2.14.1 over the image's 2.1.0+cu121.")]
+    assert found.fix == (
+        'Add "torch==2.1.0" to requirements; then they bring torchvision==0.16.0 and timm==1.0.9.'
     )
+    nothing = nothing_keeps(found, "torch", "2.1.0+cu121")
+    assert nothing.fix is not None and "another torch" in nothing.fix
 
 
-def test_a_parent_that_is_used_as_it_is_installs_nothing() -> None:
-    assert checked(requirements=["torchvision"], contents=TORCH, recipe={"skip_build": True}) == ()
+def test_another_framework_that_is_asked_for_is_a_warning() -> None:
+    found = replacement("torch", "2.1.0+cu121", "2.3.0", asked="torch==2.3.0", keeping=None)
+    assert said([found]) == [(WARNING, "The image's torch 2.1.0+cu121 is replaced by 2.3.0.")]
+    assert found.evidence == "requirements say 'torch==2.3.0'"
 
 
-def test_constraints_hold(tmp_path: Path) -> None:
-    file = tmp_path / "constraints.txt"
-    file.write_text("torchvision==0.16.0  # for torch 2.1\n")
-    found = checked(
-        requirements=["timm", "--constraint constraints.txt"], contents=TORCH, paths={"constraints.txt": file}
-    )
-    assert found == ()
+def test_the_torch_that_is_installed_counts_and_not_the_images() -> None:
+    old = Contents(python="3.10", cuda="11.3", packages={"torch": "1.12.1+cu113"})
+    assert checked(contents=old, gpus=NVIDIA, architectures=HOPPER, driver="550.54.14") != ()
+    new = {"torch": "2.6.0", "nvidia_cuda_runtime_cu12": "12.4.127"}
+    assert checked(contents=old, brings=new, gpus=NVIDIA, architectures=HOPPER, driver="550.54.14") == ()
 
 
-def test_another_torch_that_is_asked_for_is_a_warning() -> None:
-    [finding] = checked(requirements=["torch==2.3.0"], contents=TORCH)
-    assert said([finding]) == [(WARNING, "The image's PyTorch 2.1.0+cu121 is replaced by another build.")]
-    assert finding.evidence == "requirements say 'torch==2.3.0'"
-    [finding] = checked(requirements=["./dist/torch-2.3.0-cp310-cp310-linux_x86_64.whl"], contents=TORCH)
+# Forward compatibility, old tables, and what the user overrules
+
+NEW_CUDA = Contents(python="3.12", cuda="13.0", packages={"torch": "2.14.1+cu130"})
+
+
+def test_an_image_that_brings_libraries_for_older_drivers_is_no_error() -> None:
+    [finding] = checked(contents=NEW_CUDA, gpus=NVIDIA, driver="535.104.05")
+    assert (finding.severity, finding.name) == (ERROR, "driver-too-old")
+    [finding] = checked(contents=attrs.evolve(NEW_CUDA, compat=True), gpus=NVIDIA, driver="535.104.05")
+    assert finding.severity == WARNING and "by forward compatibility" in finding.what
+    assert finding.evidence is not None and "it has cuda-compat" in finding.evidence
+    named = {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0 brand=tesla,driver>=535,driver<536"}
+    [finding] = checked(contents=NEW_CUDA, environment=named, gpus=NVIDIA, driver="535.104.05")
+    assert finding.severity == NOTE and "NVIDIA_REQUIRE_CUDA names this driver" in (finding.evidence or "")
+
+
+def test_a_table_that_nobody_has_read_for_long_refuses_nothing() -> None:
+    [finding] = checked(contents=NEW_CUDA, gpus=NVIDIA, driver="535.104.05", today=date(2029, 1, 1))
     assert finding.severity == WARNING
+    assert finding.evidence is not None and "that table is 25 months old" in finding.evidence
+    seen = attrs.evolve(SLIM, python="3.7.1", source="a look into the image")
+    [finding] = checked(contents=seen, today=date(2029, 1, 1))
+    assert finding.severity == ERROR  # what was seen does not age
 
 
-def test_requirements_that_cannot_go_together() -> None:
-    [finding] = checked(requirements=["torch==2.6.0", "torchvision==0.17.0"], contents=SLIM)
-    assert said([finding]) == [
-        (ERROR, "torchvision 0.17.0 needs torch==2.2.0, and requirements ask for torch 2.6.0.")
-    ]
-    assert finding.fix == "Say torchvision==0.21.0, which works with torch 2.6.0."
-
-
-@pytest.mark.parametrize("contents", [SLIM, attrs.evolve(SLIM, packages={"torch": "2.2.1"})])
-@pytest.mark.parametrize(
-    ("torch", "other"),
-    [
-        ("torch==2.2.1", "torchtext"),  # there is one for it, which no table has
-        ("torch==2.9.0", "xformers>=0.0.20"),
-        ("torch==2.9.0", "torchvision>=0.20"),
-    ],
-)
-def test_for_a_torch_that_is_asked_for_older_releases_are_tried(
-    torch: str, other: str, contents: Contents
-) -> None:
-    found = checked(requirements=[torch, other], contents=contents)
-    assert [finding for finding in found if finding.severity == ERROR] == []
-
-
-def test_a_torch_without_a_wheel_for_the_images_python() -> None:
-    found = checked(requirements=["torch==2.1.0"], contents=Contents(python="3.13.1", cuda="", packages={}))
-    assert said(found) == [(ERROR, "PyTorch 2.1.0 has no wheel for the image's Python 3.13.")]
-    assert checked(requirements=["torch>=2.1"], contents=Contents(python="3.13.1", packages={})) == ()
-
-
-def test_musl_has_no_wheels_of_torch() -> None:
-    [finding] = checked("python:3.12-alpine", ["timm"], environment={"PYTHON_VERSION": "3.12.1"})
-    assert finding.what.endswith("the C library musl, for which torch and torchvision have no wheels.")
-    assert checked("python:3.12-alpine", ["six"], environment={"PYTHON_VERSION": "3.12.1"}) == ()
+def test_what_is_found_can_be_overruled_by_its_name() -> None:
+    accept = {"accept": ["no-cuda"], "origins": {"accept": "pipeline.py:7 (@step)"}}
+    [finding] = checked(contents=SLIM, gpus=NVIDIA, **accept)
+    assert (finding.severity, finding.name) == (WARNING, "no-cuda")
+    assert finding.evidence is not None and finding.evidence.endswith("accepted: pipeline.py:7 (@step)")
+    [finding] = checked(contents=SLIM, gpus=NVIDIA, accept=["driver-too-old"])
+    assert finding.severity == ERROR
+    [finding] = checked(contents=attrs.evolve(SLIM, python="3.7.1"), accept=["other-python", "no-cuda"])
+    assert (finding.severity, finding.name) == (ERROR, None)  # nothing of ours runs there
 
 
 def test_an_accelerated_step_needs_accelerate() -> None:
     image = "pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime"
-    [finding] = checked(image, ["torchvision"], launchers=ACCELERATE)
+    [finding] = checked(image, {"torchvision": "0.16.0"}, launchers=ACCELERATE)
     assert finding.severity == ERROR
     assert (
         finding.what == f"A step is started with accelerate, which is neither in {image} nor in requirements."
@@ -482,9 +425,10 @@ def test_an_accelerated_step_needs_accelerate() -> None:
     assert finding.fix == 'Add "accelerate" to requirements.'
 
 
-@pytest.mark.parametrize("requirement", ["accelerate>=0.20", "peft", "transformers[torch]", "trl"])
-def test_accelerate_may_come_with_another_package(requirement: str) -> None:
-    assert checked(requirements=[requirement], contents=SLIM, launchers=ACCELERATE) == ()
+def test_accelerate_may_come_with_another_package() -> None:
+    assert (
+        checked(brings={"peft": "0.17.0", "accelerate": "1.12.0"}, contents=SLIM, launchers=ACCELERATE) == ()
+    )
 
 
 def test_accelerate_in_an_image_of_which_not_all_is_known_is_a_warning() -> None:
@@ -492,6 +436,15 @@ def test_accelerate_in_an_image_of_which_not_all_is_known_is_a_warning() -> None
     [finding] = checked(contents=partly, launchers=ACCELERATE)
     assert finding.severity == WARNING and "requirements do not name" in finding.what
     assert checked(contents=partly, launchers=frozenset({"torchrun"})) == ()
+
+
+def test_a_user_that_is_not_in_the_image_is_refused() -> None:
+    seen = attrs.evolve(SLIM, users=frozenset({"root", "nobody"}))
+    [finding] = checked(contents=seen, recipe={"user": "ml:ml"})
+    assert said([finding]) == [(ERROR, "team/image:1 has no user ml.")]
+    for user in ("nobody", "1234:1234", "65534"):
+        assert checked(contents=seen, recipe={"user": user}) == ()
+    assert checked(contents=SLIM, recipe={"user": "ml"}) == ()  # nobody has looked
 
 
 def test_what_the_steps_import_and_nobody_brings() -> None:
@@ -502,9 +455,19 @@ def test_what_the_steps_import_and_nobody_brings() -> None:
 
 
 def test_what_requirements_bring_along_is_not_missed() -> None:
-    assert checked(contents=SLIM, requirements=["pandas"], imports={"numpy": "2.1.0", "pandas": "2.2"}) == ()
-    [finding] = checked(contents=SLIM, requirements=["not-installed-here"], imports={"numpy": "2.1.0"})
-    assert finding.severity == NOTE  # it may come with that
+    brings = {"pandas": "2.2", "numpy": "2.1.0"}
+    assert checked(contents=SLIM, brings=brings, imports={"numpy": "2.1.0", "pandas": "2.2"}) == ()
+
+
+def test_an_image_whose_numpy_cannot_read_what_this_one_pickles_is_told() -> None:
+    found = checked(contents=TORCH, imports={"numpy": "2.1.0"})
+    assert [finding.severity for finding in found] == [WARNING, NOTE]
+    assert found[0].what == (
+        "NumPy is 2.1.0 here and 1.26.4 in the image, which reads no pickles of NumPy 2."
+    )
+    assert [
+        f.severity for f in checked(contents=TORCH, brings={"numpy": "2.2.0"}, imports={"numpy": "2.1.0"})
+    ] == [NOTE]
 
 
 def test_other_versions_there_than_here_are_told() -> None:
@@ -519,7 +482,7 @@ AWS = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.6.0-gpu-p
 
 def test_a_registry_of_a_cloud_says_how_to_log_in_where_it_could_not_be_read() -> None:
     recipe = Recipe(parent=AWS, platform="linux/amd64")
-    [note] = check(Ingredients(recipe=recipe), None, Contents(), Needs(gpus=NVIDIA))
+    [note] = check(Ingredients(recipe=recipe), None, Contents(), None, Needs(gpus=NVIDIA))
     assert note.severity == NOTE and "is an AWS Deep Learning Container" in note.what
     assert note.fix is not None and note.fix.startswith("aws ecr get-login-password --region us-east-1")
     assert checked(AWS, gpus=NVIDIA, driver="580.65.06") == ()

@@ -12,8 +12,8 @@ import pytest
 
 from upshift.errors import ImageError
 from upshift.images.base import Contents
-from upshift.images.parents import survey, traces
-from upshift.images.parents.survey import read_layer
+from upshift.images.parents import layers, traces
+from upshift.images.parents.layers import read_layer
 from upshift.images.parents.traces import Traces, distribution
 
 CONDA_PATH = "/opt/conda/bin:/usr/local/bin:/usr/bin"
@@ -66,10 +66,9 @@ def test_a_conda_image_of_pytorch() -> None:
     assert found.site_packages == f"/{home}/site-packages"
     assert found.packages == {"torch": "2.1.0+cu121", "pyyaml": "6.0.1"}
     assert found.cuda == "12.1"
-    assert found.externally_managed is False
 
 
-def test_ubuntus_python_is_externally_managed_and_packages_go_to_usr_local() -> None:
+def test_packages_for_ubuntus_python_go_to_usr_local() -> None:
     status = (
         "Package: libc6\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2.39-0ubuntu8.4\n\n"
         "Package: python3.12\nStatus: install ok installed\nVersion: 3.12.3-1ubuntu0.5\n\n"
@@ -80,7 +79,6 @@ def test_ubuntus_python_is_externally_managed_and_packages_go_to_usr_local() -> 
             {
                 "usr/bin/python3.12": "ELF",
                 "usr/lib/python3.12/os.py": "",
-                "usr/lib/python3.12/EXTERNALLY-MANAGED": "[externally-managed]",
                 "usr/lib/python3/dist-packages/wheel-0.42.0.egg-info": "",
                 "usr/local/lib/python3.12/dist-packages/torch-2.14.0+cu130.dist-info/RECORD": "",
                 "var/lib/dpkg/status": status,
@@ -89,7 +87,6 @@ def test_ubuntus_python_is_externally_managed_and_packages_go_to_usr_local() -> 
         )
     )
     assert found.python == "3.12.3"
-    assert found.externally_managed is True
     assert found.site_packages == "/usr/local/lib/python3.12/dist-packages"
     assert found.packages == {"wheel": "0.42.0", "torch": "2.14.0+cu130"}
     assert (found.cuda, found.glibc) == ("13.0", "2.39")
@@ -101,7 +98,6 @@ def test_a_virtual_environment_on_the_path_is_what_runs() -> None:
             {
                 "usr/bin/python3.11": "ELF",
                 "usr/lib/python3.11/os.py": "",
-                "usr/lib/python3.11/EXTERNALLY-MANAGED": "",
                 "opt/venv/pyvenv.cfg": "home = /usr/bin\nversion = 3.11.9\n",
                 "opt/venv/lib/python3.11/site-packages/numpy-2.1.0.dist-info/METADATA": "",
                 "usr/lib/python3/dist-packages/six-1.16.0.egg-info": "",
@@ -114,7 +110,6 @@ def test_a_virtual_environment_on_the_path_is_what_runs() -> None:
     assert found.python == "3.11.9"
     assert found.site_packages == "/opt/venv/lib/python3.11/site-packages"
     assert found.packages == {"numpy": "2.1.0"}
-    assert found.externally_managed is False
 
 
 def test_links_to_folders_are_followed() -> None:
@@ -243,15 +238,15 @@ def test_a_layer_in_zstd_is_read_as_one_in_gzip() -> None:
 
 def test_what_was_seen_is_kept_and_a_damaged_record_counts_as_none() -> None:
     shown = read_layer(pieces(PYTHON), "sha256:1")
-    survey.keep("sha256:abc", shown)
-    assert survey.kept("sha256:abc") == shown
-    assert survey.kept("sha256:other") is None
-    survey._file("sha256:abc").write_text('{"marks": 3}')
-    assert survey.kept("sha256:abc") is None
+    layers.keep("sha256:abc", shown)
+    assert layers.kept("sha256:abc") == shown
+    assert layers.kept("sha256:other") is None
+    layers._file("sha256:abc").write_text('{"marks": 3}')
+    assert layers.kept("sha256:abc") is None
 
 
 def test_a_digest_that_looks_like_a_path_stays_in_the_folder() -> None:
-    assert survey._file("sha256:../../../x").parent == survey._file("sha256:x").parent
+    assert layers._file("sha256:../../../x").parent == layers._file("sha256:x").parent
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import pytest
 
 from upshift import DockerSettings
 from upshift.errors import SettingsError
-from upshift.images.recipes.context import Context, read_context
-from upshift.images.recipes.dockerignore import DockerIgnore
-from upshift.images.recipes.instructions import base_of, instructions
+from upshift.images.recipes.context import Context, DockerIgnore, read_context
+from upshift.images.recipes.dockerfiles import base_of, instructions
 from upshift.images.recipes.recipe import make_ingredients
 
 ORIGIN = "pipeline.py:3 (@step)"

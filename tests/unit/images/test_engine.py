@@ -103,7 +103,7 @@ def test_podman_is_found_where_there_is_no_docker(program: Program) -> None:
         "podman",
         "4.3.1",
         "linux/arm64",
-        True,
+        False,
     )
 
 
@@ -129,7 +129,7 @@ def test_no_engine_is_installed(program: Program) -> None:
         "no container engine is installed\n"
         "  why:   There is no 'docker' and no 'podman' on the PATH.\n"
         "  fix:   Install one (on Debian and Ubuntu: docker.io, or podman). Without any, images can be built "
-        "(builder = 'daemonless'), and steps run on this machine itself (target local)."
+        "for other machines, and steps run on this machine itself (target local)."
     )
     with pytest.raises(ImageError, match="Podman is not installed"):
         find_engine("podman")

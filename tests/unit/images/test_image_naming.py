@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from upshift.errors import ImageError
-from upshift.images.base import Destination, Ingredients, Recipe
-from upshift.images.daemonless.naming import repository_of, tag_of
-
-
-def _name(repository: str | None, registry: str | None) -> str:
-    ingredients = Ingredients(recipe=Recipe(parent="python", platform="linux/amd64"), repository=repository)
-    return repository_of(ingredients, Destination(platform="linux/amd64", registry=registry)).name
+from upshift.images.reference import repository_in, tag_of
 
 
 @pytest.mark.parametrize(
@@ -28,12 +22,12 @@ def _name(repository: str | None, registry: str | None) -> str:
 def test_a_repository_is_below_the_targets_registry_unless_it_names_one(
     repository: str | None, registry: str, name: str
 ) -> None:
-    assert _name(repository, registry) == name
+    assert repository_in(registry, repository).name == name
 
 
 def test_without_any_registry_the_way_to_name_one_is_shown() -> None:
     with pytest.raises(ImageError, match=r'registry = "registry.example.org/ml"'):
-        _name("train", None)
+        repository_in(None, "train")
 
 
 def test_tags_hold_the_whole_digest() -> None:

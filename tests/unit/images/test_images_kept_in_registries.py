@@ -6,8 +6,8 @@ import pytest
 from registry_kit import image, open_registries
 
 from stand_in_registry import StandInRegistry
-from upshift.images.daemonless.naming import TAG_PREFIX
 from upshift.images.kept import kept_in_registry, remove_from_registry
+from upshift.images.reference import TAG_PREFIX
 
 FIRST, SECOND = TAG_PREFIX + "a" * 64, TAG_PREFIX + "b" * 64
 

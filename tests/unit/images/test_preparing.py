@@ -5,19 +5,32 @@ from __future__ import annotations
 import io
 import tarfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import pytest
 from registry_kit import open_registries
 
-from made_up_images import MadeUpBuilder, MadeUpEngine, made_up_destination, made_up_parent
+from made_up_images import MadeUpBuilder, made_up_destination, made_up_lock, made_up_parent
 from stand_in_registry import StandInRegistry
 from upshift.config import DockerSettings
 from upshift.errors import ImageError, SettingsError
 from upshift.images import preparing
-from upshift.images.base import ERROR, WARNING, Destination, Finding, Needs, Parent, Progress
-from upshift.images.preparing import Kitchen, Prepared, prepare
+from upshift.images.base import (
+    ERROR,
+    WARNING,
+    Contents,
+    Finding,
+    Lock,
+    Locked,
+    Needs,
+    Parent,
+    Progress,
+    Recipe,
+)
+from upshift.images.building.uv import Unmet
+from upshift.images.destination import Destination
+from upshift.images.preparing import Prepared, Preparer, prepare
 from upshift.images.reference import Reference
 from upshift.images.registries.faults import LoginRefused, Unavailable
 
@@ -45,16 +58,19 @@ class MadeUpRegistries:
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> MadeUpBuilder:
     builder = MadeUpBuilder()
-    monkeypatch.setattr(
-        preparing,
-        "choose_builder",
-        lambda destination, registries: (
-            destination.builder or preparing.ENGINE,
-            destination.engine,
-            builder,
-        ),
-    )
+
+    def made(destination: Destination, *others: object) -> MadeUpBuilder:
+        builder.destination = destination
+        return builder
+
+    monkeypatch.setattr(preparing, "make_builder", made)
+    monkeypatch.setattr(preparing, "find_engine", no_engine)
+    monkeypatch.setattr(preparing, "resolve", made_up_lock)
     return builder
+
+
+def no_engine(name: str | None = None, **options: object) -> None:
+    raise ImageError("neither docker nor podman is installed", fix="Install one.")
 
 
 def prepared_of(
@@ -85,8 +101,8 @@ def test_a_new_image_is_made_and_the_next_time_it_is_there(builder: MadeUpBuilde
     assert (prepared.findings, prepared.image, prepared.builds) == ((), None, True)
     told: list[Progress] = []
     image = prepared.make(told.append)
-    assert [progress.stage for progress in told] == ["build"]
-    assert (image.recipe, builder.made) == (prepared.digest, [prepared.digest])
+    assert [progress.stage for progress in told] == ["install"]
+    assert (image.recipe, builder.made) == (prepared.recipe, [prepared.recipe])
     again = prepared_of(SIX, made_up_destination(), project=tmp_path)
     assert (again.image, again.builds) == (image, False)
     assert again.make(told.append) == image
@@ -141,16 +157,6 @@ def test_what_the_engine_lacks_is_read_from_its_registry(builder: MadeUpBuilder,
     destination = made_up_destination(made_up_parent("other:1"))
     registries = MadeUpRegistries(remote)
     assert prepared_of(SIX, destination, project=tmp_path, registries=registries).parent == remote
-
-
-def test_without_a_daemon_the_registry_says_what_the_parent_is(
-    builder: MadeUpBuilder, tmp_path: Path
-) -> None:
-    remote = made_up_parent(number=2, in_engine=False)
-    destination = made_up_destination(builder=preparing.DAEMONLESS)
-    registries = MadeUpRegistries(remote)
-    prepared = prepared_of(SIX, destination, project=tmp_path, registries=registries)
-    assert (prepared.parent, prepared.builder_name) == (remote, "daemonless")
 
 
 def test_a_registry_that_is_down_is_a_finding_that_says_what_to_do(
@@ -269,7 +275,7 @@ def test_a_dockerfile_needs_no_parent(builder: MadeUpBuilder, tmp_path: Path) ->
     settings = DockerSettings(dockerfile="Dockerfile")
     prepared = prepared_of(settings, made_up_destination(), project=tmp_path)
     assert (prepared.parent, prepared.errors) == (None, ())
-    assert prepared.make(lambda progress: None).recipe == prepared.digest
+    assert prepared.make(lambda progress: None).recipe == prepared.recipe
 
 
 def test_what_a_dockerfile_builds_on_is_looked_at_and_refuses_nothing(
@@ -297,8 +303,143 @@ def test_settings_that_name_what_is_not_there_are_refused(builder: MadeUpBuilder
 
 
 def test_nothing_is_looked_for_where_nobody_asks(builder: MadeUpBuilder, tmp_path: Path) -> None:
+    plain = DockerSettings(parent_image="python:3.11-slim", environment={"A": "1"})
+    prepared_of(plain, made_up_destination(), project=tmp_path).make(lambda progress: None)
+    assert prepared_of(plain, made_up_destination(), project=tmp_path, look=False).image is None
+
+
+# What requirements were resolved to
+
+
+def versions(monkeypatch: pytest.MonkeyPatch, **packages: str) -> list[str]:
+    """Have requirements resolve to these; gives a list that is added the requirements of each resolving."""
+    asked: list[str] = []
+
+    def resolved(recipe: Recipe, *args: Any, **options: Any) -> Lock:
+        asked.append(" ".join(recipe.requirements))
+        return Lock(packages=tuple(Locked(name=name, version=one) for name, one in sorted(packages.items())))
+
+    monkeypatch.setattr(preparing, "resolve", resolved)
+    return asked
+
+
+def test_what_requirements_were_resolved_to_stays_until_somebody_asks(
+    builder: MadeUpBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions(monkeypatch, six="1.16.0")
+    first = prepared_of(SIX, made_up_destination(), project=tmp_path)
+    asked = versions(monkeypatch, six="1.17.0")
+    again = prepared_of(SIX, made_up_destination(), project=tmp_path)
+    assert (again.lock, again.digest) == (first.lock, first.digest)
+    elsewhere = prepared_of(SIX, ELSEWHERE, project=tmp_path, registries=MadeUpRegistries(read_parent()))
+    assert (elsewhere.lock, elsewhere.digest, asked) == (first.lock, first.digest, [])
+    preparer = Preparer(made_up_destination(), None)
+    later = preparer.prepare(SIX, Needs(), project=tmp_path, origins={}, update=True)
+    assert later.lock is not None and later.lock.versions == {"six": "1.17.0"}
+    assert later.before == first.lock
+    assert (later.recipe == first.recipe, later.digest == first.digest) == (True, False)
+    assert prepared_of(SIX, made_up_destination(), project=tmp_path).digest == later.digest
+
+
+def test_an_image_that_is_there_says_what_its_requirements_were_resolved_to(
+    builder: MadeUpBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions(monkeypatch, six="1.16.0")
+    first = prepared_of(SIX, made_up_destination(), project=tmp_path)
+    first.make(lambda progress: None)
+    versions(monkeypatch, six="1.17.0")
+    monkeypatch.setenv("UPSHIFT_HOME", str(tmp_path / "of somebody else"))
+    there = prepared_of(SIX, made_up_destination(), project=tmp_path)
+    assert (there.lock, there.digest, there.builds) == (first.lock, first.digest, False)
+
+
+def test_an_update_that_changes_something_builds_and_another_one_does_not(
+    builder: MadeUpBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def updated() -> Prepared:
+        preparer = Preparer(made_up_destination(), None)
+        return preparer.prepare(SIX, Needs(), project=tmp_path, origins={}, update=True)
+
+    versions(monkeypatch, six="1.16.0")
     prepared_of(SIX, made_up_destination(), project=tmp_path).make(lambda progress: None)
-    assert prepared_of(SIX, made_up_destination(), project=tmp_path, look=False).image is None
+    assert not updated().builds
+    versions(monkeypatch, six="1.17.0")
+    assert updated().builds
+
+
+def test_requirements_that_cannot_be_met_are_an_error_before_anything_is_built(
+    builder: MadeUpBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unmet(*args: Any, **options: Any) -> Lock:
+        raise Unmet("there is no such version of one of the requirements", why="six>=9", fix="Correct it.")
+
+    monkeypatch.setattr(preparing, "resolve", unmet)
+    prepared = prepared_of(SIX, made_up_destination(), project=tmp_path)
+    [error] = prepared.errors
+    assert (error.field, error.evidence, error.fix) == ("requirements", "six>=9", "Correct it.")
+    assert prepared.digest is None, "nothing is equal to it"
+
+
+TORCH = made_up_parent("team/torch:1")
+WITH_TORCH = Contents(
+    python="3.11.7",
+    interpreter="/usr/bin/python3",
+    site_packages="/usr/lib/python3/dist-packages",
+    packages={"torch": "2.1.0+cu121", "numpy": "1.26.4"},
+    cuda="12.1",
+    glibc="2.36",
+    source="a look into the image",
+)
+
+
+@pytest.mark.parametrize(
+    ("requirements", "keeping", "severity", "what", "fix"),
+    [
+        (
+            ["torchvision"],
+            {"torchvision": "0.16.0"},
+            "error",
+            "The requirements bring torch 2.9.0 over the image's 2.1.0+cu121.",
+            'Add "torch==2.1.0" to requirements; then they bring torchvision==0.16.0.',
+        ),
+        (["torchvision>=0.20"], None, "error", "bring torch 2.9.0", "take an image with another torch"),
+        (
+            ["torch>=2.9"],
+            None,
+            "warning",
+            "The image's torch 2.1.0+cu121 is replaced by 2.9.0.",
+            "Leave torch out",
+        ),
+    ],
+)
+def test_requirements_that_replace_what_the_image_is_chosen_for_are_told(
+    requirements: list[str],
+    keeping: dict[str, str] | None,
+    severity: str,
+    what: str,
+    fix: str,
+    builder: MadeUpBuilder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def resolved(*args: Any, kept: tuple[str, ...], **options: Any) -> Lock:
+        if kept and keeping is None:
+            raise Unmet("the requirements contradict each other")
+        found = (keeping or {}) if kept else {"torch": "2.9.0", "torchvision": "0.24.0"}
+        return Lock(packages=tuple(Locked(name=name, version=one) for name, one in found.items()))
+
+    monkeypatch.setattr(preparing, "resolve", resolved)
+    monkeypatch.setattr(preparing, "contents_of", lambda *args, **options: WITH_TORCH)
+    settings = DockerSettings(parent_image="team/torch:1", requirements=requirements)
+    found = prepared_of(settings, made_up_destination(TORCH), project=tmp_path).findings
+    [finding] = [one for one in found if one.field == "requirements"]
+    assert finding.severity == severity
+    assert what in finding.what
+    assert fix in (finding.fix or "")
+    again = prepared_of(settings, made_up_destination(TORCH), project=tmp_path).findings
+    assert again == found, "a second look finds what the first one did"
+    accepted = DockerSettings(**settings.explicit(), accept=["replaces-framework"])
+    assert prepared_of(accepted, made_up_destination(TORCH), project=tmp_path).errors == ()
 
 
 def test_that_layers_are_read_is_said_before_and_they_are_read_once(
@@ -312,48 +453,11 @@ def test_that_layers_are_read_is_said_before_and_they_are_read_once(
         registry.add("ml/base", "1", layers=(packed.getvalue(),))
         settings = DockerSettings(parent_image=f"{registry.name}/ml/base:1", requirements=["six"])
         for _ in range(2):
-            kitchen = Kitchen(ELSEWHERE, registries, announce=told.append)
-            prepared = kitchen.prepare(settings, Needs(), project=tmp_path, origins={})
+            preparer = Preparer(ELSEWHERE, registries, announce=told.append)
+            prepared = preparer.prepare(settings, Needs(), project=tmp_path, origins={})
         assert prepared.contents.source == "its layers"
     [line] = told
     assert line.startswith(f"{registry.name}/ml/base:1: nothing is known of what is in it")
 
 
-# Who builds
-
-
-def no_engine(name: str | None = None, **options: object) -> None:
-    raise ImageError("neither docker nor podman is installed", fix="Install one.")
-
-
-def chosen(destination: Destination, registries: object = None) -> tuple[str, str]:
-    name, _, builder = preparing.choose_builder(destination, cast(Any, registries))
-    return name, builder.what if isinstance(builder, Finding) else type(builder).__name__
-
-
 ELSEWHERE = Destination(platform="linux/amd64", registry="registry.example.org/ml")
-
-
-def test_the_engine_that_runs_the_tasks_builds_their_images() -> None:
-    assert chosen(made_up_destination()) == ("engine", "EngineBuilder")
-
-
-def test_a_target_may_say_which_builder_it_is() -> None:
-    without = made_up_destination(builder="daemonless", registry="registry.example.org/ml")
-    assert chosen(without, MadeUpRegistries()) == ("daemonless", "DaemonlessBuilder")
-
-
-def test_for_elsewhere_the_engine_of_this_machine_builds_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("upshift.images.containers.engine.find_engine", lambda name=None: MadeUpEngine())
-    assert chosen(ELSEWHERE, MadeUpRegistries()) == ("engine", "EngineBuilder")
-    monkeypatch.setattr("upshift.images.containers.engine.find_engine", no_engine)
-    assert chosen(ELSEWHERE, MadeUpRegistries()) == ("daemonless", "DaemonlessBuilder")
-
-
-def test_what_a_builder_needs_and_is_not_there_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("upshift.images.containers.engine.find_engine", no_engine)
-    by_engine = attrs.evolve(ELSEWHERE, builder="engine")
-    assert chosen(by_engine, MadeUpRegistries()) == ("engine", "neither docker nor podman is installed")
-    assert chosen(ELSEWHERE)[1].startswith("an image registry has to be read")

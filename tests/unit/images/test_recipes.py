@@ -66,12 +66,11 @@ def test_everything_that_decides_is_in_the_recipe(tmp_path: Path) -> None:
     assert recipe.requirements == ("six", "--constraint limits.txt")
     assert recipe.files["limits.txt"].startswith("sha256:")
     assert recipe.installer == "uv"
-    said = ("--system", "--find-links=a", "--find-links=b", "-v", "-i", "https://x")
-    assert recipe.installer_args == (*said, "--overrides=without-upshift.txt")
+    assert recipe.installer_args == ("--system", "--find-links=a", "--find-links=b", "-v", "-i", "https://x")
     assert recipe.environment == {"A": "1", "B": 'quo"te\n$HOME'}
     assert recipe.user == "ml"
     assert ingredients.paths["limits.txt"] == tmp_path / "limits.txt"
-    assert recipe.files.keys() == ingredients.paths.keys() == {"limits.txt", "without-upshift.txt"}
+    assert recipe.files.keys() == ingredients.paths.keys() == {"limits.txt"}
     assert ingredients.context_root == tmp_path
     assert (ingredients.repository, ingredients.tag, ingredients.rebuild) == ("ml/train", "v1", True)
     assert ingredients.origins["dockerfile"] == ORIGIN
@@ -122,10 +121,6 @@ def test_another_platform_is_told(tmp_path: Path) -> None:
         ({"build_context_root": "."}, ["build_context_root is for a Dockerfile"]),
         ({"dockerfile": "docker/Dockerfile"}, ["docker/Dockerfile cannot be read"]),
         ({"requirements": "requirements.txt"}, ["requirements.txt cannot be read"]),
-        (
-            {"python_package_installer": "pip", "python_package_installer_args": {"system": None}},
-            ["pip knows no option --system", 'python_package_installer="uv"'],
-        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_users_line(

@@ -13,10 +13,10 @@ import pytest
 
 from upshift import DockerSettings
 from upshift.errors import MissingExtra, SettingsError
+from upshift.images.building.uv import find_uv
 from upshift.images.recipes.reading import digest_of
 from upshift.images.recipes.recipe import requirements_of
 from upshift.images.recipes.requirements import Requirements
-from upshift.images.uv import find_uv
 
 Read = Callable[..., Requirements]
 ORIGIN = "pipeline.py:3 (@step)"
@@ -134,7 +134,6 @@ def test_files_include_others_and_their_comments_do_not_count(read: Read, tmp_pa
             "-i https://a/simple --extra-index-url https://b/simple\n",
             ["several options", "a line of its own"],
         ),
-        ("--prefer-binary\n", ["uv knows no --prefer-binary"]),
         ("./missing-1.0-py3-none-any.whl\n", ["there is no file missing-1.0-py3-none-any.whl"]),
         ("https://me:correct-horse@example.org/a-1.0-py3-none-any.whl\n", ["${TOKEN}", "requirements.txt:1"]),
         ("--index-url https://me:${NO_SUCH_TOKEN}@example.org/simple\n", ["NO_SUCH_TOKEN is not set"]),
@@ -216,7 +215,7 @@ def test_options_of_pip_become_those_of_uv(read: Read) -> None:
         "--allow-insecure-host=index.example.org",
         "--require-hashes",
     )
-    assert read(requirements=lines, python_package_installer="pip").lines == tuple(lines)
+    assert read(requirements=["--prefer-binary", "six"]).lines == ("six",)
 
 
 def test_wheels_of_this_machine_are_named_without_their_folder(read: Read, tmp_path: Path) -> None:
@@ -579,12 +578,6 @@ def test_a_lock_of_poetry_gives_its_main_group(read: Read, tmp_path: Path) -> No
     )
     (tmp_path / "poetry.lock").write_text(POETRY.replace('"2.1"', '"2.0"'))
     assert "lock-version 2.0" in refused(read, pyproject_path="poetry.lock")
-
-
-def test_pip_takes_hashes_for_all_or_none(read: Read, tmp_path: Path) -> None:
-    (tmp_path / "poetry.lock").write_text(POETRY)
-    text = refused(read, pyproject_path="poetry.lock", python_package_installer="pip")
-    assert "pip installs nothing without a hash" in text
 
 
 @pytest.fixture

@@ -8,15 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from upshift.errors import ImageError
-from upshift.images.workshop import workshop
+from upshift.images.cache import alone, workshop
 
 KILLED = """
 import os, signal
-from upshift.images.workshop import workshop
+from upshift.images.cache import workshop
 with workshop() as folder:
     (folder / "context").mkdir()
     (folder / "context" / "data").write_text("half")
@@ -50,3 +51,29 @@ def test_a_full_disk_is_told_in_a_users_words() -> None:
     with pytest.raises(ImageError, match="the disk is full") as caught, workshop():
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert "UPSHIFT_HOME" in (caught.value.fix or "")
+
+
+def test_two_that_make_the_same_image_do_so_one_after_the_other(home: Path) -> None:
+    said: list[str] = []
+    waited = Event()
+
+    def second() -> None:
+        with alone("one", waiting=waited.set):
+            said.append("second")
+
+    with alone("one", waiting=lambda: None), alone("other", waiting=lambda: None):
+        thread = Thread(target=second)
+        thread.start()
+        assert waited.wait(30)
+        said.append("first")
+    thread.join(30)
+    assert said == ["first", "second"]
+    assert list(home.rglob("making-*")) == []
+
+
+def test_whoever_waits_for_the_same_image_may_give_up(home: Path) -> None:
+    def give_up() -> None:
+        raise KeyboardInterrupt
+
+    with alone("one", waiting=lambda: None), pytest.raises(KeyboardInterrupt), alone("one", waiting=give_up):
+        raise AssertionError

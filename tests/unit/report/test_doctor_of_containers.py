@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from upshift.errors import MissingExtra
 from upshift.model.configuration import Target
 from upshift.report.doctor.check import Check
 from upshift.report.doctor.containers import containers
@@ -79,7 +80,7 @@ def test_an_engine_on_which_all_is_well(look: Look) -> None:
     assert list(found) == [
         "engine",
         "containers",
-        "builds",
+        "packages",
         "limits",
     ]  # and no word on GPUs, of which there are none
     assert verdict(list(found.values()), Page()) == "Nothing here would stop a step in a container."
@@ -94,12 +95,6 @@ def test_whether_a_container_starts_is_tried(look: Look) -> None:
     refused = look("podman", PODMAN, run=(126, "runc: error setting rlimit type 7"))["containers"]
     assert refused.status == "problem" and "error setting rlimit type 7" in refused.text
     assert "default_ulimits" in (refused.remedy or "")
-
-
-def test_a_builder_that_lacks_its_registry_is_a_problem(look: Look) -> None:
-    builder = look("docker", DOCKER, options={"builder": "daemonless"})["builder"]
-    assert builder.status == "problem" and "the target names none" in builder.text
-    assert "builder" not in look("docker", DOCKER, options={"builder": "engine"})
 
 
 def test_an_engine_that_is_not_installed_says_how_to_get_one(look: Look) -> None:
@@ -117,10 +112,13 @@ def test_an_engine_on_another_machine_is_a_problem(look: Look, monkeypatch: pyte
     assert engine.remedy == "Unset DOCKER_HOST, or run Upshift on that machine."
 
 
-def test_without_buildkit_packages_are_downloaded_anew(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_BUILDKIT", "0")
-    builds = look("docker", DOCKER)["builds"]
-    assert (builds.status, builds.remedy) == ("warning", "unset DOCKER_BUILDKIT, if that was not meant.")
+def test_packages_that_nothing_can_install_are_told(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(why: str) -> str:
+        raise MissingExtra(f"{why}: uv is not installed", fix="pip install 'upshift[images]'")
+
+    monkeypatch.setattr("upshift.report.doctor.containers.find_uv", missing)
+    packages = look("docker", DOCKER)["packages"]
+    assert (packages.status, packages.remedy) == ("warning", "pip install 'upshift[images]'")
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,20 @@ from upshift.images.base import (
     NOTE,
     WARNING,
     Contents,
-    Destination,
     Finding,
     Image,
     Ingredients,
+    Lock,
+    Locked,
     Parent,
     Progress,
     Recipe,
 )
+from upshift.images.destination import Destination
 from upshift.images.preparing import Prepared
 from upshift.images.reference import Reference
 from upshift.report.terminal.building import Building
-from upshift.report.terminal.images import called, finding_lines, image_json, show_image
+from upshift.report.terminal.images import called, changes, finding_lines, image_json, show_image
 from upshift.report.terminal.layout import Page, cells
 
 DIGEST = "sha256:" + "a" * 64
@@ -44,13 +46,13 @@ KNOWN = Finding(severity=NOTE, field="", what="an image of AWS")
 
 
 def prepared(*findings: Finding, image: Image | None = None, recipe: Any = None, **fields: Any) -> Prepared:
-    recipe = recipe or {"requirements": ("torchvision",)}
+    described = recipe or {"requirements": ("torchvision",)}
     parent = Parent(
         reference=Reference.parse(PYTORCH), digest=DIGEST, platform="linux/amd64", bytes=3_210_000_000
     )
     values: dict[str, Any] = {
         "ingredients": Ingredients(
-            recipe=Recipe(parent=PYTORCH, platform="linux/amd64", **recipe),
+            recipe=Recipe(parent=PYTORCH, platform="linux/amd64", **described),
             notes=("upshift==0.3 in requirements: this very Upshift is used",),
             origins={"parent_image": "flow.py:9 (@pipeline)", "requirements": "flow.py:3 (@step)"},
         ),
@@ -60,8 +62,9 @@ def prepared(*findings: Finding, image: Image | None = None, recipe: Any = None,
             python="3.10.13", cuda="12.1", packages={"torch": "2.1.0+cu121", "six": "1", "attrs": "2"},
             source="table",
         ),
-        "digest": "sha256:" + "b" * 64,
-        "builder_name": "daemonless",
+        "lock": Lock(packages=(Locked(name="torchvision", version="0.16.0"),)),
+        "recipe": "sha256:" + "b" * 64,
+        "digest": "sha256:" + "c" * 64,
     }  # fmt: skip
     return Prepared(findings=findings, image=image, **{**values, **fields})
 
@@ -76,9 +79,10 @@ def test_everything_that_is_known_of_an_image() -> None:
         f"  parent  {PYTORCH}",
         "          linux/amd64, 3.21 GB, sha256:aaaaaaaaaaaa",
         "  holds   Python 3.10.13, CUDA 12.1, torch 2.1.0+cu121, 2 more packages (table)",
-        "  adds    torchvision, with uv",
+        "  adds    torchvision",
         "  from    parent_image: flow.py:9 (@pipeline); requirements: flow.py:3 (@step)",
         "  note    upshift==0.3 in requirements: this very Upshift is used",
+        "  locked  1 package: torchvision 0.16.0",
         "  recipe  sha256:bbbbbbbbbbbb",
         "  image   is not built: 1 error",
         "  ✗ requirements: torchvision without a pin pulls torch 2.15 over the image's 2.1.0+cu121",
@@ -90,7 +94,7 @@ def test_everything_that_is_known_of_an_image() -> None:
 
 
 def test_what_a_run_would_do_about_it() -> None:
-    assert "would be built without a container engine, and pushed to r.example.org/ml" in shown(prepared())
+    assert "would be built and pushed to r.example.org/ml" in shown(prepared())
     there = Image(reference=f"r.example.org/ml/x@{DIGEST}", recipe=DIGEST, name="r.example.org/ml/x:1")
     assert "is there: r.example.org/ml/x:1, sha256:aaaaaaaaaaaa" in shown(prepared(image=there))
     assert called(Image(reference=DIGEST, recipe=DIGEST)) == "sha256:aaaaaaaaaaaa"
@@ -105,7 +109,6 @@ def test_what_is_added_kind_by_kind() -> None:
     everything = {
         "apt_packages": ("git", "libgl1"),
         "requirements": ("six==1.16", "x" * 100),
-        "installer": "pip",
         "installer_args": ("--no-deps",),
         "environment": {"HF_HOME": "/data"},
         "user": "1000",
@@ -117,7 +120,6 @@ def test_what_is_added_kind_by_kind() -> None:
         "what a Dockerfile makes, which copies 2 files",
         "apt packages git, libgl1",
         "six==1.16, xxxxxxxx",
-        "…, with pip",
         "variables HF_HOME=/data",
         "the user 1000",
         "--no-deps",
@@ -130,7 +132,7 @@ def test_what_is_added_kind_by_kind() -> None:
 def test_an_image_of_which_nothing_is_known_says_so() -> None:
     text = shown(prepared(contents=Contents()))
     assert "holds   nothing is known of what is in it" in text
-    text = shown(prepared(PULLS_TORCH, parent=None, contents=Contents(), digest=None))
+    text = shown(attrs.evolve(prepared(PULLS_TORCH, parent=None, contents=Contents()), recipe=None))
     assert "holds" not in text and "recipe" not in text
     assert "no CUDA" in shown(prepared(contents=Contents(cuda="")))
 
@@ -152,10 +154,31 @@ def test_json_has_the_same() -> None:
     assert told["parent"]["reference"] == str(Reference.parse(PYTORCH))
     assert told["contents"]["packages"]["torch"] == "2.1.0+cu121"
     assert told["recipe"]["requirements"] == ["torchvision"]
+    assert (told["recipe"]["digest"][:8], told["digest"][:8]) == ("sha256:b", "sha256:c")
+    assert told["lock"] == ["torchvision==0.16.0"]
     assert told["findings"][0]["severity"] == "error" and told["findings"][0]["fix"] == "torchvision==0.16.0"
     assert told["builds"] is False and told["image"] is None
     assert told["origins"]["requirements"] == "flow.py:3 (@step)"
     assert image_json(prepared(), steps=["train"], target="cluster")["builds"] is True
+
+
+def test_what_updating_has_changed() -> None:
+    def updated(now: dict[str, str] | None, before: dict[str, str] | None) -> list[str]:
+        def lock(versions: dict[str, str] | None) -> Lock | None:
+            if versions is None:
+                return None
+            return Lock(packages=tuple(Locked(name=name, version=one) for name, one in versions.items()))
+
+        return changes(prepared(lock=lock(now), before=lock(before)))
+
+    assert updated({"a": "2", "c": "1", "d": "1"}, {"a": "1", "b": "1", "d": "1"}) == [
+        "a 1 → 2",
+        "c 1 added",
+        "b 1 removed",
+    ]
+    assert updated({"a": "1"}, {"a": "1"}) == ["requirements resolve to what they did before"]
+    assert updated({"a": "1"}, None) == ["resolved for the first time: 1 package: a 1"]
+    assert updated(None, None) == ["no requirements"]
 
 
 class Terminal(io.StringIO):
@@ -223,7 +246,7 @@ def test_building_that_fails_says_so_and_leaves_the_error_to_speak() -> None:
 def test_hundreds_of_locked_packages_and_values_with_line_breaks_stay_short() -> None:
     lines = tuple(f"package-{number}==1.0 --hash=sha256:{'a' * 64}" for number in range(200))
     text = shown(prepared(recipe={"requirements": lines, "environment": {"TEXT": "one\ntwo"}}))
-    assert "package-11==1.0 and 188 more, with uv" in " ".join(text.split())
+    assert "package-11==1.0 and 188 more" in " ".join(text.split())
     assert "--hash" not in text
     assert "TEXT=one\\ntwo" in text
 

@@ -10,7 +10,8 @@ import pytest
 
 from upshift.code.packages import Part
 from upshift.code.project_files import LeftOut
-from upshift.images.base import ERROR, WARNING, Contents, Destination, Finding, Ingredients, Recipe
+from upshift.images.base import ERROR, WARNING, Contents, Finding, Ingredients, Recipe
+from upshift.images.destination import Destination
 from upshift.images.preparing import Prepared
 from upshift.model.settings.retry import Retry
 from upshift.model.spec import Hardware
@@ -215,12 +216,11 @@ def test_what_is_known_of_an_image_is_below_its_step_with_what_was_found() -> No
         parent=None,
         contents=Contents(python="3.11.9", cuda=""),
         findings=(found,),
-        digest="sha256:" + "b" * 64,
-        builder_name="engine",
+        recipe="sha256:" + "b" * 64,
     )
     text = show_plan(plan(step("train", image=image), step("train_2", step="train", image=image)))
     assert [line.strip() for line in text.splitlines() if line.startswith("  image") or " " * 11 in line] == [
-        "image    python:3.11-slim, and pandas==2.3.3, with uv",
+        "image    python:3.11-slim, and pandas==2.3.3",
         "requirements: flow.py:3 (@step)",
         "the parent holds Python 3.11.9, no CUDA (its configuration)",
         "is not built: 1 error, recipe sha256:bbbbbbbbbbbb",
@@ -241,8 +241,7 @@ def test_what_holds_for_several_steps_in_one_image_is_said_once() -> None:
             parent=None,
             contents=Contents(),
             findings=(found,),
-            digest="sha256:" + "b" * 64,
-            builder_name="engine",
+            recipe="sha256:" + "b" * 64,
         )
 
     shared = "flow.py:20 (@pipeline)"

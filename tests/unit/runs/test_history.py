@@ -414,7 +414,17 @@ def test_runs_are_listed_newest_first_and_by_tag(recorder: Recorder) -> None:
 
 def test_show_json_has_exactly_this_shape(run: Run) -> None:
     shown = run_as_json(run)
-    assert list(shown) == ["id", "pipeline", "status", "target", "started", "ended", "params", "steps"]
+    assert list(shown) == [
+        "id",
+        "pipeline",
+        "status",
+        "target",
+        "started",
+        "ended",
+        "params",
+        "steps",
+        "images",
+    ]
     assert (shown["started"], shown["ended"]) == ("2026-01-02T03:04:05.678Z", "2026-01-02T03:04:08.178Z")
     assert shown["params"]["lr"] == 0.5
     assert shown["params"]["shape"] == [2, 3]

@@ -35,7 +35,7 @@ from upshift.runtime.confine import host_facts
 from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
-    from upshift.images.base import Destination
+    from upshift.images.destination import Destination
     from upshift.runtime.accelerators.base import Inventory
     from upshift.runtime.supervisor.devices.stock import Grant
 
@@ -107,7 +107,7 @@ class DockerBackend:
 
     def destination(self) -> Destination:
         """This machine's engine."""
-        from upshift.images.base import Destination
+        from upshift.images.destination import Destination
 
         try:
             engine = self._engine
@@ -117,7 +117,6 @@ class DockerBackend:
             platform=engine.platform,
             engine=engine,
             registry=self._target.registry,
-            builder=self._options.builder,
             driver=next((found.driver for found in self._found or () if found.vendor == "nvidia"), None),
             parent=self._options.image,
         )

@@ -14,9 +14,8 @@ from upshift.errors import ConfigError
 from upshift.model.configuration import Target
 
 ENGINES = ("docker", "podman")
-BUILDERS = ("engine", "daemonless")
 GPUS = ("runtime", "cdi")
-OPTIONS = ("engine", "image", "builder", "network", "gpus", "arguments", *MANNERS)
+OPTIONS = ("engine", "image", "network", "gpus", "arguments", *MANNERS)
 """Their names."""
 
 
@@ -30,8 +29,6 @@ class Options:
         ``"docker"`` or ``"podman"``.
     image
         The image of steps that have no settings of their own.
-    builder
-        What builds images: ``"engine"`` or ``"daemonless"``.
     network
         The network of the containers, as ``--network`` takes it; None: the engine's default.
     gpus
@@ -46,7 +43,6 @@ class Options:
 
     engine: str
     image: str | None = None
-    builder: str | None = None
     network: str | None = None
     gpus: str | None = None
     arguments: tuple[str, ...] = ()
@@ -69,12 +65,17 @@ def read_options(target: Target, engine: str) -> Options:
     ConfigError
         One of them is unknown, or makes no sense.
     """
+    if "builder" in target.options:
+        raise ConfigError(
+            f"target {target.name!r}: there is no option builder any more",
+            why="Packages are installed in one way; an engine builds only Dockerfiles and Debian packages.",
+            fix="Leave it out.",
+        )
     said = refuse_options(target, OPTIONS)
     wait, share = manners(target)
     return Options(
         engine=_one_of(target, said, "engine", ENGINES) or engine,
         image=_text(target, said, "image"),
-        builder=_one_of(target, said, "builder", BUILDERS),
         network=_text(target, said, "network"),
         gpus=_one_of(target, said, "gpus", GPUS),
         arguments=_texts(target, said, "arguments"),

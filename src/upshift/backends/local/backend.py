@@ -35,7 +35,7 @@ from upshift.runtime.confine import host_facts
 from upshift.runtime.supervisor.serving import server_place
 
 if TYPE_CHECKING:
-    from upshift.images.base import Destination
+    from upshift.images.destination import Destination
     from upshift.runtime.accelerators.base import Inventory
 
 OPTIONS = (*MANNERS, "nodes")

@@ -1,39 +1,59 @@
-"""What can be said of an image before it is built: :func:`check`."""
+"""What can be said of an image before it is built: :func:`check`.
+
+Nothing is asked here: what the image has was read, and what its requirements bring was resolved. Facts that
+are in neither are in dated tables; where such a table is old, it does not refuse any more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
 
-from upshift.errors import MissingExtra
-from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Needs, Parent
-from upshift.images.checking import gpu as check_gpu
-from upshift.images.checking import torch as check_torch
+import attrs
+
+from upshift.images.base import (
+    ERROR,
+    LEAST_PYTHON,
+    NOTE,
+    SEVERITIES,
+    WARNING,
+    Contents,
+    Finding,
+    Ingredients,
+    Lock,
+    Needs,
+    Parent,
+)
+from upshift.images.checking import gpu
 from upshift.images.checking.debian import PYTHON, READ_OF_DEBIAN, brings_python
 from upshift.images.checking.official import nearest
-from upshift.images.checking.torch_releases import COMPANIONS, minor
-from upshift.images.checking.wanted import Wanted, wanted
 from upshift.images.parents.contents import known_image
+from upshift.images.pep508 import cuda_in, minor
 from upshift.images.reference import Reference
 from upshift.images.registries.faults import login_command
 from upshift.runtime.accelerators.compatibility import parse
 
-LEAST_PYTHON = "3.10"
-"""What runs beside a step needs it."""
+FRAMEWORKS = ("torch", "tensorflow", "jax")
+"""What an image is chosen for."""
 
-_GLIBC_ONLY = frozenset({"jaxlib", "tensorflow", "torch", "torchaudio", "torchvision", "triton"})
-"""What has wheels for glibc and none for musl.
-
-Source: what ``pip`` finds on the Python Package Index for ``musllinux_1_2_x86_64``. Read on 2026-11-21.
-"""
-
+_OLD = 540
+"""Days after which a table only warns."""
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
 _MOST_NAMES = 6
+_READ = re.compile(r"read on (\d{4}-\d\d-\d\d)")
 
 
 def check(
-    ingredients: Ingredients, parent: Parent | None, contents: Contents, needs: Needs
+    ingredients: Ingredients,
+    parent: Parent | None,
+    contents: Contents,
+    lock: Lock | None,
+    needs: Needs,
+    *,
+    today: date | None = None,
 ) -> tuple[Finding, ...]:
-    """What speaks against an image, or should be known of it; nothing is asked and nothing downloaded.
+    """What speaks against an image, or should be known of it, errors first.
 
     Parameters
     ----------
@@ -44,33 +64,104 @@ def check(
         it can.
     contents
         What is known to be in the parent.
+    lock
+        What the requirements bring; None: they were not resolved.
     needs
         What the steps need that run in it.
-
-    Raises
-    ------
-    MissingExtra
-        Requirements have to be read, and the package for that is not installed.
+    today
+        Given by tests.
     """
     if parent is None and ingredients.recipe.parent is not None:
         image = known_image(ingredients.recipe.parent)
         contents = image.contents if image else Contents(complete=False)
+    name = gpu.name_of(ingredients, parent)
+    after = with_packages(contents, lock)
+    resolved = lock is not None or not ingredients.recipe.requirements
     found = [*_platform(ingredients, parent), *_python(ingredients, parent, contents, needs)]
-    try:
-        plan = wanted(ingredients, contents)
-    except MissingExtra:
-        if any(not line.startswith("-") for line in ingredients.recipe.requirements):
-            raise
-        plan = Wanted(requirements={})
-    name = check_gpu.name_of(ingredients, parent)
-    found += check_gpu.findings(ingredients, parent, contents, needs, plan)
-    found += check_torch.findings(plan, contents)
-    found += _musl(plan, name, contents)
-    found += _launchers(plan, name, contents, needs)
-    found += _imports(plan, contents, needs)
+    found += _user(ingredients, name, contents)
+    if resolved:
+        found += gpu.findings(ingredients, parent, contents, after, lock, needs)
+        found += _launchers(name, after, needs)
+        found += _imports(after, needs)
     found += _login(ingredients, parent)
-    order = (ERROR, WARNING, NOTE)
-    return tuple(sorted(dict.fromkeys(found), key=lambda finding: order.index(finding.severity)))
+    found = [accepted(_aged(one, today or date.today()), ingredients) for one in dict.fromkeys(found)]
+    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def with_packages(contents: Contents, lock: Lock | None) -> Contents:
+    """What is in an image once the packages of a lock are installed."""
+    if lock is None or not lock.packages:
+        return contents
+    brought = cuda_in(lock.versions)
+    return attrs.evolve(
+        contents,
+        packages=None if contents.packages is None else {**contents.packages, **lock.versions},
+        cuda=contents.cuda if brought is None else brought,
+    )
+
+
+def replaced(have: Mapping[str, str], lock: Lock) -> dict[str, tuple[str, str]]:
+    """The frameworks of an image that a lock brings in another version: what is there, and what would be."""
+    return {
+        name: (have[name], lock.versions[name])
+        for name in FRAMEWORKS
+        if name in have and name in lock.versions and lock.versions[name] != have[name]
+    }
+
+
+def replacement(name: str, have: str, new: str, *, asked: str | None, keeping: Lock | None = None) -> Finding:
+    """The finding for a framework that requirements replace.
+
+    ``asked`` is the requirement that names it, if one does; ``keeping`` what they resolve to where it has to
+    stay; None: that is not known.
+    """
+    if asked is not None:
+        return Finding(
+            severity=WARNING,
+            field="requirements",
+            what=f"The image's {name} {have} is replaced by {new}.",
+            evidence=f"requirements say {asked!r}",
+            fix=f"Leave {name} out, or ask for what is there: {name}=={have.partition('+')[0]}.",
+        )
+    fix = f'Add "{name}=={have.partition("+")[0]}" to requirements'
+    if keeping is not None:
+        others = [f"{one.name}=={one.version}" for one in keeping.packages if one.source is None]
+        fix += f"; then they bring {_listed(others)}"
+    return Finding(
+        severity=ERROR,
+        name="replaces-framework",
+        field="requirements",
+        what=f"The requirements bring {name} {new} over the image's {have}.",
+        evidence="their newest versions need another one",
+        fix=f"{fix}.",
+    )
+
+
+def nothing_keeps(finding: Finding, name: str, have: str) -> Finding:
+    """That finding, where requirements contradict the version that the image has."""
+    fix = f"Nothing that is asked for goes with {name} {have}: take an image with another {name}."
+    return attrs.evolve(finding, fix=fix)
+
+
+def _aged(finding: Finding, today: date) -> Finding:
+    """A finding of a table that nobody has read for long only warns."""
+    read = _READ.search(finding.source or "")
+    if finding.severity != ERROR or read is None:
+        return finding
+    age = (today - date.fromisoformat(read[1])).days
+    if age < _OLD:
+        return finding
+    why = f"{finding.evidence}; " if finding.evidence else ""
+    return attrs.evolve(finding, severity=WARNING, evidence=f"{why}that table is {age // 30} months old")
+
+
+def accepted(finding: Finding, ingredients: Ingredients) -> Finding:
+    """A finding that the user overrules."""
+    if finding.severity != ERROR or finding.name is None or finding.name not in ingredients.accept:
+        return finding
+    who = ingredients.origins.get("accept", "DockerSettings(accept=…)")
+    why = f"{finding.evidence}; " if finding.evidence else ""
+    return attrs.evolve(finding, severity=WARNING, evidence=f"{why}accepted: {who}")
 
 
 def _platform(ingredients: Ingredients, parent: Parent | None) -> Iterator[Finding]:
@@ -80,6 +171,7 @@ def _platform(ingredients: Ingredients, parent: Parent | None) -> Iterator[Findi
         fix = f"Take an image for {asked}, or one for several platforms"
         yield Finding(
             severity=ERROR,
+            name="other-platform",
             field="platform",
             what=f"{parent.reference} is for {parent.platform}; "
             + (f"platform= of the settings says {asked}." if said else f"the tasks run on {asked}."),
@@ -97,30 +189,27 @@ def _python(
     ingredients: Ingredients, parent: Parent | None, contents: Contents, needs: Needs
 ) -> Iterator[Finding]:
     """Whether there is a Python, of a version that steps can run with."""
-    name = check_gpu.name_of(ingredients, parent)
+    name = gpu.name_of(ingredients, parent)
     if contents.python == "" and brings_python(ingredients.recipe.apt_packages):
         yield from _debians_python(ingredients, contents, needs)
-    elif contents.python == "":
-        yield Finding(
-            severity=ERROR,
-            field="parent_image",
-            what=f"{name} has no Python.",
-            evidence=contents.source,
-            fix=_with_python(ingredients, contents, needs),
-            source=check_gpu.source_of(ingredients, parent, contents),
+    elif contents.python == "" or (contents.python and parse(contents.python) < parse(LEAST_PYTHON)):
+        has = (
+            f"Python {contents.python}; steps need {LEAST_PYTHON} or newer"
+            if contents.python
+            else "no Python"
         )
-    elif contents.python and parse(contents.python) < parse(LEAST_PYTHON):
         yield Finding(
             severity=ERROR,
             field="parent_image",
-            what=f"{name} has Python {contents.python}; steps need {LEAST_PYTHON} or newer.",
+            what=f"{name} has {has}.",
             evidence=contents.source,
             fix=_with_python(ingredients, contents, needs),
-            source=check_gpu.source_of(ingredients, parent, contents),
+            source=gpu.source_of(ingredients, parent, contents),
         )
     elif needs.python and contents.python and minor(contents.python) != needs.python:
         yield Finding(
             severity=ERROR,
+            name="other-python",
             field="parent_image",
             what=f"{name} has Python {contents.python}; a step that travels by value needs {needs.python}.",
             evidence=f"{contents.source}; what is defined in a notebook or a function is pickled as bytecode",
@@ -147,12 +236,11 @@ def _debians_python(ingredients: Ingredients, contents: Contents, needs: Needs) 
 def _with_python(ingredients: Ingredients, contents: Contents, needs: Needs) -> str:
     """The nearest image that fits."""
     if contents.cuda or "nvidia" in needs.gpus:
-        torch = (contents.packages or {}).get("torch")
         found = nearest(
             driver=needs.driver,
             architectures=needs.architectures,
             python=needs.python,
-            torch=torch,
+            torch=(contents.packages or {}).get("torch"),
             cuda=contents.cuda or None,
             platform=ingredients.recipe.platform,
         )
@@ -164,31 +252,32 @@ def _with_python(ingredients: Ingredients, contents: Contents, needs: Needs) -> 
     return f'parent_image="python:{needs.python or "3.12"}-slim" fits.'
 
 
-def _musl(plan: Wanted, name: str, contents: Contents) -> Iterator[Finding]:
-    brought = set(plan.brings())
-    names = sorted(brought & _GLIBC_ONLY | ({"torch"} if brought & set(COMPANIONS) else set()))
-    if contents.glibc == "" and names:
+def _user(ingredients: Ingredients, name: str, contents: Contents) -> Iterator[Finding]:
+    """Whether the user that the image is to run as is in it; a number needs no name."""
+    user, _, _ = (ingredients.recipe.user or "").partition(":")
+    if not user or user.isdecimal() or contents.users is None or ingredients.recipe.apt_packages:
+        return
+    if user not in contents.users:
         yield Finding(
             severity=ERROR,
-            field="parent_image",
-            what=f"{name} has the C library musl, for which {_listed(names)} {_have(names)} no wheels.",
+            field="user",
+            what=f"{name} has no user {user}.",
             evidence=contents.source,
-            fix="Take an image of Debian or Ubuntu: python:3.12-slim instead of python:3.12-alpine.",
+            fix=f'Say a number, user="1000:1000", or add {user} in a Dockerfile.',
         )
 
 
-def _launchers(plan: Wanted, name: str, contents: Contents, needs: Needs) -> Iterator[Finding]:
-    brought = set(plan.brings())
-    for launcher in sorted(needs.launchers - {"torchrun"}):
-        if launcher in brought or launcher in (contents.packages or {}):
-            continue
-        certain = launcher in contents.lacks or (contents.packages is not None and contents.complete)
+def _launchers(name: str, after: Contents, needs: Needs) -> Iterator[Finding]:
+    have = after.packages or {}
+    for launcher in sorted(needs.launchers - {"torchrun"} - set(have)):
+        certain = launcher in after.lacks or (after.packages is not None and after.complete)
         if certain:
             yield Finding(
                 severity=ERROR,
+                name="no-launcher",
                 field="requirements",
                 what=f"A step is started with {launcher}, which is neither in {name} nor in requirements.",
-                evidence=contents.source,
+                evidence=after.source,
                 fix=f'Add "{launcher}" to requirements.',
             )
         elif name != "the image":
@@ -201,71 +290,42 @@ def _launchers(plan: Wanted, name: str, contents: Contents, needs: Needs) -> Ite
             )
 
 
-def _imports(plan: Wanted, contents: Contents, needs: Needs) -> Iterator[Finding]:
+def _imports(after: Contents, needs: Needs) -> Iterator[Finding]:
     """What the code imports here and will not find there, or finds in another version."""
-    if not needs.imports:
-        return
-    have = contents.packages or {}
-    known_there = contents.packages is not None and contents.complete
-    brought, certain = _closure(plan)
-    missing = sorted(set(needs.imports) - set(have) - brought - _TOOLS)
-    if missing and known_there:
+    have = after.packages or {}
+    missing = sorted(set(needs.imports) - set(have) - _TOOLS)
+    if missing and after.packages is not None and after.complete:
+        is_ = "is" if len(missing) == 1 else "are"
         yield Finding(
-            severity=WARNING if certain else NOTE,
+            severity=WARNING,
             field="requirements",
-            what=f"The steps import {_listed(missing)}, which {_is(missing)} neither in the image nor in "
+            what=f"The steps import {_listed(missing)}, which {is_} neither in the image nor in "
             "requirements.",
-            evidence=contents.source
-            if certain
-            else f"{contents.source}; what the requirements bring along is not all known here",
+            evidence=after.source,
             fix=f"Add to requirements: {_listed([f'{name}=={needs.imports[name]}' for name in missing])}.",
+        )
+    here, there = needs.imports.get("numpy", ""), have.get("numpy", "")
+    if there and parse(there) < (2,) <= parse(here):
+        yield Finding(
+            severity=WARNING,
+            field="requirements",
+            what=f"NumPy is {here} here and {there} in the image, which reads no pickles of NumPy 2.",
+            evidence="an array by itself is no pickle; one in a list, a dictionary or an object of yours is",
+            fix=f'Ask for "numpy>=2" in requirements, or install numpy=={there} here.',
         )
     other = sorted(
         f"{name} {version} here, {have[name]} there"
         for name, version in needs.imports.items()
-        if name in have
-        and name not in plan.requirements
-        and have[name].partition("+")[0] != version.partition("+")[0]
+        if name in have and have[name].partition("+")[0] != version.partition("+")[0]
     )
     if other:
         yield Finding(
             severity=NOTE,
             field="parent_image",
             what=f"Packages have other versions in the image than on this machine: {_listed(other)}.",
-            evidence=contents.source,
+            evidence=after.source,
             fix="Where that matters, ask for these in requirements, or install the image's here.",
         )
-
-
-def _closure(plan: Wanted) -> tuple[set[str], bool]:
-    """What the requirements bring, by what is installed on this machine; whether that is all of it."""
-    import importlib.metadata
-
-    from upshift.images.pep508 import normalized, parsed
-
-    brought, certain = set(plan.brings()), True
-    pending = list(plan.requirements) if plan.follows else []
-    seen: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        brought.add(name)
-        try:
-            required = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            certain = False
-            continue
-        for text in required:
-            requirement = parsed(text)
-            if requirement is not None and (requirement.marker is None or _always(requirement.marker)):
-                pending.append(normalized(requirement.name))
-    return brought, certain
-
-
-def _always(marker: object) -> bool:
-    return bool(marker.evaluate({"extra": ""}))  # type: ignore[attr-defined]
 
 
 def _login(ingredients: Ingredients, parent: Parent | None) -> Iterator[Finding]:
@@ -289,12 +349,4 @@ def _listed(names: Iterable[str]) -> str:
     rest = len(names) - len(shown)
     if rest:
         return f"{', '.join(shown)} and {rest} more"
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
-
-
-def _is(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
-def _have(names: list[str]) -> str:
-    return "has" if len(names) == 1 else "have"
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1] if shown else "")))

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Needs, Parent
+from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Lock, Needs, Parent
 from upshift.images.checking.debian import cuda_of as cuda_of_debian
-from upshift.images.checking.official import OFFICIAL, compiles_for, fits, nearest
-from upshift.images.checking.torch_releases import (
-    COMPANIONS,
-    CUDA_ON_PYPI,
-    READ,
-    cuda_of,
-    minor,
-    newest_torch,
-    rocm_of,
-)
-from upshift.images.checking.wanted import Wanted
+from upshift.images.checking.official import OFFICIAL, READ, compiles_for, fits, nearest
 from upshift.images.parents.contents import known_image
 from upshift.images.parents.known import TABLE
+from upshift.images.pep508 import cuda_in, minor, rocm_of
 from upshift.runtime.accelerators import compatibility
 from upshift.runtime.accelerators.compatibility import parse
 
@@ -31,22 +22,13 @@ _NEURON = (
     "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training-neuronx:"
     "2.9.0-neuronx-py312-sdk2.30.0-ubuntu24.04"
 )
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @attrs.frozen(kw_only=True)
 class Stack:
-    """What a step computes with on GPUs of NVIDIA.
-
-    Parameters
-    ----------
-    cuda
-        Version of CUDA; empty: none; None: not known.
-    torch
-        Version of PyTorch, where there is one.
-    why
-        Evidence.
-    field
-        Of the settings that it comes from.
+    """What a step computes with on GPUs of NVIDIA: CUDA (empty: none; None: not known), PyTorch, and what
+    says so.
     """
 
     cuda: str | None
@@ -54,70 +36,47 @@ class Stack:
     why: str
     field: str = "parent_image"
 
+    @property
+    def which(self) -> str:
+        """Whose it is, behind its name."""
+        whose = {"requirements": "the requirements", "apt_packages": "apt_packages"}
+        return f"which {whose[self.field]} bring" if self.field in whose else "which {} has"
+
 
 def findings(
-    ingredients: Ingredients, parent: Parent | None, contents: Contents, needs: Needs, wanted: Wanted
+    ingredients: Ingredients,
+    parent: Parent | None,
+    contents: Contents,
+    after: Contents,
+    lock: Lock | None,
+    needs: Needs,
 ) -> Iterator[Finding]:
     """What speaks against an image on the devices that are asked for.
 
-    Parameters
-    ----------
-    ingredients, parent, contents, needs
-        As for :func:`upshift.images.checking.checks.check`.
-    wanted
-        What is to be installed.
+    ``contents`` is what the parent has, ``after`` what there is once the packages of ``lock`` are installed.
     """
+    name, packages = name_of(ingredients, parent), after.packages or {}
     if "nvidia" in needs.gpus:
-        yield from _nvidia(ingredients, parent, contents, needs, wanted)
-    if "amd" in needs.gpus and contents.stacks.get("amd") == "" and not _brings_rocm(wanted):
-        yield _lacks("AMD", "ROCm", _ROCM, name_of(ingredients, parent), contents)
-    neuron = any(name.startswith(("neuronx", "torch-neuron", "jax-neuron")) for name in wanted.requirements)
+        yield from _nvidia(ingredients, parent, contents, after, lock, needs)
+    if "amd" in needs.gpus and contents.stacks.get("amd") == "" and not rocm_of(packages.get("torch", "")):
+        yield _lacks("no-rocm", "AMD", "ROCm", _ROCM, name, contents)
+    neuron = any(one.startswith(("neuronx", "torch-neuron", "jax-neuron")) for one in packages)
     if "neuron" in needs.gpus and contents.stacks.get("neuron") == "" and not neuron:
-        yield _lacks("AWS Neuron", "Neuron SDK", _NEURON, name_of(ingredients, parent), contents)
+        yield _lacks("no-neuron", "AWS Neuron", "Neuron SDK", _NEURON, name, contents)
 
 
-def stack_of(contents: Contents, wanted: Wanted) -> Stack:
-    """What there is to compute with, once the requirements are installed."""
-    torch = wanted.requirements.get("torch")
-    have = (contents.packages or {}).get("torch")
-    if torch is not None and torch.url:
-        return Stack(cuda=None, torch=None, why=f"requirements say {str(torch)!r}", field="requirements")
-    if torch is not None and wanted.installs("torch", contents):
-        return _of_torch(wanted.torch_pins(contents), f"requirements say {str(torch)!r}", wanted)
-    for name in ("tensorflow", "jax"):
-        requirement = wanted.requirements.get(name)
-        extras = " ".join(requirement.extras) if requirement else ""
-        if requirement is not None and "cuda" in extras:
-            major = re.search(r"cuda(\d+)", extras)
-            cuda = major[1] if major else _of_tensorflow(str(requirement.specifier))
-            return Stack(
-                cuda=cuda, torch=None, why=f"requirements say {str(requirement)!r}", field="requirements"
-            )
-    for name in wanted.requirements:
-        found = re.fullmatch(r"(?:nvidia-cuda-runtime-cu|cupy-cuda)(\d+)x?", name)
-        if found:
-            return Stack(cuda=found[1], torch=have, why=f"requirements name {name}", field="requirements")
-    if have is None and contents.complete and contents.packages is not None:
-        bringer = next((name for name in wanted.brings() if name in COMPANIONS), None)
-        if bringer is not None:
-            return _of_torch(wanted.torch_pins(contents), f"{bringer} in requirements brings PyTorch", wanted)
-    return Stack(cuda=contents.cuda, torch=have, why=contents.source)
-
-
-def _of_torch(pins: Sequence[str], why: str, wanted: Wanted) -> Stack:
-    local = re.search(r"\+([a-z]+[\d.]*)", " ".join(pins))
-    build = local[1] if local else wanted.torch_build
-    version = newest_torch([re.sub(r"\+[a-z0-9.]+", "", pin) for pin in pins])
-    if build is not None and build != "auto":
-        version = f"{version}+{build}" if version else None
-        return Stack(cuda=cuda_of(f"0+{build}"), torch=version, why=why, field="requirements")
-    cuda = CUDA_ON_PYPI.get(minor(version or "")) if wanted.machine == "x86_64" else None
-    return Stack(cuda=cuda, torch=version, why=why, field="requirements")
-
-
-def _of_tensorflow(specifier: str) -> str | None:
-    pinned = re.search(r"[=~]=\s*([\d.]+)", specifier)
-    return compatibility.TENSORFLOW_CUDA.get(minor(pinned[1])) if pinned else None
+def stack_of(ingredients: Ingredients, contents: Contents, after: Contents, lock: Lock | None) -> Stack:
+    """What there is to compute with, once everything is installed."""
+    brought = lock.versions if lock is not None else {}
+    torch = (after.packages or {}).get("torch")
+    cuda = cuda_in(brought)
+    if cuda is not None or "torch" in brought:
+        said = f"requirements bring torch {torch}" if "torch" in brought else "requirements bring it"
+        return Stack(cuda=cuda, torch=torch, why=said, field="requirements")
+    debian = cuda_of_debian(ingredients.recipe.apt_packages)
+    if contents.cuda == "" and debian is not None:
+        return Stack(cuda=debian[0], torch=torch, why=f"apt_packages name {debian[1]}", field="apt_packages")
+    return Stack(cuda=contents.cuda, torch=torch, why=contents.source)
 
 
 def name_of(ingredients: Ingredients, parent: Parent | None) -> str:
@@ -131,21 +90,17 @@ def source_of(ingredients: Ingredients, parent: Parent | None, contents: Content
     return named.source if named else None
 
 
-def _brings_rocm(wanted: Wanted) -> bool:
-    named = (str(requirement.specifier) for requirement in wanted.requirements.values())
-    return (wanted.torch_build or "").startswith("rocm") or any("+rocm" in text for text in named)
-
-
 def _nvidia(
-    ingredients: Ingredients, parent: Parent | None, contents: Contents, needs: Needs, wanted: Wanted
+    ingredients: Ingredients,
+    parent: Parent | None,
+    contents: Contents,
+    after: Contents,
+    lock: Lock | None,
+    needs: Needs,
 ) -> Iterator[Finding]:
-    stack = stack_of(contents, wanted)
+    stack = stack_of(ingredients, contents, after, lock)
     name = name_of(ingredients, parent)
-    fix = _instead(ingredients, stack, needs, wanted)
-    installed = cuda_of_debian(ingredients.recipe.apt_packages)
-    if stack.cuda == "" and installed is not None:
-        why = f"apt_packages name {installed[1]}"
-        stack = Stack(cuda=installed[0], torch=stack.torch, why=why, field="apt_packages")
+    fix = _instead(ingredients, stack, needs)
     if stack.cuda == "":
         rocm = rocm_of(stack.torch or "")
         with_rocm = f"; it is for GPUs of AMD, with ROCm {rocm}" if rocm else ""
@@ -155,6 +110,7 @@ def _nvidia(
             fix = "Leave the index of CPU builds, and +cpu, out of the requirements."
         yield Finding(
             severity=ERROR,
+            name="no-cuda",
             field=stack.field,
             what=what,
             evidence=stack.why + with_rocm,
@@ -163,7 +119,7 @@ def _nvidia(
         )
         return
     if not stack.cuda:
-        if parent is not None and stack.cuda is None and stack.field == "parent_image":
+        if parent is not None and stack.field == "parent_image":
             yield Finding(
                 severity=NOTE,
                 field="parent_image",
@@ -172,19 +128,19 @@ def _nvidia(
                 fix=f"If it has none: {fix}",
             )
         return
-    yield from _driver(stack, name, needs, fix)
+    environment = {**(parent.environment if parent else {}), **ingredients.recipe.environment}
+    yield from _driver(stack, name, needs, fix, _compat(environment, contents, needs.driver))
     if parent is not None:
-        environment = {**parent.environment, **ingredients.recipe.environment}
         yield from _requirements_of(environment, name, needs, fix)
         yield from _capabilities(environment, name)
-    yield from _kernels(stack, name, needs, wanted, fix)
+    yield from _kernels(stack, name, needs, _machine(ingredients), fix)
 
 
-def _instead(ingredients: Ingredients, stack: Stack, needs: Needs, wanted: Wanted) -> str:
+def _instead(ingredients: Ingredients, stack: Stack, needs: Needs) -> str:
     """The nearest official image that fits; of a PyTorch in requirements, another wheel of it."""
     if stack.field == "requirements" and stack.torch is not None:
         wheel = compatibility.torch_wheel(
-            wanted.machine,
+            _machine(ingredients),
             capability=next(iter(needs.architectures), None),
             driver=needs.driver,
             installed=stack.torch,
@@ -200,24 +156,46 @@ def _instead(ingredients: Ingredients, stack: Stack, needs: Needs, wanted: Wante
         platform=ingredients.recipe.platform,
     )
     if found is None:
-        return "Take an image with a CUDA for this driver and these devices: docs, 'Images for GPUs'."
+        return (
+            "Take an image with a CUDA for this driver and these devices: docs, 'Choose an image with CUDA'."
+        )
     return (
         f'parent_image="{found.reference}" fits: PyTorch {found.torch}, CUDA {found.cuda}, '
         f"Python {found.python}."
     )
 
 
-def _named(field: str) -> str:
-    return field if field == "apt_packages" else "the requirements"
+def _compat(environment: Mapping[str, str], contents: Contents, driver: str | None) -> str | None:
+    """What says that an image brings its own libraries for an older driver; None: nothing does.
+
+    NVIDIA's images name in NVIDIA_REQUIRE_CUDA the branches of older drivers that their package cuda-compat
+    works with, on GPUs for data centers.
+    """
+    said = environment.get("NVIDIA_REQUIRE_CUDA", "")
+    named = [one for one in said.split() if "driver" in one]
+    if driver and any(_met(one, driver) for one in named):
+        return "NVIDIA_REQUIRE_CUDA names this driver"
+    return "it has cuda-compat" if contents.compat else None
 
 
-def _driver(stack: Stack, name: str, needs: Needs, fix: str) -> Iterator[Finding]:
+def _driver(stack: Stack, name: str, needs: Needs, fix: str, compat: str | None) -> Iterator[Finding]:
     assert stack.cuda
-    what = f"which {name} has" if stack.field == "parent_image" else f"which {_named(stack.field)} bring"
+    what = stack.which.format(name)
     if compatibility.driver_runs(stack.cuda, needs.driver, None) is False:
         least = compatibility.least_driver(stack.cuda)
+        if compat is not None:
+            yield Finding(
+                severity=NOTE if compat.startswith("NVIDIA") else WARNING,
+                field=stack.field,
+                what=f"CUDA {stack.cuda}, {what}, runs with driver {needs.driver} by forward compatibility.",
+                evidence=f"{stack.why}; {compat}, for GPUs of data centers alone",
+                fix=f"On other GPUs, update the driver to {least} or newer.",
+                source=_DRIVERS,
+            )
+            return
         yield Finding(
             severity=ERROR,
+            name="driver-too-old",
             field=stack.field,
             what=f"The NVIDIA driver {needs.driver} does not run CUDA {stack.cuda}, {what}.",
             evidence=f"{stack.why}; CUDA {parse(stack.cuda)[0]} needs a driver from {least} on",
@@ -253,27 +231,30 @@ def _requirements_of(environment: Mapping[str, str], name: str, needs: Needs, fi
     if not needs.driver or environment.get("NVIDIA_DISABLE_REQUIRE", "0").lower() in ("1", "true"):
         return
     for variable, said in sorted(environment.items()):
-        if variable.startswith("NVIDIA_REQUIRE_") and said and not _met(said, needs.driver):
+        if (
+            variable.startswith("NVIDIA_REQUIRE_")
+            and said
+            and not any(map(_meets(needs.driver), said.split()))
+        ):
             shown = said if len(said) < 60 else said[:57] + "…"
             yield Finding(
                 severity=ERROR,
+                name="image-refuses-driver",
                 field="parent_image",
                 what=f"{name} does not start with the NVIDIA driver {needs.driver}, by its own word.",
                 evidence=f"{variable}={shown} in its configuration",
-                fix=fix,
+                fix=f'{fix} Or start it anyway: environment={{"NVIDIA_DISABLE_REQUIRE": "1"}}.',
                 source=f"NVIDIA, nvidia-container-runtime README, 'NVIDIA_REQUIRE_*', read on {READ}",
             )
 
 
-def _met(requirement: str, driver: str) -> bool:
-    """Whether any of its alternatives holds: conditions are joined by commas, alternatives by spaces.
+def _meets(driver: str) -> Callable[[str], bool]:
+    return lambda alternative: _met(alternative, driver)
 
-    A brand is not known here, and counts as met.
-    """
-    return any(
-        all(_holds(condition, driver) for condition in alternative.split(","))
-        for alternative in requirement.split()
-    )
+
+def _met(alternative: str, driver: str) -> bool:
+    """Whether all conditions of an alternative hold. A brand is not known here, and counts as met."""
+    return all(_holds(condition, driver) for condition in alternative.split(","))
 
 
 def _holds(condition: str, driver: str) -> bool:
@@ -308,15 +289,16 @@ def _capabilities(environment: Mapping[str, str], name: str) -> Iterator[Finding
         )
 
 
-def _kernels(stack: Stack, name: str, needs: Needs, wanted: Wanted, fix: str) -> Iterator[Finding]:
+def _kernels(stack: Stack, name: str, needs: Needs, machine: str, fix: str) -> Iterator[Finding]:
     assert stack.cuda
-    table = compatibility.TORCH_WHEELS.get(wanted.machine, {}).get(minor(stack.torch or ""), {})
+    table = compatibility.TORCH_WHEELS.get(machine, {}).get(minor(stack.torch or ""), {})
     kernels = table.get(stack.cuda)
     for capability in needs.architectures:
         if kernels is not None:
             if compatibility.has_kernels(kernels, capability) is False:
                 yield Finding(
                     severity=ERROR,
+                    name="no-kernels",
                     field=stack.field,
                     what=f"PyTorch {stack.torch} has no kernels for compute capability {capability}.",
                     evidence=f"{stack.why}; its wheel for CUDA {stack.cuda} has {', '.join(kernels)}",
@@ -324,22 +306,27 @@ def _kernels(stack: Stack, name: str, needs: Needs, wanted: Wanted, fix: str) ->
                     source=f"pytorch/pytorch RELEASE.md, read on {READ}",
                 )
         elif "." in stack.cuda and not compiles_for(stack.cuda, capability):
-            what = (
-                f"which {name} has" if stack.field == "parent_image" else f"which {_named(stack.field)} bring"
-            )
             yield Finding(
                 severity=ERROR if stack.torch else WARNING,
+                name="no-kernels",
                 field=stack.field,
-                what=f"CUDA {stack.cuda}, {what}, does not know compute capability {capability}.",
+                what=f"CUDA {stack.cuda}, {stack.which.format(name)}, does not know compute capability "
+                f"{capability}.",
                 evidence=f"{stack.why}; {capability} needs {compatibility.fitting_cuda(capability)}",
                 fix=fix,
                 source=_DRIVERS,
             )
 
 
-def _lacks(vendor: str, needed: str, official: str, name: str, contents: Contents) -> Finding:
+def _machine(ingredients: Ingredients) -> str:
+    architecture = ingredients.recipe.platform.partition("/")[2].partition("/")[0]
+    return _MACHINES.get(architecture, architecture)
+
+
+def _lacks(finding: str, vendor: str, needed: str, official: str, name: str, contents: Contents) -> Finding:
     return Finding(
         severity=ERROR,
+        name=finding,
         field="parent_image",
         what=f"A device of {vendor} is asked for, and {name} has no {needed}.",
         evidence=contents.source,

@@ -6,27 +6,17 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from upshift.images.checking.torch_releases import minor
+from upshift.images.pep508 import minor
 from upshift.runtime.accelerators import compatibility
 from upshift.runtime.accelerators.compatibility import parse
 
+READ = "2026-11-21"
+"""When the tables of this module were read."""
+
 PYTORCH_PYTHON: Mapping[str, str] = {
-    "2.14": "3.12",
-    "2.13": "3.12",
-    "2.12": "3.12",
-    "2.11": "3.12",
-    "2.10": "3.12",
-    "2.9": "3.11",
-    "2.8": "3.11",
-    "2.7": "3.11",
-    "2.6": "3.11",
-    "2.5": "3.11",
-    "2.4": "3.11",
-    "2.3": "3.10",
-    "2.2": "3.10",
-    "2.1": "3.10",
-    "2.0": "3.10",
-    "1.13.1": "3.10",
+    **dict.fromkeys(("2.14", "2.13", "2.12", "2.11", "2.10"), "3.12"),
+    **dict.fromkeys(("2.9", "2.8", "2.7", "2.6", "2.5", "2.4"), "3.11"),
+    **dict.fromkeys(("2.3", "2.2", "2.1", "2.0", "1.13.1"), "3.10"),
     "1.12": "3.7",
 }
 """The Python of ``pytorch/pytorch``, by release of PyTorch. A newer release is not judged by it.
@@ -34,21 +24,13 @@ PYTORCH_PYTHON: Mapping[str, str] = {
 Sources: pytorch/pytorch issue 73714 (1.12), RaoFoundation/bittensor pull request 1089 (1.13.1: 3.10.8),
 rlan/notebooks issue 144 (2.5.1: 3.11.10), pull requests 169873 and 170338 (2.10: Ubuntu's 3.12.3 instead of
 conda's), notes on the 2.14.0 image (3.12.3); between those the ``PYTHON_VERSION`` of pytorch/pytorch's
-``docker.Makefile`` and ``Dockerfile`` as they were. Read on 2026-11-21.
+``docker.Makefile`` and ``Dockerfile`` as they were.
 """
 
 
 @attrs.frozen(kw_only=True)
 class Official:
-    """An official image for GPUs of NVIDIA.
-
-    Parameters
-    ----------
-    reference
-        Its name.
-    torch, cuda, python
-        What is in it.
-    """
+    """An official image for GPUs of NVIDIA, and what is in it."""
 
     reference: str
     torch: str
@@ -84,9 +66,8 @@ OFFICIAL: tuple[Official, ...] = _pytorch(
     "2.0.1/11.7/8 "
     "1.13.1/11.6/8"
 )
-"""The runtime images of PyTorch, newest first.
-
-Each tag was seen in public files that build on it. Read on 2026-11-21.
+"""The runtime images of PyTorch, newest first: release, CUDA, cuDNN. Each tag was seen in public files that
+build on it.
 """
 
 
@@ -143,8 +124,8 @@ def nearest(
         A release of PyTorch: the image with it, or the nearest newer one, else the newest that fits. Of its
         images the one with the newest CUDA that the driver has everything of, else with the oldest.
     cuda
-        Where ``torch`` says nothing, a release of CUDA: the nearest one of its major version goes before all
-        others, with its newest PyTorch.
+        Where ``torch`` says nothing, a release of CUDA: the nearest one of its major version takes
+        precedence over all others, with its newest PyTorch.
     platform
         ``linux/amd64``; of others no image is known to have CUDA.
     """

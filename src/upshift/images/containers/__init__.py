@@ -1,1 +1,1 @@
-"""The container engine of this machine, Docker or Podman, by its command line; images that it builds."""
+"""The container engine of this machine, Docker or Podman, by its command line, and what only it can build."""

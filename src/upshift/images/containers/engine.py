@@ -6,10 +6,14 @@ words, with what to do about it where that is known.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,23 +21,33 @@ import attrs
 
 from upshift.errors import ImageError, UsageError, suggestion
 from upshift.images.base import Parent
-from upshift.images.containers.failures import DOCKER as DOCKER
-from upshift.images.containers.failures import NAMES as NAMES
-from upshift.images.containers.failures import PODMAN as PODMAN
-from upshift.images.containers.failures import cannot_start, failure, not_installed
-from upshift.images.containers.processes import started, stop
 from upshift.images.following import lines_of
 from upshift.images.reference import DOCKER_HUB, Reference
 
+DOCKER, PODMAN = "docker", "podman"
+NAMES = (DOCKER, PODMAN)
+"""The engines, in the order in which they are looked for."""
+
 _PATIENCE = 30.0  # seconds for an engine to say its version
-_MISSING = ("no such image", "image not known", "no such object", "unable to find")
+_TIME_TO_STOP = 15.0  # seconds for a command to tidy up
 _KEPT_LINES = 200  # of a command's output, for its error
-_BUILTIN_BUILDKIT = (
-    20,
-    10,
-)  # the first Docker whose own BuildKit takes RUN --mount without a '# syntax=' line
+_BUILTIN_BUILDKIT = (20, 10)  # the first Docker whose own BuildKit needs no '# syntax=' line
 _SEPARATE_BUILDKIT = (23,)  # the first command line that has BuildKit in a plugin
-_PODMAN_MOUNTS = (4, 0)  # the first Podman with RUN --mount=type=cache
+_MISSING = ("no such image", "image not known", "no such object", "unable to find")
+_NOT_RUNNING = (
+    "cannot connect to the docker daemon",
+    "error during connect",
+    "failed to connect to the docker api",
+    "unable to connect to podman",
+    "cannot connect to podman",
+)
+_NOT_ALLOWED = (
+    "permission denied while trying to connect",
+    "got permission denied",
+    "dial unix: permission denied",
+)
+_DISK_FULL = ("no space left on device", "disk quota exceeded")
+_TOO_MANY_LAYERS = "max depth exceeded"
 
 
 @attrs.frozen(kw_only=True)
@@ -51,14 +65,14 @@ class ContainerEngine:
     platform
         What it runs: ``linux/amd64``.
     buildkit
-        Whether its builds take ``RUN --mount=type=cache``.
+        Whether ``docker build`` has BuildKit.
     """
 
     name: str
     command: tuple[str, ...]
     version: str
     platform: str
-    buildkit: bool
+    buildkit: bool = False
 
     @property
     def title(self) -> str:
@@ -74,25 +88,10 @@ class ContainerEngine:
         check: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run one command of the engine to its end.
+        """Run one command of the engine to its end, such as ``["image", "ls"]``, with more variables.
 
-        Parameters
-        ----------
-        args
-            After the engine's name: ``["image", "ls"]``.
-        input
-            What it reads; None: nothing.
-        timeout
-            Seconds.
-        check
-            Whether a failure is an error; else it is in the result's ``returncode``.
-        environment
-            More variables for the command.
-
-        Raises
-        ------
-        ImageError
-            It failed, or took longer.
+        Without ``check`` a failure is in the result's ``returncode``. Raises ImageError where it failed, or
+        took longer than ``timeout`` seconds.
         """
         return _run(
             (*self.command, *args),
@@ -115,20 +114,11 @@ class ContainerEngine:
         """Run one command, and hand each line that it writes to ``on_line`` as it comes.
 
         ``idle`` is called now and then while no line comes. What either raises ends the command; of Docker,
-        so does the end of this process, where util-linux is installed.
-
-        Returns
-        -------
-        tuple
-            Its exit status, and the last of its lines.
-
-        Raises
-        ------
-        ImageError
-            The engine's program has gone.
+        so does the end of this process, where util-linux is installed. Gives its exit status, and the last
+        of its lines; raises ImageError where the engine's program has gone.
         """
         lines: list[str] = []
-        with started((*self.command, *args), self.name, input, environment) as process:
+        with _started((*self.command, *args), self.name, input, environment) as process:
             assert process.stdout is not None
             try:
                 for line in lines_of(process.stdout, idle=idle):
@@ -136,17 +126,13 @@ class ContainerEngine:
                     del lines[:-_KEPT_LINES]
                     on_line(lines[-1])
             except BaseException:
-                stop(process)
+                _stop(process)
                 raise
         return process.returncode, tuple(lines)
 
     def inspect(self, reference: Reference | str) -> Parent | None:
-        """What the engine says of an image; None: it does not have it.
-
-        Raises
-        ------
-        ImageError
-            The engine cannot be asked.
+        """What the engine says of an image; None: it does not have it. Raises ImageError where it cannot be
+        asked.
         """
         if isinstance(reference, str):
             said = self.describe(reference)
@@ -167,33 +153,24 @@ class ContainerEngine:
     def describe(self, image: str) -> Mapping[str, Any] | None:
         """The engine's own description of an image, by name, digest or id; None: it does not have it.
 
-        Raises
-        ------
-        ImageError
-            The engine cannot be asked.
+        Raises ImageError where it cannot be asked.
         """
         answer = self.run(["image", "inspect", "--format", "{{json .}}", image], check=False)
         if answer.returncode == 0:
             said = json.loads(answer.stdout)
             first: Mapping[str, Any] = said[0] if isinstance(said, list) else said  # Podman's is a list
             return first
-        if _is_missing(answer.stderr):
+        if any(part in answer.stderr.lower() for part in _MISSING):
             return None
         raise self.failure(["image", "inspect", image], answer.stderr)
 
     def check(self) -> None:
-        """See whether the engine still answers.
-
-        Raises
-        ------
-        ImageError
-            It does not.
-        """
+        """See whether the engine still answers; raises ImageError where it does not."""
         _open(self.name, self.command[0])
 
     def failure(self, args: Sequence[str], output: str) -> ImageError:
         """The error for a command of the engine that failed and wrote this."""
-        return failure(self.name, args, output)
+        return _failure(self.name, args, output)
 
 
 def find_engine(name: str | None = None, *, command: str | None = None) -> ContainerEngine:
@@ -219,7 +196,7 @@ def find_engine(name: str | None = None, *, command: str | None = None) -> Conta
         return _open(name or os.path.basename(command), command)
     programs = installed(NAMES if name is None else (name,))
     if not programs:
-        raise not_installed(name)
+        raise _not_installed(name)
     errors = []
     for one, path in programs.items():
         try:
@@ -234,20 +211,33 @@ def installed(names: Sequence[str] = NAMES) -> dict[str, str]:
     return {name: path for name in names if (path := shutil.which(name))}
 
 
+def full_disk(name: str, output: str) -> ImageError | None:
+    """The error for what says that a disk is full; None: nothing of it does."""
+    lines = [line for line in output.splitlines() if any(part in line.lower() for part in _DISK_FULL)]
+    if not lines:
+        return None
+    return ImageError(
+        f"the disk on which {name.capitalize()} keeps its images is full",
+        why=lines[-1].strip(),
+        fix=f"See what takes the room: {name} system df. Images that Upshift built and nobody needs: "
+        "upshift image prune.",
+    )
+
+
 def _open(name: str, command: str) -> ContainerEngine:
     answer = _run((command, "version", "--format", "{{json .}}"), name=name, timeout=_PATIENCE, check=False)
     try:
         said = json.loads(answer.stdout)
         client, server = said["Client"], said.get("Server")
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise failure(name, ["version"], answer.stderr or answer.stdout) from None
+        raise _failure(name, ["version"], answer.stderr or answer.stdout) from None
     if "OsArch" in client:  # Podman, whatever it is called; without a server it is the engine itself
         engine = server or client
         version, (system, architecture) = engine["Version"], engine["OsArch"].split("/")[:2]
-        name, buildkit = PODMAN, _numbers(version) >= _PODMAN_MOUNTS
+        name, buildkit = PODMAN, False
     else:
         if not server:
-            raise failure(name, ["version"], answer.stderr)
+            raise _failure(name, ["version"], answer.stderr)
         name, version, system, architecture = DOCKER, server["Version"], server["Os"], server["Arch"]
         buildkit = _has_buildkit(command, client["Version"], version)
     return ContainerEngine(
@@ -306,14 +296,13 @@ def _run(
             fix=f"See whether {name} works at all: {name} info",
         ) from None
     except OSError as error:
-        raise cannot_start(command[0], error) from None
+        raise _cannot_start(command[0], error) from None
     if check and answer.returncode != 0:
-        raise failure(name, command[1:], answer.stderr or answer.stdout)
+        raise _failure(name, command[1:], answer.stderr or answer.stdout)
     return answer
 
 
-def _is_missing(output: str) -> bool:
-    return any(part in output.lower() for part in _MISSING)
+# -- what an engine says of an image --------------------------------------------------------------
 
 
 def _reference_of(said: Mapping[str, Any], text: str) -> Reference:
@@ -356,3 +345,124 @@ def _platform(said: Mapping[str, Any]) -> str:
     if variant and (said["Architecture"], variant) != ("arm64", "v8"):  # the only one that there is
         parts.append(variant)
     return "/".join(parts)
+
+
+# -- commands that take long ----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _started(
+    command: Sequence[str], name: str, input: str | None, more: Mapping[str, str] | None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose output is read line by line; it is gone when the block is left."""
+    with tempfile.TemporaryFile() as source:  # a file: nobody has to feed a pipe while another is read
+        source.write((input or "").encode())
+        source.seek(0)
+        try:
+            process = subprocess.Popen(
+                (*(_ending_with_us() if name == DOCKER and shutil.which(command[0]) else ()), *command),
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(more or {})},
+            )
+        except OSError as error:
+            raise _cannot_start(command[0], error) from None
+    with process:
+        yield process
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a command that has to tidy up: nothing of a build that was given up is to go on, or to be left."""
+    if not _end_instruction(process.pid):
+        process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=_TIME_TO_STOP)  # it would die of a closed pipe
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+@functools.cache
+def _ending_with_us() -> tuple[str, ...]:
+    """What starts a command so that it is told to end when this thread has ended, however that came.
+
+    A program, since nothing can be done safely between fork and exec where there are threads. Not for Podman:
+    what an instruction runs outlives ``podman build``, which tidies up only where it comes to its own end.
+    """
+    program = shutil.which("setpriv")
+    if program is None or os.path.basename(os.path.realpath(program)) != "setpriv":
+        return ()  # busybox has one that cannot
+    return (program, "--pdeathsig", "TERM", "--")
+
+
+def _end_instruction(pid: int) -> bool:
+    """Kill what an instruction of ``podman build`` runs; it would outlive that. So it fails and tidies up."""
+    import psutil
+
+    ended = False
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if child.cmdline()[:1] == ["buildah-oci-runtime"]:
+                    for first in child.children():
+                        first.kill()
+                        ended = True
+    return ended
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+def _failure(name: str, args: Sequence[str], output: str) -> ImageError:
+    said = output.strip()
+    low = said.lower()
+    title = name.capitalize()
+    if any(part in low for part in _NOT_ALLOWED):
+        return ImageError(
+            f"this user may not use {title}",
+            why=_last_lines(said, 1),
+            fix=f"Add the user to the group that the socket belongs to (sudo usermod -aG {name} $USER), and "
+            "log in again. Or use Podman, which needs no daemon.",
+        )
+    if any(part in low for part in _NOT_RUNNING):
+        start = "sudo systemctl start docker" if name == DOCKER else "podman machine start"
+        return ImageError(
+            f"{title} is installed, but its daemon does not answer",
+            why=_last_lines(said, 1),
+            fix=f"Start it: {start}. DOCKER_HOST and 'docker context' say which daemon is asked."
+            if name == DOCKER
+            else f"Start it: {start}.",
+        )
+    full = full_disk(name, said)
+    if full is not None:
+        return full
+    if _TOO_MANY_LAYERS in low:
+        return ImageError(
+            f"the image has more layers than {title} can mount",
+            why=_last_lines(said, 1),
+            fix="Build on an image with fewer layers: join instructions of its Dockerfile, or squash it.",
+        )
+    return ImageError(f"{name} {' '.join(args[:2])} failed", why=_last_lines(said, 20) or None)
+
+
+def _last_lines(text: str, number: int) -> str:
+    return "\n".join([line for line in text.splitlines() if line.strip()][-number:])
+
+
+def _not_installed(name: str | None) -> ImageError:
+    what = "no container engine is installed" if name is None else f"{name.capitalize()} is not installed"
+    programs = " and no ".join(repr(one) for one in (NAMES if name is None else (name,)))
+    packages = {None: "docker.io, or podman", DOCKER: "docker.io", PODMAN: "podman"}[name]
+    return ImageError(
+        what,
+        why=f"There is no {programs} on the PATH.",
+        fix=f"Install one (on Debian and Ubuntu: {packages}). Without any, images can be built "
+        "for other machines, and steps run on this machine itself (target local).",
+    )
+
+
+def _cannot_start(program: str, error: OSError) -> ImageError:
+    return ImageError(
+        f"{program} cannot be started", why=error.strerror, fix="See whether it is installed whole."
+    )

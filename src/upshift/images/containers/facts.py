@@ -114,6 +114,14 @@ def is_rootless(facts: Mapping[str, Any]) -> bool:
     return bool(podman) or any("rootless" in option for option in facts.get("SecurityOptions") or ())
 
 
+def as_this_user(engine: ContainerEngine, facts: Mapping[str, Any]) -> list[str]:
+    """Options with which what a container writes into a folder of this machine is this user's."""
+    label = ["--security-opt", "label=disable"] if engine.name == PODMAN else []
+    if is_rootless(facts):
+        return [*label, *(["--userns", "keep-id"] if engine.name == PODMAN else [])]
+    return [*label, "--user", f"{os.getuid()}:{os.getgid()}"]
+
+
 def limits(facts: Mapping[str, Any]) -> frozenset[str]:
     """Which of ``cpu_count`` and ``memory`` an engine can limit."""
     host = facts.get("host")

@@ -1,19 +1,30 @@
-"""Images between a container engine and a registry: :func:`pull` and :func:`push`."""
+"""Images on their way into a container engine and out of it: :func:`pull`, :func:`push`, :func:`load`."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
+import json
 import re
-from collections.abc import Sequence
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import attrs
 
 from upshift.errors import ImageError
 from upshift.images.base import Progress, Tell
-from upshift.images.containers.engine import ContainerEngine
-from upshift.images.containers.failures import PODMAN
+from upshift.images.cache import workshop
+from upshift.images.containers.engine import PODMAN, ContainerEngine
 from upshift.images.registries.network import may_lack_tls
-from upshift.images.workshop import workshop
+from upshift.model.settings.sizes import format_size
 
 _PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 _NOT_LET_IN = re.compile(r"unauthorized|authentication required|no basic auth|denied|access forbidden", re.I)
+_BLOCK = 1 << 20
 
 
 def tls_of(engine: ContainerEngine, registry: str) -> list[str]:
@@ -27,24 +38,14 @@ def platform_of(engine: ContainerEngine, platform: str) -> list[str]:
 
 
 def pull(engine: ContainerEngine, name: str, registry: str, platform: str, tell: Tell) -> None:
-    """Pull an image.
-
-    Raises
-    ------
-    ImageError
-        The registry does not give it, or the engine cannot take it.
-    """
+    """Pull an image; raises ImageError where the registry does not give it, or the engine cannot take it."""
     options = [*tls_of(engine, registry), *platform_of(engine, platform)]
     _follow(engine, ["pull", *options, name], Progress(stage="pull", text=name), tell, registry)
 
 
 def push(engine: ContainerEngine, name: str, registry: str, tell: Tell) -> str:
-    """Push an image, and give the digest of its manifest, which the registry gets last.
-
-    Raises
-    ------
-    ImageError
-        The registry does not take it.
+    """Push an image, and give the digest of its manifest; raises ImageError where the registry does not take
+    it.
     """
     with workshop() as folder:
         written = folder / "digest"
@@ -87,3 +88,205 @@ def _follow(
             fix=f"Log in: {engine.name} login {registry}",
         )
     raise ImageError(what, why=error.why)
+
+
+@attrs.frozen(kw_only=True)
+class Loaded:
+    """An image that an engine is to have, on top of one that it has.
+
+    Parameters
+    ----------
+    parent
+        What the engine calls the image below.
+    manifest, config
+        Of the new image, as they are stored.
+    layers
+        Files with the layers that the engine lacks, by digest.
+    name
+        What the image is called: ``upshift:upshift-0123…``.
+    """
+
+    parent: str
+    manifest: bytes = attrs.field(repr=False)
+    config: bytes = attrs.field(repr=False)
+    config_digest: str
+    layers: Mapping[str, Path]
+    name: str
+
+
+def load(engine: ContainerEngine, image: Loaded, folder: Path, tell: Tell) -> str:
+    """Have an engine take over layers on top of an image that it has; gives the id of the new image.
+
+    An engine asks for no layer that it has. Where one does, it gets all of them, out of its own copy of the
+    parent.
+
+    Raises
+    ------
+    ImageError
+        It does not take them.
+    """
+    size = sum(file.stat().st_size for file in image.layers.values())
+    tell(Progress(stage="load", text=f"{format_size(size)} into {engine.title}", done=0, total=size))
+    problem = (
+        _loaded_by_podman(engine, image, folder) if engine.name == PODMAN else _sent(engine, image, {}, tell)
+    )
+    identity = None if problem else _identity(engine, image)
+    if identity is None:
+        with _layers_of(engine, image.parent, folder) as below:
+            problem = _sent(engine, image, below, tell)
+        identity = None if problem else _identity(engine, image)
+    if identity is None:
+        raise engine.failure(
+            ["load"], problem or f"{engine.title} has taken {image.name}, and does not have it"
+        )
+    return identity
+
+
+def _identity(engine: ContainerEngine, image: Loaded) -> str | None:
+    """The id of the image of this name, if that is the very one."""
+    said = engine.describe(image.name)
+    if said is None:
+        return None
+    wanted = json.loads(image.config)["rootfs"]["diff_ids"]
+    identity = str(said["Id"])
+    if list((said.get("RootFS") or {}).get("Layers") or ()) != wanted:
+        return None
+    return identity if identity.startswith("sha256:") else f"sha256:{identity}"
+
+
+def _sent(engine: ContainerEngine, image: Loaded, below: Mapping[str, Path], tell: Tell) -> str | None:
+    """Load an archive, in the forms of Docker's and OCI's at once; gives what the engine complains of."""
+    total = sum(file.stat().st_size for file in image.layers.values())
+    process = subprocess.Popen(
+        [*engine.command, "load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdin is not None
+    done = 0
+
+    def told(number: int) -> None:
+        nonlocal done
+        done += number
+        tell(Progress(stage="load", text=f"{format_size(total)} into {engine.title}", done=done, total=total))
+
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            _write(process.stdin, image, below, told)
+            process.stdin.close()
+        process.stdin = None
+        said = process.communicate()[0].decode(errors="replace")
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        process.wait()
+    return (said.strip() or f"exit code {process.returncode}") if process.returncode else None
+
+
+def _write(stream: IO[bytes], image: Loaded, below: Mapping[str, Path], told: Callable[[int], None]) -> None:
+    """An archive with a document for each form, and the layers."""
+    with tarfile.open(fileobj=stream, mode="w|", bufsize=_BLOCK) as archive:
+        for path, content in _documents(image).items():
+            _add(archive, path, io.BytesIO(content), len(content))
+        for digest, file in (*below.items(), *image.layers.items()):
+            with file.open("rb") as opened:
+                _add(archive, _blob(digest), _Counted(opened, told), file.stat().st_size)
+
+
+def _documents(image: Loaded) -> dict[str, bytes]:
+    """All of an archive but layers: each of the two forms has its own table of contents."""
+    config, manifest = _blob(image.config_digest), json.loads(image.manifest)
+    layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
+    of_docker = [{"Config": config, "RepoTags": [image.name], "Layers": layers}]
+    return {
+        config: image.config,
+        _blob(_digest(image.manifest)): image.manifest,
+        "manifest.json": json.dumps(of_docker).encode(),
+        "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
+        "index.json": json.dumps(_index(image)).encode(),
+    }
+
+
+def _index(image: Loaded) -> dict[str, Any]:
+    full = image.name if "/" in image.name else f"docker.io/library/{image.name}"
+    entry = {
+        "mediaType": json.loads(image.manifest)["mediaType"],
+        "digest": _digest(image.manifest),
+        "size": len(image.manifest),
+        "annotations": {
+            "io.containerd.image.name": full,
+            "org.opencontainers.image.ref.name": image.name.rpartition(":")[2],
+        },
+    }
+    return {"schemaVersion": 2, "manifests": [entry]}
+
+
+def _loaded_by_podman(engine: ContainerEngine, image: Loaded, folder: Path) -> str | None:
+    """Podman takes an archive with all layers only, and a folder with those that it lacks."""
+    layout = folder / f"load-{image.config_digest[-12:]}"
+    for path, content in _documents(image).items():
+        if path != "manifest.json":
+            (layout / path).parent.mkdir(parents=True, exist_ok=True)
+            (layout / path).write_bytes(content)
+    for digest, file in image.layers.items():
+        (layout / _blob(digest)).symlink_to(file)
+    answer = engine.run(["pull", "--quiet", f"oci:{layout}"], check=False)
+    if answer.returncode:
+        return answer.stderr
+    identity = answer.stdout.split()[-1]
+    engine.run(["tag", identity, image.name])
+    engine.run(
+        ["untag", identity, f"localhost/{layout.name}"], check=False
+    )  # as Podman calls it after the folder
+    return None
+
+
+@contextlib.contextmanager
+def _layers_of(engine: ContainerEngine, parent: str, folder: Path) -> Iterator[dict[str, Path]]:
+    """The layers of an image that an engine has, as files, by digest of what they hold."""
+    saved, unpacked = folder / "parent.tar", folder / "parent"
+    engine.run(["save", "--output", str(saved), parent])
+    with tarfile.open(saved) as archive:
+        table = archive.extractfile("manifest.json")
+        assert table is not None
+        said = json.load(table)[0]
+        text = archive.extractfile(said["Config"])
+        assert text is not None
+        ids = json.load(text)["rootfs"]["diff_ids"]
+        unpacked.mkdir()
+        found = {}
+        for digest, path in zip(ids, said["Layers"], strict=True):
+            content = archive.extractfile(path)
+            assert content is not None
+            found[digest] = unpacked / digest.partition(":")[2]
+            with found[digest].open("wb") as out:
+                while block := content.read(_BLOCK):
+                    out.write(block)
+    saved.unlink()
+    yield found
+
+
+def _add(archive: tarfile.TarFile, path: str, content: IO[bytes] | _Counted, size: int) -> None:
+    header = tarfile.TarInfo(path)
+    header.size = size
+    archive.addfile(header, content)
+
+
+class _Counted:
+    """A file that tells how much of it was read."""
+
+    def __init__(self, file: IO[bytes], told: Callable[[int], None]) -> None:
+        self._file = file
+        self._told = told
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self._told(len(block))
+        return block
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/sha256/{digest.partition(':')[2]}"
+
+
+def _digest(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()

@@ -4,25 +4,32 @@
 
     configuration ── table of known images ── a look into it, once: by the engine that has it,
     (read anyway)    (by its official name)   or by its layers, streamed and stored nowhere
+
+Sources for what configurations say: docker-library/python ``Dockerfile-linux.template``
+(``PYTHON_VERSION``); the Dockerfiles of NVIDIA's container-images/cuda (``CUDA_VERSION``); pytorch/pytorch
+``Dockerfile`` (``PYTORCH_VERSION``); images of Debian (``debian.sh`` in the history) and Ubuntu
+(``org.opencontainers.image.version``). Read on 2026-11-21.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from typing import TYPE_CHECKING
 
 import attrs
 
 from upshift.errors import ImageError
 from upshift.images.base import Announce, Contents, Parent
-from upshift.images.checking.torch_releases import cuda_of, minor
-from upshift.images.parents import declared
-from upshift.images.parents.known import Known, known
+from upshift.images.parents.known import GLIBC, Known, known
+from upshift.images.pep508 import cuda_of, minor
 from upshift.images.reference import Reference
 
 if TYPE_CHECKING:
     from upshift.images.containers.engine import ContainerEngine
     from upshift.images.registries.client import Registries
+
+_NUMBERS = re.compile(r"\d+(?:\.\d+)+")
+_DEBIAN = re.compile(r"debian\.sh .*'(buster|bullseye|bookworm|trixie)'")
 
 
 def contents_of(
@@ -30,8 +37,7 @@ def contents_of(
     *,
     registries: Registries | None,
     engine: ContainerEngine | None = None,
-    look: bool = True,
-    thorough: bool = False,
+    whole: bool = False,
     announce: Announce | None = None,
 ) -> Contents:
     """What is in an image.
@@ -43,13 +49,10 @@ def contents_of(
     registries
         How its registry is read; None: it is not.
     engine
-        The container engine on this machine, which may have the image.
-    look
-        Whether an image may be looked into: one that the engine has is asked itself, of another one that no
-        table knows the layers are read, once.
-    thorough
-        Whether it has to be known where its Python and packages are, which names of images often do not
-        say: for a builder that puts packages there itself.
+        The container engine on this machine, which may have the image: then that is asked itself.
+    whole
+        Whether all of it has to be known, since packages are laid on it; names of images often do not say
+        that.
     announce
         Told before layers are read, and where the engine does not answer.
 
@@ -58,14 +61,21 @@ def contents_of(
     ImageError
         Its layers cannot be read.
     """
-    said = declared.contents(parent)
-    named = known(parent.reference)
+    said, named = declared(parent), known(parent.reference)
     table = named.contents if named else None
-    seen = _looked_into(parent, engine, announce) if look and engine is not None else None
+    seen = None
+    if engine is not None and parent.in_engine and parent.platform == engine.platform:
+        from upshift.images.parents.look import look
+
+        seen = look(parent, engine, announce)
     unknown = table is None or (table.python is None and said.python is None)
-    unknown = unknown or (thorough and table is not None and table.python != "" and not table.interpreter)
-    if seen is None and unknown and look:
-        seen = _surveyed(parent, registries, announce)
+    unknown = unknown or (
+        whole and table is not None and table.python != "" and not _settled(None, said, table).whole
+    )
+    if seen is None and unknown and registries is not None and parent.layers:
+        from upshift.images.parents.layers import survey
+
+        seen = survey(parent, registries, announce)
     return _settled(seen, said, table)
 
 
@@ -77,20 +87,36 @@ def known_image(name: str) -> Known | None:
         return None
 
 
-def _looked_into(parent: Parent, engine: ContainerEngine, announce: Announce | None) -> Contents | None:
-    if not parent.in_engine or parent.platform != engine.platform:
-        return None
-    from upshift.images.parents.look import look
+def declared(parent: Parent) -> Contents:
+    """What the configuration of an image says; what it does not say is None."""
+    environment = parent.environment
+    torch = version(environment.get("PYTORCH_VERSION"))
+    return Contents(
+        python=version(environment.get("PYTHON_VERSION")),
+        cuda=version(environment.get("CUDA_VERSION")),
+        packages={"torch": torch} if torch else None,
+        complete=False,
+        glibc=_glibc(parent),
+        source="its configuration",
+    )
 
-    return look(parent, engine, announce)
+
+def version(text: str | None) -> str | None:
+    """The version at the beginning of a text."""
+    found = _NUMBERS.match(text or "")
+    return found[0] if found else None
 
 
-def _surveyed(parent: Parent, registries: Registries | None, announce: Announce | None) -> Contents | None:
-    if registries is None or not parent.layers:
-        return None
-    from upshift.images.parents.survey import survey
-
-    return survey(parent, registries, announce)
+def _glibc(parent: Parent) -> str | None:
+    labels = parent.labels
+    if labels.get("org.opencontainers.image.ref.name") == "ubuntu":
+        return GLIBC.get(f"ubuntu {labels.get('org.opencontainers.image.version', '')}")
+    history = parent.config.get("history")
+    for step in history if isinstance(history, list) else ():
+        found = _DEBIAN.search(str(step.get("created_by", "")) if isinstance(step, dict) else "")
+        if found:
+            return GLIBC[f"debian {found[1]}"]
+    return None
 
 
 def _settled(seen: Contents | None, said: Contents, table: Contents | None) -> Contents:
@@ -108,31 +134,22 @@ def _settled(seen: Contents | None, said: Contents, table: Contents | None) -> C
         python=_one(sources, "python"),
         interpreter=_one(sources, "interpreter"),
         site_packages=_one(sources, "site_packages"),
-        externally_managed=next(
-            (s.externally_managed for s in sources if s.externally_managed is not None), None
-        ),
-        cuda=minor(cuda) if cuda else _of_packages(packages.packages) or cuda,
+        cuda=minor(cuda) if cuda else cuda_of((packages.packages or {}).get("torch", "")) or cuda,
+        compat=seen.compat if seen is not None else None,
         stacks=stacks,
         packages=packages.packages,
         complete=packages.complete,
         lacks=table.lacks if seen is None and table is not None else frozenset(),
+        users=seen.users if seen is not None else None,
         glibc=_one(sources, "glibc"),
         source=table.source if seen is None and table is not None and table.python else first.source,
     )
-    return _with_python(settled)
+    # Where packages are follows from the version, which a tag like "slim" does not say.
+    if not settled.site_packages and settled.interpreter == "/usr/local/bin/python3" and settled.python:
+        folder = f"/usr/local/lib/python{minor(settled.python)}/site-packages"
+        return attrs.evolve(settled, site_packages=folder)
+    return settled
 
 
 def _one(sources: list[Contents], field: str) -> str | None:
     return next((value for source in sources if (value := getattr(source, field)) is not None), None)
-
-
-def _of_packages(packages: Mapping[str, str] | None) -> str | None:
-    return cuda_of((packages or {}).get("torch", "")) or None
-
-
-def _with_python(contents: Contents) -> Contents:
-    """Where packages are follows from the version, which a tag like ``slim`` does not say."""
-    if not contents.site_packages and contents.interpreter == "/usr/local/bin/python3" and contents.python:
-        folder = f"/usr/local/lib/python{minor(contents.python)}/site-packages"
-        return attrs.evolve(contents, site_packages=folder)
-    return contents

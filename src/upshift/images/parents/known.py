@@ -12,10 +12,32 @@ import attrs
 
 from upshift.images.base import Contents
 from upshift.images.checking.official import PYTORCH_PYTHON
-from upshift.images.checking.torch_releases import COMPANIONS, minor
-from upshift.images.parents.declared import GLIBC
+from upshift.images.pep508 import minor
 from upshift.images.reference import Reference
 from upshift.runtime.accelerators.compatibility import parse
+
+GLIBC: Mapping[str, str] = {
+    "debian buster": "2.28",
+    "debian bullseye": "2.31",
+    "debian bookworm": "2.36",
+    "debian trixie": "2.41",
+    "debian 10": "2.28",
+    "debian 11": "2.31",
+    "debian 12": "2.36",
+    "debian 13": "2.41",
+    "ubuntu 18.04": "2.27",
+    "ubuntu 20.04": "2.31",
+    "ubuntu 22.04": "2.35",
+    "ubuntu 24.04": "2.39",
+    "amzn 2": "2.26",
+    "amzn 2023": "2.34",
+    "rhel 8": "2.28",
+    "rhel 9": "2.34",
+}
+"""The C library of distributions, by name and version or code name.
+
+Source: mayeut/pep600_compliance ``README.rst``, 'Distro compatibility'. Read on 2026-11-21.
+"""
 
 TABLE = "the table of known images"
 
@@ -25,18 +47,8 @@ LAUNCHERS = frozenset({"accelerate", "deepspeed", "transformers", "datasets", "l
 
 @attrs.frozen(kw_only=True)
 class Known:
-    """An image whose name says what it is.
-
-    Parameters
-    ----------
-    title
-        For people: ``an AWS Deep Learning Container``.
-    contents
-        What its name says; None where it does not.
-    source
-        Where that was read, and when.
-    wants_login
-        Whether its registry gives it to nobody without one.
+    """An image whose name says what it is: what it is called, what is in it, who says so, whether one has to
+    log in.
     """
 
     title: str
@@ -46,13 +58,7 @@ class Known:
 
 
 def known(reference: Reference) -> Known | None:
-    """What is known of an image by its name; None: nothing.
-
-    Parameters
-    ----------
-    reference
-        The image.
-    """
+    """What is known of an image by its name; None: nothing."""
     for pattern, read in _FAMILIES:
         match = pattern.fullmatch(reference.name)
         if match:
@@ -74,7 +80,6 @@ def _python(reference: Reference, match: re.Match[str]) -> Known | None:
             python=python,
             interpreter="/usr/local/bin/python3",
             site_packages=f"/usr/local/lib/python{minor(python)}/site-packages" if python else None,
-            externally_managed=False,
             cuda="",
             stacks={"amd": "", "neuron": ""},
             packages={},
@@ -104,10 +109,9 @@ def _pytorch(reference: Reference, match: re.Match[str]) -> Known | None:
             site_packages=f"/opt/conda/lib/python{python}/site-packages"
             if conda
             else f"/usr/local/lib/python{python}/dist-packages",
-            externally_managed=not conda,
             cuda=cuda,
             stacks={"amd": "", "neuron": ""},
-            packages=_with_companions(torch, cuda),
+            packages={"torch": torch + (f"+cu{cuda.replace('.', '')}" if cuda else "")},
             complete=False,
             lacks=LAUNCHERS,
             glibc=_pytorch_glibc(torch),
@@ -115,19 +119,6 @@ def _pytorch(reference: Reference, match: re.Match[str]) -> Known | None:
         ),
         source="pytorch/pytorch Dockerfile, as it was for 1.12 to 2.14; read on 2026-11-21",
     )
-
-
-def _with_companions(torch: str, cuda: str | None) -> Mapping[str, str] | None:
-    """Sources: the Dockerfile, with torchaudio since 2.0; pytorch/pytorch issue 91097 (1.13.1 has 1.13.0)."""
-    if torch == "1.13.1":
-        return None
-    local = f"+cu{cuda.replace('.', '')}" if cuda else ""
-    packages = {"torch": torch + local}
-    for name in ("torchvision", "torchaudio") if parse(torch) >= (2,) else ("torchvision",):
-        for built in COMPANIONS[name]:
-            if built.torch == f"=={torch}":
-                packages[name] = built.version + local
-    return packages
 
 
 def _pytorch_glibc(torch: str) -> str:
@@ -176,7 +167,6 @@ def _tensorflow(reference: Reference, match: re.Match[str]) -> Known | None:
             python=python,
             interpreter="/usr/bin/python3",
             site_packages=f"/usr/local/lib/python{python}/dist-packages",
-            externally_managed=False,
             cuda=None if gpu else "",  # its environment says it
             stacks={"amd": "", "neuron": ""},
             packages={"tensorflow": version} if version else None,

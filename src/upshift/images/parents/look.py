@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from upshift.errors import ImageError
 from upshift.images.base import Announce, Contents, Parent
-from upshift.images.parents import survey, traces
+from upshift.images.parents import layers, traces
 from upshift.images.parents.traces import Traces
 
 if TYPE_CHECKING:
@@ -42,15 +42,17 @@ for folder in sorted(set(folders)):
         if name.endswith((".dist-info", ".egg-info")):
             marks.append(os.path.join(folder, name))
     text(os.path.join(folder, "torch", "version.py"))
-for path in (real, os.path.join(library, "os.py"), os.path.join(library, "EXTERNALLY-MANAGED")):
+for path in (real, os.path.join(library, "os.py")):
     if os.path.exists(path):
         marks.append(path)
-for path in ("/usr/local/cuda-*", "/opt/rocm-*", "/lib/ld-musl-*", "/usr/local/cuda/lib64/libcudart.so.*"):
+for path in ("/usr/local/cuda-*", "/opt/rocm-*", "/lib/ld-musl-*", "/usr/local/cuda/lib64/libcudart.so.*",
+             "/usr/local/cuda*/compat/libcuda.so*"):
     marks.extend(sorted(glob.glob(path)))
 for path in ("/usr/local/cuda/version.json", "/usr/local/cuda/version.txt", "/opt/rocm/.info/version"):
     text(path)
 text("/usr/lib/os-release")
 text("/etc/os-release")
+text("/etc/passwd")
 text("/var/lib/dpkg/status", 16777216)
 python = ".".join(map(str, sys.version_info[:3]))
 print(json.dumps({"python": python, "marks": marks, "texts": texts, "links": links}))
@@ -63,7 +65,7 @@ def look(parent: Parent, engine: ContainerEngine, announce: Announce | None = No
     The image's ``python3`` runs for a moment, without a network, and lists what there is. What it said is
     kept by the image's digest. ``announce`` is told where the engine did not answer in time.
     """
-    seen = survey.kept(parent.digest)
+    seen = layers.kept(parent.digest)
     if seen is None:
         try:
             seen = _seen(parent, engine)
@@ -72,7 +74,7 @@ def look(parent: Parent, engine: ContainerEngine, announce: Announce | None = No
                 announce(f"{parent.reference}: it could not be looked into: {error.what}")
         if seen is None:
             return None
-        survey.keep(parent.digest, seen)
+        layers.keep(parent.digest, seen)
     return traces.contents(seen, parent.environment, SOURCE)
 
 

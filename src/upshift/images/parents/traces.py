@@ -14,28 +14,29 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from upshift.images.base import Contents
-from upshift.images.checking.torch_releases import cuda_of, minor, rocm_of
-from upshift.images.parents.declared import GLIBC
+from upshift.images.parents.known import GLIBC
+from upshift.images.pep508 import cuda_of, minor, rocm_of
 from upshift.runtime.accelerators.compatibility import parse
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Of a container whose image says none."""
 
-_DATABASE = "var/lib/dpkg/status"
+_DATABASE, _USERS = "var/lib/dpkg/status", "etc/passwd"
 _LONGEST_TEXT, _LONGEST_DATABASE = 16 * 1024, 16 * 1024 * 1024
 _TEXTS = re.compile(
     r"(?:.*/)?pyvenv\.cfg|(?:usr/lib|etc)/os-release|(?:.*/)?torch/version\.py"
     r"|usr/local/cuda(?:-[\d.]+)?/version\.(?:json|txt)|opt/rocm(?:-[\d.]+)?/\.info/version"
-    r"|(?:.*/)?include/python3\.\d+/patchlevel\.h"
+    r"|(?:.*/)?include/python3\.\d+/patchlevel\.h|etc/passwd"
 )
 _MARKS = re.compile(
-    r"(?:.*/)?bin/python3?(?:\.\d+)?|(?:.*/)?lib(?:64)?/python3\.\d+/(?:os\.pyc?|EXTERNALLY-MANAGED)"
+    r"(?:.*/)?bin/python3?(?:\.\d+)?|(?:.*/)?lib(?:64)?/python3\.\d+/os\.pyc?"
     r"|(?:.*/)?(?:site|dist)-packages/[^/]+\.(?:dist|egg)-info|(?:.*/)?libcudart(?:-[0-9a-f]+)?\.so\.\d+\.[\d.]+"
     r"|usr/local/cuda-\d+\.\d+|opt/rocm-\d+\.\d+(?:\.\d+)?|(?:usr/)?lib/ld-musl-[^/]+"
 )
 _OWNER = re.compile(
     r"((?:.*/)?(?:site|dist)-packages/[^/]+\.(?:dist|egg)-info|usr/local/cuda-\d+\.\d+|opt/rocm-\d+\.\d+(?:\.\d+)?)/.*"
 )
+_COMPAT = re.compile(r"usr/local/cuda(?:-[\d.]+)?/compat/libcuda\.so[.\d]*")
 _PACKAGE = re.compile(r"^Package: (libc6|python3\.\d+)\n(?:.*\n)*?Version: (?:\d+:)?([^\s-]+)", re.MULTILINE)
 _MOST_LINKS = 40
 
@@ -48,7 +49,9 @@ def wants_text(path: str, size: int) -> bool:
 
 
 def said_by(path: str, text: str) -> str:
-    """What is kept of a text: of the package database the few versions that matter."""
+    """What is kept of a text: of the package database the few versions that matter, of users their names."""
+    if path == _USERS:
+        return "\n".join(line.partition(":")[0] for line in text.splitlines())
     if path != _DATABASE:
         return text
     packages = (record for record in text.split("\n\n") if record.startswith("Package: "))
@@ -58,6 +61,8 @@ def said_by(path: str, text: str) -> str:
 
 def marked(path: str) -> str | None:
     """The path that is kept because a file of this path exists; None: it says nothing."""
+    if _COMPAT.fullmatch(path):
+        return path
     owner = _OWNER.fullmatch(path)
     if owner:
         return owner[1]
@@ -143,7 +148,6 @@ def contents(traces: Traces, environment: Mapping[str, str], source: str) -> Con
     found = _interpreter(traces, environment.get("PATH") or PATH)
     python: str | None = ""
     interpreter = site = None
-    managed: bool | None = None
     packages: Mapping[str, str] = {}
     if found is not None:
         interpreter, home, version = found
@@ -151,17 +155,15 @@ def contents(traces: Traces, environment: Mapping[str, str], source: str) -> Con
         python = _full(traces, home, version, environment)
         site = "/" + folders[0]
         packages = _packages(traces, folders)
-        managed = any(
-            mark.endswith("/EXTERNALLY-MANAGED") and f"/python{version}/" in mark for mark in traces.marks
-        ) and not _is_venv(traces, home)
     return Contents(
         python=python,
         interpreter=interpreter,
         site_packages=site,
-        externally_managed=managed,
         cuda=_cuda(traces, packages),
+        compat=any(map(_COMPAT.fullmatch, (*traces.marks, *traces.links))),
         stacks={"amd": _rocm(traces, packages), "neuron": packages.get("neuronx-cc", "")},
         packages=packages,
+        users=frozenset(traces.texts[_USERS].split()) if _USERS in traces.texts else None,
         glibc=_glibc(traces),
         source=source,
     )
@@ -215,10 +217,6 @@ def _resolved(traces: Traces, path: str) -> str:
         else:
             return done
     return path
-
-
-def _is_venv(traces: Traces, home: str) -> bool:
-    return f"{home}/pyvenv.cfg" in traces.texts
 
 
 def _site_folders(traces: Traces, home: str, version: str) -> list[str]:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.errors import MissingExtra, SettingsError
 from upshift.images.pep508 import applies, normalized
-from upshift.images.recipes.ourselves import UPSHIFT
-from upshift.images.recipes.requirement_lines import Line
-from upshift.images.recipes.requirements import Reader
+from upshift.images.recipes.lines import Line
+from upshift.images.recipes.requirements import UPSHIFT, Reader
 
 if TYPE_CHECKING:
     from upshift.model.settings.docker import DockerSettings

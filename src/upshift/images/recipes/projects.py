@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import SettingsError
+from upshift.images.building.uv import find_uv
 from upshift.images.pep508 import normalized, packaging_of, parsed, written
-from upshift.images.recipes.ourselves import UPSHIFT
+from upshift.images.recipes.lines import Line
 from upshift.images.recipes.reading import read_text
-from upshift.images.recipes.requirement_lines import Line
-from upshift.images.recipes.requirements import Reader, no_requirement
-from upshift.images.uv import find_uv
+from upshift.images.recipes.requirements import UPSHIFT, Reader, no_requirement
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

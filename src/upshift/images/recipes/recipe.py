@@ -9,17 +9,13 @@ from pathlib import Path
 
 from upshift.errors import SettingsError, nearest
 from upshift.images.base import Ingredients, Recipe
+from upshift.images.recipes.lines import variables_in
 from upshift.images.recipes.reading import digest_of
-from upshift.images.recipes.requirement_lines import variables_in
 from upshift.images.recipes.requirements import Reader, Requirements
 from upshift.model.settings.docker import DockerSettings
 
 DEFAULT_PARENT = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
 """The official slim Python of the running minor version."""
-
-
-WITHOUT_UPSHIFT = "without-upshift.txt"
-"""Name of the file that keeps installers from taking Upshift from an index for a package that needs it."""
 
 
 def make_ingredients(
@@ -57,14 +53,12 @@ def make_ingredients(
         notes.append(
             f"platform={said.platform}: the target runs {platform}, which emulates it or cannot run it"
         )
-    paths, installer_args = dict(requirements.paths), requirements.installer_args
-    if requirements.lines:
-        paths[WITHOUT_UPSHIFT] = Path(__file__).with_name(f"without_upshift_{_installer(said)}.txt")
-        installer_args += (option_without_upshift(_installer(said)),)
+    if requirements.lines and _installer(said) == "pip":
+        notes.append('python_package_installer="pip": uv installs, and chooses among indexes as pip does')
     dockerfile, context, root, base = None, {}, None, None
     if said.dockerfile is not None:
         from upshift.images.recipes.context import read_context
-        from upshift.images.recipes.instructions import base_of
+        from upshift.images.recipes.dockerfiles import base_of
 
         read = read_context(
             _below(project, said.dockerfile),
@@ -91,30 +85,27 @@ def make_ingredients(
             apt_packages=tuple(sorted(set(said.apt_packages or ()))),
             requirements=requirements.lines,
             files={
-                name: digest_of(path, _place(origins, "requirements")) for name, path in sorted(paths.items())
+                name: digest_of(path, _place(origins, "requirements"))
+                for name, path in sorted(requirements.paths.items())
             },
             installer=_installer(said),
-            installer_args=_installer_args(said, origins) + installer_args,
+            installer_args=_installer_args(said) + requirements.installer_args,
             environment=dict(sorted((said.environment or {}).items())),
             user=said.user,
             skip_build=bool(said.skip_build),
         ),
         context_root=root,
         dockerfile=None if said.dockerfile is None else _below(project, said.dockerfile),
-        paths=paths,
+        paths=dict(requirements.paths),
         notes=tuple(notes),
         repository=said.target_repository,
         tag=said.image_tag,
         rebuild=bool(said.prevent_build_reuse),
+        accept=tuple(said.accept or ()),
         origins=dict(origins),
         base=base,
         project=project.absolute().name,
     )
-
-
-def option_without_upshift(installer: str) -> str:
-    """The option by which an installer reads :data:`WITHOUT_UPSHIFT`, of no interest to users."""
-    return f"--{'overrides' if installer == 'uv' else 'constraint'}={WITHOUT_UPSHIFT}"
 
 
 def requirements_of(
@@ -131,7 +122,7 @@ def requirements_of(
     """
     if not (settings.requirements or settings.pyproject_path or settings.replicate_local_python_environment):
         return Requirements()
-    reader = Reader(project, _installer(settings))
+    reader = Reader(project)
     if isinstance(settings.requirements, str):
         path = _below(project, settings.requirements)
         if not os.path.exists(path) and not path.suffix:
@@ -185,7 +176,7 @@ def _refuse_undeclared(
     """An engine would only warn of an argument that nothing takes."""
     if not build_args:
         return
-    from upshift.images.recipes.instructions import declared_arguments, is_predefined
+    from upshift.images.recipes.dockerfiles import declared_arguments, is_predefined
 
     declared = declared_arguments(dockerfile)
     for argument in build_args:
@@ -204,16 +195,8 @@ def _installer(said: DockerSettings) -> str:
     return said.python_package_installer or "uv"
 
 
-def _installer_args(said: DockerSettings, origins: Mapping[str, str]) -> tuple[str, ...]:
-    options = said.python_package_installer_args or {}
-    if "system" in options and _installer(said) == "pip":
-        raise SettingsError(
-            "pip knows no option --system",
-            where=_place(origins, "python_package_installer_args"),
-            why="It is uv's, and pip installs into the image's Python anyway.",
-            fix='Leave it out, or say python_package_installer="uv".',
-        )
-    return tuple(_rendered(options))
+def _installer_args(said: DockerSettings) -> tuple[str, ...]:
+    return tuple(_rendered(said.python_package_installer_args or {}))
 
 
 def _rendered(options: Mapping[str, str | tuple[str, ...] | None]) -> Iterator[str]:

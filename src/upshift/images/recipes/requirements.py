@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -13,26 +14,25 @@ import attrs
 
 from upshift.errors import SettingsError
 from upshift.images.pep508 import normalized, packaging_of, parsed, pinned, written
-from upshift.images.recipes.ourselves import UPSHIFT, needed_by
+from upshift.images.recipes.lines import Line, hashes_split, lines_of, listed, name_in, option_in
 from upshift.images.recipes.reading import digest_of, read_text
-from upshift.images.recipes.requirement_lines import Line, hashes_split, lines_of, listed, name_in, option_in
 from upshift.model.settings.leaks import secret_in, unexpanded_in
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+UPSHIFT = "upshift"
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _KEPT = frozenset(
     {"--extra-index-url", "--find-links", "--index-url", "--no-binary", "--no-index", "--only-binary"}
 )
-_OF_PIP = frozenset({"--pre", "--prefer-binary", "--require-hashes", "--trusted-host"})
-_KNOWN = _KEPT | _OF_PIP | {"--constraint", "--editable", "--requirement"}
 _FLAGS = frozenset({"--no-index", "--pre", "--prefer-binary", "--require-hashes"})
 _FOR_UV = {
     "--pre": "--prerelease=allow",
     "--require-hashes": "--require-hashes",
     "--trusted-host": "--allow-insecure-host={}",
 }
+_KNOWN = _KEPT | set(_FOR_UV) | {"--constraint", "--editable", "--prefer-binary", "--requirement"}
 _OTHER_TOOLS = frozenset({"metaflow", "zenml"})
 _ADDRESS = re.compile(r"(?:[a-z]+\+)?(?:https?|ssh|git)://.*")
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
@@ -63,50 +63,23 @@ class Requirements:
 
 
 class Reader:
-    """Reads requirements, one source after the other.
-
-    Parameters
-    ----------
-    project
-        The folder that paths start from, and whose code travels by itself.
-    installer
-        ``"uv"`` or ``"pip"``.
-
-    Attributes
-    ----------
-    lines, paths, notes, installer_args
-        As in :class:`Requirements`.
-    names
-        The packages that the lines name, normalized.
+    """Reads requirements, one source after the other; paths start from the project, whose code travels by
+    itself.
     """
 
-    def __init__(self, project: Path, installer: str) -> None:
+    def __init__(self, project: Path) -> None:
         self.lines: dict[str, None] = {}
         self.paths: dict[str, Path] = {}
         self.notes: dict[str, None] = {}
         self.installer_args: dict[str, None] = {}
         self.names: set[str] = set()
         self._project = project
-        self._installer = installer
         self._reading: list[Path] = []
         self._asked: dict[str, list[tuple[Requirement, str]]] = {}
 
     @property
     def found(self) -> Requirements:
-        """All of it.
-
-        Raises
-        ------
-        SettingsError
-            Only some of it has hashes, and pip installs either all or none with them.
-        """
-        own = [line for line in self.lines if not line.startswith("-")]
-        without = [line for line in own if "--hash" not in line]
-        if self._installer == "pip" and without and len(without) < len(own):
-            raise SettingsError(
-                f"pip installs nothing without a hash where others have one: {without[0]}",
-                fix='Give all of them hashes, or say python_package_installer="uv".',
-            )
+        """All of it."""
         return Requirements(
             lines=tuple(self.lines),
             paths=self.paths,
@@ -115,24 +88,12 @@ class Reader:
         )
 
     def listed(self, items: Iterable[str], where: str) -> None:
-        """A list in the settings.
-
-        Raises
-        ------
-        SettingsError
-            An item is no requirement, or names what is not there.
-        """
+        """A list in the settings; raises SettingsError where an item is none, or names what is not there."""
         for line in listed(items, where):
             self._line(line, self._project)
 
     def file(self, path: Path, where: str) -> None:
-        """A requirements file, and those that it includes.
-
-        Raises
-        ------
-        SettingsError
-            It cannot be read, or a line of it makes no sense.
-        """
+        """A requirements file, and those that it includes; raises SettingsError where it makes no sense."""
         path = path.resolve()
         if path in self._reading:
             raise SettingsError(f"{self._shown(path)} includes itself", where=where)
@@ -204,16 +165,10 @@ class Reader:
                 where=line.where,
                 fix="Name the wheels themselves, by their paths.",
             )
-        elif name in _KEPT or (name in _OF_PIP and self._installer == "pip"):
+        elif name in _KEPT:
             self.lines[f"{name} {value}" if value else name] = None
         elif name in _FOR_UV:
             self.installer_args[_FOR_UV[name].format(value)] = None
-        else:
-            raise SettingsError(
-                f"uv knows no {name}",
-                where=line.where,
-                fix='Say python_package_installer="pip", or leave it out.',
-            )
 
     def _local(self, value: str, line: Line, folder: Path) -> Path:
         if _ADDRESS.fullmatch(value):
@@ -408,3 +363,24 @@ def no_requirement(line: Line) -> SettingsError:
         why=reason,
         fix='Write it as in "torch==2.4.*", "name @ https://…", "./dist/name-1.0-py3-none-any.whl".',
     )
+
+
+def needed_by(extras: frozenset[str]) -> list[str]:
+    """What the extras of the running Upshift need."""
+    if not extras:
+        return []
+    try:
+        needed = requires(UPSHIFT) or []
+    except PackageNotFoundError:
+        return []
+    found = []
+    for text in needed:
+        requirement = parsed(text)
+        if requirement is None or requirement.marker is None:
+            continue
+        if any(
+            requirement.marker.evaluate({"extra": extra}) for extra in extras
+        ) and not requirement.marker.evaluate({"extra": ""}):
+            requirement.marker = None
+            found.append(written(requirement))
+    return found

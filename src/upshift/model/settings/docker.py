@@ -13,7 +13,9 @@ from upshift.model.settings.base import refuse_unknown_fields
 
 _BY_KEY = ("build_args", "environment", "python_package_installer_args", "runtime_environment")
 _OF_THE_DOCKERFILE = ("dockerfile", "build_context_root", "build_args")
-_WITHOUT_BUILDING = frozenset({"parent_image", "platform", "runtime_environment", "skip_build", "user"})
+_WITHOUT_BUILDING = frozenset(
+    {"accept", "parent_image", "platform", "runtime_environment", "skip_build", "user"}
+)
 
 
 def _by_field(convert: Any) -> Any:
@@ -38,7 +40,7 @@ class DockerSettings:
         A list of requirements (PEP 508, wheels by path, options such as ``--extra-index-url``), or the
         path of a requirements file. ``upshift`` in any version stands for the running one.
     python_package_installer
-        ``"uv"`` (the default) or ``"pip"``.
+        By whose rules packages are chosen: ``"uv"`` (the default) or ``"pip"``. uv installs them either way.
     python_package_installer_args
         Further options of the installer: ``{"index-url": "https://…"}``. ``None`` gives a bare flag,
         ``{"system": None}``; a list repeats the option.
@@ -71,6 +73,8 @@ class DockerSettings:
         The user that the container runs as: a name or a number, with ``:group`` or without.
     platform
         ``linux/amd64``, ``linux/arm64``, …. Default: that of the machines of the target.
+    accept
+        Names of findings that must not refuse the image: ``["driver-too-old"]``.
 
     Raises
     ------
@@ -130,6 +134,7 @@ class DockerSettings:
     prevent_build_reuse: bool | None = _by_field(fields.flag)
     user: str | None = _by_field(fields.user)
     platform: str | None = _by_field(fields.platform)
+    accept: Sequence[str] | None = _by_field(fields.accept)
     _written: str | None = attrs.field(factory=user_location, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:

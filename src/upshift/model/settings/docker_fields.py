@@ -203,6 +203,19 @@ def apt_packages(value: Any, field: Any) -> tuple[str, ...] | None:
     return packages
 
 
+def accept(value: Any, field: Any) -> tuple[str, ...] | None:
+    names = _listed(value, field, 'a list of findings: ["driver-too-old"]')
+    if names:
+        from upshift.model.settings.image_findings import ACCEPTABLE
+
+        for name in names:
+            if name not in ACCEPTABLE:
+                raise _wrong(
+                    field.name, name, f"one of {', '.join(ACCEPTABLE)}", meant=nearest(name, ACCEPTABLE)
+                )
+    return names
+
+
 def _mapping(value: Any, field: Any, example: str) -> Mapping[str, Any] | None:
     # What is in it is not shown: one of the values may be a secret.
     if value is not None and not isinstance(value, Mapping):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 from upshift.errors import UpshiftError
 from upshift.images.base import RECIPE_LABEL
-from upshift.images.containers.engine import DOCKER, NAMES, PODMAN, ContainerEngine, find_engine
+from upshift.images.building.uv import find_uv
+from upshift.images.containers.engine import NAMES, PODMAN, ContainerEngine, find_engine
 from upshift.images.containers.facts import (
     CDI,
     cdi_specifications,
@@ -74,13 +74,7 @@ def _engine_and_more(target: Target) -> Iterator[Check]:
         return
     yield _check("engine", f"{engine.title}, {engine.platform}{', rootless' if is_rootless(facts) else ''}")
     yield _starts(engine)
-    yield _builds(engine)
-    if target.options.get("builder") == "daemonless" and target.registry is None:
-        yield _check(
-            "builder", 'builder = "daemonless" puts images into a registry, and the target names none',
-            status="problem",
-            remedy='Give the target one, registry = "registry.example.org/ml", or leave builder out.',
-        )  # fmt: skip
+    yield _packages()
     yield _limits(facts)
     if any(vendor.name == "nvidia" for vendor in present()):
         yield _gpus(engine, facts, target.options.get("gpus"))
@@ -108,20 +102,12 @@ def _starts(engine: ContainerEngine) -> Check:
     return _check("containers", f"cannot be started: {why.why or why.what}", status="problem", remedy=remedy)
 
 
-def _builds(engine: ContainerEngine) -> Check:
-    if engine.buildkit:
-        return _check("builds", "keep downloaded packages from one build to the next")
-    if os.environ.get("DOCKER_BUILDKIT") == "0":
-        remedy = "unset DOCKER_BUILDKIT, if that was not meant."
-    elif engine.name == DOCKER:
-        remedy = "Install BuildKit: docker-buildx-plugin (of Docker), docker-buildx (Debian, Ubuntu)."
-    else:
-        remedy = "Podman 4 and later can."
-    return _check(
-        "builds",
-        "work, but each one downloads its packages anew, and ${…} in requirements is refused: no BuildKit",
-        status="warning", remedy=remedy,
-    )  # fmt: skip
+def _packages() -> Check:
+    try:
+        find_uv("requirements of images cannot be installed")
+    except UpshiftError as error:
+        return _check("packages", error.in_short, status="warning", remedy=error.fix)
+    return _check("packages", "of requirements are installed by uv")
 
 
 def _limits(facts: Mapping[str, Any]) -> Check:

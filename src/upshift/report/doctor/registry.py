@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from upshift.errors import ImageError, MissingExtra
-from upshift.images.daemonless.naming import DEFAULT_REPOSITORY
-from upshift.images.reference import Reference
+from upshift.images.reference import DEFAULT_REPOSITORY, Reference
 from upshift.images.registries.credentials import Credentials
 from upshift.report.doctor.check import Check, Status
 

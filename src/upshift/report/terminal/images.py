@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Image, Recipe
+from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Image, Lock, Recipe
 from upshift.images.reference import shortened
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import count
@@ -63,7 +63,7 @@ def in_short(prepared: Prepared) -> list[str]:
     ingredients, recipe = prepared.ingredients, prepared.ingredients.recipe
     added = "" if recipe.adds_nothing else f", and {'; '.join(adds(recipe))}"
     held = holds(prepared.contents)
-    digest = f", recipe {short(prepared.digest)}" if prepared.digest else ""
+    digest = f", recipe {short(prepared.recipe)}" if prepared.recipe else ""
     lines = [
         (shortened(recipe.parent) if recipe.parent else "its own Dockerfile") + added,
         ingredients.origins and origins_of(ingredients.origins),
@@ -116,8 +116,10 @@ def _facts(prepared: Prepared) -> Iterable[tuple[str, str]]:
         yield "from", origins_of(ingredients.origins)
     for number, note in enumerate(ingredients.notes):
         yield "" if number else "note", note
-    if prepared.digest is not None:
-        yield "recipe", short(prepared.digest)
+    if prepared.lock is not None:
+        yield "locked", locked(prepared.lock)
+    if prepared.recipe is not None:
+        yield "recipe", short(prepared.recipe)
     yield "image", outlook(prepared)
 
 
@@ -138,8 +140,6 @@ def holds(contents: Contents) -> str:
 
 def adds(recipe: Recipe) -> list[str]:
     """What a recipe puts on its parent, a line for each kind of thing."""
-    from upshift.images.recipes.recipe import option_without_upshift
-
     if recipe.skip_build:
         return ["nothing: skip_build"]
     lines = []
@@ -148,13 +148,38 @@ def adds(recipe: Recipe) -> list[str]:
     if recipe.apt_packages:
         lines.append(f"apt packages {', '.join(recipe.apt_packages)}")
     if recipe.requirements:
-        options = [arg for arg in recipe.installer_args if arg != option_without_upshift(recipe.installer)]
-        lines.append(" ".join([f"{_some(recipe.requirements)}, with {recipe.installer}", *options]))
+        lines.append(" ".join([_some(recipe.requirements), *recipe.installer_args]))
     if recipe.environment:
         lines.append(f"variables {_some([f'{name}={value}' for name, value in recipe.environment.items()])}")
     if recipe.user:
         lines.append(f"the user {recipe.user}")
     return lines or ["nothing: the parent is the image"]
+
+
+def locked(lock: Lock) -> str:
+    """What requirements were resolved to, the first of it."""
+    named = [f"{one.name} {one.version}" for one in lock.packages]
+    return f"{count(len(named), 'package')}: {_some(named)}" if named else "nothing: the parent has it all"
+
+
+def changes(prepared: Prepared) -> list[str]:
+    """What resolving requirements again has changed, a line each."""
+    if prepared.lock is None:
+        return ["no requirements"]
+    before = prepared.before.versions if prepared.before is not None else {}
+    now = prepared.lock.versions
+    lines = [
+        f"{name} {before[name]} → {now[name]}" for name in now if before.get(name, now[name]) != now[name]
+    ]
+    lines += [f"{name} {now[name]} added" for name in now if name not in before] if before else []
+    lines += [f"{name} {before[name]} removed" for name in before if name not in now]
+    if lines or prepared.lock == prepared.before:
+        return lines or ["requirements resolve to what they did before"]
+    return [
+        f"resolved for the first time: {locked(prepared.lock)}"
+        if not before
+        else "other files of the same versions"
+    ]
 
 
 def _some(things: Sequence[str]) -> str:
@@ -196,12 +221,9 @@ def short(digest: str) -> str:
 def _how(prepared: Prepared) -> str:
     destination = prepared.destination
     engine = destination.engine
-    how = "without a container engine"
-    if prepared.builder_name == "engine":
-        how = f"by {engine.title}" if engine else "by the container engine here"
-    if engine is None and destination.registry:
-        how += f", and pushed to {destination.registry}"
-    return how
+    if engine is not None:
+        return f"and loaded into {engine.title}"
+    return f"and pushed to {destination.registry}" if destination.registry else ""
 
 
 def image_json(prepared: Prepared, *, steps: Sequence[str], target: str) -> dict[str, Any]:
@@ -221,11 +243,12 @@ def image_json(prepared: Prepared, *, steps: Sequence[str], target: str) -> dict
             "in_engine": parent.in_engine,
         },
         "contents": attrs.asdict(prepared.contents, value_serializer=_plain),
-        "recipe": {"digest": prepared.digest, **attrs.asdict(recipe)},
+        "recipe": {"digest": prepared.recipe, **attrs.asdict(recipe)},
+        "lock": None if prepared.lock is None else prepared.lock.text.splitlines(),
+        "digest": prepared.digest,
         "origins": dict(ingredients.origins),
         "notes": list(ingredients.notes),
         "findings": [attrs.asdict(finding) for finding in prepared.findings],
-        "builder": prepared.builder_name,
         "builds": prepared.builds and not prepared.errors,
         "image": None if prepared.image is None else attrs.asdict(prepared.image),
     }

@@ -1,0 +1,297 @@
+"""Where layers go: into a repository of a registry (:class:`ToRegistry`), or a container engine
+(:class:`ToEngine`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+from upshift.images.base import RECIPE_LABEL, Parent, Progress, Tell
+from upshift.images.building.composing import Additions, compose, compose_in_engine
+from upshift.images.building.layers import Layer
+from upshift.images.containers.engine import ContainerEngine
+from upshift.images.containers.transfer import Loaded, load
+from upshift.images.reference import Reference
+from upshift.model.settings.sizes import format_size
+
+if TYPE_CHECKING:
+    from upshift.images.registries.client import Registries
+
+_AT_ONCE = 4
+
+
+@attrs.frozen(kw_only=True)
+class KnownLayer:
+    """A large package that became a layer before.
+
+    Parameters
+    ----------
+    what
+        For people: ``"torch 2.4.1"``.
+    layer
+        The layer.
+    bytes
+        Size of its files.
+    scripts
+        Its scripts, which are in the last layer of an image.
+    places
+        What has it: repositories, or engines by name; the latest last.
+    """
+
+    what: str
+    layer: Layer
+    bytes: int = 0
+    scripts: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    places: tuple[str, ...] = ()
+
+
+class Delivery(Protocol):
+    """Takes the layers of one image, and then the image."""
+
+    repository: str
+    place: str
+    compressed: bool
+
+    def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
+        """Those of these layers, in the order of the image, that need not be made again."""
+
+    def in_order(self, known: Sequence[KnownLayer], new: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
+        """The large layers of the image: some that :meth:`has` gave, and new ones."""
+
+    def take(self, layer: Layer, file: Path, what: str) -> None:
+        """Take a new layer, which is the delivery's from now on."""
+
+    def finish(
+        self, parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]
+    ) -> str:
+        """Put the image together, call it these names, and give what a backend knows it by."""
+
+
+class _Ended(Exception):
+    """The building has ended otherwise; nobody sees this."""
+
+
+class Helpers:
+    """Threads that work on one image. When it is left by an error, what they do ends at its next word."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="image")
+        self._started: list[Future[Any]] = []
+        self._ended = False
+
+    def start(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Do something beside the rest."""
+        future = self._pool.submit(work, *args)
+        self._started.append(future)
+        return future
+
+    def settle(self) -> None:
+        """Wait until all of it is done; raises what one of them raised."""
+        for started in self._started:
+            started.result()
+
+    def watched(self, tell: Tell) -> Tell:
+        """Progress, that ends who tells it once nobody wants the image any more, or one of them failed."""
+
+        def told(progress: Progress) -> None:
+            if self._ended:
+                raise _Ended
+            for started in self._started:
+                if started.done():
+                    started.result()  # raises what it raised: the rest is for nothing
+            tell(progress)
+
+        return told
+
+    def __enter__(self) -> Helpers:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._ended = error is not None
+        self._pool.shutdown(cancel_futures=True)
+
+
+class ToRegistry:
+    """Puts layers into a repository, unless it has them; the names last of all.
+
+    Until the manifest is there the registry has blobs that nothing names, and forgets them in time.
+
+    Parameters
+    ----------
+    registries, repository
+        Where.
+    helpers
+        What uploads while the rest is made.
+    folder
+        Where the parent's layers are on their way.
+    tell
+        Takes progress.
+    """
+
+    compressed = True
+
+    def __init__(
+        self, registries: Registries, repository: Reference, helpers: Helpers, folder: Path, tell: Tell
+    ) -> None:
+        self._registries = registries
+        self._repository = repository
+        self.repository = str(repository.with_tag("x")).removesuffix(":x")
+        self._helpers = helpers
+        self._folder = folder
+        self._tell = tell
+        self.place = repository.name
+
+    def bring(self, parent: Parent) -> None:
+        """Begin to bring the parent's layers, from wherever they are."""
+        layers = (parent.manifest or {}).get("layers")
+        seen = set()
+        for layer in layers if isinstance(layers, list) else []:
+            if layer["digest"] not in seen and not layer.get("urls"):  # those are where the URLs say
+                seen.add(layer["digest"])
+                self._helpers.start(self._bring, parent, layer["digest"], layer["size"])
+
+    def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
+        """Each of them by itself; what another repository of the registry has is taken over."""
+        return [one for one in known if self._has(one.layer.digest, one.places)]
+
+    def in_order(self, known: Sequence[KnownLayer], new: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
+        """By size, whether they are new or not: the same order on every machine."""
+        return sorted((*known, *new), key=lambda one: (-one.bytes, one.what))
+
+    def take(self, layer: Layer, file: Path, what: str) -> None:
+        """Begin to push a layer."""
+        self._helpers.start(self._push, layer, file, what)
+
+    def finish(
+        self, parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]
+    ) -> str:
+        """Push the configuration, wait for all layers, and name the image."""
+        composed = compose(parent, layers, additions)
+        self._registries.upload_blob(self._repository, composed.config, composed.config_digest)
+        self._helpers.settle()
+        for tag in names:
+            name = self._repository.with_tag(tag)
+            digest = self._registries.put_manifest(name, composed.manifest, composed.media_type)
+        return str(self._repository.with_digest(digest))
+
+    def _has(self, digest: str, places: Sequence[str] = ()) -> bool:
+        if self._registries.has_blob(self._repository, digest):
+            return True
+        others = [place for place in reversed(places) if "/" in place and place != self._repository.name]
+        return any(
+            self._registries.mount_blob(self._repository, digest, source)
+            for source in map(Reference.parse, others)
+            if source.registry == self._repository.registry
+        )
+
+    def _push(self, layer: Layer, file: Path, what: str) -> None:
+        if not self._has(layer.digest):
+            text = f"{what}, {format_size(layer.bytes)}"
+            self._registries.upload_blob(self._repository, file, layer.digest, tell=self._tell, text=text)
+        file.unlink()
+
+    def _bring(self, parent: Parent, digest: str, size: int) -> None:
+        """Pass on a layer of the parent, which is kept on no disk for long."""
+        if self._has(digest, [parent.reference.name]):
+            return
+        text = f"a layer of {parent.reference}, {format_size(size)}"
+        file = self._folder / digest.partition(":")[2]
+        with open(file, "xb") as opened:
+            done = 0
+            for block in self._registries.blob(parent.reference, digest):
+                opened.write(block)
+                done += len(block)
+                self._tell(Progress(stage="pull", text=text, done=done, total=size))
+        self._registries.upload_blob(self._repository, file, digest, tell=self._tell, text=text)
+        file.unlink()
+
+
+class ToEngine:
+    """Has a container engine load layers on top of a parent that it has.
+
+    Parameters
+    ----------
+    engine
+        The engine.
+    parent
+        The image below, as the engine describes it.
+    repository
+        What the image is called there, without a tag.
+    folder
+        Where layers wait.
+    tell
+        Takes progress.
+    """
+
+    compressed = False
+
+    def __init__(
+        self, engine: ContainerEngine, parent: Parent, repository: str, folder: Path, tell: Tell
+    ) -> None:
+        self._engine = engine
+        self._parent = parent
+        self.repository = repository
+        self._folder = folder
+        self._tell = tell
+        self._files: dict[str, Path] = {}
+        self.place = engine.name
+
+    def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
+        """The first of them, as far as the engine has an image with just these on the same parent."""
+        if not known:  # to look into each image takes an engine long
+            return []
+        below = _layers_in(self._parent.config)
+        chains = [chain[len(below) :] for chain in self._chains() if chain[: len(below)] == below]
+        there: list[KnownLayer] = []
+        for one in known:
+            wanted = [*(found.layer.diff_id for found in there), one.layer.diff_id]
+            if not any(chain[: len(wanted)] == wanted for chain in chains):
+                break
+            there.append(one)
+        return there
+
+    def in_order(self, known: Sequence[KnownLayer], new: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
+        """Those that are there first: a layer in an engine is one with all that is below it."""
+        return [*known, *sorted(new, key=lambda one: (-one.bytes, one.what))]
+
+    def take(self, layer: Layer, file: Path, what: str) -> None:
+        """Keep a layer for the end."""
+        self._files[layer.diff_id] = file
+
+    def finish(
+        self, parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]
+    ) -> str:
+        """Load the image, and name it."""
+        composed = compose_in_engine(parent, layers, additions)
+        named = [f"{self.repository}:{tag}" for tag in names]
+        image = Loaded(
+            parent=parent.pinned,
+            manifest=composed.manifest,
+            config=composed.config,
+            config_digest=composed.config_digest,
+            layers={one.diff_id: self._files[one.diff_id] for one, _ in layers if one.diff_id in self._files},
+            name=named[0],
+        )
+        identity = load(self._engine, image, self._folder, self._tell)
+        for name in named[1:]:
+            self._engine.run(["tag", named[0], name])
+        return identity
+
+    def _chains(self) -> list[list[str]]:
+        """The layers of each image of Upshift that the engine has."""
+        listed = ["images", "--quiet", "--no-trunc", "--filter", f"label={RECIPE_LABEL}"]
+        images = list(dict.fromkeys(self._engine.run(listed).stdout.split()))
+        if not images:
+            return []
+        said = self._engine.run(["image", "inspect", *images], check=False)
+        return [_layers_in(one) for one in json.loads(said.stdout or "[]")]
+
+
+def _layers_in(described: Mapping[str, Any]) -> list[str]:
+    return [str(one) for one in (described.get("RootFS") or {}).get("Layers") or ()]

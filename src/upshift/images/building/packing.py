@@ -1,0 +1,268 @@
+"""Where packages are in an image, and how they are divided into layers, so that images share them.
+
+They have a folder of their own, the same in every image; so a layer with torch does not depend on what is
+below it. One line in the interpreter's own ``site-packages`` puts this folder before its other packages:
+what the image holds in another version is hidden, whole, and none of it has to be removed. The interpreter
+stays the image's own, so that the programs which the image brings see the packages too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from upshift.images.base import Contents, Locked
+from upshift.images.building import bytecode
+from upshift.images.building.installing import SCRIPTS, Installed, record_of
+from upshift.images.building.layers import Entry
+from upshift.images.pep508 import normalized
+
+LARGE = 20 * 10**6
+"""Bytes. Such a distribution has a layer of its own."""
+
+MIDDLE = 2 * 10**6
+"""Bytes. Such distributions share a layer, and those below it another one."""
+
+DATA = ("etc", "include", "share")
+"""Folders of what was installed that belong beside the interpreter's, not among the packages."""
+
+_MOST_LARGE = 40  # engines mount some 120 layers
+_HEAD = 4096  # bytes of a script in which its interpreter is named
+_INTERPRETER = b"@interpreter@"
+_JOINED = b"__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
+_LINKED = ("bin", "lib", "lib64", "sbin")  # links into /usr on every distribution of today
+
+# One line, as the module site wants it. It appends the folder and what its .pth files name, then moves all
+# that before the first of the interpreter's own folders. In an image on top of another one those of the other
+# are its own, too.
+_LINE = (
+    "import site, sys; _n = len(sys.path); site.addsitedir({site!r}); "
+    "_own = {own!r} + site.getsitepackages(); "
+    "_at = min(map(sys.path.index, filter(sys.path.__contains__, _own)), default=_n); "
+    "sys.path[_at:] = sys.path[_n:] + sys.path[_at:_n]\n"
+)
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """Where things are in an image.
+
+    Parameters
+    ----------
+    python
+        Minor version of its Python.
+    interpreter, site_packages
+        Paths of that Python, and of its packages.
+    below
+        Images of Upshift that it is made from, one on top of the other; each has a folder of its own.
+    """
+
+    python: str
+    interpreter: str
+    site_packages: str
+    below: int = 0
+
+    @classmethod
+    def of(cls, contents: Contents, path: str = "") -> Layout:
+        """On top of an image whose Python is known, with this ``PATH``."""
+        assert contents.python and contents.interpreter and contents.site_packages
+        folders = path.split(":")
+        return cls(
+            python=".".join(contents.python.split(".")[:2]),
+            interpreter=contents.interpreter,
+            site_packages=contents.site_packages,
+            below=sum(f"{_prefix(level)}/{SCRIPTS}" in folders for level in range(len(folders))),
+        )
+
+    @property
+    def scripts(self) -> str:
+        """The folder of the scripts."""
+        return f"{_prefix(self.below)}/{SCRIPTS}"
+
+    @property
+    def site(self) -> str:
+        """The folder of the packages."""
+        return self._site_of(self.below)
+
+    @property
+    def hook(self) -> tuple[str, str]:
+        """What has the interpreter find the packages: a file, and its line."""
+        name = f"_upshift{self.below + 1 if self.below else ''}.pth"
+        # While a virtual environment is set up, getsitepackages() does not name it yet.
+        own = [*(self._site_of(level) for level in range(self.below)), self.site_packages]
+        return f"{self.site_packages}/{name}", _LINE.format(site=self.site, own=own)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether bytecode can be made here: by the same minor version of Python."""
+        here = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return sys.implementation.name == "cpython" and self.python == here
+
+    def place(self, file: str) -> str:
+        """Where a file that was installed is."""
+        top, _, rest = file.partition("/")
+        if top == SCRIPTS:
+            return f"{self.scripts}/{rest}"
+        if top in DATA:  # what reads them looks below sys.prefix
+            return f"{posixpath.dirname(posixpath.dirname(self.interpreter))}/{file}"
+        return f"{self.site}/{file}"
+
+    def _site_of(self, level: int) -> str:
+        return f"{_prefix(level)}/lib/python{self.python}/site-packages"
+
+
+def _prefix(level: int) -> str:
+    return "/opt/upshift" + (f"-{level + 1}" if level else "")
+
+
+def _inside(path: str) -> str:
+    """A path in a layer. Folders that are links are not named: a layer would put a folder in their place."""
+    path = posixpath.normpath(path).strip("/")
+    return f"usr/{path}" if path.partition("/")[0] in _LINKED else path
+
+
+@attrs.frozen(kw_only=True)
+class Piece:
+    """What goes into one layer: a large package, or several.
+
+    Parameters
+    ----------
+    what
+        For people: ``"torch 2.4.1"``.
+    entries
+        Its files.
+    bytes
+        Their size, by which large packages are ordered; 0: it is no large one.
+    key
+        By what a layer with these files is known; None: it is not, since it depends on the image below.
+    scripts
+        Of what is in it, by name, for the last layer.
+    """
+
+    what: str
+    entries: tuple[Entry, ...] = attrs.field(repr=False)
+    bytes: int = 0
+    key: str | None = None
+    scripts: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+
+def pieces_of(
+    installed: Sequence[tuple[Locked, Installed]], packages: Path, layout: Layout, circumstances: str
+) -> list[Piece]:
+    """The pieces, the lowest layer first; to the last, which may be empty, :func:`last_entries` are added.
+
+    ``packages`` is the folder that all of it was installed into; ``circumstances`` says what a package's
+    files depend on beside the package: see :func:`key_of`.
+    """
+    by_size = sorted(installed, key=lambda pair: (-pair[1].bytes, pair[1].name))
+    large = [pair for pair in by_size if pair[0].wheel and pair[1].bytes >= LARGE][:_MOST_LARGE]
+    rest = sorted((pair for pair in by_size if pair not in large), key=lambda pair: pair[1].name)
+    middle = [pair for pair in rest if pair[1].bytes >= MIDDLE]
+    small = [pair for pair in rest if pair[1].bytes < MIDDLE]
+    pieces = [_piece([pair], packages, layout, circumstances, size=pair[1].bytes) for pair in large]
+    if middle:
+        pieces.append(_piece(middle, packages, layout, circumstances))
+    return [*pieces, attrs.evolve(_piece(small, packages, layout, circumstances), key=None)]
+
+
+def key_of(packages: Sequence[Locked], circumstances: str) -> str | None:
+    """By what a layer with these packages is known on this machine; None: it is compiled, or nothing says
+    what it is.
+    """
+    if not all(one.wheel and one.hashes for one in packages):
+        return None
+    text = "\n".join([circumstances, *(one.line for one in packages)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def join_namespaces(installed: Sequence[Installed], packages: Path) -> None:
+    """Have folders that distributions share, as those of NVIDIA share ``nvidia``, go on in the image below.
+
+    An empty ``__init__.py`` in such a folder would hide what the image has there.
+    """
+    for one in installed:
+        for file in one.files:
+            folder, _, name = file.partition("/")
+            if name == "__init__.py" and one.name.startswith(f"{normalized(folder)}-"):
+                own = packages / file
+                if not own.read_bytes().strip():
+                    own.unlink()  # it may be the very file in the installer's cache
+                    own.write_bytes(_JOINED)
+
+
+def last_entries(scripts: Mapping[str, str], layout: Layout) -> Iterator[Entry]:
+    """What depends on the image below: scripts, and the line that names the folder with packages."""
+    for name, text in scripts.items():
+        content = text.encode("utf-8", "surrogateescape").replace(_INTERPRETER, layout.interpreter.encode())
+        yield Entry(path=_inside(f"{layout.scripts}/{name}"), source=content, executable=True)
+    hook, line = layout.hook
+    yield Entry(path=_inside(hook), source=line.encode())
+
+
+def _piece(
+    group: Sequence[tuple[Locked, Installed]],
+    packages: Path,
+    layout: Layout,
+    circumstances: str,
+    size: int = 0,
+) -> Piece:
+    entries: list[Entry] = []
+    scripts: dict[str, str] = {}
+    for _, one in group:
+        own = _scripts_of(one, packages)
+        scripts.update(own)
+        entries.extend(_entries_of(one, own, packages, layout))
+    what = ", ".join(f"{one.name} {one.version}" for _, one in group) or "paths of packages"
+    return Piece(
+        what=what,
+        entries=tuple(entries),
+        bytes=size,
+        key=key_of([locked for locked, _ in group], circumstances),
+        scripts=scripts,
+    )
+
+
+def _entries_of(
+    one: Installed, scripts: Mapping[str, str], packages: Path, layout: Layout
+) -> Iterator[Entry]:
+    own = {f"{SCRIPTS}/{name}" for name in scripts}
+    joined = {file for file in one.files if _is_joined(packages / file)}
+    moved = {file: posixpath.relpath(layout.place(file), layout.site) for file in one.files}
+    for file in one.files:
+        source = packages / file
+        if file in own:
+            continue
+        if file.endswith(".dist-info/RECORD"):
+            record = record_of(source.read_bytes(), own | joined, moved)
+            yield Entry(path=_inside(layout.place(file)), source=record)
+            continue
+        executable = bool(source.lstat().st_mode & 0o100)
+        yield Entry(path=_inside(layout.place(file)), source=source, executable=executable)
+        compiled = Path(bytecode.compiled_path(str(source))) if file.endswith(".py") else None
+        if compiled is not None and compiled.exists():
+            yield Entry(path=_inside(f"{layout.site}/{compiled.relative_to(packages)}"), source=compiled)
+
+
+def _is_joined(file: Path) -> bool:
+    return file.name == "__init__.py" and file.stat().st_size == len(_JOINED) and file.read_bytes() == _JOINED
+
+
+def _scripts_of(one: Installed, packages: Path) -> dict[str, str]:
+    """The scripts that name the interpreter that installed them, by name; in its place a mark."""
+    found = {}
+    for file in one.files:
+        if not file.startswith(f"{SCRIPTS}/"):
+            continue
+        content = (packages / file).read_bytes()
+        head = content[:_HEAD]
+        interpreter = os.fsencode(sys.executable)
+        if head.startswith(b"#!") and interpreter in head:
+            changed = head.replace(interpreter, _INTERPRETER, 1) + content[_HEAD:]
+            found[file.removeprefix(f"{SCRIPTS}/")] = changed.decode("utf-8", "surrogateescape")
+    return found

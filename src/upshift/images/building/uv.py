@@ -1,0 +1,212 @@
+"""uv, which resolves and installs requirements: where it is, how it is run, and what its failures mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from upshift.errors import ImageError, MissingExtra, RecipeError
+from upshift.images.base import Progress, Tell
+from upshift.images.following import lines_of
+
+_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+_GLIBC = (17, 28, *range(31, 41))  # what uv 0.8 and later know as manylinux_2_N
+_USUAL_GLIBC = 28  # what all the images have that are supported still
+_STAGES = {"Downloading": "install", "Prepared": "install", "Installed": "install", "Building": "install"}
+_DRAWING = re.compile(r"[×╰─▶│├]+")
+_SAID_ANYWAY = ("Using CPython", "Resolved ", "warning:")
+_NOT_OURS = frozenset(
+    f"UV_{name}"
+    for name in (
+        *("PYTHON", "SYSTEM_PYTHON", "BREAK_SYSTEM_PACKAGES", "MANAGED_PYTHON", "NO_MANAGED_PYTHON"),
+        *("COMPILE_BYTECODE", "CUSTOM_COMPILE_COMMAND", "PROJECT", "WORKING_DIRECTORY", "UNIVERSAL"),
+    )
+)
+"""Variables that say where and for what uv installs, which the image does."""
+
+_FEEDBACK = (  # the first that is seen: what follows from one of them may look like a later one
+    (
+        re.compile(r"unexpected argument '|invalid value '.*' for '|a value is required for '"),
+        "uv refuses one of its options",
+        "Correct python_package_installer_args, or the option in requirements.",
+    ),
+    (
+        re.compile(r"Hash mismatch|HashMismatch"),
+        "a file of the requirements has another hash than the one that is written down",
+        "Lock again if the index has other files now; else find out where this one comes from.",
+    ),
+    (
+        re.compile(r"hashes are required|--require-hashes", re.IGNORECASE),
+        "some of the requirements have hashes, and others have none",
+        "Give all of them a version and a hash (uv pip compile --generate-hashes), or none.",
+    ),
+    (
+        re.compile(r"Git executable not found|Git operation failed.*not found|`git` (?:is )?not", re.DOTALL),
+        "a requirement is in a git repository, and git is not installed on this machine",
+        "Install git here.",
+    ),
+    (
+        re.compile(r"401 Unauthorized|403 Forbidden|Authentication failed|could not read Username"),
+        "the index or repository wants a login",
+        "Give one: in the address by a variable (https://me:${TOKEN}@…), in ~/.netrc, or as git has it.",
+    ),
+    (
+        re.compile(
+            r"invalid peer certificate|UnknownIssuer|certificate verify failed|SSL certificate problem"
+        ),
+        "the certificate of the index is not trusted here",
+        "Name the file of its authority in SSL_CERT_FILE.",
+    ),
+)
+_UNREACHABLE = re.compile(
+    r"Failed to fetch|error sending request|Could not resolve host|unable to access|dns error"
+)
+_UNMET = (
+    (
+        re.compile(r"was not found in the"),
+        "no index has one of the requirements",
+        "Correct its name, or name the index that has it: --extra-index-url https://…",
+    ),
+    (
+        re.compile(r"no wheels? with a matching|has no wheels|no matching Python (?:ABI|version|platform)"),
+        "one of the requirements has no wheel for the image's Python and platform",
+        "Choose a version that has one, or another parent_image.",
+    ),
+    (
+        re.compile(r"there is no version of|there are no versions of|No matching distribution"),
+        "there is no such version of one of the requirements",
+        "Correct the version, or name the index that has it: --extra-index-url https://…",
+    ),
+    (
+        re.compile(r"Failed to build|build backend|Build backend|metadata-generation-failed"),
+        "one of the requirements cannot be compiled",
+        "Choose a version with wheels, or install it in a Dockerfile, with the compiler that it needs.",
+    ),
+    (
+        re.compile(r"No solution found|[Cc]onflict"),
+        "the requirements contradict each other",
+        "Change requirements so that one set of versions fits the image's Python and platform.",
+    ),
+)
+
+
+class Unmet(RecipeError):
+    """Requirements cannot be met by what there is."""
+
+
+def find_uv(purpose: str) -> str:
+    """The path of uv: that of the package ``uv``, or else the one on the ``PATH``.
+
+    ``purpose`` is what cannot be done without it: ``"uv.lock cannot be read"``; it is said where a
+    MissingExtra is raised.
+    """
+    try:
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+    if found is None:
+        raise MissingExtra(f"{purpose}: uv is not installed", fix="pip install 'upshift[images]'")
+    return found
+
+
+def platform_of(platform: str, glibc: str | None) -> str | None:
+    """What uv calls ``linux/amd64`` with a C library; None: it knows no such platform."""
+    machine = _MACHINES.get(platform)
+    if machine is None:
+        return None
+    if glibc == "":
+        return f"{machine}-unknown-linux-musl"
+    minor = int(glibc.split(".")[1]) if glibc else _USUAL_GLIBC
+    fitting = [known for known in _GLIBC if known <= minor]
+    return f"{machine}-manylinux_2_{fitting[-1]}" if fitting else None
+
+
+def environment_of(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that uv runs with: the user's, but for those that say where it installs."""
+    kept = {name: value for name, value in environ.items() if name not in _NOT_OURS}
+    authority = environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
+    if authority:  # as for registries
+        kept.setdefault("SSL_CERT_FILE" if os.path.isfile(authority) else "SSL_CERT_DIR", authority)
+    return {**kept, "NO_COLOR": "1", "UV_NO_PROGRESS": "1"}
+
+
+def run_uv(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    tell: Tell,
+    first: Progress,
+    where: str | None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run uv in a folder, and say how far it is; raises the :class:`ImageError` that a failure means."""
+    tell(first)
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment_of() if environment is None else environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    said, told = [], [first]
+    assert process.stderr is not None
+    try:
+        for line in lines_of(process.stderr, idle=lambda: tell(told[-1])):
+            said.append(line)
+            stage = _STAGES.get(line.split(maxsplit=1)[0] if line.strip() else "")
+            if stage is not None:
+                told.append(Progress(stage=stage, text=line.strip()))
+                tell(told[-1])
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stderr.close()
+    if status != 0:
+        raise failure(said, where)
+
+
+def failure(said: Sequence[str], where: str | None) -> ImageError:
+    """The error for what uv said when it failed; ``where`` is the user's line that requires it."""
+    text, why = "\n".join(said), "\n".join(_last_words(said)) or "uv says nothing."
+    if "No space left on device" in text:
+        return ImageError(
+            "the requirements cannot be installed: the disk is full",
+            why=why,
+            fix="Free some space where UPSHIFT_HOME and uv's cache are (uv cache prune).",
+        )
+    for sign, what, fix in _FEEDBACK:
+        if sign.search(text):
+            return RecipeError(what, where=where, why=why, fix=fix)
+    if _UNREACHABLE.search(text):
+        return ImageError(
+            "the index or repository of the requirements cannot be reached",
+            where=where,
+            why=why,
+            fix="See that it can be reached from this machine: its address, the network, the proxy.",
+        )
+    for sign, what, fix in _UNMET:
+        if sign.search(text):
+            return Unmet(what, where=where, why=why, fix=fix)
+    return RecipeError(
+        "the requirements cannot be installed",
+        where=where,
+        why=why,
+        fix="Correct requirements, or the options in python_package_installer_args.",
+    )
+
+
+def _last_words(said: Sequence[str]) -> Iterator[str]:
+    """What uv said was wrong, without its drawing."""
+    for line in said:
+        line = _DRAWING.sub("", line).strip()
+        if line and not line.startswith(_SAID_ANYWAY):
+            yield line

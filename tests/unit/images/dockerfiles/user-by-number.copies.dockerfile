@@ -1,4 +1,0 @@
-# Rendered by Upshift.
-FROM docker.io/library/python@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
-USER 1000:1000
-LABEL dev.upshift.recipe="sha256:13e79fd523621c5123629d5905ef1ef1bf1ad827ed5a9f05977539fdbaa6aa79"
