@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
+    from upshift.authoring.flow.parameters import JSONType, Parameter
+    from upshift.authoring.flow.spec import FlowSpec
     from upshift.authoring.launching import run_with_accelerate, run_with_torchrun
     from upshift.authoring.pipelines import Pipeline, pipeline
     from upshift.authoring.placeholders import unmapped
@@ -58,13 +60,16 @@ __all__ = [
     "ConfigError",
     "DockerSettings",
     "External",
+    "FlowSpec",
     "GraphError",
     "ImageError",
+    "JSONType",
     "LoadError",
     "MissingExtra",
     "MisuseError",
     "NotFound",
     "NotSerializable",
+    "Parameter",
     "Pipeline",
     "RecipeError",
     "RequestRefused",
@@ -101,7 +106,10 @@ __all__ = [
 _HOMES = {
     "DockerSettings": "upshift.model.settings.docker",
     "External": "upshift.runtime.storage.external",
+    "FlowSpec": "upshift.authoring.flow.spec",
     "HTML": "upshift.runtime.step.cards",
+    "JSONType": "upshift.authoring.flow.parameters",
+    "Parameter": "upshift.authoring.flow.parameters",
     "Pipeline": "upshift.authoring.pipelines",
     "ResourceSettings": "upshift.model.settings.resources",
     "Retry": "upshift.model.settings.retry",

@@ -51,6 +51,11 @@ class Callee:
 
         return CallSignature(self.function, self.kind)
 
+    @property
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """The functions whose code counts for whether a result may be reused."""
+        return (self.function,)
+
     @functools.cached_property
     def outputs(self) -> tuple[str, ...]:
         """The names of its outputs, in order."""

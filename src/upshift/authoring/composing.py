@@ -36,7 +36,7 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
     options = attrs.evolve(pipeline.options, steps=attrs.evolve(pipeline.options.steps, on=None))
     try:
         with Scope(composition, options, (pipeline.name,)):
-            params = _params(composition, callee, arguments)
+            params = parameters_saved(composition, callee, arguments)
             args, kwargs = bind(callee.function, arguments)
             returned = callee.function(*args, **kwargs)
             output = None if returned is None else composition.source(returned, RETURNED, callee.location)
@@ -48,12 +48,14 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
         nodes=nodes,
         output=output,
         params=params,
-        texts=_texts(callee.signature, arguments, params),
+        texts=texts_of(callee.signature, arguments, params),
         sources=composition.sources,
     )
 
 
-def _params(composition: Composition, callee: Callee, arguments: Mapping[str, object]) -> dict[str, Artifact]:
+def parameters_saved(
+    composition: Composition, callee: Callee, arguments: Mapping[str, object]
+) -> dict[str, Artifact]:
     """Every parameter that says something in a record, in the order of the signature.
 
     A default that is no plain data, as a configuration object, is recorded for whoever looks later.
@@ -66,7 +68,7 @@ def _params(composition: Composition, callee: Callee, arguments: Mapping[str, ob
     return {name: saved[name] for name in dict.fromkeys((*signature.names, *saved)) if name in saved}
 
 
-def _texts(
+def texts_of(
     signature: CallSignature, arguments: Mapping[str, object], params: Mapping[str, Artifact]
 ) -> dict[str, Any]:
     """What the parameters are whose records do not say it: in plain form, else in words."""

@@ -28,6 +28,7 @@ from upshift.runtime.storage.serializers.parts import parts_of
 
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
+    from upshift.authoring.options import PipelineOptions, StepOptions
     from upshift.authoring.scope import Scope
     from upshift.authoring.steps import Step
     from upshift.model.spec.artifact import Artifact
@@ -83,6 +84,10 @@ class Composition:
     def sources(self) -> Mapping[str, Stamp]:
         """The source files of the steps so far, as they were when they were read."""
         return self._definitions.sources
+
+    def define(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> str:
+        """The name of a step's definition in this graph, made at its first use."""
+        return self._definitions.name_of(callee, options, outer)
 
     def close(self) -> tuple[Node, ...]:
         """The nodes, complete. From now on the placeholders of this composition mean nothing."""

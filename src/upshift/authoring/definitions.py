@@ -14,7 +14,7 @@ from upshift.model.graph.model import StepDefinition
 from upshift.model.spec.codec import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from upshift.authoring.callee import Callee
@@ -41,7 +41,7 @@ class Definitions:
         self._analysis = Analysis(project, begun)
         self._names: dict[tuple[Callee, StepOptions, PipelineOptions], str] = {}
         self._equal: dict[tuple[str, bytes], str] = {}
-        self._code: dict[Callable[..., Any], tuple[EntryPoint, Mapping[str, str]]] = {}
+        self._code: dict[Callee, tuple[EntryPoint, Mapping[str, str]]] = {}
         self.by_name: dict[str, StepDefinition] = {}
 
     @property
@@ -76,7 +76,7 @@ class Definitions:
         if options.launch is not None:
             launch, request, origins = options.launch.beside(settings.resources, settings.origins)
             settings = attrs.evolve(settings, resources=request, origins=origins)
-        entry, code = self._code_of(callee.function)
+        entry, code = self._code_of(callee)
         variables = (settings.docker.runtime_environment if settings.docker else None) or {}
         return StepDefinition(
             entry=entry,
@@ -88,12 +88,14 @@ class Definitions:
             location=callee.location,
         )
 
-    def _code_of(self, function: Callable[..., Any]) -> tuple[EntryPoint, Mapping[str, str]]:
-        known = self._code.get(function)
+    def _code_of(self, callee: Callee) -> tuple[EntryPoint, Mapping[str, str]]:
+        known = self._code.get(callee)
         if known is None:
-            code = self._analysis.function(function)
-            entry = attrs.evolve(entry_point(function, self._store), after=self._after)
-            known = self._code[function] = (entry, code)
+            code: dict[str, str] = {}
+            for function in callee.code:
+                code.update(self._analysis.function(function))
+            entry = attrs.evolve(entry_point(callee.function, self._store), after=self._after)
+            known = self._code[callee] = (entry, code)
         return known
 
     @functools.cached_property

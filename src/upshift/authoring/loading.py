@@ -90,13 +90,14 @@ def find_pipeline(module: ModuleType, path: Path, name: str | None) -> Pipeline[
     NotFound
         None has this name.
     """
-    known = {n: value for n, value in vars(module).items() if isinstance(value, Pipeline)}
+    known = {n: p for n, value in vars(module).items() if (p := _pipeline_in(value)) is not None}
     if name is not None:
         found: Any = module
         for part in name.split("."):
             found = getattr(found, part, None)
-        if isinstance(found, Pipeline):
-            return found
+        pipeline = _pipeline_in(found)
+        if pipeline is not None:
+            return pipeline
         what = (
             f"{name!r} in {path} is no pipeline" if found is not None else f"{path} has no pipeline {name!r}"
         )
@@ -104,7 +105,8 @@ def find_pipeline(module: ModuleType, path: Path, name: str | None) -> Pipeline[
     if not known:
         raise LoadError(
             f"{path} has no pipeline",
-            fix="Decorate the function that composes the steps with @pipeline, from upshift import pipeline.",
+            fix="Decorate the function that composes the steps with @pipeline, from upshift import pipeline; "
+            "or write a class of steps, from upshift import FlowSpec.",
         )
     own = {n: p for n, p in known.items() if p.callee.function.__module__ == module.__name__} or known
     distinct = {id(p): n for n, p in reversed(own.items())}
@@ -116,6 +118,12 @@ def find_pipeline(module: ModuleType, path: Path, name: str | None) -> Pipeline[
             fix=f"Name one: {path}:{next(iter(own))}",
         )
     return next(iter(own.values()))
+
+
+def _pipeline_in(value: Any) -> Pipeline[Any, Any] | None:
+    """A pipeline, be it written as a function or as a flow; None: the value is none."""
+    found = vars(value).get("__upshift_pipeline__") if isinstance(value, type) else value
+    return found if isinstance(found, Pipeline) else None
 
 
 def _parse(text: str) -> tuple[Path, str | None]:

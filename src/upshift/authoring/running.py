@@ -230,6 +230,7 @@ def source_of(pipeline: Pipeline[Any, Any]) -> dict[str, Any]:
     function = pipeline.callee.function
     file = file_of(function)
     known = named(function.__module__, function.__qualname__)
+    known = getattr(known, "__upshift_pipeline__", known)
     original = known if getattr(known, "callee", None) is pipeline.callee else None
     return {
         "file": None if file is None else recordable(file),

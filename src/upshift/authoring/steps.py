@@ -55,6 +55,10 @@ class Step(Generic[P, R]):
         self.condition = condition
         look_like(self, callee.function)
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        bind = getattr(owner, "__upshift_bind__", None)  # of a flow, whose methods are steps
+        return self if bind is None else bind(self, instance)
+
     @property
     def name(self) -> str:
         """Its name in a run."""

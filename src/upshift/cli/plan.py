@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from upshift.cli import options as shared
+
+if TYPE_CHECKING:
+    from upshift.report.plan import Plan
 
 
 @click.command(cls=shared.PipelineCommand)
@@ -30,7 +35,17 @@ def plan(
     from upshift.engine import RunOptions
 
     options = RunOptions(target=target, strict=strict, reuse=not no_cache)
-    found = plan_run(pipeline, arguments, options=options, announce=shared.announce)
+    show(plan_run(pipeline, arguments, options=options, announce=shared.announce), as_json=as_json)
+
+
+def show(found: Plan, *, as_json: bool = False) -> None:
+    """Print a plan, and end as its run would.
+
+    Raises
+    ------
+    UpshiftError
+        What the run would be refused for.
+    """
     if as_json:
         import json
 

@@ -16,13 +16,14 @@ from upshift.engine.reuse import Hit, Reuse
 from upshift.engine.shortcomings import Standard
 from upshift.engine.skipping import why_skipped
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
-from upshift.engine.values import growth_of, plain_value, task_inputs
+from upshift.engine.values import task_inputs
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra
 from upshift.model.graph import Graph, needs, references
 from upshift.model.spec.artifact import Artifact
 from upshift.report.plan import PlannedTask
 from upshift.runs.catalog import Catalog
+from upshift.runs.growth import growth_of
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
 
@@ -103,7 +104,7 @@ class Forecaster:
         now: float,
     ) -> None:
         grow = growth_of(graph, store)
-        self._walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store), grow=grow)
+        self._walk = Walk(graph, truth=lambda artifact: artifacts.plain_value(artifact, store), grow=grow)
         self._standards = standards
         # No run has an empty name: none of the earlier runs is left out.
         self._reuse = Reuse("", graph.pipeline, catalog, store, enabled=reusing, project=project)

@@ -43,7 +43,6 @@ from upshift.engine.secrets import missing_secrets, needed_secrets
 from upshift.engine.shipping import Keeper, ship
 from upshift.engine.specs import Shipped, Specs
 from upshift.engine.stopping import Command
-from upshift.engine.values import growth_of, plain_value
 from upshift.engine.walk import Walk
 from upshift.engine.work import Work
 from upshift.errors import NotFound, UpshiftError, together
@@ -56,10 +55,11 @@ from upshift.report.progress import Progress
 from upshift.runs.backlog import Backlog
 from upshift.runs.catalog import RunRow, open_catalog
 from upshift.runs.endings import record_ending
+from upshift.runs.growth import growth_of
 from upshift.runs.history import Run
 from upshift.runs.lease import Lease, here
 from upshift.runtime.step import randomness
-from upshift.runtime.storage import edits
+from upshift.runtime.storage import artifacts, edits
 from upshift.runtime.storage.store import Store, open_store
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -155,7 +155,7 @@ def execute(
         debug = options.debug and debugged(options.debug, graph, store=store.address, inbox=inbox)
         own = [debug.terms.place] if debug else []
         grow = growth_of(graph, store)
-        walk = Walk(graph, truth=lambda artifact: plain_value(artifact, store), grow=grow)
+        walk = Walk(graph, truth=lambda artifact: artifacts.plain_value(artifact, store), grow=grow)
         stack.enter_context(store.claims.held())
         shipped = ship(code, places.values(), store, exclude=secret_files(code.project))
         run = _Run(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from upshift.engine.tasks import NodeState, Task
 from upshift.errors import BlobDamaged
-from upshift.model.graph import Collection, Constant, FromStep, Graph, Node, Source, references
-from upshift.model.graph.growth import CHOICE, ITEMS, STATE, Growth
+from upshift.model.graph import Collection, Constant, FromStep, Source, references
 from upshift.model.spec.artifact import Artifact, Collected, Value
-from upshift.runtime.storage import artifacts
-from upshift.runtime.storage.store import Store
 
 ItemsOf = Callable[[Artifact], tuple[Artifact, ...]]
 """The items of a list that was saved by item.
@@ -57,34 +54,6 @@ def task_inputs(
             values[parameter] = other.outputs[source.output]
             degraded = degraded or other.degraded
     return values, degraded
-
-
-def plain_value(artifact: Artifact, store: Store) -> object:
-    """The value that a ``when`` refers to, without unpickling: anything but JSON is no bool, and gives None.
-
-    Raises
-    ------
-    BlobMissing, BlobDamaged
-        It cannot be read.
-    """
-    return artifacts.load(artifact, store) if artifact.serializer == "json" else None
-
-
-def growth_of(graph: Graph, store: Store) -> Callable[[str, Mapping[str, Artifact]], Sequence[Node]] | None:
-    """What gives the nodes that follow from what a node has made; None: this graph does not grow."""
-    if graph.flow is None:
-        return None
-    growth = Growth(graph.flow, graph.nodes[0].inputs[STATE])
-    growth.first()  # the nodes that the graph has already
-
-    def grow(node: str, outputs: Mapping[str, Artifact]) -> Sequence[Node]:
-        if not growth.grows(node):
-            return ()
-        choice = plain_value(outputs[CHOICE], store) if CHOICE in outputs else None
-        items = artifacts.items_of(outputs[ITEMS], store) if ITEMS in outputs else ()
-        return growth.after(node, choice=choice if isinstance(choice, str) else None, items=items)
-
-    return grow
 
 
 def producers(task: Task, nodes: Mapping[str, NodeState]) -> list[Task]:

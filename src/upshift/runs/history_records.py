@@ -19,6 +19,7 @@ from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
+from upshift.runs.growth import grown
 from upshift.runs.measures import last_values
 from upshift.runs.standing import INTERRUPTED
 from upshift.runtime.storage.metrics import read_by_rank, summaries_of
@@ -77,11 +78,12 @@ class RunRecords:
                 why="Its records were removed, or this is not the store that it ran with.",
             )
         try:
-            return from_json(Graph, content)
+            graph = from_json(Graph, content)
         except ValueError as error:
             raise StoreError(
                 f"the graph of run {self.row.id} in the store {self.row.store} cannot be read", why=str(error)
             ) from error
+        return grown(graph, self._made_by, self.store) if graph.flow is not None else graph
 
     @functools.cached_property
     def images(self) -> list[dict[str, Any]]:
@@ -261,6 +263,11 @@ class RunRecords:
         if last.result is not None:
             return last.result.metrics
         return summaries_of(read_by_rank(self.store.metrics_path(last.task, last.number)))
+
+    def _made_by(self, step: str) -> Mapping[str, Artifact] | None:
+        """The outputs of a step that is one task; None: it is not done."""
+        done = [result for row in self.tasks(step) if (result := self.result(row)) is not None]
+        return done[0].outputs if done else None
 
     def _attempts_of(self, task: TaskId) -> list[AttemptRow]:
         key = task.run, task.step

@@ -15,7 +15,6 @@ from upshift.model.configuration import Configuration, Target
 from upshift.model.settings.later import BACKENDS
 
 TO_COME = [
-    "FlowSpec",
     "batch",
     "kubernetes",
     "parallel",
@@ -49,7 +48,7 @@ def test_the_import_path_of_another_tool_has_its_names() -> None:
 
 def test_a_file_that_needs_such_a_name_is_refused_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "flow_to_come.py"
-    file.write_text("import upshift\nfrom upshift import FlowSpec\n")
+    file.write_text("import upshift\nfrom upshift import parallel\n")
     with pytest.raises(LoadError, match="not in this version of Upshift") as caught:
         load_module(file)
     assert caught.value.where == f"{file}:2"

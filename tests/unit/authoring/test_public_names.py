@@ -11,7 +11,10 @@ def test_the_public_names_are_these() -> None:
     assert set(upshift.__all__) - {name for name in upshift.__all__ if hasattr(errors, name)} == {
         "DockerSettings",
         "External",
+        "FlowSpec",
         "HTML",
+        "JSONType",
+        "Parameter",
         "Pipeline",
         "ResourceSettings",
         "Retry",

@@ -27,7 +27,10 @@ from upshift.model.graph.model import Collection, Constant, FromStep, Node, Sour
 from upshift.model.spec.artifact import Artifact
 
 STATE, ITEM, INPUTS = "state", "item", "inputs"
-"""What a step gets: the state that it continues from, its item of a foreach, the states that it joins."""
+"""What a step gets: the state that it continues from, its item of a foreach, the states that it joins.
+
+A step that joins a foreach gets as ``state`` the one that the foreach began with.
+"""
 CHOICE, ITEMS, STATES = "choice", "items", "states"
 """Outputs beside the state: the case of a switch, the list of a foreach, the states of a gang's processes."""
 
@@ -36,7 +39,8 @@ CHOICE, ITEMS, STATES = "choice", "items", "states"
 class _Frame:
     """What has been split and is to be joined, and what has come to the join so far, by slot.
 
-    Where ``mapped``, one node comes to it, which has one result for each item.
+    Where ``mapped``, one node comes to it, which has one result for each item. ``before`` is the state that a
+    foreach began with: of a list without items the join has nothing else to go on from.
     """
 
     thread: _Thread
@@ -44,6 +48,7 @@ class _Frame:
     slots: int
     mapped: bool = False
     output: str = "output"
+    before: FromStep | None = None
     arrived: dict[int, FromStep] = attrs.field(factory=dict)
 
 
@@ -105,12 +110,12 @@ class Growth:
         if step.kind == SWITCH:
             assert choice in step.then
             return self._made_from([(choice, {STATE: state}, thread)])
-        frame = _Frame(thread, self._shape.joins[name], len(items))
+        frame = _Frame(thread, self._shape.joins[name], len(items), before=state)
         begun: list[_Begun] = []
         for index, item in enumerate(items):
             inside = _Thread(frame, index, (*thread.path, index))
             begun.append((step.then[0], {STATE: state, ITEM: Constant(artifact=item)}, inside))
-        return self._made_from(begun or [(frame.join, {INPUTS: Collection()}, thread)])
+        return self._made_from(begun or [(frame.join, _joined(frame), thread)])
 
     def _made_from(self, begun: list[_Begun]) -> tuple[Node, ...]:
         """Make these nodes and all that is certain behind them, in the order of the flow."""
@@ -153,7 +158,7 @@ class Growth:
             for slot, following in enumerate(step.then):
                 yield following, {STATE: state}, attrs.evolve(thread, frame=frame, slot=slot)
         elif step.kind == FOREACH and name not in self._shape.open_ended:
-            frame = _Frame(thread, self._shape.joins[name], 1, mapped=True)
+            frame = _Frame(thread, self._shape.joins[name], 1, mapped=True, before=state)
             item = FromStep(node=node.name, output=ITEMS)
             yield step.then[0], {STATE: state, ITEM: item}, _Thread(frame, 0, thread.path, mapped=True)
         elif step.kind == GANG:
@@ -168,4 +173,5 @@ def _joined(frame: _Frame) -> Mapping[str, Source]:
     sources = [frame.arrived[slot] for slot in range(frame.slots)]
     if frame.thread.mapped:
         return {f"{INPUTS}_{slot}": source for slot, source in enumerate(sources)}
-    return {INPUTS: sources[0] if frame.mapped else Collection(items=tuple(sources))}
+    joined = {INPUTS: sources[0] if frame.mapped else Collection(items=tuple(sources))}
+    return joined if frame.before is None else {STATE: frame.before, **joined}

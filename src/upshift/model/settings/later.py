@@ -4,7 +4,6 @@ from __future__ import annotations
 
 _HERE = "Steps run on this machine: leave it out, and ask with @resources or ResourceSettings."
 _NAMES = {
-    "FlowSpec": "Write the steps as functions with @step, and a function with @pipeline that calls them.",
     "batch": _HERE,
     "kubernetes": _HERE,
     "parallel": "STEP.map(items) runs one task for each item.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -19,6 +19,7 @@ from upshift.runtime.storage.digest import Bytes, digest_of
 from upshift.runtime.storage.serializers import Serializer, names_blobs, serializer_named, serializers_for
 from upshift.runtime.storage.serializers.naming import code_names
 from upshift.runtime.storage.serializers.protocol import Buffers
+from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store
 
 _TOLD = 200
@@ -53,6 +54,8 @@ def save(
     """
     if by_item:
         return _save_items(value, store, name)
+    if isinstance(value, State):
+        return _save_state(value, store)
     for serializer in serializers_for(value):
         try:
             buffers = serializer.dump(value, store)
@@ -76,7 +79,10 @@ def load(artifact: Artifact, store: Store) -> object:
         It cannot be read back here: a module is missing, or a class has moved.
     """
     if artifact.serializer == manifest.NAME:
-        form, items = _items(artifact, store)
+        form, items, keys = _items(artifact, store)
+        if form == manifest.STATE:
+            saved = dict(zip(keys, items, strict=True))
+            return State(artifacts=saved, load=lambda item: load(item, store))
         values = [load(item, store) for item in items]
         return tuple(values) if form == "tuple" else values
     serializer = serializer_named(artifact.serializer)
@@ -127,8 +133,21 @@ def described(value: Value, store: Store | None = None) -> Any:
         data = json.loads(text)
         return plain_of(data, most=len(text)) if "NaN" in text or "Infinity" in text else data
     if value.serializer == manifest.NAME and value.inline is not None:
-        return [described(item, store) for item in _items(value, store)[1]]
+        form, parts, keys = _items(value, store)
+        told = [described(part, store) for part in parts]
+        return _named(keys, told) if form == manifest.STATE else told
     return opaque(value.type, f"<{short_type(value.type)}, {format_size(value.bytes)}>")
+
+
+def plain_value(artifact: Artifact, store: Store) -> object:
+    """The value that a ``when`` refers to, without unpickling: anything but JSON is no bool, and gives None.
+
+    Raises
+    ------
+    BlobMissing, BlobDamaged
+        It cannot be read.
+    """
+    return load(artifact, store) if artifact.serializer == "json" else None
 
 
 def items_of(artifact: Artifact, store: Store) -> tuple[Artifact, ...]:
@@ -164,6 +183,33 @@ def verify(artifact: Artifact, store: Store) -> None:
         content = _content(artifact, store)
         for digest, size in serializer_named(artifact.serializer).references(content):
             store.check(digest, size)
+
+
+def _save_state(state: State, store: Store) -> Artifact:
+    """Save what is new in a state, beside what is saved already."""
+    new = {
+        name: save(value, store, name=name, by_item=name in state.by_item)
+        for name, value in state.values.items()
+    }
+    saved = {**state.artifacts, **new}
+    items = tuple(saved.values())
+    content = manifest.build(manifest.STATE, items, tuple(saved))
+    digest, inline = _put([content], len(content), store)
+    return Artifact(
+        digest=digest,
+        serializer=manifest.NAME,
+        type="upshift.State",
+        bytes=len(content) + sum(item.bytes for item in items),
+        inline=inline,
+        items=len(items),
+        plain=_named(saved, [described(item) for item in items]),
+        code=tuple(sorted({name for item in items for name in item.code})),
+    )
+
+
+def _named(names: Iterable[str], values: Sequence[Any]) -> dict[str, Any]:
+    """What a state holds, for people."""
+    return {name: value for name, value in zip(names, values, strict=True) if not name.startswith("@")}
 
 
 def _save_items(value: Any, store: Store, name: str) -> Artifact:
@@ -225,15 +271,15 @@ def _content(artifact: Artifact, store: Store | None, size: int | None = None) -
     return store.read(artifact.digest, size)
 
 
-def _items(artifact: Artifact, store: Store | None) -> tuple[str, tuple[Artifact, ...]]:
+def _items(artifact: Artifact, store: Store | None) -> tuple[str, tuple[Artifact, ...], tuple[str, ...]]:
     content = _content(artifact, store)
     try:
-        form, items = manifest.parse(content)
+        form, items, keys = manifest.parse(content)
     except ValueError:
         if artifact.inline is None and store is not None:
             store.compare(artifact.digest)
         raise BlobDamaged("the list of a value's items cannot be read", where=artifact.digest) from None
-    if artifact.plain is not None:
+    if artifact.plain is not None and form != manifest.STATE:
         both = zip(items, artifact.plain, strict=True)
         items = tuple(attrs.evolve(item, plain=plain) for item, plain in both)
-    return form, items
+    return form, items, keys

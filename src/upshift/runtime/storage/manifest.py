@@ -1,4 +1,4 @@
-"""The content of a list that is saved item by item: the artifacts of its items."""
+"""The content of what is saved item by item, a list or a state: the artifacts of its items."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from upshift.model.spec.codec import decode, encode
 
 NAME = "items"
 """What an artifact names as its serializer."""
+STATE = "state"
+"""The form of a :class:`~upshift.runtime.storage.state.State`."""
 _MARK = b"items\n"
 _ONE = (str, bytes, bytearray, memoryview)
 
@@ -27,16 +29,18 @@ def is_list(kind: type[Any]) -> bool:
     return issubclass(kind, (Sequence, MappingView)) and not issubclass(kind, _ONE)
 
 
-def build(form: str, items: Sequence[Artifact]) -> bytes:
-    """The content for a ``"list"`` or ``"tuple"`` of these items."""
+def build(form: str, items: Sequence[Artifact], keys: Sequence[str] = ()) -> bytes:
+    """The content for a ``"list"`` or ``"tuple"`` of these items, or a ``"state"`` with these names."""
     # The digest of a list is that of its items, however they are described.
     bare = (item if item.plain is None else attrs.evolve(item, plain=None) for item in items)
-    data = {"form": form, "items": [encode(item) for item in bare]}
+    data: dict[str, Any] = {"form": form, "items": [encode(item) for item in bare]}
+    if form == STATE:
+        data["keys"] = list(keys)
     return _MARK + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def parse(content: memoryview) -> tuple[str, tuple[Artifact, ...]]:
-    """Form and items.
+def parse(content: memoryview) -> tuple[str, tuple[Artifact, ...], tuple[str, ...]]:
+    """Form, items, and of a state their names.
 
     Raises
     ------
@@ -46,4 +50,5 @@ def parse(content: memoryview) -> tuple[str, tuple[Artifact, ...]]:
     if content[: len(_MARK)] != _MARK:
         raise ValueError("not a list of items")
     data = json.loads(bytes(content[len(_MARK) :]))
-    return data["form"], tuple(decode(Artifact, item) for item in data["items"])
+    items = tuple(decode(Artifact, item) for item in data["items"])
+    return data["form"], items, tuple(data.get("keys", ()))

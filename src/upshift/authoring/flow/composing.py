@@ -1,0 +1,46 @@
+"""The graph of a flow: its parameters as the first state, and the nodes that are certain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+
+from upshift.authoring.composing import parameters_saved, texts_of
+from upshift.authoring.composition import Composition
+from upshift.authoring.flow.shape import LAST
+from upshift.authoring.project import begun_with, project_of
+from upshift.model.graph.growth import Growth
+from upshift.model.graph.model import FromStep, Graph
+from upshift.runtime.storage.state import State
+
+if TYPE_CHECKING:
+    from upshift.authoring.flow.pipeline import FlowPipeline
+    from upshift.runtime.storage.store import Store
+
+
+def compose(pipeline: FlowPipeline, arguments: Mapping[str, object], store: Store) -> Graph:
+    """The graph of a flow for these arguments."""
+    callee, shape = pipeline.callee, pipeline.shape
+    callee.signature.check(arguments)
+    composition = Composition(store, project_of(callee.function), begun_with(callee.function))
+    options = pipeline.options
+    for name in shape.steps:
+        step = pipeline.steps[name]
+        composition.define(pipeline.method(step), attrs.evolve(step.options, name=name), options)
+    values = {attribute: parameter.value(arguments) for attribute, parameter in pipeline.parameters.items()}
+    params = parameters_saved(composition, callee, arguments)
+    first = composition.source(State(values), f"the parameters of {pipeline.name}", callee.location)
+    nodes = Growth(shape, first).first()
+    composition.close()
+    return Graph(
+        pipeline=pipeline.name,
+        steps=dict(composition.definitions),
+        nodes=nodes,
+        output=FromStep(node=LAST),
+        params=params,
+        texts=texts_of(callee.signature, arguments, params),
+        flow=shape,
+        sources=composition.sources,
+    )

@@ -1,0 +1,186 @@
+"""A flow as the pipeline that everybody else takes it for: :class:`FlowPipeline`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from upshift.authoring.callee import Callee
+from upshift.authoring.options import PipelineOptions
+from upshift.authoring.pipelines import Pipeline
+from upshift.authoring.steps import Step
+from upshift.errors import location
+from upshift.model.graph.flow import FOREACH, SWITCH, FlowShape
+from upshift.model.graph.growth import CHOICE, ITEMS
+from upshift.model.settings.step import StepSettings
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from upshift.authoring.flow.parameters import Parameter
+    from upshift.authoring.flow.spec import FlowSpec
+    from upshift.model.graph.model import Graph
+    from upshift.runtime.storage.store import Store
+
+_OUTPUTS = {FOREACH: ("output", ITEMS), SWITCH: ("output", CHOICE)}
+
+
+class StepMethod(Callee):
+    """A step of a flow, as the function that a task calls."""
+
+    def __init__(self, flow: type[FlowSpec], name: str, step: Step[Any, Any]) -> None:
+        super().__init__(_task(flow, name, step), "step")
+        self.name = name
+        self.step = step
+        self._flow = flow
+
+    @property
+    def __upshift_function__(self) -> Callable[..., Any]:
+        return self.function
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The state that it leaves; beside it what the graph grows by."""
+        kind = self._flow.__upshift_pipeline__.shape.steps[self.name].kind
+        return _OUTPUTS.get(kind, ("output",))
+
+    @property
+    def location(self) -> str:
+        """Its ``def``, as ``file:line``."""
+        return self.step.callee.location
+
+    @property
+    def code(self) -> tuple[Callable[..., Any], ...]:
+        """All methods, as each may call any other; nothing where no result is reused."""
+        if not self.step.options.settings.cache:
+            return ()
+        return self._flow.__upshift_pipeline__.functions
+
+    def __repr__(self) -> str:
+        return f"<step {self._flow.__name__}.{self.name}>"
+
+
+def _task(flow: type[FlowSpec], name: str, step: Step[Any, Any]) -> Callable[..., Any]:
+    def task(**given: Any) -> Any:
+        from upshift.authoring.flow.task import perform
+
+        shape = flow.__upshift_pipeline__.shape
+        return perform(flow, name, step.callee.function, shape.steps[name], given)
+
+    task.__module__ = flow.__module__
+    task.__name__ = name
+    task.__qualname__ = f"{flow.__qualname__}.{name}"
+    return task
+
+
+class FlowPipeline(Pipeline[Any, Any]):
+    """A flow, with the parameters of its class as those of a function.
+
+    Parameters
+    ----------
+    flow
+        The class.
+    """
+
+    def __init__(self, flow: type[FlowSpec]) -> None:
+        self._flow = flow
+        self._methods: dict[str, StepMethod] = {}
+        options = PipelineOptions(steps=StepSettings(cache=False))  # as in Metaflow: who wants it says so
+        super().__init__(Callee(_as_function(flow), "pipeline"), options)
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """Attributes of the class and its bases but for Upshift's, the nearest ones; bases come first."""
+        found: dict[str, Any] = {}
+        for kind in reversed(self._flow.__mro__):
+            if kind is not object and not kind.__module__.startswith("upshift.authoring.flow"):
+                found.update(vars(kind))
+        return found
+
+    @functools.cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Its parameters, by attribute."""
+        from upshift.authoring.flow.spec import parameters_of
+
+        return {parameter.attribute: parameter for parameter in parameters_of(self._flow)}
+
+    @functools.cached_property
+    def steps(self) -> Mapping[str, Step[Any, Any]]:
+        """Its steps, by the names of their methods."""
+        return {name: value for name, value in self.own.items() if isinstance(value, Step)}
+
+    @functools.cached_property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """Its methods, steps or not."""
+        plain = (value.callee.function if isinstance(value, Step) else value for value in self.own.values())
+        return tuple(value for value in plain if inspect.isfunction(value))
+
+    @functools.cached_property
+    def shape(self) -> FlowShape:
+        """Its steps and where they go.
+
+        Raises
+        ------
+        GraphError
+            It cannot run as it is written.
+        """
+        from upshift.authoring.flow.shape import shape_of
+
+        methods = {
+            name: location(value.__code__.co_filename, value.__code__.co_firstlineno)
+            for name, value in self.own.items()
+            if inspect.isfunction(value)
+        }
+        return shape_of(self.name, self.steps, methods, self.callee.location)
+
+    def method(self, step: Step[Any, Any]) -> StepMethod:
+        """A step as a task's function; the same one each time."""
+        name = step.callee.function.__name__
+        known = self._methods.get(name)
+        if known is None or known.step is not step:
+            known = self._methods[name] = StepMethod(self._flow, name, step)
+        return known
+
+    def build(self, arguments: Mapping[str, object], store: Store) -> Graph:
+        """The graph for these arguments; see :meth:`Pipeline.build`."""
+        from upshift.authoring.flow.composing import compose
+
+        return compose(self, arguments, store)
+
+    def __reduce__(self) -> Any:
+        return (getattr, (self._flow, "__upshift_pipeline__"))
+
+
+def _as_function(flow: type[FlowSpec]) -> Callable[..., Any]:
+    """The function that a flow is to whoever asks for a pipeline's name, parameters and place."""
+    from upshift.authoring.flow.spec import parameters_of
+
+    def function(**arguments: Any) -> None:
+        raise AssertionError("a flow is composed from its class")
+
+    parameters = [parameter.in_signature for parameter in parameters_of(flow)]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(function, attribute, getattr(flow, attribute))
+    file = getattr(sys.modules.get(flow.__module__), "__file__", None) or "<unknown>"
+    first = next((v for v in vars(flow).values() if isinstance(v, Step)), None)
+    if first is not None:
+        file = first.callee.function.__code__.co_filename
+    function.__code__ = function.__code__.replace(
+        co_filename=file, co_firstlineno=_line_of(flow, file), co_name=flow.__name__
+    )
+    return function
+
+
+def _line_of(flow: type[FlowSpec], file: str) -> int:
+    """The line of the class. While its body's frame is there, that is where it is being made."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename == file:
+            return frame.f_lineno
+        frame = frame.f_back
+    return 1

@@ -1,0 +1,208 @@
+"""A flow as its author writes it: :class:`FlowSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from upshift.authoring.flow.parameters import Parameter
+from upshift.errors import MisuseError, UsageError, suggestion, user_location
+from upshift.model.checks import shown
+from upshift.model.graph.flow import FOREACH, SWITCH
+from upshift.runtime.usercode.modules import loading
+
+if TYPE_CHECKING:
+    from upshift.authoring.flow.pipeline import FlowPipeline, StepMethod
+    from upshift.authoring.flow.task import Performance
+    from upshift.authoring.steps import Step
+
+OWN = "_upshift_"
+"""What names begin with that are no artifacts."""
+
+
+class FlowSpec:
+    """A pipeline as a class: its methods are steps, and each ends by saying which one is next.
+
+    ::
+
+        class Training(FlowSpec):
+            depths = Parameter("depths", default=[2, 4], type=JSONType)
+
+            @step
+            def start(self):
+                self.next(self.train, foreach="depths")
+
+            @step
+            def train(self):
+                self.score = fit(self.input)
+                self.next(self.join)
+
+            @step
+            def join(self, inputs):
+                self.best = max(one.score for one in inputs)
+                self.next(self.end)
+
+            @step
+            def end(self):
+                print(self.best)
+
+        if __name__ == "__main__":
+            Training()
+
+    What a step sets on ``self`` is an artifact: saved once when the step ends, there in the steps that
+    follow, loaded when one of them touches it. ``Training()`` in a script is its command line:
+    ``python training.py run --depths "[2, 4, 8]"``; ``upshift run training.py`` does the same.
+    """
+
+    __upshift_pipeline__: ClassVar[FlowPipeline]
+    _upshift_performance: Performance
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        from upshift.authoring.flow.pipeline import FlowPipeline
+
+        cls.__upshift_pipeline__ = FlowPipeline(cls)
+
+    @classmethod
+    def __upshift_bind__(cls, step: Step[Any, Any], flow: FlowSpec | None) -> StepMethod:
+        """What ``self.train`` and ``Training.train`` are."""
+        return cls.__upshift_pipeline__.method(step)
+
+    def __init__(self) -> None:
+        if not loading():
+            # The command line is above this layer, and is looked for only where the flow is a script.
+            import_module("upshift.cli.flow").main(type(self))
+
+    def next(self, *steps: Any, foreach: str | None = None, condition: str | None = None) -> None:
+        """Say which step is next; the last thing that a step does.
+
+        Parameters
+        ----------
+        steps
+            ``self.train``; several to split; a dictionary of cases with ``condition``.
+        foreach
+            Name of an attribute with a list: the step runs once for each item, which is its ``self.input``.
+        condition
+            Name of an attribute, whose value is the key of the case to go to.
+
+        Raises
+        ------
+        UsageError
+            There is no such attribute, it is no list, or it names no case.
+        """
+        performance = self._performing("next")
+        if performance.step.kind == SWITCH:
+            (cases,) = steps
+            performance.choice = self._case(cases, condition)
+        elif performance.step.kind == FOREACH:
+            performance.items = self._items(foreach)
+        performance.went = True
+
+    @property
+    def input(self) -> Any:
+        """The item of the innermost foreach that this task works on; None outside of any."""
+        performance = self._performing("input")
+        depth = len(performance.stack)
+        return performance.state[f"@input.{depth - 1}"] if depth else None
+
+    @property
+    def index(self) -> int | None:
+        """Its position in the list of the innermost foreach, from 0; None outside of any."""
+        stack = self._performing("index").stack
+        return stack[-1].index if stack else None
+
+    def foreach_stack(self) -> list[tuple[int, int, Any]]:
+        """Index, number of items and item of each foreach around this task, from the outside in."""
+        performance = self._performing("foreach_stack")
+        return [
+            (level.index, level.count, performance.state[f"@input.{depth}"])
+            for depth, level in enumerate(performance.stack)
+        ]
+
+    def merge_artifacts(
+        self, inputs: Iterable[Any], exclude: Iterable[str] = (), include: Iterable[str] = ()
+    ) -> None:
+        """Take over the artifacts of the steps that are joined, as far as this step has not set them itself.
+
+        Parameters
+        ----------
+        inputs
+            What the step joins.
+        exclude
+            Names that are not taken over.
+        include
+            Names that are, and no others.
+
+        Raises
+        ------
+        UsageError
+            An artifact has several values, or one of ``include`` is nowhere.
+        """
+        from upshift.authoring.flow.task import merged
+
+        self._performing("merge_artifacts").inherit(
+            merged(list(inputs), own=set(self._artifacts()), exclude=set(exclude), include=set(include))
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        performance = self.__dict__.get(f"{OWN}performance")
+        if performance is None or name.startswith("@") or name not in performance.state:
+            self._missing(name, performance)
+        value = performance.state[name]
+        if name not in performance.parameters:
+            self.__dict__[name] = value  # a change in place is saved with the step, as in any object
+        return value
+
+    def _artifacts(self) -> dict[str, object]:
+        """What this step has set or touched."""
+        return {name: value for name, value in self.__dict__.items() if not name.startswith(OWN)}
+
+    def _performing(self, what: str) -> Performance:
+        performance: Performance | None = self.__dict__.get(f"{OWN}performance")
+        if performance is None:
+            raise MisuseError(
+                f"{type(self).__name__}.{what} means something only in a running step",
+                where=user_location(),
+            )
+        return performance
+
+    def _missing(self, name: str, performance: Performance | None) -> NoReturn:
+        known = [] if performance is None else [n for n in performance.state if not n.startswith("@")]
+        hint = suggestion(name, known) if known and not name.startswith("__") else ""
+        if performance is not None and performance.step.join and not name.startswith("__"):
+            hint = "A step that joins takes over what it needs: self.merge_artifacts(inputs)."
+        raise AttributeError(
+            f"{type(self).__name__!r} has no attribute {name!r}" + (f". {hint}" if hint else ""),
+            name=name,
+            obj=None,
+        )
+
+    def _items(self, name: str | None) -> Sequence[Any]:
+        value = getattr(self, str(name))
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            raise UsageError(
+                f"foreach={name!r}: self.{name} is {shown(value)}, which is no list",
+                where=user_location(),
+                fix="Let it be a list; the step that follows runs once for each item.",
+            )
+        return value if isinstance(value, (list, tuple)) else list(value)
+
+    def _case(self, cases: Mapping[Any, StepMethod], name: str | None) -> str:
+        value = getattr(self, str(name))
+        chosen = cases.get(value)
+        if chosen is None:
+            raise UsageError(
+                f"condition={name!r}: self.{name} is {shown(value)}, which is none of the cases",
+                where=user_location(),
+                fix=f"Cases: {', '.join(map(shown, cases))}.",
+            )
+        return chosen.name
+
+
+def parameters_of(flow: type[FlowSpec]) -> Iterator[Parameter]:
+    """The parameters of a flow, those of its bases first."""
+    found: dict[str, Parameter] = {}
+    for kind in reversed(flow.__mro__):
+        found.update({n: value for n, value in vars(kind).items() if isinstance(value, Parameter)})
+    return iter(found.values())

@@ -1,0 +1,220 @@
+"""A step of a flow while it runs: the state that it goes on from, and the one that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.errors import MisuseError, UsageError, user_location
+from upshift.model.graph.flow import FOREACH, SWITCH, FlowStep
+from upshift.model.graph.growth import INPUTS, ITEM, STATE
+from upshift.model.spec.artifact import Artifact
+from upshift.runtime.step.context import current
+from upshift.runtime.storage.state import State
+
+if TYPE_CHECKING:
+    from upshift.authoring.flow.spec import FlowSpec
+
+FLOW = "@flow"
+"""What a state knows of the flow itself: which step left it, and the foreaches around that step."""
+_NOTHING = object()
+
+
+@attrs.frozen
+class Level:
+    """A foreach around a task: the step that has it, the item's position, the number of items."""
+
+    step: str
+    index: int
+    count: int
+
+
+@attrs.define(eq=False)
+class Performance:
+    """What a running step goes on from, and what it says.
+
+    Parameters
+    ----------
+    name, step
+        The step, and where it goes.
+    state
+        The artifacts that it sees.
+    stack
+        The foreaches around it, from the outside in.
+    parameters
+        Names that no step changes.
+    """
+
+    name: str
+    step: FlowStep
+    state: State
+    stack: tuple[Level, ...]
+    parameters: frozenset[str]
+    items: Sequence[Any] | None = None
+    choice: str | None = None
+    went: bool = False
+
+    def inherit(self, artifacts: Mapping[str, Artifact]) -> None:
+        """See these as well."""
+        known = self.state
+        self.state = State(
+            known.values, {**known.artifacts, **artifacts}, load=known._load, by_item=known.by_item
+        )
+
+
+class Joined(Sequence[Any]):
+    """What a step joins: by position, by the name of a step, or one after the other."""
+
+    def __init__(self, flows: Sequence[FlowSpec]) -> None:
+        self._flows = flows
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._flows[index]
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    def __getattr__(self, name: str) -> Any:
+        steps = [flow._upshift_performance.name for flow in self._flows]
+        if name in steps:
+            return self._flows[steps.index(name)]
+        raise AttributeError(f"no step {name!r} is joined here; joined are {', '.join(dict.fromkeys(steps))}")
+
+
+def perform(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given: Mapping[str, Any]) -> Any:
+    """Call a step with what its task gets; what the task makes.
+
+    Parameters
+    ----------
+    flow
+        The class.
+    name, method, step
+        The step, its function, and where it goes.
+    given
+        Inputs of the task, as :mod:`upshift.model.graph.growth` names them.
+    """
+    if step.join:
+        own, joined = _join(flow, name, step, given)
+        method(own, joined)
+    else:
+        own = _go_on(flow, name, step, given)
+        method(own)
+    performance = own._upshift_performance
+    if step.then and not performance.went:
+        raise MisuseError(
+            f"step {name!r} ended without self.next", where=step.location, fix="Call it in its last line."
+        )
+    state = _left(own)
+    if step.kind == FOREACH:
+        return state, performance.items
+    if step.kind == SWITCH:
+        return state, performance.choice
+    return state
+
+
+def merged(
+    flows: Sequence[FlowSpec], *, own: set[str], exclude: set[str], include: set[str]
+) -> dict[str, Artifact]:
+    """What :meth:`FlowSpec.merge_artifacts` takes over."""
+    if exclude and include:
+        raise UsageError("merge_artifacts takes exclude or include, not both", where=user_location())
+    found: dict[str, dict[str, Artifact]] = {}
+    for flow in flows:
+        performance = flow._upshift_performance
+        for name, artifact in performance.state.artifacts.items():
+            if name.startswith("@") or name in performance.parameters:
+                continue
+            found.setdefault(name, {})[artifact.digest] = artifact
+    missing = sorted(include - found.keys() - own)
+    if missing:
+        raise UsageError(
+            f"merge_artifacts: no step that is joined has {', '.join(missing)}", where=user_location()
+        )
+    taken = {n: by for n, by in found.items() if n not in own | exclude and (not include or n in include)}
+    several = sorted(name for name, by_digest in taken.items() if len(by_digest) > 1)
+    if several:
+        raise UsageError(
+            f"merge_artifacts: {', '.join(several)} {'has' if len(several) == 1 else 'have'} several values",
+            where=user_location(),
+            why="Steps that are joined have set them differently.",
+            fix=f"Set them before, such as self.{several[0]} = inputs[0].{several[0]}, or leave them out: "
+            f"exclude={several!r}.",
+        )
+    return {name: next(iter(by_digest.values())) for name, by_digest in taken.items()}
+
+
+def _go_on(flow: type[FlowSpec], name: str, step: FlowStep, given: Mapping[str, Any]) -> FlowSpec:
+    state: State = given[STATE]
+    stack = _stack(state)
+    values: dict[str, object] = {}
+    if ITEM in given:
+        before = state[FLOW]
+        assert isinstance(before, dict)
+        values[f"@input.{len(stack)}"] = given[ITEM]
+        stack = (*stack, Level(before["step"], _path()[-1], before["count"]))
+    return _made(flow, name, step, State(values, state.artifacts, load=state._load), stack)
+
+
+def _join(
+    flow: type[FlowSpec], name: str, step: FlowStep, given: Mapping[str, Any]
+) -> tuple[FlowSpec, Joined]:
+    states: list[State] = list(given[INPUTS]) if INPUTS in given else list(_numbered(given))
+    flows = []
+    for state in states:
+        known = state[FLOW]
+        assert isinstance(known, dict)
+        flows.append(_made(flow, known["step"], step, state, _stack(state)))
+    parameters = set(flow.__upshift_pipeline__.parameters)
+    base: State = given[STATE] if STATE in given else states[0]
+    stack = _stack(base)[: len(_path())]
+    inputs = {f"@input.{depth}" for depth in range(len(stack))}
+    kept = {n: artifact for n, artifact in base.artifacts.items() if n in parameters | inputs}
+    own = _made(flow, name, step, State({}, kept, load=base._load), stack)
+    return own, Joined(flows)
+
+
+def _numbered(given: Mapping[str, Any]) -> Iterator[State]:
+    number = 0
+    while f"{INPUTS}_{number}" in given:
+        yield given[f"{INPUTS}_{number}"]
+        number += 1
+
+
+def _made(
+    flow: type[FlowSpec], name: str, step: FlowStep, state: State, stack: tuple[Level, ...]
+) -> FlowSpec:
+    made = object.__new__(flow)
+    parameters = frozenset(flow.__upshift_pipeline__.parameters)
+    made.__dict__["_upshift_performance"] = Performance(name, step, state, stack, parameters)
+    return made
+
+
+def _left(own: FlowSpec) -> State:
+    """The state that a step leaves."""
+    performance = own._upshift_performance
+    known = performance.state
+    count = None if performance.items is None else len(performance.items)
+    about = {
+        "step": performance.name,
+        "stack": [[level.step, level.index, level.count] for level in performance.stack],
+        "count": count,
+    }
+    return State({**known.values, **own._artifacts(), FLOW: about}, known.artifacts)
+
+
+def _stack(state: State) -> tuple[Level, ...]:
+    if FLOW not in state:
+        return ()
+    about = state[FLOW]
+    assert isinstance(about, dict)
+    return tuple(Level(*level) for level in about["stack"])
+
+
+def _path() -> tuple[int, ...]:
+    """The items that this task works on, of each foreach around it from the outside in."""
+    name: str = str(current.step).partition("#")[0]
+    index = current.index
+    path = tuple(int(part) for part in name.split(".")[1:])
+    return path if index is None else (*path, int(index))  # type: ignore[call-overload]

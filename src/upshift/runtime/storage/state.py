@@ -1,0 +1,56 @@
+"""Names and their values, each saved by itself and loaded when it is touched: :class:`State`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from upshift.model.spec.artifact import Artifact
+
+
+class State:
+    """What a step of a flow leaves for those that follow.
+
+    Parameters
+    ----------
+    values
+        Values that are to be saved, by name.
+    artifacts
+        Values that are saved already.
+    load
+        Gives the value of an artifact; None for a state that was not read.
+    by_item
+        Names of lists that are saved item by item, because a step is mapped over them.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, object] = {},
+        artifacts: Mapping[str, Artifact] = {},
+        *,
+        load: Callable[[Artifact], object] | None = None,
+        by_item: Iterable[str] = (),
+    ) -> None:
+        self.values = values
+        self.artifacts = artifacts
+        self.by_item = frozenset(by_item)
+        self._load = load
+
+    def __getitem__(self, name: str) -> object:
+        if name in self.values:
+            return self.values[name]
+        assert self._load is not None
+        return self._load(self.artifacts[name])
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") or name not in self:
+            raise AttributeError(f"{name!r} is not among the artifacts: {', '.join(self)}")
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values or name in self.artifacts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.artifacts, *self.values)))
+
+    def __repr__(self) -> str:
+        return f"<state of {', '.join(self)}>"

@@ -1,0 +1,177 @@
+"""Flows become graphs, and what is wrong with one is said before anything runs, with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from upshift import (
+    FlowSpec,
+    GraphError,
+    JSONType,
+    MisuseError,
+    Parameter,
+    SettingsError,
+    resources,
+    retry,
+    step,
+)
+from upshift.authoring.loading import find_pipeline, load_module
+from upshift.model.graph import Graph
+
+Compose = Callable[..., Graph]
+
+
+class Linear(FlowSpec):
+    alpha = Parameter("alpha", default=0.5)
+    depths = Parameter("depths", type=JSONType, default=[1, 2])
+
+    @resources(cpu=2)
+    @step
+    def start(self) -> None:
+        self.next(self.middle)
+
+    @step
+    @retry(times=4)
+    def middle(self) -> None:
+        self.next(self.end)
+
+    @step
+    def end(self) -> None: ...
+
+
+class Longer(Linear):
+    @step
+    def middle(self) -> None:
+        self.next(self.added)
+
+    @step
+    def added(self) -> None:
+        self.next(self.end)
+
+
+def test_steps_are_nodes_in_the_order_of_the_flow(compose: Compose) -> None:
+    graph = compose(Linear.__upshift_pipeline__)
+    assert [node.name for node in graph.nodes] == ["start", "middle", "end"]
+    assert graph.pipeline == "Linear"
+    assert graph.steps["start"].settings.resources.cpu_count == 2
+    assert graph.steps["middle"].settings.retry.times == 4
+    assert graph.steps["middle"].entry.qualname == "Linear.middle"
+
+
+def test_a_flow_inherits_steps_and_parameters(compose: Compose) -> None:
+    graph = compose(Longer.__upshift_pipeline__)
+    assert [node.name for node in graph.nodes] == ["start", "middle", "added", "end"]
+    assert graph.steps["start"].entry.qualname == "Longer.start"
+    assert list(graph.params) == ["alpha", "depths"]
+
+
+def test_results_are_reused_only_where_a_step_asks_for_it(compose: Compose) -> None:
+    class Cached(Linear):
+        @step(cache=True)
+        def middle(self) -> None:
+            self.next(self.end)
+
+    steps = compose(Cached.__upshift_pipeline__).steps
+    assert [steps[name].settings.reusable for name in ("start", "middle")] == [False, True]
+    assert steps["start"].code == {}
+    assert steps["middle"].code
+
+
+def refused(
+    compose: Compose, tmp_path: Path, body: str, *, name: str = "bad_flow"
+) -> tuple[GraphError, int | None]:
+    """Why a flow cannot run, and the line in its body that is named."""
+    head = ["from upshift import FlowSpec, step", "class Bad(FlowSpec):"]
+    file = tmp_path / f"{name}.py"
+    lines = body.strip().replace("def ", "@step\ndef ").split("\n")
+    file.write_text("\n".join([*head, *(f"    {line}" for line in lines)]) + "\n")
+    with pytest.raises(GraphError) as caught:
+        compose(find_pipeline(load_module(file), file, None))
+    assert caught.value.where is not None
+    place, _, line = caught.value.where.rpartition(":")
+    assert place.endswith(file.name)
+    return caught.value, int(line)
+
+
+END = "def end(self): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (END, ["no step 'start'"]),
+        ("def start(self): self.next(self.end)", ["no step 'end'"]),
+        (END + "def start(self): pass", ["'start'", "does not say where it goes", "self.next(self.end)"]),
+        (END + "def start(self): self.next(self.trian)\ndef train(self): self.next(self.end)",
+         ["'trian'", "Did you mean 'train'?"]),
+        (END + "def start(self): self.next(self.end)\ndef lost(self): self.next(self.end)",
+         ["nothing goes to step 'lost'"]),
+        (END + "def start(self): self.next(self.a, self.b)\ndef a(self): self.next(self.end)\n"
+         "def b(self): self.next(self.end)", ["'a' and 'b' both go to 'end'", "def end(self, inputs)"]),
+        (END + "def start(self): self.next(self.a, foreach='xs')\ndef a(self): self.next(self.end)",
+         ["'start' splits", "never joined", "def join(self, inputs)"]),
+        (END + "def start(self): self.next(self.a)\ndef a(self, inputs): self.next(self.end)",
+         ["'a'", "nothing was split"]),
+        (END + "def start(self): self.next(self.a)\ndef a(self): self.next(self.b)\n"
+         "def b(self): self.next(self.a)", ["circle: a → b → a", "condition="]),
+        (END + "def start(self, inputs): self.next(self.end)", ["'start' has nothing to join"]),
+        (END + "def start(self, a, b): self.next(self.end)", ["takes self, a, b"]),
+        ("def end(self): self.next(self.start)\ndef start(self): self.next(self.end)",
+         ["the last step goes nowhere"]),
+        (END + "def start(self): self.next(self.a, num_parallel=2)\ndef a(self): self.next(self.end)",
+         ["num_parallel is not in this version", "run_with_torchrun"]),
+        (END + "def start(self): self.next(self.end, froeach='xs')", ["no option 'froeach'"]),
+        (END + "def start(self): self.next(self.end, self.end)", ["'end' twice"]),
+        (END + "def start(self): self.next(print)", ["names no step", "self.NAME"]),
+        (END + "def start(self): self.next(self.j, foreach='xs')\ndef j(self, inputs): self.next(self.end)",
+         ["goes to the join at once"]),
+        (END + "def start(self): self.next(self.end, condition='x')", ["a dictionary of cases"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_flow_is_said(
+    compose: Compose, tmp_path: Path, request: pytest.FixtureRequest, body: str, words: list[str]
+) -> None:
+    number = request.node.callspec.indices["body"]
+    error, _ = refused(compose, tmp_path, body, name=f"bad_flow_{number}")
+    for word in words:
+        assert word in str(error)
+
+
+def test_the_line_is_that_of_the_transition(compose: Compose, tmp_path: Path) -> None:
+    body = "def start(self):\n    self.x = 1\n    self.next(self.ned)\n" + END
+    _, line = refused(compose, tmp_path, body, name="flow_with_a_typo")
+    assert line == 6
+
+
+def test_a_choice_in_plain_python_has_a_way_out(compose: Compose, tmp_path: Path) -> None:
+    body = (
+        "def start(self):\n    if self.x:\n        self.next(self.end)\n    else:\n"
+        "        self.next(self.end)\n" + END
+    )
+    error, line = refused(compose, tmp_path, body, name="flow_with_a_choice")
+    assert "condition=" in str(error)
+    assert line == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Parameter("a b"), ["cannot be called 'a b'"]),
+        (lambda: Parameter("x", type=list), ["no type of a parameter", "JSONType"]),
+        (lambda: Parameter("x", defualt=3), ["no option 'defualt'"]),
+    ],
+)
+def test_a_parameter_that_makes_no_sense(make: Callable[[], Parameter], words: list[str]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        make()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_outside_of_a_run_a_flow_has_no_item() -> None:
+    flow = object.__new__(Linear)
+    with pytest.raises(MisuseError, match="only in a running step"):
+        flow.input  # noqa: B018
