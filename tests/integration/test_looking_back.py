@@ -60,7 +60,9 @@ def test_runs_as_json(history: Project) -> None:
 
 def test_show_as_json_has_the_documented_form(history: Project) -> None:
     shown = history.show(upshift.list_runs(tag="first")[0].id)
-    assert set(shown) == {"id", "pipeline", "status", "target", "started", "ended", "params", "steps"}
+    assert set(shown) == {
+        "id", "pipeline", "status", "target", "started", "ended", "params", "images", "steps",
+    }  # fmt: skip
     assert shown["params"] == {"name": "world"}
     assert [s["name"] for s in shown["steps"]] == ["greet", "count"]
     (task,) = shown["steps"][0]["tasks"]
