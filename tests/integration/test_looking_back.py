@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 import pytest
 
 import upshift
-from project import Project
+from project import UPSHIFT, Project
+from screen import on_terminal
 
 CODE = """
 @step
@@ -245,3 +246,29 @@ def test_a_run_without_steps_and_a_narrow_page_are_both_readable(project: Projec
     shown = project.upshift("show", "latest", env={"COLUMNS": "40"}).out
     assert shown.endswith("\nNo steps: the pipeline called none.\n")
     assert max(map(len, shown.splitlines())) <= 40
+
+
+def test_what_a_step_says_gives_a_terminal_no_commands(project: Project) -> None:
+    evil = r"\x1b]52;c;aGVsbG8=\x07\x1b]0;title\x1b\\\x1b[2J\x1b[1A\x9b2J"
+    project.write(
+        f"""
+from upshift import pipeline, step
+
+@step
+def talks():
+    print("{evil}printed \\x1b[31mred\\x1b[0m")
+    raise ValueError("{evil}raised")
+
+@pipeline
+def example():
+    talks()
+"""
+    )
+    environment = project.environment()
+    for command, code in (["run", "pipeline.py"], 1), (["show", "latest"], 0), (["logs", "latest"], 0):
+        ended, written = on_terminal([UPSHIFT, *command], environment, cwd=project.folder)
+        assert ended == code, written
+        assert "\x1b]" not in written and "\x1b[2J" not in written and "\x9b" not in written, repr(written)
+        assert "raised" in written or command[0] == "logs"
+        assert "printed \x1b[31mred" in written or command[0] == "show"
+    assert "\x9b2Jprinted" in project.upshift("logs", "latest").out  # no terminal: as it was printed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from upshift.cli.output import echo
+
 
 @click.command()
 @click.argument("run", metavar="RUN")
@@ -12,4 +14,4 @@ def cancel(run: str) -> None:
     from upshift import engine
     from upshift.model.configuration import load_configuration
 
-    click.echo(engine.cancel(run, load_configuration()))
+    echo(engine.cancel(run, load_configuration()))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from upshift.cli.output import echo
 from upshift.model.checks import MOST_RUNS
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ def compare(
     if as_json:
         import json
 
-        click.echo(json.dumps(compared_json(found), indent=2))
+        echo(json.dumps(compared_json(found), indent=2))
         return
     from upshift.report.terminal.layout import Page
 
-    click.echo(compared(found, Page.of_stdout(), sort=sort, metrics=metrics))
+    echo(compared(found, Page.of_stdout(), sort=sort, metrics=metrics))
 
 
 def _found(runs: tuple[str, ...], last: int | None, pipeline: str | None, tag: str | None) -> list[Run[Any]]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from upshift.cli.output import echo
+
 if TYPE_CHECKING:
     from upshift.report.doctor import Check
 
@@ -38,11 +40,11 @@ def doctor(target: str | None, as_json: bool) -> int:
     for check in checkup(place, configuration, remote=capabilities_of(place).remote):
         if not as_json:
             if not checks or checks[-1].group != check.group:
-                click.echo(("\n" if checks else "") + heading(check.group, page))
-            click.echo(line(check, page, glyphs=glyphs))
+                echo(("\n" if checks else "") + heading(check.group, page))
+            echo(line(check, page, glyphs=glyphs))
         checks.append(check)
     if as_json:
-        click.echo(json.dumps(checks_as_json(place.name, checks), indent=2))
+        echo(json.dumps(checks_as_json(place.name, checks), indent=2))
     else:
-        click.echo("\n" + verdict(checks, page))
+        echo("\n" + verdict(checks, page))
     return int(any(check.stops for check in checks))

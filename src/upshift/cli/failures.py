@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from upshift.cli.output import echo
 from upshift.errors import RunCancelled, RunFailed, UpshiftError
 from upshift.model.checks import shown
 
@@ -90,7 +91,7 @@ def _red(text: str) -> str:
 
 
 def _say(text: str) -> None:
-    click.echo(text, file=sys.stderr)
+    echo(text, err=True)
 
 
 def _flush() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from upshift.cli.inotify import Watch
 from upshift.cli.merged import Merged
+from upshift.cli.output import echo
 from upshift.cli.selection import log_files
 from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
@@ -91,10 +89,10 @@ class _Follower:
             for path in changed:
                 self._look_at(path)
             if not changed and not self._look_at_everything() and self._run.interrupted:
-                click.echo(
+                echo(
                     f"Run {self._run.id} is not over, but its engine is gone. "
                     f"To finish it: upshift resume {self._run.id}",
-                    file=sys.stderr,
+                    err=True,
                 )
                 return
         self._look_at_everything()

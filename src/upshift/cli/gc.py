@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from upshift.cli import options as shared
+from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +79,7 @@ def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> i
     finally:
         ticker.close()
     if not cleaned.stores and not home().exists() and not as_json:
-        click.echo(f"Nothing to remove: there is no store yet, and no {home()}.")
+        echo(f"Nothing to remove: there is no store yet, and no {home()}.")
         return 0
     collected = cleaned.collected
     say = cleaned_json if as_json else cleaned_text
@@ -91,7 +92,7 @@ def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> i
         dry_run=dry_run,
     )
     if cleaned.stores or collected.removed.by_kind() or not cleaned.failed:
-        click.echo(json.dumps(said, indent=2) if as_json else said)
+        echo(json.dumps(said, indent=2) if as_json else said)
     return _fail(cleaned.failed)
 
 
@@ -128,5 +129,5 @@ def _rebuild(ticker: Ticker, *, as_json: bool) -> int:
         aside=None if aside is None else str(aside),
         missing=list(missing),
     )
-    click.echo(json.dumps(said, indent=2) if as_json else said)
+    echo(json.dumps(said, indent=2) if as_json else said)
     return 1 if rebuilt.damaged else 0

@@ -10,6 +10,7 @@ import click
 
 from upshift.cli import options as shared
 from upshift.cli.group import LazyCommand, LazyGroup
+from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from upshift.engine.named_images import NamedImage
@@ -183,14 +184,14 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
 
     if as_json:
         told = [image_json(found.prepared, steps=found.steps, target=found.target) for found in images]
-        click.echo(json.dumps(told, indent=2))
+        echo(json.dumps(told, indent=2))
         return
     page, glyphs = Page.of_stdout(), shows(sys.stdout, GLYPHS)
     texts = [
         show_image(found.prepared, steps=found.steps, place=found.place, page=page, glyphs=glyphs)
         for found in images
     ]
-    click.echo("\n\n".join(texts), err=err)
+    echo("\n\n".join(texts), err=err)
 
 
 def _build(images: tuple[NamedImage, ...], *, as_json: bool, update: bool = False) -> None:
@@ -215,6 +216,6 @@ def _build(images: tuple[NamedImage, ...], *, as_json: bool, update: bool = Fals
             image = building.made(found.prepared.make(building.tell), was_there=not found.prepared.builds)
         made.append({"steps": list(found.steps), "target": found.target, **attrs.asdict(image)})
         if not as_json:
-            click.echo(image.reference)
+            echo(image.reference)
     if as_json:
-        click.echo(json.dumps(made, indent=2))
+        echo(json.dumps(made, indent=2))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from upshift.cli import options as shared
+from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from upshift.images.containers.engine import ContainerEngine
@@ -54,9 +55,9 @@ def list_images(target: str | None, registry: str | None, repository: str, as_js
     with _places(target, registry, repository) as places:
         images = [image for kept, _ in places for image in kept]
     if as_json:
-        click.echo(json.dumps(kept_json(images), indent=2))
+        echo(json.dumps(kept_json(images), indent=2))
     else:
-        click.echo(kept_table(images, Page.of_stdout()) if images else "No images.")
+        echo(kept_table(images, Page.of_stdout()) if images else "No images.")
 
 
 @click.command()
@@ -134,9 +135,9 @@ def prune(
             "others": kept_json(others),
             "ageless": kept_json(ageless),
         }
-        click.echo(json.dumps(told, indent=2))
+        echo(json.dumps(told, indent=2))
     else:
-        click.echo(pruned_text(removed, stayed, others, ageless, dry_run=dry_run))
+        echo(pruned_text(removed, stayed, others, ageless, dry_run=dry_run))
     return int(failed)
 
 

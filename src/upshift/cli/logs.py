@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from upshift.cli.output import echo
+
 if TYPE_CHECKING:
     from upshift.runs.history import Run, Step, Task
 
@@ -61,7 +63,7 @@ def _tell_of_gaps(
         if one.status == "failed" and one.row.result is None and one.error is not None:
             lines.append(f"the log may end early: it has left no result: {one.error.in_a_line}")
         for line in lines:
-            click.echo(f"{task.row.task}: {line}", err=True)
+            echo(f"{task.row.task}: {line}", err=True)
 
 
 def _tell_of_others(run: Run, tasks: list[Task]) -> None:
@@ -74,7 +76,7 @@ def _tell_of_others(run: Run, tasks: list[Task]) -> None:
     who = f"{name} had {len(first.attempts)} attempts"
     if others:
         who = f"{len(tried):,} tasks had several attempts"
-    click.echo(
+    echo(
         f"{who}; the last one is shown. "
         f"To see another: upshift logs {run.id} {shlex.quote(name)} --attempt {first.attempts[0].number}",
         err=True,

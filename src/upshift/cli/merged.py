@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TextIO
 
-from upshift.report.terminal.streams import label
+from upshift.report.terminal.streams import cleaned, label
 from upshift.runtime.storage.log_text import last_frames
 
 _LONGEST = 1 << 20
@@ -62,6 +62,8 @@ class Merged:
         if self._named:
             prefix = label(name, screen=self._screen).encode()
             lines = b"\n".join([prefix + line for line in lines.split(b"\n")])
+        if self._screen:  # bytes that are no UTF-8 stay as they are
+            lines = cleaned(lines.decode(errors="surrogateescape")).encode(errors="surrogateescape")
         self._stream.flush()
         self._stream.buffer.write(lines + end)
         self._stream.buffer.flush()

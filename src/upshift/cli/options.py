@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from upshift.cli.output import echo
+
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
 
@@ -161,7 +163,7 @@ def before_users_code() -> None:
 
 def announce(text: str) -> None:
     """Say what takes long, beside what the command prints."""
-    click.echo(text, err=True)
+    echo(text, err=True)
 
 
 def with_options(options: Sequence[Callable[[Any], Any]], command: C) -> C:

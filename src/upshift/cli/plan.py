@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from upshift.cli import options as shared
+from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from upshift.report.plan import Plan
@@ -51,11 +52,11 @@ def show(found: Plan, *, as_json: bool = False) -> None:
 
         from upshift.report.plan import plan_as_json
 
-        click.echo(json.dumps(plan_as_json(found), indent=2))
+        echo(json.dumps(plan_as_json(found), indent=2))
     else:
         from upshift.report.terminal.layout import Page
         from upshift.report.terminal.plan import show_plan
 
-        click.echo(show_plan(found, page=Page.of_stdout()))
+        echo(show_plan(found, page=Page.of_stdout()))
     if found.problem:
         raise found.problem

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from upshift.cli.output import echo
+
 if TYPE_CHECKING:
     from upshift.engine.replay import Replayed
     from upshift.runs.history import Attempt
@@ -44,15 +46,15 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     except NotFound as error:
         error.fix = "Replay it with the project as it is now: --current-code."
         raise
-    click.echo(
+    echo(
         f"replaying {chosen.row.task} of run {own.id}, attempt {chosen.number}, with "
         f"{'the project as it is now' if current_code else 'the code as it was'}; nothing is recorded",
         err=True,
     )
     if spec.image:
-        click.echo(f"it ran in image {spec.image}; here it runs in this environment", err=True)
+        echo(f"it ran in image {spec.image}; here it runs in this environment", err=True)
     if spec.settings.secret_sources:
-        click.echo(
+        echo(
             f"{', '.join(spec.settings.secret_sources)}: masked in what the step prints, "
             "not in what other programs print",
             err=True,
@@ -62,11 +64,11 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
             "launch",
             *InlineBackend.capabilities.fields,
         ):  # who expects the rest?
-            click.echo(f"asked {short.asked}, gets {short.got}: {short.why}", err=True)
+            echo(f"asked {short.asked}, gets {short.got}: {short.why}", err=True)
     if at_a_terminal():
-        click.echo("pdb: n next line, s into a call, c go on, p NAME, w where, q leave", err=True)
+        echo("pdb: n next line, s into a call, c go on, p NAME, w where, q leave", err=True)
     replayed = run_again(spec, code, store)
-    click.echo(_told(replayed), err=True)
+    echo(_told(replayed), err=True)
     return _EXIT_CODES[replayed.result.status]
 
 

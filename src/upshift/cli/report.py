@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from upshift.cli.output import echo
+
 if TYPE_CHECKING:
     from upshift.runs.history import Run
 
@@ -42,7 +44,7 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
     if output == Path("-"):
         if opens or follow:
             raise click.UsageError("--open and --follow need a file, and -o - is stdout.")
-        click.echo(report_page(found[0], found[1:]), nl=False)
+        echo(report_page(found[0], found[1:]), nl=False)
         return
     path = output or Path(f"upshift-report-{names[0]}.html")
     if follow:
@@ -52,15 +54,15 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
     write_page(path, report_page(found[0], found[1:]))
     _tell(path, opens)
     if found[0].status in ("pending", "running"):
-        click.echo("The run goes on: --follow writes the report until it is over.", err=True)
+        echo("The run goes on: --follow writes the report until it is over.", err=True)
 
 
 def _tell(path: Path, opens: bool) -> None:
     """Say where the report is, and open it."""
     import webbrowser
 
-    click.echo(path)
+    echo(path)
     if not opens:
         return
     if not webbrowser.open(path.absolute().as_uri()):
-        click.echo(f"No browser could be started; open {path.absolute()} yourself.", err=True)
+        echo(f"No browser could be started; open {path.absolute()} yourself.", err=True)

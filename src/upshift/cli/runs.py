@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from upshift.cli.output import echo
 from upshift.model.checks import MOST_RUNS
 
 if TYPE_CHECKING:
@@ -91,10 +92,10 @@ def runs(
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.tables import runs_table
 
-    click.echo(runs_table(rows, page=Page.of_stdout(), more=_columns(rows, found)))
+    echo(runs_table(rows, page=Page.of_stdout(), more=_columns(rows, found)))
     if more:
         which = "first" if sort else "newest"
-        click.echo(f"These are the {which} {shown}; there are more: --limit N", err=True)
+        echo(f"These are the {which} {shown}; there are more: --limit N", err=True)
 
 
 def _is(row: RunRow, statuses: Sequence[str]) -> bool:
@@ -136,4 +137,4 @@ def _print_json(rows: Sequence[RunRow], found: Comparison | None) -> None:
             row = by_name[one["id"]]
             one["params"] = {name: row.given.get(name) for name in found.given}
             one["metrics"] = {name: row.metrics.get(name) for name in found.metrics}
-    click.echo(json.dumps(every, indent=2))
+    echo(json.dumps(every, indent=2))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from upshift.cli.output import echo
+
 
 @click.command()
 @click.argument("run", metavar="RUN")
@@ -38,7 +40,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
             shown["steps"] = [one for one in shown["steps"] if one["name"] == chosen.name]
             for one in shown["steps"]:
                 one["tasks"] = [task for task in one["tasks"] if index in (None, task["index"])]
-        click.echo(json.dumps(shown, indent=2))
+        echo(json.dumps(shown, indent=2))
         return
     from upshift.report.terminal.layout import Page
 
@@ -46,13 +48,13 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
     if step is None:
         from upshift.report.terminal.tables import show_run
 
-        click.echo(show_run(found, page=page, tasks=tasks or sort is not None, sort=sort, stacks=stacks))
+        echo(show_run(found, page=page, tasks=tasks or sort is not None, sort=sort, stacks=stacks))
         return
     from upshift.report.terminal.tasks import show_task, tasks_table
 
     (chosen,), index = selected(found, step)
     if chosen.mapped and index is None:
-        click.echo(tasks_table(chosen, page, sort=sort))
+        echo(tasks_table(chosen, page, sort=sort))
         return
     one = [task for task in chosen.tasks if task.index == index]
-    click.echo(show_task(found, one[0], page) if one else f"{chosen.name}: {chosen.status}, no tasks")
+    echo(show_task(found, one[0], page) if one else f"{chosen.name}: {chosen.status}, no tasks")

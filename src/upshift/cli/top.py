@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from upshift.cli.output import echo
+
 
 @click.command()
 @click.option("--once", is_flag=True, help="Print it once; elsewhere than on a terminal it always is.")
@@ -25,9 +27,9 @@ def top(once: bool, as_json: bool) -> None:
     if as_json:
         import json
 
-        click.echo(json.dumps(watch.look().as_json(), indent=2))
+        echo(json.dumps(watch.look().as_json(), indent=2))
     elif once or not sys.stdout.isatty():
-        click.echo("\n".join(lines(watch.look(), Page.of_stdout())))
+        echo("\n".join(lines(watch.look(), Page.of_stdout())))
     else:
         from upshift.report.terminal.fullscreen import show
 

@@ -12,6 +12,7 @@ from upshift.model.spec import Failure, Hardware, MetricSummary, TaskId
 from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.terminal.making import image_of
 from upshift.report.terminal.plain import PlainProgress
+from upshift.report.terminal.streams import cleaned
 
 
 class Told:
@@ -331,3 +332,21 @@ def test_two_images_that_are_made_at_once_do_not_silence_each_other(told: Told) 
 
 def test_an_image_is_called_by_its_first_steps() -> None:
     assert image_of(["a", "b", "c", "d", "e"]) == "image of a, b, c and 2 more"
+
+
+def test_texts_keep_their_colours_and_lose_all_else_that_a_terminal_obeys() -> None:
+    assert cleaned("a\tb\n\x1b[1;31mred\x1b[0m \u2713 é") == "a\tb\n\x1b[1;31mred\x1b[0m \u2713 é"
+    for command in (
+        "\x1b]0;t\x07",
+        "\x1b]52;c;aGk=\x1b\\",
+        "\x1b[2J",
+        "\x1b[?1049h",
+        "\x1b[>4;1m",
+        "\x1bc",
+        "\r",
+        "\x07",
+        "\x9b",
+    ):
+        assert cleaned(f"one{command}two") == "onetwo"
+    assert cleaned("one\x1b]0;never ended\ntwo\x1b[") == "one\ntwo"
+    assert "\x1b" not in cleaned("\x1b\x1b[2J[2J").replace("\x1b[0m", "")

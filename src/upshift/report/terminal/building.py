@@ -17,7 +17,7 @@ from upshift.report.progress import ImageChange
 from upshift.report.terminal.images import GLYPHS, finding_lines
 from upshift.report.terminal.layout import Page, cut, wants_colour
 from upshift.report.terminal.making import Pace, ending, image_of, making
-from upshift.report.terminal.streams import Outlet, shows
+from upshift.report.terminal.streams import Outlet, cleaned, shows
 from upshift.report.terminal.tally import Clock
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ class Building:
 
     def _line(self, text: str) -> None:
         with self._lock:
-            self._outlet.write(("\r\x1b[K" if self._terminal else "") + text + "\n")
+            if self._terminal:
+                self._outlet.draw("\r\x1b[K")
+            self._outlet.write(f"{text}\n")
 
     def _tick(self) -> None:
         while not self._over.wait(1.0):  # the line shows seconds that pass
@@ -107,7 +109,8 @@ class Building:
         with self._lock:
             if not self._over.is_set():
                 line = f"{image_of(self._steps)} · {elapsed(self._clock() - self._began)} · {self._now}"
-                self._outlet.write(f"\r\x1b[K{cut(line.removesuffix(' · '), self._width() - 1)}")
+                line = cut(cleaned(line).removesuffix(" · "), self._width() - 1)
+                self._outlet.draw(f"\r\x1b[K{line}")
 
     def _stop(self) -> None:
         if self._over.is_set():
@@ -116,7 +119,7 @@ class Building:
         if self._terminal:
             self._ticking.join()
             with self._lock:
-                self._outlet.write("\r\x1b[K")
+                self._outlet.draw("\r\x1b[K")
 
     def _width(self) -> int:
         return shutil.get_terminal_size((100, 0)).columns

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from upshift.report.terminal.layout import Page, wants_colour
+from upshift.report.terminal.streams import cleaned
 
 INTERVAL = 1.0
 """Seconds between two drawings."""
@@ -28,7 +29,8 @@ def show(draw: Draw) -> None:
         while True:
             width, height = shutil.get_terminal_size((80, 24))
             found = draw(Page(width, wants_colour(sys.stdout)))
-            _write("\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in _fitting(found, height - 1)) + "\x1b[J")
+            lines = (f"{cleaned(line)}\x1b[K\r\n" for line in _fitting(found, height - 1))
+            _write("\x1b[H" + "".join(lines) + "\x1b[J")
             if _asked_to_end():
                 return
 

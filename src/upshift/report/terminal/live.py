@@ -14,7 +14,6 @@ cannot fork safely and by then the fork server exists.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections import Counter
@@ -33,7 +32,7 @@ from upshift.report.records import brief
 from upshift.report.terminal.announcements import Announcer
 from upshift.report.terminal.layout import STATUS_STYLES, Page
 from upshift.report.terminal.making import ending
-from upshift.report.terminal.streams import Outlet, label
+from upshift.report.terminal.streams import Outlet, cleaned, label
 from upshift.report.terminal.tally import Clock, RunTally, StepTally
 
 PAUSE = 0.1
@@ -43,7 +42,6 @@ SHARE = 20
 BACKLOG = 1_000_000
 """Characters that may wait for the terminal; more is left out and counted."""
 _COLOURS = ("cyan", "magenta", "green", "blue", "yellow")
-_UNSAFE = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
 BAR = 12
 """Columns of a mapped step's bar."""
 _ROOMY = 72
@@ -97,7 +95,7 @@ class LiveProgress:
 
     def image_changed(self, change: ImageChange) -> None:
         if change.progress is not None:
-            told = attrs.evolve(change.progress, text=_tame(change.progress.text))
+            told = attrs.evolve(change.progress, text=cleaned(change.progress.text))
             change = attrs.evolve(change, progress=told)
         with self._lock:
             self._tally.image(change)
@@ -131,7 +129,7 @@ class LiveProgress:
             return
         prefix = self._page.paint(label(str(task), screen=True), self._colour(task.step))
         reset = "\x1b[0m" if "\x1b" in text else ""
-        printed = "".join(f"{prefix}{_tame(line)}{reset}\n" for line in lines)
+        printed = "".join(f"{prefix}{cleaned(line)}{reset}\n" for line in lines)
         if not self._shared:
             self._output.write(printed)
             return
@@ -146,7 +144,7 @@ class LiveProgress:
     def unfinished(self, task: TaskId, text: str) -> None:
         with self._lock:
             if text:
-                self._tally.unfinished[str(task)] = [_tame(line) for line in text.split("\n")]
+                self._tally.unfinished[str(task)] = [cleaned(line) for line in text.split("\n")]
             else:
                 self._tally.unfinished.pop(str(task), None)
         self._show()
@@ -201,13 +199,13 @@ class LiveProgress:
             table = render(self._tally, self._console.width, self._console.height)
         with self._console.capture() as captured:
             self._console.print(table)
-        lines = captured.get()
+        lines = cleaned(captured.get())
         up = f"\x1b[{self._height}F" if self._height else "\r"
         self._height = lines.count("\n")
         if not self._backlog:
-            self._progress.write(up + lines.replace("\n", "\x1b[K\n") + "\x1b[J")
+            self._progress.draw(up + lines.replace("\n", "\x1b[K\n") + "\x1b[J")
             return
-        self._progress.write(up + "\x1b[J")
+        self._progress.draw(up + "\x1b[J")
         self._print_backlog()
         self._progress.write(lines)
 
@@ -229,11 +227,6 @@ def _same_terminal(one: TextIO, other: TextIO) -> bool:
         return one.isatty() and other.isatty() and os.ttyname(one.fileno()) == os.ttyname(other.fileno())
     except OSError:
         return False
-
-
-def _tame(line: str) -> str:
-    """A line without what would move the cursor."""
-    return _UNSAFE.sub("", line)
 
 
 def render(tally: RunTally, width: int, height: int) -> Text:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import TextIO
+
+_COLOURS = r"\x1b\[[0-9;:]*m"
+_COMMANDS = (
+    r"\x1b\[[0-?]*[ -/]*[@-~]?"  # of a terminal: to move, to clear, to switch modes
+    r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"  # with a text: titles, links, the clipboard
+    r"|\x1b[^\n]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+_CONTROLS = re.compile(f"({_COLOURS})|{_COMMANDS}")  # ECMA-48, and xterm's control sequences
+
+
+def cleaned(text: str) -> str:
+    """A text without what would make a terminal do anything but show it, in its colours."""
+    return _CONTROLS.sub(lambda found: found[1] or "", text)
 
 
 class Outlet:
@@ -11,9 +25,14 @@ class Outlet:
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.gone = False
+        self._terminal = stream.isatty()
 
     def write(self, text: str) -> None:
-        """Write and flush ``text``; characters that the stream cannot show are escaped."""
+        """Write and flush ``text``, :func:`cleaned` for a terminal."""
+        self.draw(cleaned(text) if self._terminal else text)
+
+    def draw(self, text: str) -> None:
+        """The same with what moves the cursor; characters that the stream cannot show are escaped."""
         if self.gone:
             return
         try:
