@@ -32,52 +32,28 @@ ERROR, WARNING, NOTE = SEVERITIES = ("error", "warning", "note")
 
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """Everything that a user asks to be in an image; plain data, the same on every machine.
+    """Everything that a user asks to be in an image; plain data, the same on every machine."""
 
-    Parameters
-    ----------
-    parent
-        The image to build on, as the user named it, or the default. With ``dockerfile``: None where
-        the user named none, since the Dockerfile says it.
-    platform
-        ``linux/amd64``.
-    dockerfile
-        The text of the user's Dockerfile, which makes the parent of all that follows.
-    context
-        What that Dockerfile copies: path in the context to what is there, as :mod:`.recipes.context` says it.
-    build_args
-        Arguments of that Dockerfile.
-    apt_packages
-        Debian packages.
-    requirements
-        Lines of a requirements file, files read and flattened; nothing of Upshift's own.
-    files
-        Files of this machine that requirements name (wheels, constraints): the name there to a digest.
-    installer
-        ``"uv"`` or ``"pip"``: by whose rules packages are chosen. uv installs either way.
-    installer_args
-        Further options of the installer, as given on its command line.
-    environment
-        Environment variables while building, and later.
-    user
-        The user that the container runs as.
-    skip_build
-        The parent is used as it is.
-    """
-
+    # The image to build on, as the user named it, or the default. With `dockerfile`: None where the user
+    # named none, since the Dockerfile says it
     parent: str | None
-    platform: str
+    platform: str  # `linux/amd64`
+    # The text of the user's Dockerfile, which makes the parent of all that follows
     dockerfile: str | None = None
+    # What that Dockerfile copies: path in the context to what is there, as `.recipes.context` says it
     context: Mapping[str, str] = attrs.field(factory=dict)
-    build_args: Mapping[str, str] = attrs.field(factory=dict)
-    apt_packages: tuple[str, ...] = ()
+    build_args: Mapping[str, str] = attrs.field(factory=dict)  # arguments of that Dockerfile
+    apt_packages: tuple[str, ...] = ()  # Debian packages
+    # Lines of a requirements file, files read and flattened; nothing of Upshift's own
     requirements: tuple[str, ...] = ()
+    # Files of this machine that requirements name (wheels, constraints): the name there to a digest
     files: Mapping[str, str] = attrs.field(factory=dict)
-    installer: str = "uv"
-    installer_args: tuple[str, ...] = ()
+    installer: str = "uv"  # `"uv"` or `"pip"`: by whose rules packages are chosen. uv installs either way
+    installer_args: tuple[str, ...] = ()  # further options of the installer, as given on its command line
+    # Environment variables while building, and later
     environment: Mapping[str, str] = attrs.field(factory=dict)
-    user: str | None = None
-    skip_build: bool = False
+    user: str | None = None  # the user that the container runs as
+    skip_build: bool = False  # the parent is used as it is
 
     @property
     def adds_nothing(self) -> bool:
@@ -115,25 +91,15 @@ def _digest(said: object) -> str:
 
 @attrs.frozen(kw_only=True)
 class Locked:
-    """One package of a lock.
+    """One package of a lock."""
 
-    Parameters
-    ----------
-    name, version
-        Normalized name, and version with its local part: ``2.4.1+cu124``.
-    source
-        Where it is from, if not from an index: ``git+https://…@COMMIT``, ``https://…``, ``./tiny-1.0….whl``.
-    hashes
-        Of the files that may be installed: ``sha256:…``.
-    wheel
-        Whether that is a wheel; else it is sources, which may have to be compiled.
-    """
-
+    # name, version: normalized name, and version with its local part: `2.4.1+cu124`
     name: str
     version: str
+    # Where it is from, if not from an index: `git+https://…@COMMIT`, `https://…`, `./tiny-1.0….whl`
     source: str | None = None
-    hashes: tuple[str, ...] = ()
-    wheel: bool = True
+    hashes: tuple[str, ...] = ()  # of the files that may be installed: `sha256:…`
+    wheel: bool = True  # whether that is a wheel; else it is sources, which may have to be compiled
 
     @property
     def line(self) -> str:
@@ -187,47 +153,26 @@ class Lock:
 
 @attrs.frozen(kw_only=True)
 class Ingredients:
-    """A recipe, with where its parts are on this machine and what the user should know about them.
-
-    Parameters
-    ----------
-    recipe
-        The recipe.
-    context_root
-        The folder that the Dockerfile copies from.
-    dockerfile
-        Where the Dockerfile is.
-    paths
-        Where the files of the recipe are, by the same names.
-    notes
-        Lines for the user: ``upshift==0.3 in requirements: this very Upshift is used``.
-    repository, tag
-        What the user wants the image to be called.
-    rebuild, update
-        Whether to build even where an equal image exists, and whether to resolve requirements again.
-    accept
-        Names of findings that the user overrules.
-    origins
-        Which level said what, by field of the settings.
-    base
-        What the user's Dockerfile builds on; None: there is none, or it cannot be told.
-    project
-        Name of the project's folder: who the image is of. The recipe does not know it.
-    """
+    """A recipe, with where its parts are on this machine and what the user should know about them."""
 
     recipe: Recipe
-    context_root: Path | None = None
-    dockerfile: Path | None = None
+    context_root: Path | None = None  # the folder that the Dockerfile copies from
+    dockerfile: Path | None = None  # where the Dockerfile is
+    # Where the files of the recipe are, by the same names
     paths: Mapping[str, Path] = attrs.field(factory=dict)
+    # Lines for the user: `upshift==0.3 in requirements: this very Upshift is used`
     notes: tuple[str, ...] = ()
+    # repository, tag: what the user wants the image to be called
     repository: str | None = None
     tag: str | None = None
+    # rebuild, update: whether to build even where an equal image exists, and whether to resolve requirements
+    # again
     rebuild: bool = False
     update: bool = False
-    accept: tuple[str, ...] = ()
-    origins: Mapping[str, str] = attrs.field(factory=dict)
-    base: str | None = None
-    project: str = ""
+    accept: tuple[str, ...] = ()  # names of findings that the user overrules
+    origins: Mapping[str, str] = attrs.field(factory=dict)  # which level said what, by field of the settings
+    base: str | None = None  # what the user's Dockerfile builds on; None: there is none, or it cannot be told
+    project: str = ""  # name of the project's folder: who the image is of. The recipe does not know it
 
     @property
     def is_the_parent(self) -> bool:
@@ -238,43 +183,24 @@ class Ingredients:
 
 @attrs.frozen(kw_only=True)
 class Parent:
-    """What a registry or a container engine says of an image, for one platform. Nothing is downloaded.
+    """What a registry or a container engine says of an image, for one platform. Nothing is downloaded."""
 
-    Parameters
-    ----------
-    reference
-        How it is called.
-    digest
-        In a registry of the manifest for the platform; of an engine that has it from none, the image's id.
-    platform
-        ``linux/amd64``.
-    environment, labels, user, entrypoint, working_dir
-        Of its configuration.
-    layers
-        Digests of its layers as they are stored, lowest first; empty where an engine says it.
-    bytes
-        Size of the layers as they are stored.
-    config
-        The configuration as it was read.
-    manifest
-        The manifest as it was read; None where an engine says it.
-    in_engine
-        Whether the container engine has it already.
-    """
-
-    reference: Reference
+    reference: Reference  # how it is called
+    # In a registry of the manifest for the platform; of an engine that has it from none, the image's id
     digest: str
-    platform: str
+    platform: str  # `linux/amd64`
+    # environment, labels, user, entrypoint, working_dir: of its configuration
     environment: Mapping[str, str] = attrs.field(factory=dict)
     labels: Mapping[str, str] = attrs.field(factory=dict)
     user: str | None = None
     entrypoint: tuple[str, ...] = ()
     working_dir: str | None = None
+    # Digests of its layers as they are stored, lowest first; empty where an engine says it
     layers: tuple[str, ...] = ()
-    bytes: int | None = None
-    config: Mapping[str, Any] = attrs.field(factory=dict)
-    manifest: Mapping[str, Any] | None = None
-    in_engine: bool = False
+    bytes: int | None = None  # size of the layers as they are stored
+    config: Mapping[str, Any] = attrs.field(factory=dict)  # the configuration as it was read
+    manifest: Mapping[str, Any] | None = None  # the manifest as it was read; None where an engine says it
+    in_engine: bool = False  # whether the container engine has it already
 
     @property
     def id(self) -> str:
@@ -290,49 +216,27 @@ class Parent:
 
 @attrs.frozen(kw_only=True)
 class Contents:
-    """What is in an image, as far as it is known; None where it is not.
+    """What is in an image, as far as it is known; None where it is not."""
 
-    Parameters
-    ----------
-    python
-        Full or minor version of the Python that steps run with: ``"3.11.7"``; empty: there is none.
-    interpreter
-        Its path in the image.
-    site_packages
-        Where its packages are.
-    cuda
-        Version of CUDA: ``"12.1"``; empty: there is none.
-    compat
-        Whether it has NVIDIA's libraries for drivers that are older than its CUDA (``cuda-compat``).
-    stacks
-        What computes on devices of other vendors: vendor (``"amd"``) to the version of its software
-        (of ROCm: ``"6.2.4"``); empty: there is none. A vendor that is missing: not known.
-    packages
-        Python packages: normalized name to version, local parts included (``2.1.0+cu121``). None:
-        not known, which is not the same as none.
-    complete
-        Whether there are no packages but these.
-    lacks
-        Packages that are known not to be there, where ``packages`` are not all there are.
-    users
-        Names of the users that it has.
-    glibc
-        Version of the C library; empty where it is musl.
-    source
-        Where this is from, in words for evidence: ``its configuration``, ``the table of known images``.
-    """
-
+    # Full or minor version of the Python that steps run with: `"3.11.7"`; empty: there is none
     python: str | None = None
-    interpreter: str | None = None
-    site_packages: str | None = None
-    cuda: str | None = None
+    interpreter: str | None = None  # its path in the image
+    site_packages: str | None = None  # where its packages are
+    cuda: str | None = None  # version of CUDA: `"12.1"`; empty: there is none
+    # Whether it has NVIDIA's libraries for drivers that are older than its CUDA (`cuda-compat`)
     compat: bool | None = None
+    # What computes on devices of other vendors: vendor (`"amd"`) to the version of its software (of ROCm:
+    # `"6.2.4"`); empty: there is none. A vendor that is missing: not known
     stacks: Mapping[str, str] = attrs.field(factory=dict)
+    # Python packages: normalized name to version, local parts included (`2.1.0+cu121`). None: not known,
+    # which is not the same as none
     packages: Mapping[str, str] | None = None
-    complete: bool = True
+    complete: bool = True  # whether there are no packages but these
+    # Packages that are known not to be there, where `packages` are not all there are
     lacks: frozenset[str] = frozenset()
-    users: frozenset[str] | None = None
-    glibc: str | None = None
+    users: frozenset[str] | None = None  # names of the users that it has
+    glibc: str | None = None  # version of the C library; empty where it is musl
+    # Where this is from, in words for evidence: `its configuration`, `the table of known images`
     source: str = "its configuration"
 
     @property
@@ -349,104 +253,53 @@ class Contents:
 
 @attrs.frozen(kw_only=True)
 class Needs:
-    """What the steps that run in an image need of it.
+    """What the steps that run in an image need of it."""
 
-    Parameters
-    ----------
-    gpus
-        Vendors of the accelerators that are asked for (``"nvidia"``); empty: none.
-    architectures
-        Compute capabilities of the devices that they may get, where known: ``"9.0"``.
-    driver
-        Version of NVIDIA's driver where they run, where known.
-    python
-        Minor version of Python that they need, where one of them travels by value: ``"3.11"``.
-    imports
-        Distributions that the steps' code imports: normalized name to the version on this machine.
-    launchers
-        Packages that start several processes of a step: ``"accelerate"``.
-    """
-
+    # Vendors of the accelerators that are asked for (`"nvidia"`); empty: none
     gpus: frozenset[str] = frozenset()
+    # Compute capabilities of the devices that they may get, where known: `"9.0"`
     architectures: tuple[str, ...] = ()
-    driver: str | None = None
+    driver: str | None = None  # version of NVIDIA's driver where they run, where known
+    # Minor version of Python that they need, where one of them travels by value: `"3.11"`
     python: str | None = None
+    # Distributions that the steps' code imports: normalized name to the version on this machine
     imports: Mapping[str, str] = attrs.field(factory=dict)
+    # Packages that start several processes of a step: `"accelerate"`
     launchers: frozenset[str] = frozenset()
 
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """One thing that was found out about an image before it is built.
+    """One thing that was found out about an image before it is built."""
 
-    Parameters
-    ----------
-    severity
-        :data:`ERROR`, :data:`WARNING` or :data:`NOTE`.
-    field
-        Of the settings, or ``"request"``.
-    what
-        In a sentence.
-    name
-        What the user overrules it by; None: nobody can.
-    evidence
-        What says so: ``"CUDA_VERSION=12.1.1 in its configuration"``.
-    fix
-        What to do about it.
-    source
-        Where a fact that is not from the image was read, and when.
-    """
-
-    severity: str
-    field: str
-    what: str
-    name: str | None = None
-    evidence: str | None = None
-    fix: str | None = None
-    source: str | None = None
+    severity: str  # ERROR, WARNING or NOTE
+    field: str  # of the settings, or `"request"`
+    what: str  # in a sentence
+    name: str | None = None  # what the user overrules it by; None: nobody can
+    evidence: str | None = None  # what says so: `"CUDA_VERSION=12.1.1 in its configuration"`
+    fix: str | None = None  # what to do about it
+    source: str | None = None  # where a fact that is not from the image was read, and when
 
 
 @attrs.frozen(kw_only=True)
 class Image:
-    """An image that a backend can run.
+    """An image that a backend can run."""
 
-    Parameters
-    ----------
-    reference
-        What the backend is given: ``registry/name@sha256:…``, or an id that the container engine has.
-    recipe
-        Digest of its recipe.
-    interpreter
-        Path of its Python; None: ``python3`` on its PATH.
-    user
-        The user that the container runs as; None: as the backend has it.
-    name
-        For people: ``registry/name:tag``.
-    """
-
+    # What the backend is given: `registry/name@sha256:…`, or an id that the container engine has
     reference: str
-    recipe: str
-    interpreter: str | None = None
-    user: str | None = None
-    name: str | None = None
+    recipe: str  # digest of its recipe
+    interpreter: str | None = None  # path of its Python; None: `python3` on its PATH
+    user: str | None = None  # the user that the container runs as; None: as the backend has it
+    name: str | None = None  # for people: `registry/name:tag`
 
 
 @attrs.frozen(kw_only=True)
 class Progress:
-    """How far the making of an image is.
+    """How far the making of an image is."""
 
-    Parameters
-    ----------
-    stage
-        ``"resolve"``, ``"install"``, ``"pack"``, ``"build"``, ``"push"``, ``"load"`` or ``"pull"``.
-    text
-        What happens, in words; of the engine's own builder a line of its output.
-    done, total
-        Bytes, where they are known.
-    """
-
-    stage: str
-    text: str
+    stage: str  # `"resolve"`, `"install"`, `"pack"`, `"build"`, `"push"`, `"load"` or `"pull"`
+    text: str  # what happens, in words; of the engine's own builder a line of its output
+    # done, total: bytes, where they are known
     done: int | None = None
     total: int | None = None
 

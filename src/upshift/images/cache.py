@@ -61,10 +61,7 @@ def workshop() -> Iterator[Path]:
 
     Folders of processes that were killed are removed.
 
-    Raises
-    ------
-    ImageError
-        The disk is full, there or in the block, or the folder cannot be made.
+    Raises ImageError: the disk is full, there or in the block, or the folder cannot be made.
     """
     with _room_on_disk(), _locked_folder() as folder:
         yield folder

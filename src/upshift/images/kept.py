@@ -21,40 +21,23 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Kept:
-    """An image that is there.
+    """An image that is there."""
 
-    Parameters
-    ----------
-    place
-        Where: the name of an engine, or of a repository in a registry.
-    reference
-        What it is removed by: its id in an engine, ``registry/name:tag`` elsewhere.
-    names
-        What it is called.
-    recipe
-        Digest of its recipe; empty: it is what an engine made for others, or a failed build has left.
-    made
-        When, in seconds since the epoch; None: it does not say. One that is built without an engine has the
-        same bytes whenever it is, so it cannot.
-    bytes
-        Its size: in an engine unpacked and with its parent, in a registry the layers as they are stored.
-    containers
-        How many containers are of it, running or not.
-    project
-        Name of the folder of the project that had it built first; None: it does not say.
-    ours
-        Whether that was with the ``UPSHIFT_HOME`` of now; None: in a registry, which is not asked for that.
-        Other projects and homes may use it as well, since equal recipes are one image.
-    """
-
-    place: str
-    reference: str
-    names: tuple[str, ...]
+    place: str  # where: the name of an engine, or of a repository in a registry
+    reference: str  # what it is removed by: its id in an engine, `registry/name:tag` elsewhere
+    names: tuple[str, ...]  # what it is called
+    # Digest of its recipe; empty: it is what an engine made for others, or a failed build has left
     recipe: str
+    # When, in seconds since the epoch; None: it does not say. One that is built without an engine has the
+    # same bytes whenever it is, so it cannot
     made: float | None = None
+    # Its size: in an engine unpacked and with its parent, in a registry the layers as they are stored
     bytes: int | None = None
-    containers: int = 0
+    containers: int = 0  # how many containers are of it, running or not
+    # Name of the folder of the project that had it built first; None: it does not say
     project: str | None = None
+    # Whether that was with the `UPSHIFT_HOME` of now; None: in a registry, which is not asked for that.
+    # Other projects and homes may use it as well, since equal recipes are one image
     ours: bool | None = None
 
 
@@ -63,10 +46,7 @@ def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
 
     What somebody has built on one of them inherits its label, and is none of them.
 
-    Raises
-    ------
-    ImageError
-        The engine cannot be asked.
+    Raises ImageError: the engine cannot be asked.
     """
     found = []
     any_containers = engine.run(["ps", "--all", "--quiet"]).stdout.strip()
@@ -114,10 +94,7 @@ def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
 def kept_in_registry(registries: Registries, repository: Reference) -> list[Kept]:
     """The images in a repository, in the order of their tags.
 
-    Raises
-    ------
-    ImageError
-        The registry cannot be asked.
+    Raises ImageError: the registry cannot be asked.
     """
     tags = registries.tags(repository)
     if not any(tag.startswith(TAG_PREFIX) for tag in tags):
@@ -149,10 +126,7 @@ def kept_in_registry(registries: Registries, repository: Reference) -> list[Kept
 def remove_from_engine(engine: ContainerEngine, image: Kept) -> None:
     """Remove an image with all of its names.
 
-    Raises
-    ------
-    ImageError
-        The engine does not do it: a container is of it, or another image was built on it.
+    Raises ImageError: the engine does not do it: a container is of it, or another image was built on it.
     """
     if image.containers:
         raise ImageError(
@@ -167,10 +141,7 @@ def remove_from_engine(engine: ContainerEngine, image: Kept) -> None:
 def remove_from_registry(registries: Registries, image: Kept) -> None:
     """Remove an image from a registry, with all of its names.
 
-    Raises
-    ------
-    ImageError
-        The registry does not do it.
+    Raises ImageError: the registry does not do it.
     """
     for name in image.names:
         registries.delete(Reference.parse(name))

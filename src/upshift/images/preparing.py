@@ -66,46 +66,25 @@ _Known = tuple[Parent, Contents, "Finding | None"]
 
 @attrs.frozen(kw_only=True)
 class Prepared:
-    """An image that could be made, or is there already.
+    """An image that could be made, or is there already."""
 
-    Parameters
-    ----------
-    ingredients
-        What it is made from.
-    destination
-        Where it is to run.
-    parent
-        What was read of the parent; None: only a Dockerfile knows it, or it cannot be read, which is
-        one of the findings.
-    contents
-        What is known to be in the parent, or in what the Dockerfile makes.
-    lock
-        What the requirements were resolved to; None: there are none, or that is not known.
-    before
-        What they were resolved to before.
-    findings
-        What was found, in the order of the checks.
-    recipe
-        Digest of the recipe on this parent, by which an image is found; None: the parent is not known.
-    digest
-        Digest of what is in the image, which is what results are reused for; None: it is not known.
-    image
-        The image, if there is an equal one; None where there is none, or it was not looked for.
-    builder
-        What makes it.
-    """
-
-    ingredients: Ingredients
-    destination: Destination
+    ingredients: Ingredients  # what it is made from
+    destination: Destination  # where it is to run
+    # What was read of the parent; None: only a Dockerfile knows it, or it cannot be read, which is one of the
+    # findings
     parent: Parent | None
-    contents: Contents
+    contents: Contents  # what is known to be in the parent, or in what the Dockerfile makes
+    # What the requirements were resolved to; None: there are none, or that is not known
     lock: Lock | None = None
-    before: Lock | None = None
-    findings: tuple[Finding, ...] = ()
+    before: Lock | None = None  # what they were resolved to before
+    findings: tuple[Finding, ...] = ()  # what was found, in the order of the checks
+    # Digest of the recipe on this parent, by which an image is found; None: the parent is not known
     recipe: str | None = None
+    # Digest of what is in the image, which is what results are reused for; None: it is not known
     digest: str | None = None
+    # The image, if there is an equal one; None where there is none, or it was not looked for
     image: Image | None = None
-    builder: Builder | None = attrs.field(default=None, repr=False, eq=False)
+    builder: Builder | None = attrs.field(default=None, repr=False, eq=False)  # what makes it
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -120,10 +99,7 @@ class Prepared:
     def make(self, tell: Tell) -> Image:
         """The image: an equal one that is there, or else a new one. What ``tell`` raises ends the building.
 
-        Raises
-        ------
-        ImageError
-            A finding speaks against it, or it cannot be made.
+        Raises ImageError: a finding speaks against it, or it cannot be made.
         """
         if self.errors or self.builder is None:
             raise refusal(self)
@@ -153,19 +129,7 @@ def prepare(
 
 
 class Preparer:
-    """Prepares images for one destination, and reads each parent once.
-
-    Parameters
-    ----------
-    destination
-        Where the images are to run.
-    registries
-        How registries are read; None: they cannot be, see :func:`open_registries`.
-    announce
-        Told what takes long, before it begins.
-    builds
-        Whether a Dockerfile may be built, where nothing else says what requirements bring to it.
-    """
+    """Prepares images for one destination, and reads each parent once."""
 
     def __init__(
         self,
@@ -195,25 +159,7 @@ class Preparer:
     ) -> Prepared:
         """Find out all that is to be known of one image; nothing is built.
 
-        Parameters
-        ----------
-        settings
-            What the user said; None: nothing.
-        needs
-            What is to run in it.
-        project
-            The folder that relative paths in the settings start from.
-        origins
-            Who said what, by field of the settings.
-        look
-            Whether to look for an equal image.
-        update
-            Whether requirements are resolved again, whatever they were resolved to before.
-
-        Raises
-        ------
-        SettingsError
-            The settings name what is not there.
+        Raises SettingsError: the settings name what is not there.
         """
         if self.destination.parent is not None:
             settings, origins = _on_parent(self.destination.parent, settings, origins)

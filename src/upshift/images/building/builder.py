@@ -67,17 +67,7 @@ class Found:
 
 
 class Builder:
-    """Finds and makes images for one destination.
-
-    Parameters
-    ----------
-    destination
-        Where the images are to run.
-    registries
-        How registries are spoken to; None: they cannot be.
-    engine
-        The container engine of this machine, where there is one; or why there is none.
-    """
+    """Finds and makes images for one destination."""
 
     def __init__(
         self, destination: Destination, registries: Registries | None, engine: ContainerEngine | UpshiftError
@@ -195,23 +185,7 @@ class Builder:
     ) -> Image:
         """Make an image, and put it where the destination takes it from. Half an image never gets a name.
 
-        Parameters
-        ----------
-        ingredients
-            What it is made from.
-        parent
-            What it is built on; None: only the Dockerfile knows.
-        contents
-            What is in that, or in what the engine has made of it.
-        lock
-            What its requirements were resolved to.
-        tell
-            Takes progress.
-
-        Raises
-        ------
-        ImageError
-            It cannot be made; the reason in the words of whatever said so.
+        Raises ImageError: it cannot be made; the reason in the words of whatever said so.
         """
         if self._is_the_parent(ingredients, parent):
             assert parent is not None

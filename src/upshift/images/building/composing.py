@@ -38,22 +38,13 @@ _CONFIGURED = (
 
 @attrs.frozen(kw_only=True)
 class Additions:
-    """What an image has beside its layers and its parent's configuration.
+    """What an image has beside its layers and its parent's configuration."""
 
-    Parameters
-    ----------
-    labels, environment
-        Those that are added or replaced.
-    path
-        A folder that comes first on ``PATH``.
-    user
-        The user that containers run as; None: the parent's.
-    """
-
+    # labels, environment: those that are added or replaced
     labels: Mapping[str, str]
     environment: Mapping[str, str] = attrs.field(factory=dict)
-    path: str | None = None
-    user: str | None = None
+    path: str | None = None  # A folder that comes first on `PATH`
+    user: str | None = None  # the user that containers run as; None: the parent's
 
 
 @attrs.frozen(kw_only=True)
@@ -69,10 +60,7 @@ class Composed:
 def compose(parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions) -> Composed:
     """A parent of a registry with layers on top, the lowest first, each with a word on what is in it.
 
-    Raises
-    ------
-    ImageError
-        The parent's manifest is of a form that cannot be built upon.
+    Raises ImageError: the parent's manifest is of a form that cannot be built upon.
     """
     media_type = _media_type(parent)
     said = [

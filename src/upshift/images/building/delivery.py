@@ -28,27 +28,14 @@ _AT_ONCE = 4
 
 @attrs.frozen(kw_only=True)
 class KnownLayer:
-    """A large package that became a layer before.
+    """A large package that became a layer before."""
 
-    Parameters
-    ----------
-    what
-        For people: ``"torch 2.4.1"``.
-    layer
-        The layer.
-    bytes
-        Size of its files.
-    scripts
-        Its scripts, which are in the last layer of an image.
-    places
-        What has it: repositories, or engines by name; the latest last.
-    """
-
-    what: str
+    what: str  # for people: `"torch 2.4.1"`
     layer: Layer
-    bytes: int = 0
+    bytes: int = 0  # size of its files
+    # Its scripts, which are in the last layer of an image
     scripts: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    places: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()  # what has it: repositories, or engines by name; the latest last
 
 
 class Delivery(Protocol):
@@ -121,17 +108,6 @@ class ToRegistry:
     """Puts layers into a repository, unless it has them; the names last of all.
 
     Until the manifest is there the registry has blobs that nothing names, and forgets them in time.
-
-    Parameters
-    ----------
-    registries, repository
-        Where.
-    helpers
-        What uploads while the rest is made.
-    folder
-        Where the parent's layers are on their way.
-    tell
-        Takes progress.
     """
 
     compressed = True
@@ -213,21 +189,7 @@ class ToRegistry:
 
 
 class ToEngine:
-    """Has a container engine load layers on top of a parent that it has.
-
-    Parameters
-    ----------
-    engine
-        The engine.
-    parent
-        The image below, as the engine describes it.
-    repository
-        What the image is called there, without a tag.
-    folder
-        Where layers wait.
-    tell
-        Takes progress.
-    """
+    """Has a container engine load layers on top of a parent that it has."""
 
     compressed = False
 

@@ -50,23 +50,7 @@ class Installed:
 
 
 class Installer:
-    """Installs packages of one recipe into ``folder / "packages"``.
-
-    Parameters
-    ----------
-    recipe, paths
-        The recipe, and where its files are.
-    contents
-        What is in the image that it is for.
-    folder
-        An empty folder.
-    where
-        The user's line that requires it, for errors.
-    compile_in
-        Where to build what has no wheel; None: only here.
-    compile_here
-        Whether to try that here first.
-    """
+    """Installs packages of one recipe into ``folder / "packages"``."""
 
     def __init__(
         self,
@@ -93,10 +77,8 @@ class Installer:
     def install(self, lock: Lock, tell: Tell) -> list[Installed]:
         """Install the packages of a lock; gives them in its order.
 
-        Raises
-        ------
-        ImageError
-            One of them cannot be loaded, or was compiled for this machine and not for the image.
+        Raises ImageError: one of them cannot be loaded, or was compiled for this machine and not for the
+        image.
         """
         wheels = [one for one in lock.packages if one.wheel]
         sources = [one for one in lock.packages if not one.wheel]

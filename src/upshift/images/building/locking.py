@@ -90,27 +90,8 @@ def resolve(
 ) -> Lock:
     """What the requirements of a recipe bring to an image that holds ``contents``.
 
-    Parameters
-    ----------
-    recipe, paths
-        The recipe, and where its files are.
-    contents
-        What the image holds, which is whole.
-    folder
-        An empty folder to work in.
-    tell
-        Takes progress.
-    where
-        The user's line that requires it, for errors.
-    kept
-        Packages of the image whose versions must stay.
-
-    Raises
-    ------
-    ImageError
-        They cannot be met, or no index can be asked.
-    MissingExtra
-        uv is not installed.
+    Raises ImageError: they cannot be met, or no index can be asked. Raises MissingExtra: uv is not
+    installed.
     """
     uv = find_uv(_WITHOUT_UV)
     have = {name: version for name, version in (contents.packages or {}).items() if _is_version(version)}

@@ -26,19 +26,7 @@ _MOST_PLACES = 8
 
 
 class Making:
-    """Makes the layers of one image.
-
-    Parameters
-    ----------
-    ingredients, contents, layout, lock
-        Of the image.
-    folder
-        Where it works.
-    delivery, helpers, tell
-        Where layers go, what packs several at once, and what takes progress.
-    compile_in, compile_here
-        As for :class:`~upshift.images.building.installing.Installer`.
-    """
+    """Makes the layers of one image."""
 
     def __init__(
         self,

@@ -51,21 +51,13 @@ _LINE = (
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """Where things are in an image.
+    """Where things are in an image."""
 
-    Parameters
-    ----------
-    python
-        Minor version of its Python.
-    interpreter, site_packages
-        Paths of that Python, and of its packages.
-    below
-        Images of Upshift that it is made from, one on top of the other; each has a folder of its own.
-    """
-
-    python: str
+    python: str  # minor version of its Python
+    # interpreter, site_packages: paths of that Python, and of its packages
     interpreter: str
     site_packages: str
+    # Images of Upshift that it is made from, one on top of the other; each has a folder of its own
     below: int = 0
 
     @classmethod
@@ -129,26 +121,14 @@ def _inside(path: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class Piece:
-    """What goes into one layer: a large package, or several.
+    """What goes into one layer: a large package, or several."""
 
-    Parameters
-    ----------
-    what
-        For people: ``"torch 2.4.1"``.
-    entries
-        Its files.
-    bytes
-        Their size, by which large packages are ordered; 0: it is no large one.
-    key
-        By what a layer with these files is known; None: it is not, since it depends on the image below.
-    scripts
-        Of what is in it, by name, for the last layer.
-    """
-
-    what: str
-    entries: tuple[Entry, ...] = attrs.field(repr=False)
-    bytes: int = 0
+    what: str  # for people: `"torch 2.4.1"`
+    entries: tuple[Entry, ...] = attrs.field(repr=False)  # its files
+    bytes: int = 0  # their size, by which large packages are ordered; 0: it is no large one
+    # By what a layer with these files is known; None: it is not, since it depends on the image below
     key: str | None = None
+    # Of what is in it, by name, for the last layer
     scripts: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
 

@@ -53,24 +53,7 @@ def check(
     *,
     today: date | None = None,
 ) -> tuple[Finding, ...]:
-    """What speaks against an image, or should be known of it, errors first.
-
-    Parameters
-    ----------
-    ingredients
-        What it is to be made from.
-    parent
-        What it is built on; None: only a Dockerfile knows, or it cannot be read: then its name says what
-        it can.
-    contents
-        What is known to be in the parent.
-    lock
-        What the requirements bring; None: they were not resolved.
-    needs
-        What the steps need that run in it.
-    today
-        Given by tests.
-    """
+    """What speaks against an image, or should be known of it, errors first."""
     if parent is None and ingredients.recipe.parent is not None:
         image = known_image(ingredients.recipe.parent)
         contents = image.contents if image else Contents(complete=False)

@@ -112,23 +112,7 @@ def nearest(
     cuda: str | None = None,
     platform: str = "linux/amd64",
 ) -> Official | None:
-    """The official image that fits, and is least unlike what was asked for; None: none is known.
-
-    Parameters
-    ----------
-    driver, architectures
-        Where it is to run.
-    python
-        Minor version that it must have.
-    torch
-        A release of PyTorch: the image with it, or the nearest newer one, else the newest that fits. Of its
-        images the one with the newest CUDA that the driver has everything of, else with the oldest.
-    cuda
-        Where ``torch`` says nothing, a release of CUDA: the nearest one of its major version takes
-        precedence over all others, with its newest PyTorch.
-    platform
-        ``linux/amd64``; of others no image is known to have CUDA.
-    """
+    """The official image that fits, and is least unlike what was asked for; None: none is known."""
     if platform.split("/")[:2] != ["linux", "amd64"]:
         return None
     capabilities = tuple(architectures)

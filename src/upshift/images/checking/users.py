@@ -14,15 +14,7 @@ from upshift.images.containers.facts import is_rootless
 
 
 def without_access(user: str | None, store: str) -> Finding | None:
-    """What speaks against a user, where the engine has the same numbers of users as this machine.
-
-    Parameters
-    ----------
-    user
-        As in the settings. Names are another matter in each image, so only numbers tell something.
-    store
-        Its folder. One that is not there yet will be this user's, with the usual mode.
-    """
+    """What speaks against a user, where the engine has the same numbers of users as this machine."""
     match = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", user or "")
     if match is None or match[1] == "0" or "://" in store:
         return None

@@ -74,23 +74,8 @@ def build_base(
 ) -> Parent:
     """Make what a recipe needs an engine for, unless the engine has it.
 
-    Parameters
-    ----------
-    engine
-        What builds.
-    ingredients
-        What the image is made from.
-    parent
-        What Debian packages are installed on; None: what the Dockerfile makes.
-    tell
-        Takes progress.
-
-    Raises
-    ------
-    RecipeError
-        An instruction fails, or there are no such packages.
-    ImageError
-        The engine cannot build, or a registry cannot be reached.
+    Raises RecipeError: an instruction fails, or there are no such packages. Raises ImageError: the engine
+    cannot build, or a registry cannot be reached.
     """
     recipe, names = ingredients.recipe, _names(ingredients.recipe, parent)
     with alone(names[-1].rpartition(":")[2], waiting=lambda: tell(_WAITING)):

@@ -52,27 +52,13 @@ _TOO_MANY_LAYERS = "max depth exceeded"
 
 @attrs.frozen(kw_only=True)
 class ContainerEngine:
-    """Docker or Podman on this machine.
+    """Docker or Podman on this machine."""
 
-    Parameters
-    ----------
-    name
-        ``"docker"`` or ``"podman"``: what it is, whatever its command is called.
-    command
-        How it is called: ``("/usr/bin/docker",)``.
-    version
-        Of the engine itself, which may be newer or older than its command line.
-    platform
-        What it runs: ``linux/amd64``.
-    buildkit
-        Whether ``docker build`` has BuildKit.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    version: str
-    platform: str
-    buildkit: bool = False
+    name: str  # `"docker"` or `"podman"`: what it is, whatever its command is called
+    command: tuple[str, ...]  # how it is called: `("/usr/bin/docker",)`
+    version: str  # of the engine itself, which may be newer or older than its command line
+    platform: str  # what it runs: `linux/amd64`
+    buildkit: bool = False  # whether `docker build` has BuildKit
 
     @property
     def title(self) -> str:
@@ -176,19 +162,8 @@ class ContainerEngine:
 def find_engine(name: str | None = None, *, command: str | None = None) -> ContainerEngine:
     """The container engine of this machine, ready to be used.
 
-    Parameters
-    ----------
-    name
-        ``"docker"`` or ``"podman"``; None: the first of them that works.
-    command
-        The program, where it is not the one of that name on the ``PATH``.
-
-    Raises
-    ------
-    UsageError
-        There is no engine of this name.
-    ImageError
-        It is not installed, does not run, or may not be used by this user; says what to do.
+    Raises UsageError: there is no engine of this name. Raises ImageError: it is not installed, does not run,
+    or may not be used by this user; says what to do.
     """
     if name is not None and name not in NAMES:
         raise UsageError(f"no container engine is called {name!r}", fix=suggestion(name, NAMES))

@@ -37,10 +37,7 @@ _PATIENCE = 30.0
 def facts_of(engine: ContainerEngine) -> Mapping[str, Any]:
     """What the engine says of itself.
 
-    Raises
-    ------
-    ImageError
-        It cannot be asked, or is Podman on another machine.
+    Raises ImageError: it cannot be asked, or is Podman on another machine.
     """
     said = engine.run(["info", "--format", "{{json .}}"], timeout=_PATIENCE).stdout
     try:

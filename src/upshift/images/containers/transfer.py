@@ -92,26 +92,15 @@ def _follow(
 
 @attrs.frozen(kw_only=True)
 class Loaded:
-    """An image that an engine is to have, on top of one that it has.
+    """An image that an engine is to have, on top of one that it has."""
 
-    Parameters
-    ----------
-    parent
-        What the engine calls the image below.
-    manifest, config
-        Of the new image, as they are stored.
-    layers
-        Files with the layers that the engine lacks, by digest.
-    name
-        What the image is called: ``upshift:upshift-0123…``.
-    """
-
-    parent: str
+    parent: str  # what the engine calls the image below
+    # manifest, config: of the new image, as they are stored
     manifest: bytes = attrs.field(repr=False)
     config: bytes = attrs.field(repr=False)
     config_digest: str
-    layers: Mapping[str, Path]
-    name: str
+    layers: Mapping[str, Path]  # files with the layers that the engine lacks, by digest
+    name: str  # what the image is called: `upshift:upshift-0123…`
 
 
 def load(engine: ContainerEngine, image: Loaded, folder: Path, tell: Tell) -> str:
@@ -120,10 +109,7 @@ def load(engine: ContainerEngine, image: Loaded, folder: Path, tell: Tell) -> st
     An engine asks for no layer that it has. Where one does, it gets all of them, out of its own copy of the
     parent.
 
-    Raises
-    ------
-    ImageError
-        It does not take them.
+    Raises ImageError: it does not take them.
     """
     size = sum(file.stat().st_size for file in image.layers.values())
     tell(Progress(stage="load", text=f"{format_size(size)} into {engine.title}", done=0, total=size))

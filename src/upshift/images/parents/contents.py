@@ -40,27 +40,7 @@ def contents_of(
     whole: bool = False,
     announce: Announce | None = None,
 ) -> Contents:
-    """What is in an image.
-
-    Parameters
-    ----------
-    parent
-        The image.
-    registries
-        How its registry is read; None: it is not.
-    engine
-        The container engine on this machine, which may have the image: then that is asked itself.
-    whole
-        Whether all of it has to be known, since packages are laid on it; names of images often do not say
-        that.
-    announce
-        Told before layers are read, and where the engine does not answer.
-
-    Raises
-    ------
-    ImageError
-        Its layers cannot be read.
-    """
+    """What is in an image. Raises ImageError: its layers cannot be read."""
     said, named = declared(parent), known(parent.reference)
     table = named.contents if named else None
     seen = None

@@ -38,10 +38,7 @@ _BLOCK = 1 << 17  # bytes that are read at once: of a large layer, 10 KiB as by 
 def survey(parent: Parent, registries: Registries, announce: Announce | None = None) -> Contents:
     """What is in an image, by its layers; ``announce`` is told before any are read.
 
-    Raises
-    ------
-    ImageError
-        A layer cannot be read.
+    Raises ImageError: a layer cannot be read.
     """
     stop = threading.Event()
     new = [digest for digest in parent.layers if kept(digest) is None]
@@ -77,17 +74,7 @@ def read_layer(chunks: Iterable[bytes], name: str) -> Traces:
 
     Paths are names here and lead nowhere: nothing is unpacked.
 
-    Parameters
-    ----------
-    chunks
-        Its bytes.
-    name
-        For errors.
-
-    Raises
-    ------
-    ImageError
-        It is no layer, or a damaged one.
+    Raises ImageError: it is no layer, or a damaged one.
     """
     stream = _Stream(chunks, name)
     marks: dict[str, None] = {}

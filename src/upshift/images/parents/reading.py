@@ -44,10 +44,7 @@ def read_parent(registries: Registries, reference: Reference, platform: str) -> 
     Where the registry refuses the login, that is an error: what was read before serves to find an equal
     image, and nothing is built on it.
 
-    Raises
-    ------
-    ImageError
-        It is not there, or not for this platform; or it cannot be read, and never was before.
+    Raises ImageError: it is not there, or not for this platform; or it cannot be read, and never was before.
     """
     before = _recall(reference, platform)
     if before is not None and reference.digest is not None:

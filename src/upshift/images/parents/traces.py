@@ -76,30 +76,14 @@ def wants_link(path: str) -> bool:
 
 @attrs.frozen(kw_only=True)
 class Traces:
-    """What is left of a layer or a file system: paths are relative to its root.
+    """What is left of a layer or a file system: paths are relative to its root."""
 
-    Parameters
-    ----------
-    marks
-        Paths that exist.
-    texts
-        What files say.
-    links
-        Where links lead.
-    removed
-        Paths of lower layers that are not there any more.
-    emptied
-        Folders of which lower layers have nothing any more.
-    python
-        The full version of the Python on the PATH, where it was asked itself.
-    """
-
-    marks: tuple[str, ...] = ()
-    texts: Mapping[str, str] = attrs.field(factory=dict)
-    links: Mapping[str, str] = attrs.field(factory=dict)
-    removed: tuple[str, ...] = ()
-    emptied: tuple[str, ...] = ()
-    python: str | None = None
+    marks: tuple[str, ...] = ()  # paths that exist
+    texts: Mapping[str, str] = attrs.field(factory=dict)  # what files say
+    links: Mapping[str, str] = attrs.field(factory=dict)  # where links lead
+    removed: tuple[str, ...] = ()  # paths of lower layers that are not there any more
+    emptied: tuple[str, ...] = ()  # folders of which lower layers have nothing any more
+    python: str | None = None  # the full version of the Python on the PATH, where it was asked itself
 
 
 def stacked(layers: Iterable[Traces]) -> Traces:
@@ -134,17 +118,7 @@ def _hidden(path: str, removed: set[str], emptied: set[str]) -> bool:
 
 
 def contents(traces: Traces, environment: Mapping[str, str], source: str) -> Contents:
-    """What is in an image with these files.
-
-    Parameters
-    ----------
-    traces
-        Of the whole image.
-    environment
-        Of its configuration.
-    source
-        For :attr:`Contents.source`.
-    """
+    """What is in an image with these files."""
     found = _interpreter(traces, environment.get("PATH") or PATH)
     python: str | None = ""
     interpreter = site = None
@@ -333,13 +307,7 @@ def as_json(traces: Traces) -> str:
 
 
 def from_json(text: str) -> Traces:
-    """Traces from their text.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-    """
+    """Traces from their text. Raises ValueError: it is none."""
     said = json.loads(text)
     try:
         return Traces(

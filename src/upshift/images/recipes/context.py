@@ -28,43 +28,20 @@ _MAGIC = frozenset("*?[\\")
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """A Dockerfile and what it copies.
+    """A Dockerfile and what it copies."""
 
-    Parameters
-    ----------
-    dockerfile
-        Its text.
-    root
-        The folder that it copies from; None: there is none.
-    files
-        Path below the root, with slashes, to what is there: ``sha256:…`` of a file, ``sha256:…:x`` of
-        one that can be executed, ``link:TARGET``, and ``folder`` of an empty folder.
-    notes
-        Lines for the user.
-    """
-
-    dockerfile: str
-    root: Path | None = None
+    dockerfile: str  # its text
+    root: Path | None = None  # the folder that it copies from; None: there is none
+    # Path below the root, with slashes, to what is there: `sha256:…` of a file, `sha256:…:x` of one that
+    # can be executed, `link:TARGET`, and `folder` of an empty folder
     files: Mapping[str, str] = attrs.field(factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # lines for the user
 
 
 def read_context(dockerfile: Path, root: Path | None, *, where: str) -> Context:
     """Read a Dockerfile, and the files that it copies.
 
-    Parameters
-    ----------
-    dockerfile
-        Its path.
-    root
-        The folder that it copies from; None: nothing.
-    where
-        The place that named it.
-
-    Raises
-    ------
-    SettingsError
-        It cannot be read, copies what is not there, or what should be in no image.
+    Raises SettingsError: it cannot be read, copies what is not there, or what should be in no image.
     """
     text = read_text(dockerfile, where)
     copying = [(one, one.copied) for one in instructions(text) if one.copied != ()]
@@ -242,13 +219,7 @@ def _unreadable(path: str, error: OSError, where: str) -> SettingsError:
 
 
 class DockerIgnore:
-    """The patterns of one file.
-
-    Parameters
-    ----------
-    text
-        Its content; empty: nothing is left out.
-    """
+    """The patterns of one file."""
 
     def __init__(self, text: str) -> None:
         self._patterns = list(_patterns(text))
@@ -259,13 +230,7 @@ class DockerIgnore:
         return any(negated for negated, _ in self._patterns)
 
     def ignores(self, path: str) -> bool:
-        """Whether a file or folder is left out.
-
-        Parameters
-        ----------
-        path
-            From the root of the context, with slashes.
-        """
+        """Whether a file or folder is left out."""
         return self._says(path) is True
 
     def names(self, path: str) -> bool:

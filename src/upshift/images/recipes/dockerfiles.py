@@ -25,21 +25,11 @@ _ELSEWHERE = re.compile(r"(?:https?|ftp|git|ssh)://|git@")
 
 @attrs.frozen
 class Instruction:
-    """One instruction.
+    """One instruction."""
 
-    Parameters
-    ----------
-    name
-        In capitals: ``COPY``.
-    value
-        What follows, continued lines joined; without the text of here-documents.
-    line
-        Where it begins.
-    """
-
-    name: str
-    value: str
-    line: int
+    name: str  # in capitals: `COPY`
+    value: str  # what follows, continued lines joined; without the text of here-documents
+    line: int  # where it begins
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -136,32 +126,15 @@ def is_predefined(argument: str) -> bool:
 
 @attrs.frozen
 class Base:
-    """What the last stage of a Dockerfile builds on.
+    """What the last stage of a Dockerfile builds on."""
 
-    Parameters
-    ----------
-    image
-        As Docker names images; None: none (``scratch``), or one that cannot be told from here.
-    unknown
-        What its FROM says, where that cannot be told from here.
-    """
-
+    # As Docker names images; None: none (`scratch`), or one that cannot be told from here
     image: str | None = None
-    unknown: str | None = None
+    unknown: str | None = None  # what its FROM says, where that cannot be told from here
 
 
 def base_of(text: str, build_args: Mapping[str, str], platform: str) -> Base:
-    """The image that the last stage of a Dockerfile builds on.
-
-    Parameters
-    ----------
-    text
-        The Dockerfile.
-    build_args
-        What it is given.
-    platform
-        What it is built for: ``linux/amd64``.
-    """
+    """The image that the last stage of a Dockerfile builds on."""
     system, _, architecture = platform.partition("/")
     known = {
         "TARGETPLATFORM": platform,

@@ -28,28 +28,14 @@ _LONG = {
 
 @attrs.frozen
 class Line:
-    """A requirement or an option.
+    """A requirement or an option."""
 
-    Parameters
-    ----------
-    text
-        Without comment.
-    where
-        For people: ``requirements.txt:3``.
-    """
-
-    text: str
-    where: str
+    text: str  # without comment
+    where: str  # for people: `requirements.txt:3`
 
 
 def lines_of(text: str, name: str) -> Iterator[Line]:
-    """The lines of a requirements file that say something.
-
-    Parameters
-    ----------
-    text, name
-        The file's content and what it is called.
-    """
+    """The lines of a requirements file that say something."""
     pending, first = "", 0
     for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         first = first if pending else number

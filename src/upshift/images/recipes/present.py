@@ -25,15 +25,7 @@ _DPKG = Path("/var/lib/dpkg/status")
 
 
 def replicate(reader: Reader, project: Path) -> None:
-    """What is installed here, each package in its version, as lines for ``reader``.
-
-    Parameters
-    ----------
-    reader
-        Takes them; what it has already goes before them.
-    project
-        The project, whose own code travels by itself.
-    """
+    """What is installed here, each package in its version, as lines for ``reader``."""
     lines: list[Line] = []
     for name, found in sorted(_installed().items()):
         if name == UPSHIFT:
@@ -75,15 +67,7 @@ def _replicated(found: Distribution, reader: Reader, project: Path) -> Iterator[
 
 
 def image_asked(settings: DockerSettings, *, adding: bool) -> str | None:
-    """The image that settings ask for, in words; None: an environment without it does as well.
-
-    Parameters
-    ----------
-    settings
-        The settings.
-    adding
-        Whether what they add to their parent counts.
-    """
+    """The image that settings ask for, in words; None: an environment without it does as well."""
     if settings.parent_image:
         return f"image {settings.parent_image}"
     if settings.dockerfile:
@@ -93,20 +77,7 @@ def image_asked(settings: DockerSettings, *, adding: bool) -> str | None:
 
 
 def lacking(settings: DockerSettings, *, project: Path) -> tuple[str, ...]:
-    """What the settings of an image promise and this environment does not have, one thing each.
-
-    Parameters
-    ----------
-    settings
-        The settings.
-    project
-        The folder that their paths start from.
-
-    Returns
-    -------
-    tuple of str
-        For people: ``"torchvision"``, ``"numpy>=2 (1.26.4 is here)"``, ``"Debian package libgl1"``.
-    """
+    """What the settings of an image promise and this environment does not have, one thing each."""
     return (
         *_lacking_packages(settings, project),
         *(f"Debian package {name}" for name in _lacking_debian(settings.apt_packages or ())),

@@ -34,21 +34,8 @@ _WRITE = "pyproject.toml, uv.lock, pylock.toml, pylock.NAME.toml or poetry.lock"
 def read_project(path: Path, reader: Reader, where: str) -> None:
     """Read a project file or lock, whichever it is by its name.
 
-    Parameters
-    ----------
-    path
-        The file.
-    reader
-        Takes what is found.
-    where
-        The place that named the file.
-
-    Raises
-    ------
-    SettingsError
-        It cannot be read, or does not say what is to be installed.
-    MissingExtra
-        uv is needed to read its lock, and not installed.
+    Raises SettingsError: it cannot be read, or does not say what is to be installed. Raises MissingExtra: uv
+    is needed to read its lock, and not installed.
     """
     name = path.name
     if not os.path.isfile(path):
@@ -74,19 +61,7 @@ def read_project(path: Path, reader: Reader, where: str) -> None:
 def dependencies(path: Path, extras: str, where: str) -> list[Line]:
     """What a ``pyproject.toml`` needs.
 
-    Parameters
-    ----------
-    path
-        The file.
-    extras
-        Of its optional dependencies those to add, with commas between.
-    where
-        The place that named the file.
-
-    Raises
-    ------
-    SettingsError
-        It says that in a way that only another tool understands, or none.
+    Raises SettingsError: it says that in a way that only another tool understands, or none.
     """
 
     def lines(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:

@@ -14,13 +14,7 @@ _REMEMBERED = 1 << 20  # bytes; the digest of a smaller file is made as fast as 
 
 
 def read_text(path: Path, where: str) -> str:
-    """The content of a file that settings name.
-
-    Raises
-    ------
-    SettingsError
-        It cannot be read as text.
-    """
+    """The content of a file that settings name. Raises SettingsError: it cannot be read as text."""
     try:
         return small_text(path)
     except ValueError as error:
@@ -30,10 +24,7 @@ def read_text(path: Path, where: str) -> str:
 def digest_of(path: Path, where: str | None = None) -> str:
     """The digest of a file, the same on every machine: ``sha256:…``. That of a large one is remembered.
 
-    Raises
-    ------
-    SettingsError
-        It cannot be read.
+    Raises SettingsError: it cannot be read.
     """
     try:
         return _digest_of(path)

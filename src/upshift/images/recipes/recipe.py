@@ -27,23 +27,8 @@ def make_ingredients(
 ) -> Ingredients:
     """Read all that the settings name. Nothing is downloaded or resolved.
 
-    Parameters
-    ----------
-    settings
-        What the user said; None: nothing.
-    project
-        The folder that relative paths start from.
-    platform
-        What the machines run that the image is for: ``linux/amd64``.
-    origins
-        Who said what, by field of the settings: ``pipeline.py:3 (@step)``.
-
-    Raises
-    ------
-    SettingsError
-        The settings name what is not there, makes no sense, or cannot be together.
-    MissingExtra
-        A package that reads requirements is not installed.
+    Raises SettingsError: the settings name what is not there, makes no sense, or cannot be together. Raises
+    MissingExtra: A package that reads requirements is not installed.
     """
     said = settings or DockerSettings()
     _refuse_what_lacks_its_other_half(said, origins)
@@ -113,12 +98,8 @@ def requirements_of(
 ) -> Requirements:
     """What the settings install: ``requirements`` first, whose packages go before those of the other sources.
 
-    Raises
-    ------
-    SettingsError
-        A source cannot be read, or makes no sense.
-    MissingExtra
-        A package that reads it is not installed.
+    Raises SettingsError: a source cannot be read, or makes no sense. Raises MissingExtra: A package that
+    reads it is not installed.
     """
     if not (settings.requirements or settings.pyproject_path or settings.replicate_local_python_environment):
         return Requirements()

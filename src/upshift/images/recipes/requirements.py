@@ -42,23 +42,12 @@ _WITH_EXTRAS = re.compile(r"(.*?)(\[[^\]]*\])?(\s*;.*)?", re.DOTALL)
 
 @attrs.frozen(kw_only=True)
 class Requirements:
-    """What is to be installed.
+    """What is to be installed."""
 
-    Parameters
-    ----------
-    lines
-        As of a requirements file, without what Upshift brings itself.
-    paths
-        Files of this machine that the lines name.
-    notes
-        Lines for the user.
-    installer_args
-        Options of the installer that stand for lines which it does not read from a file.
-    """
-
-    lines: tuple[str, ...] = ()
-    paths: Mapping[str, Path] = attrs.field(factory=dict)
-    notes: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # as of a requirements file, without what Upshift brings itself
+    paths: Mapping[str, Path] = attrs.field(factory=dict)  # files of this machine that the lines name
+    notes: tuple[str, ...] = ()  # lines for the user
+    # Options of the installer that stand for lines which it does not read from a file
     installer_args: tuple[str, ...] = ()
 
 

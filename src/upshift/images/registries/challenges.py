@@ -12,17 +12,10 @@ _PARAMETER = re.compile(r'([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
 @attrs.frozen
 class Challenge:
-    """How who we are is to be proved.
+    """How who we are is to be proved."""
 
-    Parameters
-    ----------
-    scheme
-        ``"basic"`` or ``"bearer"``.
-    realm, service
-        Where a token is fetched, and for whom.
-    """
-
-    scheme: str
+    scheme: str  # `"basic"` or `"bearer"`
+    # realm, service: where a token is fetched, and for whom
     realm: str = ""
     service: str = ""
 

@@ -53,22 +53,7 @@ class Registries:
     in trouble, wants a login, or talks nonsense. What is asked for by a digest, or comes with one, is
     compared with it.
 
-    Parameters
-    ----------
-    credentials
-        Where logins are found; default: where Docker and Podman keep them.
-    timeout
-        Seconds that a registry may be silent.
-    insecure
-        Registries that may be spoken to without TLS, beside those on this machine; default: those that
-        the configuration names in ``insecure_registries``.
-    transport
-        What carries requests; default: one of its own, with this timeout.
-
-    Raises
-    ------
-    MissingExtra
-        urllib3 is not installed.
+    Raises MissingExtra: urllib3 is not installed.
     """
 
     def __init__(
@@ -97,17 +82,7 @@ class Registries:
     def parent(self, reference: Reference, platform: str) -> Parent:
         """What an image is, for one platform. Its manifest and configuration are read, none of its layers.
 
-        Parameters
-        ----------
-        reference
-            The image.
-        platform
-            ``linux/amd64``, ``linux/arm64``, ``linux/arm/v7``.
-
-        Raises
-        ------
-        ImageError
-            It is not there, or not for this platform; the message names those that there are.
+        Raises ImageError: it is not there, or not for this platform; the message names those that there are.
         """
         what = f"{reference.brief} cannot be read"
         with told(what, reference):
@@ -121,10 +96,7 @@ class Registries:
     def manifest(self, reference: Reference) -> tuple[str, dict[str, Any]]:
         """The digest and the text of what a name stands for: an image, or a list of images.
 
-        Raises
-        ------
-        ImageError
-            It is not there.
+        Raises ImageError: it is not there.
         """
         what = f"{reference.brief} cannot be read"
         with told(what, reference):
@@ -148,17 +120,7 @@ class Registries:
         What was yielded counts only once the iteration has ended without an error: the digest is known at the
         end.
 
-        Parameters
-        ----------
-        reference
-            An image in the repository.
-        digest
-            Of the blob.
-
-        Raises
-        ------
-        ImageError
-            It is not there, is not what the digest says, or cannot be read to its end.
+        Raises ImageError: it is not there, is not what the digest says, or cannot be read to its end.
         """
         what = f"{digest[:19]}… of {reference.brief} cannot be read"
         hasher = hasher_of(what, digest)
@@ -191,13 +153,7 @@ class Registries:
             return answer.status != 404  # or else it says where it keeps it
 
     def mount_blob(self, reference: Reference, digest: str, source: Reference) -> bool:
-        """Have the registry take a blob over from another of its repositories, without a byte sent.
-
-        Returns
-        -------
-        bool
-            Whether it has; else it is to be uploaded.
-        """
+        """Have the registry take a blob over from another of its repositories, without a byte sent."""
         if source.registry != reference.registry:
             return False
         upload = self._upload(reference, f"{digest[:19]}… cannot be taken over into {reference.name}")
@@ -215,23 +171,7 @@ class Registries:
     ) -> None:
         """Put a blob into a repository; goes on, or starts again, where a connection breaks.
 
-        Parameters
-        ----------
-        reference
-            An image in the repository.
-        content
-            A file, or its bytes.
-        digest
-            Of them.
-        tell
-            Takes the progress of the stage ``"push"``. What it raises ends the upload.
-        text
-            What the progress is called; default: the beginning of the digest.
-
-        Raises
-        ------
-        ImageError
-            It cannot be put there. The repository has all of it, or nothing.
+        Raises ImageError: it cannot be put there. The repository has all of it, or nothing.
         """
         upload = self._upload(reference, f"nothing can be pushed to {reference.name}")
         with told(upload.what, reference):
@@ -240,24 +180,7 @@ class Registries:
     def put_manifest(self, reference: Reference, body: bytes, media_type: str) -> str:
         """Give an image its name. Last of all: whoever sees the name gets all of the image.
 
-        Parameters
-        ----------
-        reference
-            The name: a tag, or the digest of ``body``.
-        body
-            The manifest.
-        media_type
-            Its type.
-
-        Returns
-        -------
-        str
-            Its digest.
-
-        Raises
-        ------
-        ImageError
-            The registry does not take it, for example because it lacks a blob.
+        Raises ImageError: the registry does not take it, for example because it lacks a blob.
         """
         what = f"{reference.brief} cannot be pushed"
         digest = "sha256:" + hashlib.sha256(body).hexdigest()
@@ -301,10 +224,7 @@ class Registries:
 
         What is not there is removed already.
 
-        Raises
-        ------
-        ImageError
-            The registry does not do it.
+        Raises ImageError: the registry does not do it.
         """
         what = f"{reference.brief} cannot be removed"
         with told(what, reference):
@@ -322,10 +242,7 @@ class Registries:
     def check_writable(self, reference: Reference) -> None:
         """Begin an upload to a repository, and give it up.
 
-        Raises
-        ------
-        ImageError
-            Nothing can be pushed there; why, and how it could.
+        Raises ImageError: nothing can be pushed there; why, and how it could.
         """
         upload = self._upload(reference, f"nothing can be pushed to {reference.name}")
         with told(upload.what, reference):

@@ -38,69 +38,36 @@ _PATIENCE = 30.0
 
 @attrs.frozen(kw_only=True)
 class Login:
-    """What proves who somebody is. Its secrets are in no ``repr``.
+    """What proves who somebody is. Its secrets are in no ``repr``."""
 
-    Parameters
-    ----------
-    username, password
-        As for ``docker login``.
-    identity_token
-        Exchanged for a token of the registry, in place of a password.
-    registry_token
-        Sent to the registry as it is.
-    source
-        Where it is from, for people.
-    """
-
-    source: str
+    source: str  # where it is from, for people
+    # username, password: as for `docker login`
     username: str = ""
     password: str = attrs.field(default="", repr=False)
+    # Exchanged for a token of the registry, in place of a password
     identity_token: str = attrs.field(default="", repr=False)
-    registry_token: str = attrs.field(default="", repr=False)
+    registry_token: str = attrs.field(default="", repr=False)  # sent to the registry as it is
 
 
 @attrs.frozen(kw_only=True)
 class Found:
-    """What was found for one registry.
+    """What was found for one registry."""
 
-    Parameters
-    ----------
-    login
-        The login; None: there is none.
-    looked
-        Where it was looked for: files and helpers that are there.
-    problems
-        What could not be read, in a sentence each. A registry that asks for no login works all the same.
-    """
-
-    login: Login | None = None
-    looked: tuple[str, ...] = ()
+    login: Login | None = None  # the login; None: there is none
+    looked: tuple[str, ...] = ()  # where it was looked for: files and helpers that are there
+    # What could not be read, in a sentence each. A registry that asks for no login works all the same
     problems: tuple[str, ...] = ()
 
 
 class Credentials:
-    """The logins of this user.
-
-    Parameters
-    ----------
-    environ
-        Environment variables.
-    patience
-        Seconds that a helper may take.
-    """
+    """The logins of this user."""
 
     def __init__(self, *, environ: Mapping[str, str] = os.environ, patience: float = _PATIENCE) -> None:
         self._environ = environ
         self._patience = patience
 
     def find(self, registry: str, repository: str = "") -> Found:
-        """The login for a repository; a login for a part of a registry goes before one for all of it.
-
-        Parameters
-        ----------
-        registry, repository
-            As of a :class:`~upshift.images.reference.Reference`.
-        """
+        """The login for a repository; a login for a part of a registry goes before one for all of it."""
         looked, problems = list[str](), list[str]()
         for source, table in self._tables(problems):
             login = self._from_table(table, source, registry, repository, looked, problems)

@@ -40,22 +40,7 @@ _ANOTHER = "Name another image."
 
 
 def document_of(what: str, reference: Reference, content: bytes) -> dict[str, Any]:
-    """What the text of a document says.
-
-    Parameters
-    ----------
-    what
-        What cannot be done where it is none.
-    reference
-        The image that it is about.
-    content
-        The text.
-
-    Raises
-    ------
-    ImageError
-        It is no document.
-    """
+    """What the text of a document says. Raises ImageError: it is no document."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
@@ -77,10 +62,7 @@ def is_index(manifest: Mapping[str, Any]) -> bool:
 def chosen(reference: Reference, index: Mapping[str, Any], platform: str) -> str:
     """The digest of the manifest for a platform, out of a list.
 
-    Raises
-    ------
-    ImageError
-        There is none; the message names the platforms that there are.
+    Raises ImageError: there is none; the message names the platforms that there are.
     """
     there = dict[str, str]()
     listed = index.get("manifests")
@@ -95,13 +77,7 @@ def chosen(reference: Reference, index: Mapping[str, Any], platform: str) -> str
 
 
 def configuration_of(reference: Reference, manifest: Mapping[str, Any]) -> str:
-    """The digest of the configuration of an image.
-
-    Raises
-    ------
-    ImageError
-        It is no image.
-    """
+    """The digest of the configuration of an image. Raises ImageError: it is no image."""
     described = manifest.get("config")
     kind = described.get("mediaType") if isinstance(described, dict) else manifest.get("mediaType")
     if isinstance(described, dict) and str(kind) in _CONFIGURATIONS:
@@ -121,10 +97,7 @@ def parent_of(
 ) -> Parent:
     """What a manifest and a configuration say of an image.
 
-    Raises
-    ------
-    ImageError
-        It is for another platform, or they make no sense.
+    Raises ImageError: it is for another platform, or they make no sense.
     """
     own = _platform(config)
     if own != platform:
@@ -153,13 +126,7 @@ def refuse_other(what: str, reference: Reference, content: bytes, digest: str) -
 
 
 def hasher_of(what: str, digest: str) -> Any:
-    """What computes a digest of this kind.
-
-    Raises
-    ------
-    ImageError
-        It is none.
-    """
+    """What computes a digest of this kind. Raises ImageError: it is none."""
     if not is_digest(digest):
         raise ImageError(what, why=f"{digest[:80]!r} is no digest", fix="Ask who made the image.")
     return hashlib.new(digest.partition(":")[0])

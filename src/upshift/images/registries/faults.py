@@ -29,15 +29,7 @@ class LoginRefused(ImageError):
 
 @contextlib.contextmanager
 def told(what: str, reference: Reference) -> Iterator[None]:
-    """Turn what happens inside into an :class:`~upshift.errors.ImageError`.
-
-    Parameters
-    ----------
-    what
-        What was to be done, and is not: ``base:1 cannot be read``.
-    reference
-        The image, whose registry wants a login.
-    """
+    """Turn what happens inside into an :class:`~upshift.errors.ImageError`."""
     try:
         yield
     except NoAnswer as error:
@@ -69,17 +61,7 @@ def unexpected(what: str, reference: Reference, answer: Answer) -> ImageError:
 
 
 def missing(reference: Reference, version: str, there: Sequence[str]) -> ImageError:
-    """The error for an image that is not there, with what may have been meant.
-
-    Parameters
-    ----------
-    reference
-        The image.
-    version
-        The tag or digest that was looked for.
-    there
-        The tags that there are, in order.
-    """
+    """The error for an image that is not there, with what may have been meant."""
     what = f"there is no image {reference.brief}"
     if not there:
         why = f"{reference.registry} has no repository {reference.repository}, or does not show it"

@@ -30,32 +30,14 @@ def is_loopback(host: str) -> bool:
 def may_lack_tls(registry: str) -> bool:
     """Whether a registry may be spoken to without TLS: it is on this machine, or the configuration names it.
 
-    Parameters
-    ----------
-    registry
-        ``HOST`` or ``HOST:PORT``.
-
-    Raises
-    ------
-    ConfigError
-        The configuration makes no sense.
+    Raises ConfigError: the configuration makes no sense.
     """
     host = urlsplit(f"//{registry}").hostname or ""
     return is_loopback(host) or registry in load_configuration().insecure_registries
 
 
 def proxy_for(scheme: str, host: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy that a host is reached by (``HTTPS_PROXY``, ``HTTP_PROXY``, ``NO_PROXY``); None: directly.
-
-    Parameters
-    ----------
-    scheme
-        ``"http"`` or ``"https"``.
-    host
-        Without a port.
-    environ
-        Environment variables.
-    """
+    """The proxy that a host is reached by (``HTTPS_PROXY``, ``HTTP_PROXY``, ``NO_PROXY``); None: directly."""
     name = f"{scheme}_proxy"
     proxy = environ.get(name) or environ.get(name.upper())
     if not proxy or is_loopback(host):
@@ -83,17 +65,7 @@ def certificates_of(registry: str) -> list[Path]:
 def trusted(environ: Mapping[str, str], folders: list[Path]) -> ssl.SSLContext:
     """The authorities of the system (``SSL_CERT_FILE``, ``SSL_CERT_DIR``) and of the other usual variables.
 
-    Parameters
-    ----------
-    environ
-        Environment variables: ``REQUESTS_CA_BUNDLE``, ``CURL_CA_BUNDLE``.
-    folders
-        Whose files ``*.crt`` count too.
-
-    Raises
-    ------
-    OSError
-        A file that is named cannot be read; ``filename`` says which.
+    Raises OSError: a file that is named cannot be read; ``filename`` says which.
     """
     context = ssl.create_default_context()
     files = [environ.get(name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")]

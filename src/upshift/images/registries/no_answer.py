@@ -16,15 +16,7 @@ _CHECK_NETWORK = "Check the name of the registry and that it runs; the network, 
 
 
 class NoAnswer(Exception):
-    """Nobody answered, or the answer ended before its end.
-
-    Parameters
-    ----------
-    why, fix
-        For people.
-    kind
-        :data:`SLOW`, :data:`REFUSED`, :data:`NOT_TLS`, :data:`LOST` or :data:`OTHER`.
-    """
+    """Nobody answered, or the answer ended before its end."""
 
     def __init__(self, why: str, *, fix: str = _CHECK_NETWORK, kind: str = OTHER) -> None:
         super().__init__(why)
@@ -34,19 +26,7 @@ class NoAnswer(Exception):
 
 
 def explained(error: Exception, url: str, silence: float, got: int = 0) -> NoAnswer:
-    """What an error of the library for HTTP, or of the system, means.
-
-    Parameters
-    ----------
-    error
-        The error.
-    url
-        What was asked.
-    silence
-        Seconds after which it was no longer waited for.
-    got
-        Bytes of the answer that had come.
-    """
+    """What an error of the library for HTTP, or of the system, means."""
     from urllib3 import exceptions
 
     host = host_of(url)
@@ -99,20 +79,7 @@ def trickles(url: str, rate: int) -> NoAnswer:
 
 
 def joined(base: str, to: str) -> str:
-    """A whole address, out of what a registry gives as one.
-
-    Parameters
-    ----------
-    base
-        What was asked.
-    to
-        An address, or a path at the same host.
-
-    Raises
-    ------
-    NoAnswer
-        It is none.
-    """
+    """A whole address, out of what a registry gives as one. Raises NoAnswer: it is none."""
     try:
         url = urljoin(base, to)
         parts = urlsplit(url)

@@ -38,17 +38,7 @@ _Said = TypeVar("_Said", Answer, Opened)
 
 
 class LoginNeeded(Exception):
-    """The registry wants another login than the one that there is, or one at all.
-
-    Parameters
-    ----------
-    found
-        What was found for it on this machine.
-    detail
-        What it says itself.
-    forbidden
-        Whether it is the permission that lacks, and not the login that is wrong.
-    """
+    """The registry wants another login than the one that there is, or one at all."""
 
     def __init__(self, found: Found, detail: str = "", *, forbidden: bool = False) -> None:
         super().__init__(detail)
@@ -75,19 +65,7 @@ class _Token:
 
 
 class Session:
-    """What is known of one registry while a program runs; threads may share it.
-
-    Parameters
-    ----------
-    registry
-        As of a :class:`~upshift.images.reference.Reference`.
-    transport
-        Carries requests.
-    credentials
-        Where logins are looked for, once the registry wants one.
-    insecure
-        Registries that may be spoken to without TLS.
-    """
+    """What is known of one registry while a program runs; threads may share it."""
 
     def __init__(
         self, registry: str, *, transport: Transport, credentials: Credentials, insecure: Collection[str]
@@ -116,25 +94,7 @@ class Session:
     ) -> Answer:
         """Ask, and read the answer to its end.
 
-        Parameters
-        ----------
-        method, headers, body
-            Of the request.
-        address
-            Path at the registry, or a whole address that it gave.
-        scopes
-            What is to be done.
-        tries
-            How often at most.
-        follow
-            Whether redirects are followed.
-
-        Raises
-        ------
-        NoAnswer
-            It does not answer.
-        LoginNeeded
-            It wants a login.
+        Raises NoAnswer: it does not answer. Raises LoginNeeded: it wants a login.
         """
         scopes = tuple(scopes)
 
@@ -175,19 +135,7 @@ class Session:
     ) -> _Said:
         """What is said to a request; it is sent again where another proof than the one it had is at hand.
 
-        Parameters
-        ----------
-        send
-            Sends it: to a whole address, with headers.
-        address, scopes, headers
-            As for :meth:`answer`.
-
-        Raises
-        ------
-        NoAnswer
-            It does not answer.
-        LoginNeeded
-            It wants a login.
+        Raises NoAnswer: it does not answer. Raises LoginNeeded: it wants a login.
         """
         scopes = tuple(scopes)
         url, sent = self.prepared(address, scopes, headers)
@@ -205,12 +153,7 @@ class Session:
     ) -> tuple[str, dict[str, str]]:
         """The whole address, and the headers with what proves who we are, if that is for the registry.
 
-        Raises
-        ------
-        NoAnswer
-            It does not answer.
-        LoginNeeded
-            It wants a login.
+        Raises NoAnswer: it does not answer. Raises LoginNeeded: it wants a login.
         """
         origin = self.settle()
         url = joined(origin, address)
@@ -229,10 +172,7 @@ class Session:
     def settle(self) -> str:
         """Find out, once, how the registry is spoken to: ``https://host``.
 
-        Raises
-        ------
-        NoAnswer
-            It cannot be spoken to.
+        Raises NoAnswer: it cannot be spoken to.
         """
         with self._lock:
             if self._origin is None:

@@ -47,43 +47,21 @@ _SLOWEST = 1000
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What a registry said, read to its end.
+    """What a registry said, read to its end."""
 
-    Parameters
-    ----------
-    status
-        Of HTTP.
-    headers
-        Their case does not count.
-    body
-        All of it.
-    url
-        Where it came from, after redirects.
-    tries
-        How often it was asked.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes = attrs.field(repr=False)
-    url: str
-    tries: int = 1
+    status: int  # of HTTP
+    headers: Mapping[str, str]  # their case does not count
+    body: bytes = attrs.field(repr=False)  # all of it
+    url: str  # where it came from, after redirects
+    tries: int = 1  # how often it was asked
 
 
 @attrs.frozen(kw_only=True)
 class Opened:
-    """An answer whose body is still to be read.
+    """An answer whose body is still to be read."""
 
-    Parameters
-    ----------
-    url
-        Where it comes from, after redirects.
-    response
-        The library's.
-    """
-
-    url: str
-    response: urllib3.BaseHTTPResponse
+    url: str  # where it comes from, after redirects
+    response: urllib3.BaseHTTPResponse  # the library's
 
     @property
     def status(self) -> int:
@@ -99,19 +77,7 @@ class Opened:
 class Transport:
     """Connections to registries, kept open between requests; threads may share one.
 
-    Parameters
-    ----------
-    timeout
-        Seconds that the other side may be silent.
-    environ
-        Where proxies and certificates are named.
-    wait
-        Waits for seconds.
-
-    Raises
-    ------
-    MissingExtra
-        urllib3 is not installed.
+    Raises MissingExtra: urllib3 is not installed.
     """
 
     def __init__(
@@ -153,19 +119,7 @@ class Transport:
     ) -> Answer:
         """Ask, and read the answer to its end; again where the registry is in trouble for a moment.
 
-        Parameters
-        ----------
-        method, url, headers, body
-            Of the request; whoever sends a body to a place where it must not arrive twice allows one try.
-        tries
-            How often at most.
-        follow
-            Whether redirects of GET and HEAD are followed.
-
-        Raises
-        ------
-        NoAnswer
-            Nobody answers.
+        Raises NoAnswer: nobody answers.
         """
         tried = 0
         while True:
@@ -197,22 +151,7 @@ class Transport:
         follow: bool = True,
         slack: float = 0.0,
     ) -> Opened:
-        """Ask once, and hand the answer back before its body is read.
-
-        Parameters
-        ----------
-        method, url, headers, body
-            Of the request.
-        follow
-            Whether redirects of GET and HEAD are followed.
-        slack
-            Seconds that the other side may take longer than usual before it answers.
-
-        Raises
-        ------
-        NoAnswer
-            Nobody answers.
-        """
+        """Ask once, and hand the answer back before its body is read. Raises NoAnswer: nobody answers."""
         sent = {"User-Agent": f"upshift/{__version__}", **(headers or {})}
         for _ in range(_MOST_REDIRECTS):
             response = self._send(method, url, sent, body, slack)
@@ -225,20 +164,7 @@ class Transport:
         raise NoAnswer(f"{host_of(url)} redirects without an end", fix="Ask who runs the registry.")
 
     def read(self, opened: Opened, *, whole: bool = False) -> Iterator[bytes]:
-        """The body, in blocks, as it arrives.
-
-        Parameters
-        ----------
-        opened
-            From :meth:`open`.
-        whole
-            Whether it is to be kept in memory, and so must be small and come in good time.
-
-        Raises
-        ------
-        NoAnswer
-            It ends before its end, or is too large.
-        """
+        """The body, in blocks, as it arrives. Raises NoAnswer: it ends before its end, or is too large."""
         response, url = opened.response, opened.url
         got, started = 0, time.monotonic()
         counted, since = 0, started
@@ -267,15 +193,7 @@ class Transport:
             response.close() if response.length_remaining else response.release_conn()
 
     def pause(self, tried: int, headers: Mapping[str, str] | None = None) -> bool:
-        """Wait before the next try; False: the registry asks for more patience than there is.
-
-        Parameters
-        ----------
-        tried
-            How often it has been tried.
-        headers
-            Of the answer, which may say how long to wait.
-        """
+        """Wait before the next try; False: the registry asks for more patience than there is."""
         asked = (headers or {}).get("Retry-After", "")
         seconds = float(asked) if asked.isdecimal() else _PAUSES[min(tried, len(_PAUSES)) - 1]
         if seconds > _LONGEST_PAUSE:

@@ -35,17 +35,7 @@ _WORTH_ANOTHER_TRY = frozenset({404, 408, 416, 429, 500, 502, 503, 504})  # 404,
 
 
 class Upload:
-    """Puts blobs into one repository.
-
-    Parameters
-    ----------
-    session, transport
-        The registry.
-    reference
-        An image of the repository.
-    what
-        What an error says that cannot be done.
-    """
+    """Puts blobs into one repository."""
 
     def __init__(self, session: Session, transport: Transport, reference: Reference, what: str) -> None:
         self._session = session
