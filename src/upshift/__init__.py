@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from upshift.model.settings.resources import ResourceSettings
     from upshift.model.settings.retry import Retry
     from upshift.runs.history import Run, get_run, list_runs
+    from upshift.runs.versions import get_artifact, list_artifacts, tag_artifact
     from upshift.runtime.step.cards import HTML
     from upshift.runtime.step.cleanup import cleanup_memory
     from upshift.runtime.step.context import current
@@ -88,8 +89,10 @@ __all__ = [
     "__version__",
     "cleanup_memory",
     "current",
+    "get_artifact",
     "get_run",
     "gpu_profile",
+    "list_artifacts",
     "list_runs",
     "log",
     "pipeline",
@@ -99,6 +102,7 @@ __all__ = [
     "run_with_accelerate",
     "run_with_torchrun",
     "step",
+    "tag_artifact",
     "timeout",
     "unmapped",
 ]
@@ -117,8 +121,10 @@ _HOMES = {
     "Step": "upshift.authoring.steps",
     "cleanup_memory": "upshift.runtime.step.cleanup",
     "current": "upshift.runtime.step.context",
+    "get_artifact": "upshift.runs.versions",
     "get_run": "upshift.runs.history",
     "gpu_profile": "upshift.authoring.decorators",
+    "list_artifacts": "upshift.runs.versions",
     "list_runs": "upshift.runs.history",
     "log": "upshift.runtime.step.metrics",
     "pipeline": "upshift.authoring.pipelines",
@@ -128,6 +134,7 @@ _HOMES = {
     "run_with_accelerate": "upshift.authoring.launching",
     "run_with_torchrun": "upshift.authoring.launching",
     "step": "upshift.authoring.steps",
+    "tag_artifact": "upshift.runs.versions",
     "timeout": "upshift.authoring.decorators",
     "unmapped": "upshift.authoring.placeholders",
 }

@@ -22,8 +22,8 @@ from upshift.authoring.outputs import plainly_no_list
 from upshift.authoring.placeholders import Placeholder, Unmapped
 from upshift.errors import GraphError, NotSerializable, UsageError, is_user_file, location, user_location
 from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
-from upshift.model.plain import MOST
-from upshift.runtime.storage.artifacts import save
+from upshift.model.plain import MOST, is_opaque, opaque, short_type
+from upshift.runtime.storage.artifacts import described, save
 from upshift.runtime.storage.serializers.parts import parts_of
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from upshift.authoring.scope import Scope
     from upshift.authoring.steps import Step
     from upshift.model.spec.artifact import Artifact
+    from upshift.runs.versions import ArtifactVersion
     from upshift.runtime.storage.edits import Stamp
     from upshift.runtime.storage.store import Store
 
@@ -189,6 +190,8 @@ class Composition:
             return self.source(value.value if kind is Unmapped else value.output, name, where)
         if kind in (list, tuple, dict) and holds_placeholder(value):
             return self._collection(value, name, where)
+        if getattr(kind, "__upshift_artifact__", False):
+            return self._version(value, name, where)
         self._refuse_uncalled(value, name, where)
         return self._constant(value, name, where)
 
@@ -275,6 +278,16 @@ class Composition:
             error.where = error.where or where
             error.exit_code = UsageError.exit_code  # nothing has run
             raise
+
+    def _version(self, version: ArtifactVersion, name: str, where: str | None) -> Constant:
+        """What a step of an earlier run made, as it is in this store; from another one it is copied."""
+        if version.store.address != self._store.address:
+            return self._constant(version.value, name, where)
+        artifact = version.artifact
+        if is_opaque(described(artifact)):
+            text = f"<{version.name}@{version.version}: {short_type(artifact.type)}>"
+            artifact = attrs.evolve(artifact, plain=opaque(artifact.type, text))
+        return Constant(artifact=artifact)
 
     def _default(self, callee: Any, name: str, value: Any, where: str | None) -> Source:
         key = (id(callee), name)

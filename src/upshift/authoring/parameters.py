@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
 
 _OPTION = "--param"
+_ARTIFACT = "artifact:"
+"""What a value begins with that an earlier run made: ``artifact:training/fit@production``."""
 DEEPEST = 100
 
 
@@ -115,6 +117,10 @@ def _settled(pipeline: Pipeline[Any, Any], name: str, given: Given, current: Any
         )
     default = signature.defaults.get(name, UNSET)
     hint = hint_for(_hints(pipeline).get(name, Any), None if default is UNSET else default)
+    if isinstance(given.value, str) and given.value.startswith(_ARTIFACT) and hint is not str:
+        from upshift.runs.versions import get_artifact
+
+        return get_artifact(given.value.removeprefix(_ARTIFACT))
     try:
         return settled(given, hint, default if current is UNSET else current)
     except Unfit as unfit:

@@ -29,14 +29,17 @@ _COMMANDS = {
     ),
     "top": LazyCommand("upshift.cli.top:top", "Show what runs now: CPU, memory and GPUs of every step."),
     "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
+    "artifacts": LazyCommand(
+        "upshift.cli.artifacts:artifacts", "List what steps made, by name and version, and tag it."
+    ),
     "gc": LazyCommand(
-        "upshift.cli.gc:gc", "Free space: remove what no run refers to, and the runs that you name."
+        "upshift.cli.gc:gc", "Free space: remove what no run refers to, and runs that you name."
     ),
     "image": LazyCommand(
         "upshift.cli.image:image", "Show, build, update, list and remove the images that steps run in."
     ),
     "doctor": LazyCommand(
-        "upshift.cli.doctor:doctor", "Check this machine: what would stop a step on GPUs, and what to do."
+        "upshift.cli.doctor:doctor", "Check this machine: what would stop a step on GPUs, what to do."
     ),
     "replay": LazyCommand("upshift.cli.replay:replay", "Run one task of a run again, under a debugger."),
 }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.argument("target", required=False)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(target: str | None, as_json: bool) -> int:
-    """Check this machine: what would stop a step on GPUs, and what to do.
+    """Check this machine: what would stop a step on GPUs, what to do.
 
     TARGET is where steps are to run; default: the default target. For docker and podman the engine is looked
     at, and the target's registry. Nothing is changed. Exit code 1: something would stop a step on GPUs, or

@@ -43,7 +43,7 @@ def gc(
     rebuild_catalog: bool,
     as_json: bool,
 ) -> int:
-    """Free space: remove what no run refers to, and the runs that you name.
+    """Free space: remove what no run refers to, and runs that you name.
 
     Without options no run is removed. A live run, and what a running process needs, is never touched.
     """

@@ -33,7 +33,7 @@ class Choice:
     pipeline
         Only runs of this pipeline.
     keep_last
-        All but the newest so many of each pipeline.
+        All but the newest so many of each pipeline, and those with a value that has a tag.
     older_than
         Those that ended (or started, if they have no end) so many seconds ago. With ``keep_last``:
         only those of which both is true.
@@ -151,8 +151,15 @@ def choose(choice: Choice, catalog: Catalog, now: float) -> list[RunRow]:
     NotFound, UsageError
         As :func:`gc`.
     """
+    tagged = catalog.versions.tagged_runs()
     if choice.runs:
-        return list({row.id: row for row in map(catalog.run, choice.runs)}.values())
+        named = {row.id: row for row in map(catalog.run, choice.runs)}
+        for run in tagged & named.keys():
+            raise UsageError(
+                f"run {run} has a value with a tag",
+                fix="Give the tag to another version, or take it away: upshift artifacts tag --remove",
+            )
+        return list(named.values())
     if choice.keep_last is None and choice.older_than is None:
         return _none(choice)
     rows = catalog.runs(pipeline=choice.pipeline)
@@ -163,7 +170,7 @@ def choose(choice: Choice, catalog: Catalog, now: float) -> list[RunRow]:
     for row in rows:
         surplus = choice.keep_last is None or newer[row.pipeline] >= choice.keep_last
         age = now - max(row.started, row.ended or 0.0)
-        if surplus and (choice.older_than is None or age > choice.older_than):
+        if row.id not in tagged and surplus and (choice.older_than is None or age > choice.older_than):
             chosen.append(row)
         newer[row.pipeline] += 1
     return chosen

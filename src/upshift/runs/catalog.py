@@ -23,6 +23,7 @@ from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog_migrations import MIGRATIONS
 from upshift.runs.database import Database
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.version_rows import VersionRows
 
 if TYPE_CHECKING:
     from upshift.model.configuration import Configuration
@@ -134,6 +135,7 @@ class Catalog:
 
         self.path = path
         self._database = Database(path, MIGRATIONS, flush=flush, fill=fill_file)
+        self.versions = VersionRows(self._database)
 
     def add_run(self, row: RunRow) -> None:
         """Record a run, or all of its fields anew."""

@@ -62,4 +62,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     ("ALTER TABLE attempts ADD COLUMN waits TEXT",),
     ("ALTER TABLE attempts ADD COLUMN target TEXT",),
+    (
+        """
+        CREATE TABLE versions (
+            pipeline TEXT NOT NULL,
+            step TEXT NOT NULL,
+            number INTEGER NOT NULL,
+            run TEXT NOT NULL,       -- with the next three: the attempt that made it
+            made_step TEXT NOT NULL,
+            item INTEGER,
+            attempt INTEGER NOT NULL,
+            holder TEXT NOT NULL,    -- the first run of the pipeline that has it
+            holder_item INTEGER,
+            store TEXT NOT NULL,
+            made REAL,
+            tags TEXT NOT NULL,      -- JSON: a list
+            PRIMARY KEY (pipeline, step, number)
+        )
+        """,
+        "CREATE INDEX versions_by_holder ON versions (holder)",
+    ),
 )

@@ -50,8 +50,8 @@ def run_as_json(run: Run) -> dict[str, Any]:
         "pipeline": run.pipeline,
         "status": run.status,
         "target": run.target,
-        "started": _time(run.started),
-        "ended": _time(run.ended),
+        "started": time_text(run.started),
+        "ended": time_text(run.ended),
         "params": params_as_json(run.param_artifacts, run.graph.texts),
         "steps": [_step(step) for step in run.steps],
         "images": run.images,
@@ -90,8 +90,8 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "backend": attempt.backend,
         "node": attempt.node,
         "image": attempt.image,
-        "started": _time(attempt.started),
-        "ended": _time(attempt.ended),
+        "started": time_text(attempt.started),
+        "ended": time_text(attempt.ended),
         "error": _error(attempt.error),
         "asked": _hardware(attempt.asked),
         "granted": _hardware(attempt.granted),
@@ -165,8 +165,9 @@ def _hardware(record: Hardware | None) -> dict[str, Any] | None:
 
 
 def _seconds(seconds: float | None) -> str | None:
-    return None if seconds is None else _time(utc(seconds))
+    return None if seconds is None else time_text(utc(seconds))
 
 
-def _time(moment: datetime | None) -> str | None:
+def time_text(moment: datetime | None) -> str | None:
+    """A time as ISO 8601."""
     return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -219,6 +219,11 @@ class Task(_Maker):
         return {name: value for name, value in self.flat_inputs.items() if not is_opaque(value)}
 
     @property
+    def code(self) -> Mapping[str, str]:
+        """The code that its step reached: name to digest."""
+        return self._records.graph.definition(self._records.nodes[self.row.task.step]).code
+
+    @property
     def metrics(self) -> dict[str, MetricValue]:
         """The last value of each metric that it logged. Its curves are in ``attempts[-1].metrics``."""
         return last_values(self.attempts[-1].metric_summaries) if self.attempts else {}

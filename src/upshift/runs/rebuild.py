@@ -29,6 +29,7 @@ from upshift.runs.endings import read_ending
 from upshift.runs.history_records import UNFINISHED, attempt_of
 from upshift.runs.lease import held
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.version_rows import recorded_versions
 from upshift.runtime.storage.records import REMOVED
 from upshift.runtime.storage.store import Store, open_store
 
@@ -124,6 +125,7 @@ def rebuild(
                 _replace(batch, catalog, claimed)
                 batch = []
         _replace(batch, catalog, claimed)
+        catalog.versions.put(row for run in runs for row in recorded_versions(run, store))
     addresses = {store.address for store in stores}
     gone = [run for run, row in known.items() if row.store in addresses and run not in found]
     catalog.forget_runs(gone)

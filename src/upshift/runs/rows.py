@@ -1,4 +1,4 @@
-"""The rows of the catalog: :class:`RunRow`, :class:`TaskRow`, :class:`AttemptRow`."""
+"""The rows of the catalog: :class:`RunRow`, :class:`TaskRow`, :class:`AttemptRow`, :class:`VersionRow`."""
 
 from __future__ import annotations
 
@@ -118,3 +118,39 @@ class AttemptRow:
     result: TaskResult | None = None
     failure: Failure | None = None
     waits: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class VersionRow:
+    """A result of a step that has a number.
+
+    Parameters
+    ----------
+    pipeline, step
+        Whose.
+    number
+        From 1.
+    run, made_step, item, attempt
+        The attempt that made it; of a result that was reused one of an earlier run.
+    holder, holder_item
+        The first run of the pipeline that has it, and the index of the task in it.
+    store
+        Address of the store that has it.
+    made
+        When it was made, in seconds since the epoch.
+    tags
+        In the order in which they were given.
+    """
+
+    pipeline: str
+    step: str
+    number: int
+    run: str
+    made_step: str
+    item: int | None
+    attempt: int
+    holder: str
+    holder_item: int | None
+    store: str
+    made: float | None = None
+    tags: tuple[str, ...] = ()

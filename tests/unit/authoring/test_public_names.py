@@ -23,8 +23,10 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "cleanup_memory",
         "current",
+        "get_artifact",
         "get_run",
         "gpu_profile",
+        "list_artifacts",
         "list_runs",
         "log",
         "pipeline",
@@ -34,6 +36,7 @@ def test_the_public_names_are_these() -> None:
         "run_with_accelerate",
         "run_with_torchrun",
         "step",
+        "tag_artifact",
         "timeout",
         "unmapped",
     }

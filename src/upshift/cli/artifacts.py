@@ -1,0 +1,110 @@
+"""``upshift artifacts``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from upshift.cli.group import LazyCommand, LazyGroup
+from upshift.cli.output import echo
+
+if TYPE_CHECKING:
+    from upshift.runs.versions import ArtifactVersion
+
+_COMMANDS = {
+    "show": LazyCommand(
+        "upshift.cli.artifacts:show", "Show the versions of a value, or one of them with its lineage."
+    ),
+    "tag": LazyCommand("upshift.cli.artifacts:tag", "Give a version a tag, such as 'production'."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS, invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.pass_context
+def artifacts(context: click.Context, as_json: bool) -> None:
+    """List what steps made, by name and version, and tag it.
+
+    A value is called PIPELINE/STEP, and PIPELINE/STEP.OUTPUT where the step has several outputs. Each new
+    result is a version of it.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from upshift.report.terminal.artifacts import names_table
+    from upshift.report.terminal.layout import Page
+    from upshift.runs.versions import list_artifacts
+
+    found = list_artifacts()
+    if as_json:
+        _print_json([_as_json(one) for one in found])
+        return
+    echo(names_table(found, Page.of_stdout()))
+
+
+@click.command()
+@click.argument("name", metavar="NAME[@VERSION]")
+@click.option("--sort", metavar="NAME", help="Sort by an input or a metric, the best first, or by 'time'.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show(name: str, sort: str | None, as_json: bool) -> None:
+    """Show the versions of a value, or one of them with its lineage.
+
+    VERSION is a number, a tag, or 'latest'.
+    """
+    from upshift.report.terminal.artifacts import lineage, versions_table
+    from upshift.report.terminal.layout import Page
+    from upshift.runs.versions import get_artifact, list_artifacts
+
+    if "@" in name:
+        one = get_artifact(name)
+        if as_json:
+            _print_json(_as_json(one))
+            return
+        echo(lineage(one, Page.of_stdout()))
+        return
+    found = list_artifacts(name)
+    if as_json:
+        _print_json([_as_json(one) for one in found])
+        return
+    echo(versions_table(found, Page.of_stdout(), sort=sort))
+
+
+@click.command()
+@click.argument("name", metavar="NAME[@VERSION]")
+@click.argument("tag", metavar="TAG")
+@click.option("--remove", is_flag=True, help="Take the tag away.")
+def tag(name: str, tag: str, remove: bool) -> None:
+    """Give a version a tag, such as 'production'. No other version of the name has it then.
+
+    VERSION is a number or a tag. Default: the latest.
+    """
+    from upshift.runs.versions import tag_artifact
+
+    found = tag_artifact(name, tag, remove=remove)
+    echo(f"{found.name}@{found.version}: {', '.join(found.tags) or 'no tags'}")
+
+
+def _as_json(one: ArtifactVersion) -> dict[str, Any]:
+    from upshift.runs.history_json import time_text
+
+    maker = one.maker
+    return {
+        "name": one.name,
+        "version": one.version,
+        "tags": list(one.tags),
+        "type": one.type,
+        "digest": one.digest,
+        "bytes": one.bytes,
+        "made": time_text(one.made),
+        "run": one.run,
+        "task": one.task,
+        "code": one.code,
+        "inputs": {} if maker is None else dict(maker.flat_inputs),
+        "metrics": {} if maker is None else maker.metrics,
+    }
+
+
+def _print_json(shown: Any) -> None:
+    import json
+
+    echo(json.dumps(shown, indent=2))

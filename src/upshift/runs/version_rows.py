@@ -1,0 +1,166 @@
+"""The part of the catalog that numbers what steps make, and tags it; and the record of that in the store."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from upshift.model.spec.codec import from_json, to_json
+from upshift.runs.database import Database
+from upshift.runs.rows import VersionRow
+from upshift.runtime.storage.store import Store
+
+_RECORD = "versions.json"
+_COLUMNS = tuple(field.name for field in attrs.fields(VersionRow))
+_PUT = f"REPLACE INTO versions ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_MADE = """
+    SELECT t.run, t.item, r.store,
+        ifnull(json_extract(t.origin, '$[0]'), t.run),
+        ifnull(json_extract(t.origin, '$[1]'), t.step),
+        CASE WHEN t.origin IS NULL THEN t.item ELSE json_extract(t.origin, '$[2]') END,
+        ifnull(json_extract(t.origin, '$[3]'), (
+            SELECT max(number) FROM attempts a
+            WHERE a.run = t.run AND a.step = t.step AND a.item IS t.item AND a.status = 'completed'
+        )) AS attempt
+    FROM tasks t JOIN runs r ON r.id = t.run
+    WHERE r.pipeline = ? AND t.step = ? AND t.status = 'completed' AND attempt IS NOT NULL
+    ORDER BY r.started, r.id, ifnull(t.item, -1)
+"""
+"""What the runs of a pipeline have of a step: run, index, store, and the attempt that made it."""
+
+
+class VersionRows:
+    """Versions of what steps make. A number is never given twice, also when its run was removed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def names(self) -> list[tuple[str, str]]:
+        """Pipelines, and steps of theirs that have made something, in alphabetical order."""
+        sql = (
+            "SELECT DISTINCT r.pipeline, t.step FROM runs r JOIN tasks t ON t.run = r.id "
+            "WHERE t.status = 'completed' ORDER BY 1, 2"
+        )
+        return [(pipeline, step) for pipeline, step in self._database.query(sql)]
+
+    def number(self, pipeline: str, step: str) -> list[VersionRow]:
+        """Give every result that has no number yet the next one; gives the rows that have changed."""
+        changed = self._unnumbered(pipeline, step, None)
+        if changed:
+            with self._database.writing() as connection:
+                changed = self._unnumbered(pipeline, step, connection)
+                connection.executemany(_PUT, map(_values, changed))
+        return changed
+
+    def _unnumbered(
+        self, pipeline: str, step: str, connection: sqlite3.Connection | None
+    ) -> list[VersionRow]:
+        rows = self._read("pipeline = ? AND step = ?", (pipeline, step), connection)
+        known = {(row.run, row.made_step, row.item, row.attempt): row for row in rows}
+        number = max((row.number for row in rows), default=0)
+        there = {
+            run for (run,) in self._query("SELECT id FROM runs WHERE pipeline = ?", (pipeline,), connection)
+        }
+        changed: dict[int, VersionRow] = {}
+        for holder, index, store, *maker in self._query(_MADE, (pipeline, step), connection):
+            old = known.get(tuple(maker))
+            if old is not None and old.holder in there:
+                continue
+            if old is None:
+                number += 1
+                run, made_step, item, attempt = maker
+                sql = "SELECT ended FROM attempts WHERE run = ? AND step = ? AND item IS ? AND number = ?"
+                ended = self._query(sql, tuple(maker), connection)
+                old = VersionRow(
+                    pipeline=pipeline,
+                    step=step,
+                    number=number,
+                    run=run,
+                    made_step=made_step,
+                    item=item,
+                    attempt=attempt,
+                    holder=holder,
+                    holder_item=index,
+                    store=store,
+                    made=ended[0][0] if ended else None,
+                )
+            row = attrs.evolve(old, holder=holder, holder_item=index, store=store)
+            known[tuple(maker)] = changed[row.number] = row
+        return list(changed.values())
+
+    def of_step(self, pipeline: str, step: str) -> list[VersionRow]:
+        """The versions that are still there, by number."""
+        return self._read("pipeline = ? AND step = ? AND holder IN (SELECT id FROM runs)", (pipeline, step))
+
+    def of_run(self, run: str) -> list[VersionRow]:
+        """The versions that a run was the first to have."""
+        return self._read("holder = ?", (run,))
+
+    def tagged_runs(self) -> set[str]:
+        """The runs that have a version with a tag."""
+        sql = "SELECT DISTINCT holder FROM versions WHERE tags != '[]'"
+        return {run for (run,) in self._database.query(sql)}
+
+    def put(self, rows: Iterable[VersionRow]) -> None:
+        """Record versions as they are."""
+        with self._database.writing() as connection:
+            connection.executemany(_PUT, map(_values, rows))
+
+    def tag(self, version: VersionRow, tag: str, *, remove: bool = False) -> list[VersionRow]:
+        """Give a version a tag, and take it from the one that had it; gives the rows that have changed."""
+        changed = []
+        with self._database.writing() as connection:
+            of_step = "pipeline = ? AND step = ?", (version.pipeline, version.step)
+            for row in self._read(*of_step, connection):
+                chosen = row.number == version.number
+                if chosen and not remove and tag not in row.tags:
+                    changed.append(attrs.evolve(row, tags=(*row.tags, tag)))
+                elif tag in row.tags and chosen == remove:
+                    changed.append(attrs.evolve(row, tags=tuple(one for one in row.tags if one != tag)))
+            connection.executemany(_PUT, map(_values, changed))
+        return changed
+
+    def _read(
+        self, condition: str, values: tuple[Any, ...], connection: sqlite3.Connection | None = None
+    ) -> list[VersionRow]:
+        sql = f"SELECT {', '.join(_COLUMNS)} FROM versions WHERE {condition} ORDER BY number"
+        found = (dict(zip(_COLUMNS, row, strict=True)) for row in self._query(sql, values, connection))
+        return [VersionRow(**{**row, "tags": tuple(json.loads(row["tags"]))}) for row in found]
+
+    def _query(
+        self, sql: str, values: tuple[Any, ...], connection: sqlite3.Connection | None
+    ) -> list[tuple[Any, ...]]:
+        return (
+            self._database.query(sql, values)
+            if connection is None
+            else connection.execute(sql, values).fetchall()
+        )
+
+
+def _values(row: VersionRow) -> tuple[Any, ...]:
+    return (*attrs.astuple(row)[:-1], json.dumps(row.tags))
+
+
+@attrs.frozen(kw_only=True)
+class _Versions:
+    """The record of a run: the versions that it was the first to have."""
+
+    versions: tuple[VersionRow, ...] = ()
+
+
+def record_versions(run: str, versions: Iterable[VersionRow], store: Store) -> None:
+    """Write the versions of a run into its records, from which a new catalog gets them."""
+    store.write_record(run, _RECORD, to_json(_Versions(versions=tuple(versions))))
+
+
+def recorded_versions(run: str, store: Store) -> tuple[VersionRow, ...]:
+    """The versions that the records of a run have; none, where they cannot be read."""
+    content = store.read_record(run, _RECORD)
+    try:
+        return () if content is None else from_json(_Versions, content).versions
+    except ValueError:
+        return ()
