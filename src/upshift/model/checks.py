@@ -23,6 +23,8 @@ MOST_RUNS = 10**9
 """Of a listing."""
 MOST_BYTES = 10**18
 MOST_SECONDS = 10 * 365 * 86_400
+MOST_FOLDERS = 256
+"""One below the other; Python makes missing ones by calling itself for each."""
 MOST_TEXT = 4096
 """Characters of a setting, a name or a path; Linux takes no longer path."""
 MOST_VARIABLE = 100_000
@@ -87,7 +89,10 @@ def local_path(text: str) -> Path:
             raise ValueError(f"names a machine, {machine!r}; a path here is file:///{path}")
         text = f"/{path}"
     try:
-        return Path(text).expanduser().absolute()
+        named = Path(text).expanduser().absolute()
+        if len(named.parts) > MOST_FOLDERS:
+            raise ValueError(f"is {len(named.parts):,} folders deep")
+        return named
     except RuntimeError:  # as Python words it: could not determine home directory
         name = text.partition("/")[0]
         raise ValueError(f"begins with {name}, and nobody's home is known by that name") from None
