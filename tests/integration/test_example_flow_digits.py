@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import upshift
 from project import Project
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flow_digits" / "flow.py"
 
 
+@pytest.mark.processes
 def test_the_flow_reads_held_out_digits(project: Project) -> None:
-    done = project.upshift("run", str(EXAMPLE), "-p", "folds=3", "-p", "trees=[20]")
+    done = project.upshift("run", str(EXAMPLE), "-p", "folds=3", "-p", "trees=[20]", timeout=180)
     run = upshift.get_run("latest")
     assert run.status == "completed"
     assert 0.97 < run.output.accuracy <= 1
