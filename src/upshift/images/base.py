@@ -189,12 +189,10 @@ class Parent:
     # In a registry of the manifest for the platform; of an engine that has it from none, the image's id
     digest: str
     platform: str  # `linux/amd64`
-    # environment, labels, user, entrypoint, working_dir: of its configuration
+    # environment, labels, user: of its configuration
     environment: Mapping[str, str] = attrs.field(factory=dict)
     labels: Mapping[str, str] = attrs.field(factory=dict)
     user: str | None = None
-    entrypoint: tuple[str, ...] = ()
-    working_dir: str | None = None
     # Digests of its layers as they are stored, lowest first; empty where an engine says it
     layers: tuple[str, ...] = ()
     bytes: int | None = None  # size of the layers as they are stored

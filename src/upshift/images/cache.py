@@ -95,18 +95,6 @@ def _is_still(descriptor: int, file: Path) -> bool:
     return False
 
 
-def in_use(name: str) -> bool:
-    """Whether somebody makes an image in the workshop of this name."""
-    try:
-        with (_place() / f"{name}{_LOCK}").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
-
-
 @contextlib.contextmanager
 def _locked_folder() -> Iterator[Path]:
     _place().mkdir(parents=True, exist_ok=True)

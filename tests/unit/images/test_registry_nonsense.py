@@ -62,8 +62,7 @@ def test_configurations_of_any_form_are_read_or_refused(
 ) -> None:
     parent = in_words(parent_of, REFERENCE, digest_of(b""), AMD, manifest, config)
     if parent is not None:
-        texts = [*parent.environment.items(), *parent.labels.items(), parent.entrypoint]
-        texts += [(parent.user or "", parent.working_dir or "")]
+        texts = [*parent.environment.items(), *parent.labels.items(), (parent.user or "",)]
         assert all(isinstance(text, str) for several in texts for text in several)
         assert isinstance(parent.bytes, int)
         assert all(map(is_digest, parent.layers))

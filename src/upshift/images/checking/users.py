@@ -42,7 +42,7 @@ def without_access(user: str | None, store: str) -> Finding | None:
         field="user",
         what=f"user={user} cannot write the store, {store}",
         evidence=f"{there} {owner}:{group}, mode {mode:o}",
-        fix="Leave user out: the container then runs as you. Or give that user access to the store.",
+        fix="Leave user out: the container then runs as you. Or start Upshift as that user.",
     )
 
 

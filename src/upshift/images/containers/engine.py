@@ -296,8 +296,6 @@ def _parent(said: Mapping[str, Any], reference: Reference) -> Parent:
         environment=dict(one.partition("=")[::2] for one in config.get("Env") or ()),
         labels=dict(config.get("Labels") or {}),
         user=config.get("User") or None,
-        entrypoint=tuple(config.get("Entrypoint") or ()),
-        working_dir=config.get("WorkingDir") or None,
         bytes=said.get("Size"),
         config=said,
         in_engine=True,

@@ -146,8 +146,6 @@ def _read(
         environment=dict(entry.partition("=")[::2] for entry in _texts(settings.get("Env"))),
         labels={_text(name): _text(value) for name, value in (settings.get("Labels") or {}).items()},
         user=_text(settings.get("User") or "") or None,
-        entrypoint=_texts(settings.get("Entrypoint")),
-        working_dir=_text(settings.get("WorkingDir") or "") or None,
         layers=tuple(layer["digest"] for layer in layers),
         bytes=sum(int(layer.get("size") or 0) for layer in layers),
         config=config,
