@@ -272,3 +272,31 @@ def example():
         assert "raised" in written or command[0] == "logs"
         assert "printed \x1b[31mred" in written or command[0] == "show"
     assert "\x9b2Jprinted" in project.upshift("logs", "latest").out  # no terminal: as it was printed
+
+
+def test_logs_end_with_why_a_step_failed(project: Project) -> None:
+    project.write("""
+        @step
+        def check(x: int) -> int:
+            print("checks", x)
+            if x % 2:
+                raise ValueError(f"{x} is odd")
+            return x
+
+        @pipeline
+        def example():
+            return check.map([0, 1, 3])
+        """)
+    project.upshift("run", "pipeline.py", "--keep-going", expect=1)
+    told = project.upshift("logs", "latest")
+    assert told.out == "[check[0]] checks 0\n[check[1]] checks 1\n[check[2]] checks 3\n"
+    first, *traceback = told.err.splitlines()
+    assert (
+        first == "check[1] failed (user-error), and 1 other task alike: ValueError: 1 is odd (pipeline.py:7)"
+    )
+    assert traceback[0] == "    Traceback (most recent call last):"
+    assert traceback[-1] == "    ValueError: 1 is odd"
+    assert project.upshift("logs", "latest", "check[0]").err == ""
+    assert project.upshift("logs", "latest", "check[2]").err.startswith(
+        "check[2] failed (user-error): ValueError: 3"
+    )

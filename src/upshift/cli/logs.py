@@ -11,7 +11,10 @@ import click
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Run, Step, Task
+    from upshift.runs.history import Attempt, Run, Step, Task
+
+_FAILURES = 5
+"""Kinds of failure whose tracebacks are shown."""
 
 
 @click.command()
@@ -25,7 +28,8 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None, rank: in
 
     STEP is a step, or one task of a mapped step, as in 'train[3]'. Of a task whose result was reused this is
     what the original printed. Lines of several tasks begin with the task's name, those of several processes
-    of one task with their rank: with --rank they are as that process printed them.
+    of one task with their rank: with --rank they are as that process printed them. Why a step failed comes
+    last, on standard error.
     """
     from upshift.cli.merged import Merged
     from upshift.cli.selection import log_files, refuse_rank, selected
@@ -41,11 +45,14 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None, rank: in
         from upshift.cli.follow import follow as follow_run
 
         follow_run(found, [s.name for s in steps], index, attempt, merged, rank)
-        _tell_of_gaps(get_run(found.id), steps, index, attempt, rank)
+        found = get_run(found.id)
+        _tell_of_gaps(found, steps, index, attempt, rank)
+        _tell_of_failures(found, steps, index, attempt, rank)
         return
     for name, path in log_files(found, steps, index, attempt, rank):
         merged.copy(name, path)
     _tell_of_gaps(found, steps, index, attempt, rank)
+    _tell_of_failures(found, steps, index, attempt, rank)
     if attempt is None:
         _tell_of_others(found, [task for s in steps for task in s.tasks if index in (None, task.index)])
 
@@ -64,6 +71,32 @@ def _tell_of_gaps(
             lines.append(f"the log may end early: it has left no result: {one.error.in_a_line}")
         for line in lines:
             echo(f"{task.row.task}: {line}", err=True)
+
+
+def _tell_of_failures(
+    run: Run, steps: list[Step], index: int | None, attempt: int | None, rank: int | None
+) -> None:
+    """Say why attempts failed, with the traceback; those that failed alike once."""
+    from upshift.cli.selection import chosen
+    from upshift.report.human import count
+    from upshift.report.ranks import on_rank
+
+    alike: dict[tuple[str, str, str], list[tuple[Task, Attempt]]] = {}
+    for task, one in chosen(run, [step.name for step in steps], index, attempt):
+        error = one.error
+        told = one.row.result is None  # with what is missing of its log
+        if one.status == "failed" and error is not None and not told and rank in (None, error.rank):
+            place = (task.row.task.step, error.reason, error.where or error.message)
+            alike.setdefault(place, []).append((task, one))
+    for (task, one), *others in list(alike.values())[:_FAILURES]:
+        error = one.error
+        assert error is not None
+        more = f", and {count(len(others), 'other task')} alike" if others else ""
+        lines = [f"{task.row.task} failed{on_rank(error)} ({error.reason}){more}: {error.in_a_line}"]
+        lines += [f"    {line}" for line in (error.traceback or "").rstrip().splitlines()]
+        echo("\n".join(lines), err=True)
+    if len(alike) > _FAILURES:
+        echo(f"… and {len(alike) - _FAILURES:,} more: upshift show {run.id}", err=True)
 
 
 def _tell_of_others(run: Run, tasks: list[Task]) -> None:
