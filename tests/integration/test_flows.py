@@ -191,6 +191,9 @@ def test_shapes_that_are_known_only_while_running(project: Project) -> None:
     assert "single" not in names
     assert "again#2" in project.upshift("show", "latest").out
     assert "gather.1" in project.upshift("report", "latest", "-o", "-").out
+    planned = project.upshift("plan", "flow.py").out
+    assert "plan of Shapes · 1 step" in planned
+    assert "as steps choose while the run goes on: outer, inner, gather" in planned
 
 
 def test_a_foreach_over_nothing_joins_nothing(project: Project) -> None:

@@ -113,6 +113,7 @@ def make_plan(
             ),
             code=planned_code,
             refusals=tuple(filter(None, (refused, missing, images.refusal, launcher, problem))),
+            to_come=tuple(name for name in graph.used if name not in {node.step for node in graph.nodes}),
         )
     finally:
         close_places(places.values())

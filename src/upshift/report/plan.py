@@ -117,6 +117,8 @@ class Plan:
     code: PlannedCode  # the code package
     # the errors that the run would be refused with; the first one is what it would raise
     refusals: tuple[UpshiftError, ...] = ()
+    # steps of a flow whose tasks are known only when steps before them have chosen where to go
+    to_come: tuple[str, ...] = ()
 
     @property
     def problem(self) -> UpshiftError | None:
@@ -151,6 +153,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "params": params_as_json(plan.params, plan.texts),
         "steps": [_step(step) for step in plan.steps],
         "code": attrs.asdict(plan.code),
+        "to_come": list(plan.to_come),
         "refused": [_error(error) for error in plan.refusals],
         "exit_code": plan.exit_code,
     }

@@ -52,8 +52,22 @@ def show_plan(plan: Plan, *, page: Page | None = None) -> str:
         What to lay it out for; default: 100 columns without colours.
     """
     page = page or Page()
-    parts = [_header(plan, page), _graph(plan, page), _table(plan, page), show_code(plan.code, page)]
+    parts = [
+        _header(plan, page),
+        _graph(plan, page),
+        _table(plan, page),
+        _to_come(plan, page),
+        show_code(plan.code, page),
+    ]
     return "\n\n".join(filter(None, parts))
+
+
+def _to_come(plan: Plan, page: Page) -> str:
+    """What is not known before steps have chosen where to go."""
+    if not plan.to_come:
+        return ""
+    text = f"then, as steps choose while the run goes on: {', '.join(plan.to_come)}"
+    return "\n".join(wrap(text, page.width))
 
 
 def action(step: PlannedStep) -> str:
