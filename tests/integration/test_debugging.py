@@ -194,11 +194,14 @@ def example():
 
 
 def test_a_project_that_is_too_large_is_told_with_its_largest_file_and_what_to_do(project: Project) -> None:
-    project.write("@step\ndef one() -> int:\n    return 1\n\n@pipeline\ndef example():\n    return one()\n")
+    project.write(
+        "@step\ndef one() -> int:\n    return 1 // 0\n\n@pipeline\ndef example():\n    return one()\n"
+    )
     with open(project.folder / "weights.bin", "wb") as file:
         file.truncate(120 * 10**6)
-    told = " ".join(project.upshift("run", "pipeline.py").err.split())
-    assert "--same-code will not work for this run: the project" in told
+    assert "--same-code" not in project.upshift("run", "pipeline.py", expect=1).err
+    told = " ".join(project.upshift("resume", "latest", "--same-code", expect=2).err.split())
+    assert "was not recorded why: the project" in told
     assert "120 MB, and 100 MB is the limit. Name what steps do not import in .upshiftignore" in told
     assert "for example the largest file, of 120 MB: /weights.bin" in told
 

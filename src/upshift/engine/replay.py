@@ -73,7 +73,7 @@ def recorded_code(row: RunRow, *, package: bool) -> Code:
     if package and code.package is None:
         raise NotFound(
             f"the code of run {row.id} was not recorded",
-            why="The run ended before its code was stored, or the project was too large.",
+            why=row.source.get("code_lacks") or "The run ended before its code was stored.",
             fix="Use the code as it is now.",
         )
     return code

@@ -266,7 +266,7 @@ class _Run:
             self.inbox,
             exclude=secret_files(self.code.project),
             keep=self._keep_code,
-            give_up=lambda why: self.progress.notice(f"--same-code will not work for this run: {why}"),
+            give_up=self._lack_code,
         )
 
         def start_threads() -> None:
@@ -359,6 +359,11 @@ class _Run:
 
     def _keep_code(self, code: Code) -> None:
         self.row = attrs.evolve(self.row, source={**self.row.source, "code": encode(code)})
+        self._write_row()
+
+    def _lack_code(self, why: str) -> None:
+        """Keep why there is no package, for whoever asks for --same-code later."""
+        self.row = attrs.evolve(self.row, source={**self.row.source, "code_lacks": why})
         self._write_row()
 
     def _cancel(self) -> None:
