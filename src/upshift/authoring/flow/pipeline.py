@@ -65,10 +65,10 @@ class StepMethod(Callee):
 
 def _task(flow: type[FlowSpec], name: str, step: Step[Any, Any]) -> Callable[..., Any]:
     def task(**given: Any) -> Any:
-        from upshift.authoring.flow.task import perform
+        from upshift.authoring.flow.task import run_step
 
         shape = flow.__upshift_pipeline__.shape
-        return perform(flow, name, step.callee.function, shape.steps[name], given)
+        return run_step(flow, name, step.callee.function, shape.steps[name], given)
 
     task.__module__ = flow.__module__
     task.__name__ = name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -14,7 +15,7 @@ from upshift.runtime.usercode.modules import loading
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.pipeline import FlowPipeline, StepMethod
-    from upshift.authoring.flow.task import Performance
+    from upshift.authoring.flow.task import RunningStep
     from upshift.authoring.steps import Step
 
 OWN = "_upshift_"
@@ -56,7 +57,7 @@ class FlowSpec:
     """
 
     __upshift_pipeline__: ClassVar[FlowPipeline]
-    _upshift_performance: Performance
+    _upshift_running: RunningStep
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -71,6 +72,12 @@ class FlowSpec:
 
     def __init__(self) -> None:
         if not loading():
+            if not hasattr(sys.modules["__main__"], "__file__"):
+                raise MisuseError(
+                    f"{type(self).__name__}() is the command line of a flow, and this is a notebook",
+                    where=user_location(),
+                    fix="Write the flow in a file, and run it: !python flow.py run",
+                )
             # The command line is above this layer, and is looked for only where the flow is a script.
             import_module("upshift.cli.flow").main(type(self))
 
@@ -91,33 +98,33 @@ class FlowSpec:
         UsageError
             There is no such attribute, it is no list, or it names no case.
         """
-        performance = self._performing("next")
-        if performance.step.kind == SWITCH:
+        running = _running(self, "next")
+        if running.step.kind == SWITCH:
             (cases,) = steps
-            performance.choice = self._case(cases, condition)
-        elif performance.step.kind == FOREACH:
-            performance.items = self._items(foreach)
-        performance.went = True
+            running.choice = _case(self, cases, condition)
+        elif running.step.kind == FOREACH:
+            running.items = _items(self, foreach)
+        running.went = True
 
     @property
     def input(self) -> Any:
         """The item of the innermost foreach that this task works on; None outside of any."""
-        performance = self._performing("input")
-        depth = len(performance.stack)
-        return performance.state[f"@input.{depth - 1}"] if depth else None
+        running = _running(self, "input")
+        depth = len(running.stack)
+        return running.state[f"@input.{depth - 1}"] if depth else None
 
     @property
     def index(self) -> int | None:
         """Its position in the list of the innermost foreach, from 0; None outside of any."""
-        stack = self._performing("index").stack
+        stack = _running(self, "index").stack
         return stack[-1].index if stack else None
 
     def foreach_stack(self) -> list[tuple[int, int, Any]]:
         """Index, number of items and item of each foreach around this task, from the outside in."""
-        performance = self._performing("foreach_stack")
+        running = _running(self, "foreach_stack")
         return [
-            (level.index, level.count, performance.state[f"@input.{depth}"])
-            for depth, level in enumerate(performance.stack)
+            (level.index, level.count, running.state[f"@input.{depth}"])
+            for depth, level in enumerate(running.stack)
         ]
 
     def merge_artifacts(
@@ -141,63 +148,18 @@ class FlowSpec:
         """
         from upshift.authoring.flow.task import merged
 
-        self._performing("merge_artifacts").inherit(
-            merged(list(inputs), own=set(self._artifacts()), exclude=set(exclude), include=set(include))
+        _running(self, "merge_artifacts").inherit(
+            merged(list(inputs), own=set(artifacts_of(self)), exclude=set(exclude), include=set(include))
         )
 
     def __getattr__(self, name: str) -> Any:
-        performance = self.__dict__.get(f"{OWN}performance")
-        if performance is None or name.startswith("@") or name not in performance.state:
-            self._missing(name, performance)
-        value = performance.state[name]
-        if name not in performance.parameters:
+        running = self.__dict__.get(f"{OWN}running")
+        if running is None or name.startswith("@") or name not in running.state:
+            _missing(self, name, running)
+        value = running.state[name]
+        if name not in running.parameters:
             self.__dict__[name] = value  # a change in place is saved with the step, as in any object
         return value
-
-    def _artifacts(self) -> dict[str, object]:
-        """What this step has set or touched."""
-        return {name: value for name, value in self.__dict__.items() if not name.startswith(OWN)}
-
-    def _performing(self, what: str) -> Performance:
-        performance: Performance | None = self.__dict__.get(f"{OWN}performance")
-        if performance is None:
-            raise MisuseError(
-                f"{type(self).__name__}.{what} means something only in a running step",
-                where=user_location(),
-            )
-        return performance
-
-    def _missing(self, name: str, performance: Performance | None) -> NoReturn:
-        known = [] if performance is None else [n for n in performance.state if not n.startswith("@")]
-        hint = suggestion(name, known) if known and not name.startswith("__") else ""
-        if performance is not None and performance.step.join and not name.startswith("__"):
-            hint = "A step that joins takes over what it needs: self.merge_artifacts(inputs)."
-        raise AttributeError(
-            f"{type(self).__name__!r} has no attribute {name!r}" + (f". {hint}" if hint else ""),
-            name=name,
-            obj=None,
-        )
-
-    def _items(self, name: str | None) -> Sequence[Any]:
-        value = getattr(self, str(name))
-        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-            raise UsageError(
-                f"foreach={name!r}: self.{name} is {shown(value)}, which is no list",
-                where=user_location(),
-                fix="Let it be a list; the step that follows runs once for each item.",
-            )
-        return value if isinstance(value, (list, tuple)) else list(value)
-
-    def _case(self, cases: Mapping[Any, StepMethod], name: str | None) -> str:
-        value = getattr(self, str(name))
-        chosen = cases.get(value)
-        if chosen is None:
-            raise UsageError(
-                f"condition={name!r}: self.{name} is {shown(value)}, which is none of the cases",
-                where=user_location(),
-                fix=f"Cases: {', '.join(map(shown, cases))}.",
-            )
-        return chosen.name
 
 
 def parameters_of(flow: type[FlowSpec]) -> Iterator[Parameter]:
@@ -206,3 +168,53 @@ def parameters_of(flow: type[FlowSpec]) -> Iterator[Parameter]:
     for kind in reversed(flow.__mro__):
         found.update({n: value for n, value in vars(kind).items() if isinstance(value, Parameter)})
     return iter(found.values())
+
+
+def artifacts_of(flow: FlowSpec) -> dict[str, object]:
+    """What this step has set or touched."""
+    return {name: value for name, value in flow.__dict__.items() if not name.startswith(OWN)}
+
+
+def _running(flow: FlowSpec, what: str) -> RunningStep:
+    running: RunningStep | None = flow.__dict__.get(f"{OWN}running")
+    if running is None:
+        raise MisuseError(
+            f"{type(flow).__name__}.{what} means something only in a running step",
+            where=user_location(),
+        )
+    return running
+
+
+def _missing(flow: FlowSpec, name: str, running: RunningStep | None) -> NoReturn:
+    known = [] if running is None else [n for n in running.state if not n.startswith("@")]
+    hint = suggestion(name, known) if known and not name.startswith("__") else ""
+    if running is not None and running.step.join and not name.startswith("__"):
+        hint = "A step that joins takes over what it needs: self.merge_artifacts(inputs)."
+    raise AttributeError(
+        f"{type(flow).__name__!r} has no attribute {name!r}" + (f". {hint}" if hint else ""),
+        name=name,
+        obj=None,
+    )
+
+
+def _items(flow: FlowSpec, name: str | None) -> Sequence[Any]:
+    value = getattr(flow, str(name))
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise UsageError(
+            f"foreach={name!r}: self.{name} is {shown(value)}, which is no list",
+            where=user_location(),
+            fix="Let it be a list; the step that follows runs once for each item.",
+        )
+    return value if isinstance(value, (list, tuple)) else list(value)
+
+
+def _case(flow: FlowSpec, cases: Mapping[Any, StepMethod], name: str | None) -> str:
+    value = getattr(flow, str(name))
+    chosen = cases.get(value)
+    if chosen is None:
+        raise UsageError(
+            f"condition={name!r}: self.{name} is {shown(value)}, which is none of the cases",
+            where=user_location(),
+            fix=f"Cases: {', '.join(map(shown, cases))}.",
+        )
+    return chosen.name

@@ -32,7 +32,7 @@ class Level:
 
 
 @attrs.define(eq=False)
-class Performance:
+class RunningStep:
     """What a running step goes on from, and what it says.
 
     Parameters
@@ -58,10 +58,7 @@ class Performance:
 
     def inherit(self, artifacts: Mapping[str, Artifact]) -> None:
         """See these as well."""
-        known = self.state
-        self.state = State(
-            known.values, {**known.artifacts, **artifacts}, load=known._load, by_item=known.by_item
-        )
+        self.state = self.state.replaced(artifacts={**self.state.artifacts, **artifacts})
 
 
 class Joined(Sequence[Any]):
@@ -77,13 +74,13 @@ class Joined(Sequence[Any]):
         return len(self._flows)
 
     def __getattr__(self, name: str) -> Any:
-        steps = [flow._upshift_performance.name for flow in self._flows]
+        steps = [flow._upshift_running.name for flow in self._flows]
         if name in steps:
             return self._flows[steps.index(name)]
         raise AttributeError(f"no step {name!r} is joined here; joined are {', '.join(dict.fromkeys(steps))}")
 
 
-def perform(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given: Mapping[str, Any]) -> Any:
+def run_step(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given: Mapping[str, Any]) -> Any:
     """Call a step with what its task gets; what the task makes.
 
     Parameters
@@ -101,16 +98,16 @@ def perform(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given:
     else:
         own = _go_on(flow, name, step, given)
         method(own)
-    performance = own._upshift_performance
-    if step.then and not performance.went:
+    running = own._upshift_running
+    if step.then and not running.went:
         raise MisuseError(
             f"step {name!r} ended without self.next", where=step.location, fix="Call it in its last line."
         )
     state = _left(own)
     if step.kind == FOREACH:
-        return state, performance.items
+        return state, running.items
     if step.kind == SWITCH:
-        return state, performance.choice
+        return state, running.choice
     return state
 
 
@@ -122,9 +119,9 @@ def merged(
         raise UsageError("merge_artifacts takes exclude or include, not both", where=user_location())
     found: dict[str, dict[str, Artifact]] = {}
     for flow in flows:
-        performance = flow._upshift_performance
-        for name, artifact in performance.state.artifacts.items():
-            if name.startswith("@") or name in performance.parameters:
+        running = flow._upshift_running
+        for name, artifact in running.state.artifacts.items():
+            if name.startswith("@") or name in running.parameters:
                 continue
             found.setdefault(name, {})[artifact.digest] = artifact
     missing = sorted(include - found.keys() - own)
@@ -154,7 +151,7 @@ def _go_on(flow: type[FlowSpec], name: str, step: FlowStep, given: Mapping[str, 
         assert isinstance(before, dict)
         values[f"@input.{len(stack)}"] = given[ITEM]
         stack = (*stack, Level(before["step"], _path()[-1], before["count"]))
-    return _made(flow, name, step, State(values, state.artifacts, load=state._load), stack)
+    return _made(flow, name, step, state.replaced(values=values), stack)
 
 
 def _join(
@@ -171,7 +168,7 @@ def _join(
     stack = _stack(base)[: len(_path())]
     inputs = {f"@input.{depth}" for depth in range(len(stack))}
     kept = {n: artifact for n, artifact in base.artifacts.items() if n in parameters | inputs}
-    own = _made(flow, name, step, State({}, kept, load=base._load), stack)
+    own = _made(flow, name, step, base.replaced(values={}, artifacts=kept), stack)
     return own, Joined(flows)
 
 
@@ -187,21 +184,23 @@ def _made(
 ) -> FlowSpec:
     made = object.__new__(flow)
     parameters = frozenset(flow.__upshift_pipeline__.parameters)
-    made.__dict__["_upshift_performance"] = Performance(name, step, state, stack, parameters)
+    made.__dict__["_upshift_running"] = RunningStep(name, step, state, stack, parameters)
     return made
 
 
 def _left(own: FlowSpec) -> State:
     """The state that a step leaves."""
-    performance = own._upshift_performance
-    known = performance.state
-    count = None if performance.items is None else len(performance.items)
+    from upshift.authoring.flow.spec import artifacts_of
+
+    running = own._upshift_running
+    known = running.state
+    count = None if running.items is None else len(running.items)
     about = {
-        "step": performance.name,
-        "stack": [[level.step, level.index, level.count] for level in performance.stack],
+        "step": running.name,
+        "stack": [[level.step, level.index, level.count] for level in running.stack],
         "count": count,
     }
-    return State({**known.values, **own._artifacts(), FLOW: about}, known.artifacts)
+    return State({**known.values, **artifacts_of(own), FLOW: about}, known.artifacts)
 
 
 def _stack(state: State) -> tuple[Level, ...]:

@@ -35,6 +35,17 @@ class State:
         self.by_item = frozenset(by_item)
         self._load = load
 
+    def replaced(
+        self, *, values: Mapping[str, object] | None = None, artifacts: Mapping[str, Artifact] | None = None
+    ) -> State:
+        """A state with these values, or these artifacts, in place of its own."""
+        return State(
+            self.values if values is None else values,
+            self.artifacts if artifacts is None else artifacts,
+            load=self._load,
+            by_item=self.by_item,
+        )
+
     def __getitem__(self, name: str) -> object:
         if name in self.values:
             return self.values[name]
