@@ -66,11 +66,14 @@ def test_a_helper_in_another_module_that_changed_is_named(project: Project) -> N
     assert project.tasks("total")[0]["cache_reason"] == ("input changed: data: [7,9,11] → [10,13,16]")
 
 
-def test_a_function_that_no_step_reaches_does_not_matter(project: Project) -> None:
+def test_a_function_that_no_step_reaches_matters_only_in_another_file_than_theirs(project: Project) -> None:
     first(project)
+    project.run(CODE + "\n\ndef unused():\n    return 1\n")
+    assert all(cached(project).values())
+
     project.write(FEATURES.replace("    return x\n", "    return x + 1\n"), "features.py", header="")
     project.upshift("run", "pipeline.py")
-    assert all(cached(project).values())
+    assert cached(project) == {"load": True, "prepare": False, "total": True}
 
 
 def test_a_constant_that_changed(project: Project) -> None:

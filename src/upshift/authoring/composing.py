@@ -37,9 +37,11 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
     try:
         with Scope(composition, options, (pipeline.name,)):
             params = parameters_saved(composition, callee, arguments)
+            composition.composes(callee.function, {**callee.signature.defaults, **arguments})
             args, kwargs = bind(callee.function, arguments)
             returned = callee.function(*args, **kwargs)
             output = None if returned is None else composition.source(returned, RETURNED, callee.location)
+        composition.analyse()
     finally:
         nodes = composition.close()
     return Graph(
@@ -99,6 +101,7 @@ def inline(
     composition = scope.composition
     before = composition.size
     with Scope(composition, pipeline.options.over(scope.options), (*scope.path, pipeline.name)):
+        composition.composes(callee.function, {**callee.signature.defaults, **bound})
         positional, keywords = bind(callee.function, bound)
         output = callee.function(*positional, **keywords)
     names = composition.names_since(before)

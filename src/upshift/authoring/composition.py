@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from upshift.authoring.inlined import Inlined
 from upshift.authoring.mapping import a
 from upshift.authoring.outputs import plainly_no_list
 from upshift.authoring.placeholders import Placeholder, Unmapped
+from upshift.code.fingerprint import identity_of
 from upshift.errors import GraphError, NotSerializable, UsageError, is_user_file, location, user_location
 from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
 from upshift.model.plain import MOST, is_opaque, opaque, short_type
@@ -56,7 +57,9 @@ class Composition:
 
     def __init__(self, store: Store, project: Path, begun: Iterable[dict[str, Any]]) -> None:
         self._store = store
+        self._project = project
         self._definitions = Definitions(store, project, begun)
+        self._bodies: list[tuple[Callable[..., Any], Mapping[str, object]]] = []
         self._nodes: list[Node] = []
         self._uses: dict[str, int] = {}
         self._taken: set[str] = set()
@@ -89,6 +92,14 @@ class Composition:
     def define(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> str:
         """The name of a step's definition in this graph, made at its first use."""
         return self._definitions.name_of(callee, options, outer)
+
+    def composes(self, function: Callable[..., Any], arguments: Mapping[str, object]) -> None:
+        """Note that the function of a pipeline is called with these arguments."""
+        self._bodies.append((function, arguments))
+
+    def analyse(self) -> None:
+        """Look at the code of the steps, when nothing of the user's runs any more before they do."""
+        self._definitions.complete(self._bodies)
 
     def close(self) -> tuple[Node, ...]:
         """The nodes, complete. From now on the placeholders of this composition mean nothing."""
@@ -269,8 +280,11 @@ class Composition:
     def _constant(self, value: Any, name: str, where: str | None) -> Constant:
         try:
             artifact = save(value, self._store, name=f"argument {name}", told=MOST)
-            plain = str(value) if isinstance(value, PurePath) else artifact.plain
-            return Constant(artifact=artifact if plain is None else attrs.evolve(artifact, plain=plain))
+            if isinstance(value, PurePath):
+                artifact = attrs.evolve(artifact, plain=str(value))
+            if artifact.serializer == "pickle":
+                artifact = attrs.evolve(artifact, identity=identity_of(value, self._project))
+            return Constant(artifact=artifact)
         except NotSerializable as error:
             for place, part in parts_of(value, name):
                 if isinstance(part, Path) and not os.path.exists(part):

@@ -14,7 +14,7 @@ from upshift.model.graph.model import StepDefinition
 from upshift.model.spec.codec import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from upshift.authoring.callee import Callee
@@ -41,7 +41,8 @@ class Definitions:
         self._analysis = Analysis(project, begun)
         self._names: dict[tuple[Callee, StepOptions, PipelineOptions], str] = {}
         self._equal: dict[tuple[str, bytes], str] = {}
-        self._code: dict[Callee, tuple[EntryPoint, Mapping[str, str]]] = {}
+        self._entries: dict[Callee, EntryPoint] = {}
+        self._callees: dict[str, Callee] = {}
         self.by_name: dict[str, StepDefinition] = {}
 
     @property
@@ -68,6 +69,7 @@ class Definitions:
                 count += 1
                 name = f"{base}_{count}"
             self.by_name[name] = definition
+            self._callees[name] = callee
             self._equal[content] = name
         return self._equal[content]
 
@@ -76,26 +78,40 @@ class Definitions:
         if options.launch is not None:
             launch, request, origins = options.launch.beside(settings.resources, settings.origins)
             settings = attrs.evolve(settings, resources=request, origins=origins)
-        entry, code = self._code_of(callee)
         variables = (settings.docker.runtime_environment if settings.docker else None) or {}
         return StepDefinition(
-            entry=entry,
+            entry=self._entry_of(callee),
             outputs=callee.outputs,
             settings=settings,
             launch=launch,
             environment={name: value for name, value in variables.items() if value is not None},
-            code=code,
             location=callee.location,
         )
 
-    def _code_of(self, callee: Callee) -> tuple[EntryPoint, Mapping[str, str]]:
-        known = self._code.get(callee)
+    def complete(self, bodies: Iterable[tuple[Callable[..., Any], Mapping[str, object]]]) -> None:
+        """Say what code each definition reaches, as it is now that the pipeline is composed.
+
+        ``bodies`` are the functions of the pipelines that were composed, with their arguments: what they did
+        to others is there before any step runs.
+        """
+        composed: dict[str, str] = {}
+        for function, arguments in bodies:
+            composed |= self._analysis.composition(function, arguments)
+        known: dict[Callee, Mapping[str, str]] = {}
+        for name, callee in self._callees.items():
+            if callee not in known:
+                code = dict(composed)
+                for function in callee.code:
+                    code.update(self._analysis.function(function))
+                known[callee] = code
+            definition = self.by_name[name]
+            entry = attrs.evolve(definition.entry, after=self._after)
+            self.by_name[name] = attrs.evolve(definition, code=known[callee], entry=entry)
+
+    def _entry_of(self, callee: Callee) -> EntryPoint:
+        known = self._entries.get(callee)
         if known is None:
-            code: dict[str, str] = {}
-            for function in callee.code:
-                code.update(self._analysis.function(function))
-            entry = attrs.evolve(entry_point(callee.function, self._store), after=self._after)
-            known = self._code[callee] = (entry, code)
+            known = self._entries[callee] = entry_point(callee.function, self._store)
         return known
 
     @functools.cached_property

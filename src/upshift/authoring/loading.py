@@ -122,8 +122,9 @@ def find_pipeline(module: ModuleType, path: Path, name: str | None) -> Pipeline[
 
 def _pipeline_in(value: Any) -> Pipeline[Any, Any] | None:
     """A pipeline, be it written as a function or as a flow; None: the value is none."""
-    found = vars(value).get("__upshift_pipeline__") if isinstance(value, type) else value
-    return found if isinstance(found, Pipeline) else None
+    # By type: a proxy for what is not there yet may raise where it is asked for its class.
+    found = vars(value).get("__upshift_pipeline__") if issubclass(type(value), type) else value
+    return found if issubclass(type(found), Pipeline) else None
 
 
 def _parse(text: str) -> tuple[Path, str | None]:

@@ -27,6 +27,11 @@ def project_of(function: Callable[..., Any]) -> Path:
     return project_root(file_of(function) or Path.cwd() / "notebook")
 
 
+def places_of(function: Callable[..., Any]) -> tuple[Path, Path | None]:
+    """The project of a function, and its file."""
+    return project_of(function), file_of(function)
+
+
 def code_of(function: Callable[..., Any]) -> Code:
     """The code that a pipeline's function belongs to."""
     from upshift.runtime.usercode.modules import module_name

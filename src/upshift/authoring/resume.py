@@ -80,7 +80,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     changes
         Fields of :class:`~upshift.engine.RunOptions` that the user says anew; None: as recorded.
     """
-    from upshift.authoring.project import code_of
+    from upshift.authoring.project import code_of, places_of
     from upshift.authoring.running import as_graph_errors, merged, remembered, source_of
     from upshift.code.fingerprint import look_up
     from upshift.engine import execute
@@ -111,7 +111,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
             with as_graph_errors(pipeline):
                 graph = pipeline.build(_arguments(row, store), store)
             code = code_of(pipeline.callee.function)
-            code_named = look_up(Path(code.project))
+            code_named = look_up(*places_of(pipeline.callee.function))
             source = {**source_of(pipeline), "cwd": row.source.get("cwd")}
             settled = merged(pipeline, asked)
         return execute(

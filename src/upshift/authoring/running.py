@@ -10,7 +10,7 @@ import attrs
 
 from upshift.authoring.callee import named
 from upshift.authoring.options import checked_tags
-from upshift.authoring.project import code_of, file_of, project_of
+from upshift.authoring.project import code_of, file_of, places_of
 from upshift.authoring.tracebacks import raised_by
 from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions, execute
@@ -63,7 +63,7 @@ def start(
                 configuration=configuration,
                 options=settled,
                 progress=watcher,
-                code_named=look_up(project_of(pipeline.callee.function)),
+                code_named=look_up(*places_of(pipeline.callee.function)),
             )
 
 
@@ -97,7 +97,7 @@ def plan(
             configuration=configuration,
             options=options,
             announce=announce,
-            code_named=look_up(project_of(pipeline.callee.function)),
+            code_named=look_up(*places_of(pipeline.callee.function)),
         )
 
 

@@ -47,6 +47,7 @@ class Admission:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._unexplained: list[tuple[Task, Mapping[str, Value]]] = []
+        self._twins: dict[str, dict[Task, int]] = {}
 
     def of(self, task: Task, inputs: Mapping[str, Value]) -> Made | Running | None:
         """What there is of a task; None: it has to run.
@@ -59,8 +60,11 @@ class Admission:
             Its inputs.
         """
         key = self._work.keys.key(task.node, inputs)
+        twins = self._twins.setdefault(key, {})
+        twin = twins.setdefault(task, len(twins))
         task.key = key = debugged_key(key) if self._work.is_debugged(task) else key
         if task.redone_for is not None:
+            task.stream = self._work.keys.stream(task.node, inputs, twin)
             task.cached, task.origin = False, None
             task.cache_reason = "its result was lost"
             return None
@@ -75,6 +79,7 @@ class Admission:
             task.origin = (made.task.run, made.task.step, made.task.index, made.attempt)
             return Made(made)
         task.cache_reason = found
+        task.stream = self._work.keys.stream(task.node, inputs, twin)
         if found is None:
             self._unexplained.append((task, inputs))
         return None

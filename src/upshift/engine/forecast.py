@@ -107,7 +107,7 @@ class Forecaster:
         self._walk = Walk(graph, truth=lambda artifact: artifacts.plain_value(artifact, store), grow=grow)
         self._standards = standards
         # No run has an empty name: none of the earlier runs is left out.
-        self._reuse = Reuse("", graph.pipeline, catalog, store, enabled=reusing, project=project)
+        self._reuse = Reuse("", graph, catalog, store, enabled=reusing, project=project)
         self._reusing = reusing
         self._store = store
         self._now = now

@@ -59,16 +59,34 @@ class Keys:
         name = state.node.name
         parts = self._parts.get(name)
         if parts is None:
-            parts = self._parts[name] = digest(key_parts(state.definition, state.node))
+            parts = self._parts[name] = digest(_placeless(key_parts(state.definition, state.node)))
+        named, code = self._inputs(state, inputs)
+        key = digest([parts, named])
+        if code:
+            key += CODE + self._digest_of(code)
+        return key if state.definition.settings.reusable else ONCE + key
+
+    def stream(self, state: NodeState, inputs: Mapping[str, Value], twin: int) -> str:
+        """What the random numbers of a task follow from: its function and its inputs.
+
+        So they are the same under another name, at another place of a list, and after an edit of the code.
+
+        Parameters
+        ----------
+        twin
+            How many tasks of the run with the same key came before this one.
+        """
+        entry = state.definition.entry
+        return digest([entry.module, entry.qualname, self._inputs(state, inputs)[0], twin])
+
+    def _inputs(self, state: NodeState, inputs: Mapping[str, Value]) -> tuple[dict[str, str], set[str]]:
+        """What stands for each input, and the code that they name."""
         named, code = self._shared_inputs(state)
         if state.node.over:
             own = [inputs[p] for p in state.node.over]
             named = named | dict(zip(state.node.over, map(fingerprint, own), strict=True))
             code = code.union(*map(code_in, own))
-        key = digest([parts, named])
-        if code:
-            key += CODE + self._digest_of(code)
-        return key if state.definition.settings.reusable else ONCE + key
+        return named, code
 
     def _shared_inputs(self, state: NodeState) -> tuple[dict[str, str], set[str]]:
         assert state.shared is not None, "inputs come before keys"
@@ -119,6 +137,20 @@ def key_parts(definition: StepDefinition, node: Node) -> dict[str, Any]:
     }
 
 
+def _placeless(parts: dict[str, Any]) -> dict[str, Any]:
+    """The parts without the files of the code, which depend on where the project begins."""
+    reached: dict[str, list[str]] = {}
+    for title, said in parts["code"]["reached"].items():
+        reached.setdefault(without_file(title), []).append(said)
+    return {**parts, "code": {**parts["code"], "reached": {n: sorted(said) for n, said in reached.items()}}}
+
+
+def without_file(title: str) -> str:
+    """``pkg.features.normalize`` of ``pkg.features.normalize (pkg/features.py)``."""
+    name, parenthesis, rest = title.partition(" (")
+    return name + rest.partition(")")[2] if parenthesis else title
+
+
 def _launch(launch: Launch) -> dict[str, Any]:
     """What a result may depend on of how its processes are started: which port they meet at is not."""
     said = {name: getattr(launch, name) for name in ("launcher", "processes", "devices")}
@@ -128,7 +160,7 @@ def _launch(launch: Launch) -> dict[str, Any]:
 def fingerprint(value: Value) -> str:
     """What stands for an input in a key."""
     if isinstance(value, Artifact):
-        return f"{value.serializer}:{value.digest}"
+        return f"{value.serializer}:{value.identity or value.digest}"
     return digest([value.form, value.keys, [fingerprint(item) for item in value.items]])
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    code changed: constant CFG in side.py, normalize in features.py (new), numpy 1.26 → 2.0
+    code changed: constant CFG in side.py, normalize in features.py, clean in it.py (new), numpy 1.26 → 2.0
     environment changed: MODE
     image changed: requirements
     launch changed: processes 2 → 4, mixed_precision no → bf16
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from upshift.engine.keys import PACKAGE, PACKAGES, REQUIRED, code_in, fingerprint
+from upshift.engine.keys import PACKAGE, PACKAGES, REQUIRED, code_in, fingerprint, without_file
 from upshift.model.graph import FromStep, Node, StepDefinition
 from upshift.model.plain import UNKNOWN, changes, is_opaque, words
 from upshift.model.spec.artifact import Value
@@ -163,18 +163,48 @@ def _image(before: Mapping[str, object], now: Mapping[str, object]) -> str:
 
 def _code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The pieces that differ: what was edited first, then what is reached for the first time, or no more."""
+    titles = {without_file(name): name for name in now}
+    before = {titles.get(without_file(name), name): said for name, said in before.items()}
     differ = {name: None for name in now if name in before and before[name] != now[name]}
     # A class that was edited usually has other attributes, too.
     edited = [name for name in differ if name.partition(" of ")[2] not in differ]
     new = [name for name in now if name not in before]
     gone = [name for name in before if name not in now]
-    words = (_piece(name, before.get(name), now.get(name)) for name in (*edited, *new, *gone))
+    constants = {_file(name) for name in edited if name.startswith("constant ")}
+    words: list[str] = []
+    for name in (*edited, *new, *gone):
+        said = before.get(name), now.get(name)
+        words += _definitions(name, *said, constants) or [_piece(name, *said)]
     return _listed(dict.fromkeys(words)) or "another function"
+
+
+def _definitions(title: str, before: str | None, now: str | None, constants: set[str]) -> list[str]:
+    """What was edited in a module that counts whole: its digest is followed by those of its definitions."""
+    if before is None or now is None or "=" not in now:
+        return []
+    old, new = ({part.partition("=")[0]: part for part in said.split(" ")[1:]} for said in (before, now))
+    file = _file(title)
+    found = []
+    for part in {**new, **old}:
+        if old.get(part) == new.get(part):
+            continue
+        end = " (new)" if part not in old else " (removed)" if part not in new else ""
+        if part:
+            name = f"constant {part[1:]}" if part.startswith(":") else part
+            found.append(f"{name} in {file}{end}")
+        elif file not in constants:  # else that says it
+            found.append(f"what {file} does when it is imported")
+    return found
+
+
+def _file(title: str) -> str:
+    match = _TITLE.fullmatch(title)
+    return title if match is None else match["file"]
 
 
 def _piece(name: str, before: str | None, now: str | None) -> str:
     """One piece of code, or one package with its versions."""
-    if ":" not in (before or now or ""):  # a version, not a digest
+    if name.startswith(PACKAGES):
         package = name.removeprefix(REQUIRED).removeprefix(PACKAGE)
         return f"{package} {before or 'unused'} → {now or 'unused'}"
     end = " (new)" if before is None else " (no longer used)" if now is None else ""
@@ -189,6 +219,8 @@ def described(title: str) -> str:
     kind, path, file, note = match.group("kind", "path", "file", "note")
     if kind == "top level of ":
         return f"what {file} does when it is imported"
+    if kind == "body of ":
+        return f"what {_within(path, file)} in {file} does beside calling steps"
     name = _within(path, file)
     return f"{kind}{name} in {file}{note}" if name else f"{kind}{file}{note}"
 

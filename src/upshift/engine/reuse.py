@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -17,12 +18,16 @@ from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.model.spec.work import ONCE, same_inputs, same_work
-from upshift.runs.catalog import Catalog, RunRow, TaskRow
+from upshift.runs.catalog import FOUND_AT_MOST, Catalog, RunRow, TaskRow
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
 
 _RUNS_COMPARED = 10
 """Earlier runs that are looked into for a reason why there is no result."""
+
+
+Origin = tuple[str, str, int | None, int]
+"""Run, step, index and attempt of a result."""
 
 
 @attrs.frozen
@@ -41,6 +46,8 @@ class Reuse:
     run
         Id of this run, whose own results do not count: whether an equal task of the same run is
         done already would depend on chance.
+    graph
+        What is run.
     catalog, store
         Where to look.
     enabled
@@ -51,13 +58,18 @@ class Reuse:
     """
 
     def __init__(
-        self, run: str, pipeline: str, catalog: Catalog, store: Store, *, enabled: bool, project: str
+        self, run: str, graph: Graph, catalog: Catalog, store: Store, *, enabled: bool, project: str
     ) -> None:
+        pipeline, nodes = graph.pipeline, frozenset(node.name for node in graph.nodes)
         self._run = run
         self._catalog = catalog
         self._store = store
         self.enabled = enabled
         self._history = _History(run, pipeline, catalog, store, project)
+        self._nodes = nodes
+        self._asked: dict[str, str] = {}
+        self._equal: dict[str, _Equal] = {}
+        self._takers: dict[Origin, str] | None = None
 
     def find(self, task: Task, key: str, standard: Standard, *, now: float) -> Hit | str | None:
         """A result of equal work, or why one cannot be used; None: there is none, see :meth:`why`.
@@ -77,10 +89,15 @@ class Reuse:
             return "debugged" if is_debugged(key) else "cache=False"
         if not self.enabled:
             return "reuse is switched off for this run"
+        self._asked[str(task)] = key
         why: str | None = None
         expires = task.node.definition.settings.cache_expires
-        for found, attempt in self._catalog.find_results(key, store=self._store.address):
+        for found, attempt in self._results(key, task):
             if found.run == self._run:
+                continue
+            origin = _origin(found, attempt)
+            if (taker := self._taker(origin, key, task)) is not None:
+                why = why or f"the result of run {found.run} is that of {taker}, an equal task"
                 continue
             result = self._store.claim_result(found, attempt)
             if result is None or result.status != COMPLETED:
@@ -103,8 +120,38 @@ class Reuse:
                     less = ", made without its GPU"
                 elif result.degraded and standard.short:
                     less = ", made with less than the step asks for"
+                self._taken[origin] = str(task)
                 return Hit(result, f"same code, inputs and environment as run {found.run}{less}")
         return why
+
+    @property
+    def _taken(self) -> dict[Origin, str]:
+        """The results that tasks of this run have taken: two of them draw two numbers, so they share none."""
+        if self._takers is None:  # those of a run that is resumed
+            rows = self._catalog.tasks(self._run) if self._run else []
+            self._takers = {row.origin: str(row.task) for row in rows if row.origin is not None}
+        return self._takers
+
+    def _taker(self, origin: Origin, key: str, task: Task) -> str | None:
+        """The other task of this run that has taken a result, or will, since it made it; None: it is free."""
+        if origin in self._taken:
+            return None if self._taken[origin] == str(task) else self._taken[origin]
+        maker = str(TaskId(run="", step=origin[1], index=origin[2]))
+        if origin[1] not in self._nodes or maker == str(task):
+            return None
+        return maker if self._asked.get(maker, key) == key else None
+
+    def _results(self, key: str, task: Task) -> Iterator[tuple[TaskId, int]]:
+        """Results of equal work: first those of a task of the same name, so that each gets its own again."""
+        equal = self._equal.get(key)
+        if equal is None:
+            found = self._catalog.find_results(key, store=self._store.address)
+            if len(found) < 2:
+                return iter(found)
+            if len(found) == FOUND_AT_MOST:
+                found = self._catalog.find_results(key, store=self._store.address, limit=-1)
+            equal = self._equal[key] = _Equal(found)
+        return equal.for_task(task.node.node.name, task.index, self._taken)
 
     def why(self, task: Task, inputs: Mapping[str, Value]) -> str:
         """Why there is no result of equal work: what is different from the newest earlier run.
@@ -120,6 +167,38 @@ class Reuse:
     def degraded(self, task: Task) -> str | None:
         """That the newest earlier result of a task is a degraded one, in words; None: it is not."""
         return self._history.degraded(task)
+
+
+class _Equal:
+    """Results of equal work, newest first."""
+
+    def __init__(self, found: Iterable[tuple[TaskId, int]]) -> None:
+        self._by_task: dict[tuple[str, int | None], list[tuple[TaskId, int]]] = {}
+        for one in found:
+            self._by_task.setdefault((one[0].step, one[0].index), []).append(one)
+        self._by_index: dict[int | None, deque[tuple[TaskId, int]]] = {}
+        for _, index in self._by_task:
+            self._by_index[index] = deque()
+        for (_, index), of_task in self._by_task.items():
+            self._by_index[index].extend(of_task)
+
+    def for_task(
+        self, step: str, index: int | None, taken: Mapping[Origin, str]
+    ) -> Iterator[tuple[TaskId, int]]:
+        """Those of the task itself; those at its place in another step; all others that are not taken."""
+        yield from self._by_task.get((step, index), ())
+        yield from self._by_index.get(index, ())
+        for place in sorted(self._by_index, key=lambda place: -1 if place is None else place):
+            others = self._by_index[place]
+            while others and _origin(*others[0]) in taken:
+                others.popleft()
+            yield from others
+            if not others:
+                del self._by_index[place]
+
+
+def _origin(task: TaskId, attempt: int) -> Origin:
+    return task.run, task.step, task.index, attempt
 
 
 def intact(outputs: Mapping[str, Artifact], store: Store) -> bool:
@@ -237,4 +316,6 @@ class _History:
         return self._runs
 
     def _is_ours(self, row: RunRow) -> bool:
-        return bool(row.source.get("code", {}).get("project", self._project) == self._project)
+        """Whether a run is of this project; a file that makes one begin may have come or gone above it."""
+        there = str(row.source.get("code", {}).get("project", self._project))
+        return os.path.commonpath([there, self._project]) in (there, self._project)

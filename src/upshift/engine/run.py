@@ -319,7 +319,7 @@ class _Run:
             keys=self.keys,
             reuse=Reuse(
                 run,
-                self.graph.pipeline,
+                self.graph,
                 self.catalog,
                 self.store,
                 enabled=self.options.reuse,

@@ -120,4 +120,5 @@ class Specs:
             strict=terms.strict,
             degraded=degraded,
             draws=self._draws,
+            stream=task.stream,
         )

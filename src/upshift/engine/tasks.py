@@ -60,6 +60,8 @@ class Task:
         What its next attempt gets instead of what its step gets; None: that.
     key, cached, cache_reason, origin
         As in the catalog's row.
+    stream
+        What its random numbers follow from, beside what the run drew.
     """
 
     __slots__ = (
@@ -78,6 +80,7 @@ class Task:
         "redone_for",
         "rounds",
         "status",
+        "stream",
         "terms",
         "waiting",
     )
@@ -97,6 +100,7 @@ class Task:
         self.failures = 0
         self.terms: Terms | None = None
         self.key: str | None = None
+        self.stream: str | None = None
         self.cached = False
         self.cache_reason: str | None = None
         self.origin: tuple[str, str, int | None, int] | None = None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import attrs
 
 from upshift.model.spec.task import TaskId
-from upshift.runs.catalog import Catalog
+from upshift.runs.catalog import FOUND_AT_MOST, Catalog
 from upshift.runs.database import Locked
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
 
@@ -135,10 +135,12 @@ class Backlog(Catalog):
         tasks = Counter((row.task.step, row.status) for row in rows)
         return [(*which, number, reused[which]) for which, number in tasks.items()]
 
-    def find_results(self, key: str, *, store: str | None = None) -> list[tuple[TaskId, int]]:
+    def find_results(
+        self, key: str, *, store: str | None = None, limit: int = FOUND_AT_MOST
+    ) -> list[tuple[TaskId, int]]:
         """Attempts that completed with this key; none while the catalog cannot even be read."""
         try:
-            return super().find_results(key, store=store)
+            return super().find_results(key, store=store, limit=limit)
         except Locked:
             return []
 

@@ -250,8 +250,10 @@ class Catalog:
         rows = self._database.query(sql)
         return [(user, TaskId(run=run, step=step, index=item)) for user, run, step, item in rows]
 
-    def find_results(self, key: str, *, store: str | None = None) -> list[tuple[TaskId, int]]:
-        """Attempts that completed with this key, newest first, 50 at most.
+    def find_results(
+        self, key: str, *, store: str | None = None, limit: int = FOUND_AT_MOST
+    ) -> list[tuple[TaskId, int]]:
+        """Attempts that completed with this key, newest first.
 
         Parameters
         ----------
@@ -259,6 +261,8 @@ class Catalog:
             What the result was recorded under.
         store
             Only results of runs whose store has this address.
+        limit
+            Of how many; -1: of all.
 
         Returns
         -------
@@ -273,7 +277,7 @@ class Catalog:
             values = (key, store)
         else:
             sql += " WHERE a.key = ?"
-        sql += f" ORDER BY a.ended DESC LIMIT {FOUND_AT_MOST}"
+        sql += f" ORDER BY a.ended DESC LIMIT {int(limit)}"
         found = self._database.query(sql, values)
         return [(TaskId(run=run, step=step, index=item), number) for run, step, item, number in found]
 

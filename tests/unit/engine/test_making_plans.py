@@ -300,3 +300,16 @@ def test_json_says_the_same(bench: Bench) -> None:
         {"index": None, "action": "runs", "reason": "first run", "depends_on": [], "origin": None}
     ]
     assert step["granted"]["gpus"] == []
+
+
+def test_equal_tasks_are_planned_to_share_no_result(bench: Bench) -> None:
+    def ones(count: int) -> Graph:
+        nodes = [
+            Node(name="double", step="double", inputs={"x": bench.listed(*[1] * count)}, over=("x",)),
+            Node(name="double_2", step="double", inputs={"x": bench.const(1)}),
+        ]
+        return bench.graph(nodes, {"double": bench.step(double)})
+
+    bench.run(ones(2))
+    planned = actions(plan_of(bench, ones(3)))
+    assert planned == {"double": ["reused", "reused", "runs"], "double_2": ["reused"]}

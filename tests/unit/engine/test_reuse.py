@@ -10,6 +10,7 @@ from upshift.backends.fake import Fail, Outcome
 from upshift.errors import RunFailed
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Artifact
+from upshift.runs.catalog import FOUND_AT_MOST
 from upshift.runs.history import Run
 
 
@@ -81,7 +82,7 @@ def test_changed_code_runs_again_and_is_named(bench: Bench) -> None:
     assert run["numbers"].tasks[0].cached
     assert [t.cached for t in run["double"].tasks] == [False] * 3
     assert run["double"].tasks[0].cache_reason == "code changed: normalize in pkg/features.py (new)"
-    run = bench.run(chain(bench, code={"steps.double (steps.py)": "code:1", "numpy": "2.0"}))
+    run = bench.run(chain(bench, code={"steps.double (steps.py)": "code:1", "package numpy": "2.0"}))
     reason = run["double"].tasks[0].cache_reason
     assert reason == "code changed: numpy unused → 2.0, normalize in pkg/features.py (no longer used)"
 
@@ -175,6 +176,39 @@ def test_equal_tasks_of_one_run_all_run(bench: Bench) -> None:
     nodes = [Node(name="double", step="double", inputs={"x": bench.listed(1, 1, 1)}, over=("x",))]
     bench.run(bench.graph(nodes, steps))
     assert len(bench.cluster.submitted) == 3
+
+
+def ones(bench: Bench, count: int, name: str = "double") -> Graph:
+    nodes = [
+        Node(name=name, step="double", inputs={"x": bench.listed(*[1] * count)}, over=("x",)),
+        Node(name=f"{name}_2", step="double", inputs={"x": bench.const(1)}),
+    ]
+    return bench.graph(nodes, {"double": bench.step(double)})
+
+
+def origins(run: Run) -> list[tuple[str, str, int | None, int] | None]:
+    return [task.row.origin for step in run.steps for task in step.tasks]
+
+
+def test_equal_tasks_of_one_run_never_share_a_result(bench: Bench) -> None:
+    """Each may have drawn other numbers."""
+    first = bench.run(ones(bench, 3))
+    made = [(first.id, "double", index, 1) for index in range(3)] + [(first.id, "double_2", None, 1)]
+    assert origins(bench.run(ones(bench, 3))) == made, "each gets its own again"
+
+    assert origins(bench.run(ones(bench, 3, name="twice"))) == made, "under another name, that at its place"
+
+    more = bench.run(ones(bench, 5))
+    assert origins(more) == [*made[:3], None, None, made[3]]
+    fewer = origins(bench.run(ones(bench, 1)))
+    assert fewer == [made[0], made[3]]
+
+
+def test_many_equal_tasks_each_get_their_own_result_again(bench: Bench) -> None:
+    count = FOUND_AT_MOST + 10
+    first = bench.run(ones(bench, count))
+    second = bench.run(ones(bench, count))
+    assert origins(second)[:count] == [(first.id, "double", index, 1) for index in range(count)]
 
 
 def test_a_lost_input_is_made_again_within_the_run(bench: Bench) -> None:

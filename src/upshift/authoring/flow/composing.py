@@ -33,6 +33,7 @@ def compose(pipeline: FlowPipeline, arguments: Mapping[str, object], store: Stor
     params = parameters_saved(composition, callee, arguments)
     first = composition.source(State(values), f"the parameters of {pipeline.name}", callee.location)
     nodes = Growth(shape, first).first()
+    composition.analyse()
     composition.close()
     return Graph(
         pipeline=pipeline.name,

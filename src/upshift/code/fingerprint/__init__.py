@@ -4,27 +4,26 @@ A fingerprint names every piece of reached code with a digest of it. It is made 
 this process, so that whatever rebinds, patches or decorates something is seen, and from their source,
 so that comments, layout and docstrings do not matter:
 
-* functions, with their decorators, computed default values and closures, and classes with all that
-  is in them and their bases, by normalized source; by bytecode where there is no source;
-* constants by value, with what their classes hide from pickle; by the statements that assign them where
-  a part cannot be compared; never as the same where such a statement reads a file (``readers``);
-* installed packages by version, the standard library by the version of Python;
-* what the top level of the modules does beyond binding names (``toplevel``): those that the code is in
-  and those that the process began with, such as the file that was run, with all that they import;
-* the whole module, or the whole project, where code is reached in a way that cannot be told before it
-  runs (``widening``). If in doubt, more counts.
+* in the file that defines the step, the functions, classes and constants that it reaches, one by one;
+* of any other module of the project that it reaches code of, the whole source, and what that reaches;
+* constants by value, with what their classes hide from pickle; default values, closures, attributes;
+* installed packages by version, with what they require; the standard library by the version of Python;
+* what importing does beyond binding names (``effects``): the modules that this code is in, and those that
+  the process began with, such as the file that was run, with all that they import;
+* where code is reached in a way that cannot be told before it runs (``outside``), the whole project and
+  the versions of all that is installed. What cannot be compared at all is never the same.
 
-A new function, a plain new constant, a comment, a docstring that nobody reads, the arguments of
-Upshift's own decorators and what calls a pipeline do not count.
+If in doubt, more counts. docs/how-to/caching.md says what is not seen. From bottom to top::
 
-The classes of pickled inputs, whose methods no source of the step names, are looked up by the names
-that the pickles hold: :meth:`Analysis.named`.
-
-It cannot see: files, clocks, environment variables and services that a function reads by itself; what the
-cells of a notebook and the lines at a prompt do beyond binding names; what a
-script does to libraries under ``if __name__ == "__main__"`` (its effect on the project's own names is
-seen); what a function of the project that is called at the top level does to ``numpy``, ``pandas`` or
-``pyarrow`` by assigning to their attributes; a package that is changed in place without a new version.
+    facts · reading · references · statements · normalize    what the text of one file says
+    sources · installed · memo                               files, modules, distributions
+    values · digests                                         digests of live values
+    live · loaded                                            names and sources of live objects
+    pieces                                                   what a piece of code adds and reaches
+    names · objects · modules · outside                      make pieces
+    walk                                                     all that is reached
+    effects                                                  what importing and composing do
+    analysis                                                 fingerprints
 """
 
 from __future__ import annotations
@@ -35,34 +34,21 @@ from typing import Any
 
 from upshift.code.fingerprint.analysis import Analysis
 
-__all__ = ["Analysis", "fingerprint", "look_up"]
+__all__ = ["Analysis", "fingerprint", "identity_of", "look_up"]
 
 
 def fingerprint(
     function: Callable[..., object], project: Path, begun: Iterable[dict[str, Any]] = ()
 ) -> dict[str, str]:
-    """Every piece of code that a function reaches.
+    """Every piece of code that a function reaches: a title for people, to a digest, a version or a name.
 
-    Parameters
-    ----------
-    function
-        A function, method, step, or anything else that can be called.
-    project
-        Folder of the project; how files are named depends on it.
-    begun
-        As for :class:`Analysis`.
-
-    Returns
-    -------
-    dict
-        Name, for people, to digest, version, or the name of what is imported. Equal if and only if the
-        reached code is.
+    Equal if and only if the reached code is. For ``begun`` see :class:`Analysis`.
     """
     return Analysis(project, begun).function(function)
 
 
-def look_up(project: Path) -> Callable[[str], dict[str, str]]:
-    """What finds the fingerprint of a class or function by the name that a pickle has for it.
+def look_up(project: Path, file: Path | None = None) -> Callable[[str], dict[str, str]]:
+    """What finds the fingerprint of what a pickle names, where definitions of ``file`` count one by one.
 
     Most runs need none: the analysis begins with the first name.
     """
@@ -71,6 +57,15 @@ def look_up(project: Path) -> Callable[[str], dict[str, str]]:
     def named(name: str) -> dict[str, str]:
         nonlocal analysis
         analysis = analysis or Analysis(project)
-        return analysis.named(name)
+        return analysis.named(name, () if file is None else [str(file)])
 
     return named
+
+
+def identity_of(value: object, project: Path) -> str | None:
+    """The digest of a value whose pickle differs from process to process, or after an edit without effect.
+
+    The pickle of a lambda or a local class holds line numbers, that of a set has no fixed order. Any other
+    value has no identity beside its content: None.
+    """
+    return Analysis(project).identity(value)

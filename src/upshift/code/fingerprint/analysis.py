@@ -5,169 +5,229 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
 from upshift.code.fingerprint.digests import combined
-from upshift.code.fingerprint.methods import expand_method
-from upshift.code.fingerprint.nodes import (
+from upshift.code.fingerprint.effects import Effects
+from upshift.code.fingerprint.live import Live, is_importable, is_upshift
+from upshift.code.fingerprint.names import FROM_FILE, unknown
+from upshift.code.fingerprint.objects import owner_of
+from upshift.code.fingerprint.pieces import (
     ACTS,
-    MODULE,
+    ALTERS_PATH,
+    HIDES,
+    READS,
     READS_SOURCE,
     REFLECTS,
     SUBCLASSES,
-    Node,
-    marks_of,
-    reachable,
+    UNRESOLVED,
+    Key,
+    Piece,
 )
 from upshift.code.fingerprint.sources import PACKAGE, PROJECT, Module
-from upshift.code.fingerprint.toplevel import is_upshift
-from upshift.code.fingerprint.walk import Walk
+from upshift.code.fingerprint.values import is_code, is_module
+from upshift.code.fingerprint.walk import Walk, flags_of, modules_of
 from upshift.runtime.storage.edits import Stamp
 
 
 class Analysis:
     """Makes fingerprints; what several functions share is analysed once.
 
-    Values are read as they are now: an analysis is for one moment, such as the composition of a
-    pipeline, and is then thrown away.
-
-    Parameters
-    ----------
-    project
-        Folder of the project.
-    begun
-        Globals of the modules that the process began with: what importing them did, and what they import
-        in turn, is there before any step runs, and counts for each.
+    Values are read as they are now: use an analysis at one moment, such as the end of the composition of a
+    pipeline, and throw it away. ``begun`` are the globals of the modules that the process began with. What
+    importing them did, and what they import in turn, is there before any step runs, and counts for each.
     """
 
     def __init__(self, project: Path, begun: Iterable[dict[str, Any]] = ()) -> None:
-        walk = self._walk = Walk(project)
-        own = [namespace for namespace in begun if walk.sources.of_namespace(namespace).kind == PROJECT]
-        self._modules = list(dict.fromkeys(walk.sources.of_namespace(namespace) for namespace in own))
-        self._begun = [walk.module(module) for module in self._modules]
+        live = self._live = Live(project)
+        self._walk = Walk(live)
+        self._effects = Effects(self._walk)
+        modules = dict.fromkeys(live.sources.of_namespace(namespace) for namespace in begun)
+        self._begun = [module for module in modules if module.kind == PROJECT]
 
     def function(self, function: Any) -> dict[str, str]:
         """The fingerprint of a function, a class, or anything else that can be called."""
-        # Everything that is made here stays until the end: looking for garbage among it takes long.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            return self._entries([*self._start(function), *self._begun])
-        finally:
-            if collecting:
-                gc.enable()
+        with _without_collecting():
+            files, start = self._start(function)
+            return self._entries(start, files)
+
+    def identity(self, value: Any) -> str | None:
+        """As :func:`identity_of <upshift.code.fingerprint.identity_of>` says."""
+        piece = Piece()
+        seen = self._live.seen(piece, value)
+        by_value = [key for key in piece.reaches if not is_importable(self._live.object(key[1]))]
+        if not seen.complete or not (by_value or seen.unordered):
+            return None
+        if not by_value:
+            return seen.digest
+        with _without_collecting():
+            reached = [self._walk.piece(key) for key in by_value]
+            files = {key[2] for piece in reached for key in piece.reaches if key[0] == "source"}
+            entries = self._entries(by_value, files, begun=False)
+        return combined([seen.digest, *(f"{name} {digest}" for name, digest in entries.items())])
+
+    def composition(self, function: Any, arguments: Mapping[str, object]) -> dict[str, str]:
+        """What the body of a pipeline, called with these arguments, does to others; empty for most."""
+        piece = self._effects.of_body(function, arguments)
+        if not piece.entries:
+            return {}
+        with _without_collecting():
+            files = {self._live.module_of(function).file}
+            return {name: digest for name, digest, _ in piece.entries} | self._entries(
+                piece.reaches, files, begun=False
+            )
+
+    def named(self, name: str, files: Iterable[str] = ()) -> dict[str, str]:
+        """The fingerprint of what a pickle names: ``module:qualname``, or ``module:`` for the module itself.
+
+        Nothing is imported for it. Of a module that is not imported all counts, and of any but ``files``.
+        """
+        module, _, qualname = name.partition(":")
+        there = sys.modules.get(module)
+        if there is None:
+            found = self._live.sources.find(module)
+            if isinstance(found, Module):
+                return self._entries([("whole", found)], files)
+            return self._entries([("package", found) if found else ("project",)], files)
+        owner = self._live.sources.of_namespace(vars(there))
+        if owner.kind == PACKAGE:
+            return self._entries([("package", owner.version)], files)
+        value: Any = there
+        for part in qualname.split(".") if qualname else ():
+            value = getattr(value, part, None)
+        if owner.kind != PROJECT or (module == "__main__" and not is_code(value)):
+            return self._entries([], files)  # what a notebook defines travels by value
+        if value is None or value is there:
+            return self._entries([("names", owner)], files)
+        piece = Piece(*([self._live.code(value)] if is_code(value) else []))
+        if not is_code(value):
+            piece.add(name, self._live.seen(piece, value).digest)
+        return self._entries([self._keyed(piece)], files)
 
     @property
     def stamps(self) -> Mapping[str, Stamp]:
         """The files that were read so far, as they were."""
-        return self._walk.sources.stamps
+        return self._live.sources.stamps
 
     def needed(self) -> dict[str, str]:
-        """The modules that the process began with, if they or what they import change more than their names.
+        """Modules to import before a step runs in another process, with their files.
 
-        Returns
-        -------
-        dict
-            Name to file. Whoever runs a step elsewhere has to import them first.
+        They are those that the process began with, if they or what they import change more than their names.
         """
-        if not any(node.marks & ACTS and node.marks & MODULE for node in reachable(self._begun)):
+        modules = self._effects.imported_with(self._begun)
+        if not any(self._effects.of_import(module).flags & ACTS for module in modules):
             return {}
-        return {module.name: module.file for module in self._modules if module.file is not None}
+        return {module.name: module.file for module in self._begun if module.file is not None}
 
-    def named(self, name: str) -> dict[str, str]:
-        """The fingerprint of a class or function that a pickle names: ``module:qualname``.
-
-        Nothing is imported for it. Of a module that is not imported all counts.
-        """
-        module, _, qualname = name.partition(":")
-        live = sys.modules.get(module)
-        if live is None:
-            return self._entries([self._unimported(module)])
-        found: Any = live
-        for part in qualname.split("."):
-            found = getattr(found, part, None)
-        if isinstance(found, type) or type(found) is FunctionType:
-            return self.function(found)
-        owner = self._walk.sources.of_namespace(vars(live))
-        if owner.kind == PACKAGE:
-            return self._entries([self._walk.package(owner.version)])
-        if owner.kind == PROJECT and module != "__main__":  # what a notebook defines travels by value
-            return self._entries([self._whole(owner)])
-        return self._entries([])
-
-    def _unimported(self, name: str) -> Node:
-        found = self._walk.sources.find(name)
-        if isinstance(found, Module):
-            return self._whole(found)
-        return self._walk.package(found) if found else self._walk.everything()
-
-    def _whole(self, module: Module) -> Node:
-        return self._walk.widened(module, "named by a pickle", deep=True)
-
-    def _start(self, function: Any) -> list[Node]:
-        walk = self._walk
+    def _start(self, function: Any) -> tuple[set[str | None], list[Key]]:
+        """Where to begin, and the files in which definitions count one by one."""
+        live = self._live
         owner: type | None = None
-        held: list[Node] = []
+        held = Piece()
         if type(function) is MethodType:
             bound, function = function.__self__, function.__func__
             owner = bound if isinstance(bound, type) else type(bound)
             if not any(is_upshift(base) for base in owner.__mro__):  # a flow's own state comes as input
-                held = [walk.value(bound, f"the object of {owner.__qualname__}.{function.__name__}")]
+                name = f"the object of {owner.__qualname__}.{function.__name__}"
+                held.add(name, live.seen(held, bound).digest)
         plain = getattr(function, "__wrapped__", None) if not isinstance(function, type) else None
-        start = [*held, *([walk.code(plain)] if type(plain) is FunctionType else [])]
-        if type(function) is FunctionType or isinstance(function, type):
-            start.append(walk.code(function))
-        else:
-            start.append(walk.value(function, f"{type(function).__qualname__} itself"))
         method = plain if type(plain) is FunctionType else function
-        if type(method) is FunctionType:
-            start.append(Node(expand_method, walk, method, owner))
-        return start
+        codes = [code for code in (plain, function) if type(code) is FunctionType or isinstance(code, type)]
+        held.reaches += map(live.code, codes)
+        if function not in codes:
+            held.add(f"{type(function).__qualname__} itself", live.seen(held, function).digest)
+        if type(method) is FunctionType and (owner := owner or owner_of(method)) is not None:
+            held.reaches.append(("method", live.code(method)[1], live.code(owner)[1]))
+        defining = codes or [value for key in held.reaches if not is_module(value := live.object(key[1]))]
+        return {live.module_of(code).file for code in defining}, [self._keyed(held)]
 
-    def _entries(self, start: list[Node]) -> dict[str, str]:
-        nodes = self._with_subclasses(start)
-        marks = marks_of(nodes)
+    def _keyed(self, piece: Piece) -> Key:
+        key = ("made", id(piece))
+        self._walk.put(key, piece)
+        return key
+
+    def _entries(
+        self, start: list[Key], files: Iterable[str | None], *, begun: bool = True
+    ) -> dict[str, str]:
+        files = frozenset(files).union(module.file for module in self._begun)
+        pieces = list(self._reached(start, files, self._begun if begun else []))
+        flags = flags_of(pieces)
+        if flags & ALTERS_PATH and flags & UNRESOLVED:
+            flags &= ~ALTERS_PATH | flags_of(self._walk.reach(start, files, widened=False).values())
         found: dict[str, str] = {}
         several: dict[str, set[str]] = {}
-        for node in nodes:
-            for name, digest, with_docstrings in node.entries:
-                if with_docstrings and marks & REFLECTS:
-                    digest = combined([digest, with_docstrings])
-                elif not digest:
-                    continue
-                known = found.setdefault(name, digest)
-                if known is not digest and known != digest:
-                    several.setdefault(name, {known}).add(digest)
+        for name, digest in self._digests(pieces, flags):
+            known = found.setdefault(name, digest)
+            if known is not digest and known != digest:
+                several.setdefault(name, {known}).add(digest)
         found.update({name: combined(sorted(digests)) for name, digests in several.items()})
-        if marks & READS_SOURCE:
-            found.update(self._walk.sources.texts())
-        self._walk.sources.save()
+        if flags & READS_SOURCE:
+            found.update(self._live.sources.texts())
+        self._live.sources.save()
         entries = {"python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
         entries.update(sorted(found.items()))
         return entries
 
-    def _with_subclasses(self, start: list[Node]) -> list[Node]:
-        """Reached code; with all subclasses of reached classes, where it asks for subclasses."""
-        while True:
-            nodes = reachable(start)
-            if not marks_of(nodes) & SUBCLASSES:
-                return nodes
-            classes = [self._walk.classes[id(node)] for node in nodes if id(node) in self._walk.classes]
-            more = [self._walk.code(subclass) for cls in classes for subclass in self._subclasses(cls)]
-            known = {id(node) for node in nodes}
-            if all(id(node) in known for node in more):
-                return nodes
-            start = [*start, *more]
+    def _digests(self, pieces: list[Piece], flags: int) -> Iterator[tuple[str, str]]:
+        reflects = flags & REFLECTS
+        for piece in pieces:
+            for name, digest, documented in piece.entries:
+                if documented and reflects:
+                    yield name, combined([digest, documented])
+                elif digest:
+                    yield name, digest
+            for name, hiding, making in piece.opaque:
+                if hiding and not self._walk.marks(hiding) & HIDES:
+                    continue
+                if (making.flags | self._walk.marks(making.reaches, making=True)) & READS:
+                    yield unknown(name, FROM_FILE)
+        if flags & ALTERS_PATH and flags & UNRESOLVED:
+            yield unknown("what is imported", "from a folder that is known only when it runs")
 
-    def _subclasses(self, cls: type) -> Iterator[type]:
-        """The project's classes below a class, also those below a class of a library."""
-        if cls in (object, type):
-            return
-        below: list[type] = type.__subclasses__(cls)
-        for subclass in below:
-            owner = sys.modules.get(subclass.__module__)
-            if owner is not None and self._walk.sources.of_namespace(vars(owner)).kind == PROJECT:
-                yield subclass
-            yield from self._subclasses(subclass)
+    def _reached(
+        self, start: list[Key], files: frozenset[str | None], begun: list[Module]
+    ) -> Iterable[Piece]:
+        """Reached code, with what importing its modules does; and subclasses, where it asks for them."""
+        start = list(start)
+        while True:
+            found = self._walk.reach(start, files)
+            modules = self._effects.imported_with([*modules_of(found), *begun])
+            more = [self._import(module) for module in modules if ("whole", module) not in found]
+            if flags_of(found.values()) & SUBCLASSES:
+                more += [key for key in self._subclasses(found) if key not in found]
+            more = [key for key in more if key not in found]
+            if not more:
+                return found.values()
+            start += more
+
+    def _import(self, module: Module) -> Key:
+        key = ("import", module)
+        self._walk.put(key, self._effects.of_import(module))
+        return key
+
+    def _subclasses(self, found: Iterable[Key]) -> Iterator[Key]:
+        """The project's classes below reached classes, also those below a class of a library."""
+        pending = [self._live.object(key[1]) for key in found if key[0] == "code"]
+        for cls in pending:  # grows while it is walked
+            if not isinstance(cls, type) or cls in (object, type):
+                continue
+            below: list[type] = type.__subclasses__(cls)
+            for subclass in below:
+                if self._live.module_of(subclass).kind == PROJECT:
+                    yield self._live.code(subclass)
+            pending += below
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Everything that an analysis makes stays until its end: looking for garbage among it takes long."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

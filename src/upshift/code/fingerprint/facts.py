@@ -15,15 +15,31 @@ from upshift.runtime.storage.digest import Bytes
 
 Chain = tuple[str, ...]
 Use = tuple[Chain, Union[tuple[int, str], None], bool]
-"""What is referred to; see :mod:`upshift.code.fingerprint.references`."""
+"""Names and attributes that are used; the import that brings them; whether the value is handed on."""
 Word = str
-"""A use as one text, ``"range"``, ``"=helpers.scale"`` where it is bare: there are very many."""
+"""A use as one text, ``"range"``, ``"=helpers.scale"`` where the value is handed on: there are very many."""
 BARE, ODD = "=", "!"
+CONSTANT = ":"
+"""Marks a constant in :attr:`Facts.whole`."""
 BY_LITERAL = (-1, "")
 """The origin of what is called as importing functions are, with the name of a module that is written out."""
 
-VERSION = 11
+VERSION = 12
 """To be raised whenever the same source gives other facts than before."""
+
+READS = 1
+"""It may read a file, as far as names tell."""
+REFLECTS = 2
+"""It may read docstrings."""
+READS_SOURCE = 4
+"""It may read source text, comments and all."""
+SUBCLASSES = 8
+"""It looks for subclasses."""
+FRAMES = 16
+"""It gets at all that a module has, or at modules, through an attribute."""
+CHANGES_GIVEN = 32
+"""It changes a part of an argument."""
+DYNAMIC = REFLECTS | READS_SOURCE | SUBCLASSES | FRAMES
 
 
 def word_of(use: Use) -> Word:
@@ -33,14 +49,6 @@ def word_of(use: Use) -> Word:
         return f"{ODD}{use!r}"  # getattr(table, "unit price"), import_module("my helpers")
     came = "" if origin is None else f"{origin[0]} {origin[1]} "
     return f"{BARE if bare else ''}{came}{'.'.join(chain)}"
-
-
-def root_of(word: Word) -> str:
-    """The name in the surrounding scope that a use begins with; no name where an import brings it."""
-    if word.startswith(ODD):
-        chain, origin, _ = use_of(word)
-        return chain[0] if origin is None else ""
-    return word.removeprefix(BARE).partition(".")[0]
 
 
 def use_of(word: Word) -> Use:
@@ -60,71 +68,40 @@ class DecoratorFacts(NamedTuple):
 
     digest: str
     chain: Chain
-    uses: tuple[Word, ...]
+    words: tuple[Word, ...]
 
 
 class UnitFacts(NamedTuple):
-    """A definition, or the whole module.
+    """A definition; ``digest`` leaves out decorators and docstrings, ``documented`` only decorators.
 
-    Parameters
-    ----------
-    qualname
-        As Python gives it.
-    digest, documented
-        Of the source without decorators; without docstrings, and with them.
-    uses
-        What it refers to, decorators aside.
-    decorators
-        Its own and those inside it.
-    attributes
-        Every attribute name in it.
-    defaults
-        The default values of its arguments, as :func:`holding.written_out` gives them; None where one
-        is more than a literal.
-    assigned
-        Names that a class body binds.
-    reads, made_reading
-        Whether it may read a file, as far as names tell; and whether its definition does, when it runs.
+    ``assigned`` are the names that a class body binds, ``changed`` those outside of which it changes a part.
     """
 
     qualname: str
     digest: str
     documented: str
-    uses: tuple[Word, ...]
+    words: tuple[Word, ...]
     decorators: tuple[DecoratorFacts, ...]
-    attributes: tuple[str, ...]
-    defaults: str | None
     assigned: tuple[str, ...]
-    reads: bool
-    made_reading: bool
+    changed: tuple[str, ...]
+    flags: int
 
 
 class StatementFacts(NamedTuple):
-    """A statement at the top level that is no definition and no import.
+    """A statement at the top level, or in the body of a pipeline, that is no definition and no import.
 
-    Parameters
-    ----------
-    digest, uses
-        As in :class:`UnitFacts`.
-    binds
-        Names that it assigns.
-    acts
-        Whether it does more than to assign the values of calls to names.
-    calls
-        What is called for these values; an empty chain for a call of something without a name.
-    literal
-        Digest of the value that it assigns, where that is written out; else empty.
-    reads
-        Whether it may read a file, as far as names tell.
+    ``acts``: it does more than to assign the values of ``calls`` to names. ``literal``: the digest of the
+    value that it assigns, where that is written out. ``arguments``: those of the function that it is in.
     """
 
     digest: str
-    uses: tuple[Word, ...]
+    words: tuple[Word, ...]
     binds: tuple[str, ...]
     acts: bool
     calls: tuple[Chain, ...]
-    literal: str
-    reads: bool
+    literal: str = ""
+    reads: bool = False
+    arguments: tuple[str, ...] = ()
 
 
 class Import(NamedTuple):
@@ -133,11 +110,6 @@ class Import(NamedTuple):
     level: int
     module: str
     attribute: str | None
-
-    @property
-    def chain(self) -> Chain:
-        """The attribute, as a chain."""
-        return (self.attribute,) if self.attribute else ()
 
 
 class Bound(NamedTuple):
@@ -148,100 +120,70 @@ class Bound(NamedTuple):
 
 
 class Facts:
-    """What is known about a file.
+    """What is known about a file. Most of its units are never asked for, and stay packed until they are."""
 
-    Most units of a file are never asked for, so they stay packed until they are.
-
-    Parameters
-    ----------
-    packed
-        What :func:`pack` gave.
-
-    Attributes
-    ----------
-    names
-        Names that something at the top level binds; :meth:`bound` says what.
-    classes
-        Qualified name to numbers of units.
-    methods
-        Qualified name of a method without computed default values to its first line and its default
-        values, where no other function of its name begins on that line.
-    statements
-        In order.
-    imports
-        What is imported at the top level: ``(level, module, names)``.
-    stars
-        ``(level, module)`` of star imports.
-    defined
-        Names at the top level that a class, or what a decorator may make one, is the last to bind.
-    decorated
-        Numbers of decorated units at the top level.
-    idle
-        Top names of imports that nothing in the module refers to.
-    docstring
-        Digest of the module's docstring; empty if it has none.
-    """
-
-    __slots__ = (
-        "_at",
-        "_functions",
-        "_units",
-        "classes",
-        "decorated",
-        "defined",
-        "docstring",
-        "idle",
-        "imports",
-        "methods",
-        "names",
-        "packed",
-        "stars",
-        "statements",
-    )
-
-    classes: dict[str, tuple[int, ...]]
-    methods: dict[str, tuple[int, str]]
-    imports: tuple[tuple[int, str, tuple[str, ...]], ...]
-    stars: tuple[tuple[int, str], ...]
-    defined: tuple[str, ...]
-    decorated: tuple[int, ...]
-    idle: tuple[str, ...]
+    whole: str
+    """The digest without docstrings; then each definition and constant at the top level with the beginning of
+    its own digest, so that an edit can be named: ``blake3:… f=1a2b3c4d :CFG=5e6f7a8b =9c0d1e2f``."""
+    documented: str
+    """The digest with docstrings."""
     docstring: str
+    """The digest of the module's docstring; empty if there is none."""
+    words: tuple[Word, ...]
+    """What all of the file refers to, but for what runs only as a script, and for :attr:`dynamic`."""
+    flags: int
+    """Those of the statements at the top level."""
+    dynamic: dict[str, tuple[tuple[Word, ...], int]]
+    """Name of a definition to words and flags, of it and of those that it names, by which code may be found
+    that no name leads to."""
+    statements: tuple[StatementFacts, ...]
+    imports: tuple[tuple[int, str, tuple[str, ...]], ...]
+    """What is imported at the top level: ``(level, module, names)``."""
+    idle: tuple[str, ...]
+    """Names of imports that nothing in the file refers to."""
+    defined: tuple[str, ...]
+    """Names that a class, or what a decorator may make one, is the last to bind."""
+    decorated: tuple[int, ...]
+    """Numbers of decorated units at the top level."""
+    decorators: tuple[tuple[str, Chain], ...]
+    """Digest and chain of all decorators, with those inside."""
+    bodies: dict[int, tuple[StatementFacts, ...]]
+    """Number of a decorated function to the statements of its body that may do more than call steps."""
+    names: dict[str, Any]
+    functions: dict[int, Any]
+    classes: dict[str, Any]
 
     def __init__(self, packed: Bytes) -> None:
         self.packed = memoryview(packed)
-        self._at, statements, self.names, self._functions, self.classes, *rest = marshal.loads(packed)
-        self.methods, self.imports, self.stars, self.defined, self.decorated, self.idle, self.docstring = rest
+        self._at, header = marshal.loads(packed)
+        vars(self).update(header)
+        self.statements = tuple(map(StatementFacts._make, self.statements))
+        self.bodies = {number: tuple(map(StatementFacts._make, body)) for number, body in self.bodies.items()}
         self._units: dict[int, UnitFacts] = {}
-        self.statements = tuple(map(StatementFacts._make, statements))
-
-    @property
-    def whole(self) -> UnitFacts:
-        """The module as one unit."""
-        return self._unpacked(0)
 
     def unit(self, number: int) -> UnitFacts:
         """The definition with this number."""
         known = self._units.get(number)
         if known is None:
-            known = self._units[number] = self._unpacked(number + 1)
+            unit = UnitFacts._make(marshal.loads(self.packed[-self._at[number] :]))
+            known = unit._replace(decorators=tuple(map(DecoratorFacts._make, unit.decorators)))
+            self._units[number] = known
         return known
 
-    def functions_at(self, name: str, line: int) -> list[UnitFacts]:
-        """The functions of this name whose code begins on this line: one, or several lambdas."""
+    def units(self, name: str, line: int = 0) -> tuple[int, ...]:
+        """The functions of this name whose code begins on this line, one or several lambdas; or else the
+        classes of this qualified name."""
+        if not line:
+            return tuple(_unpacked_list(self.classes.get(name)))
         found = []
-        for number in _unpacked_list(self._functions.get(line)):
-            unit = self.unit(number)
-            if unit.qualname == name or unit.qualname.endswith("." + name):
-                found.append(unit)
-        return found
-
-    def _unpacked(self, part: int) -> UnitFacts:
-        unit = UnitFacts._make(marshal.loads(self.packed[-self._at[part] :]))
-        return unit._replace(decorators=tuple(map(DecoratorFacts._make, unit[4]))) if unit[4] else unit
+        for number in _unpacked_list(self.functions.get(line)):
+            qualname = self.unit(number).qualname
+            if qualname == name or qualname.endswith("." + name):
+                found.append(number)
+        return tuple(found)
 
     def bound(self, name: str) -> tuple[Union[Import, Bound], ...]:
-        """What binds a name at the top level, in order; nothing where it is none of :attr:`names`."""
+        """What binds a name at the top level, in order; nothing where nothing does."""
         return tuple(map(_unpacked_binding, _unpacked_list(self.names.get(name))))
 
 
@@ -275,31 +217,19 @@ def _unpacked_binding(packed: Any) -> Import | Bound:
 
 
 def pack(
-    whole: UnitFacts,
     units: Iterable[UnitFacts],
-    statements: Iterable[StatementFacts],
-    bindings: Mapping[str, Iterable[Import | Bound]],
+    names: Mapping[str, list[Import | Bound]],
     functions: Mapping[int, list[int]],
-    *others: Any,
+    classes: Mapping[str, list[int]],
+    **others: Any,
 ) -> bytes:
-    """Facts as :mod:`marshal` writes them, and after them the units, each by itself.
-
-    Parameters
-    ----------
-    bindings
-        Name at the top level to what binds it.
-    functions
-        First line to numbers of the units of functions.
-    others
-        The other attributes of :class:`Facts`, in order.
-    """
-    parts = [_packed(unit) for unit in (whole, *units)]
-    at = [*accumulate(len(part) for part in reversed(parts))][::-1]  # how far from the end
-    names = {name: _packed_list(list(map(_packed_binding, bound))) for name, bound in bindings.items()}
-    lines = {line: _packed_list(numbers) for line, numbers in functions.items()}
-    header = (tuple(at), tuple(map(tuple, statements)), names, lines, *others)
-    return b"".join([marshal.dumps(header), *parts])
-
-
-def _packed(unit: UnitFacts) -> bytes:
-    return marshal.dumps((*unit[:4], tuple(map(tuple, unit.decorators)), *unit[5:]))
+    """Facts as :mod:`marshal` writes them, and after them the units, each by itself."""
+    parts = [marshal.dumps((*unit[:4], tuple(map(tuple, unit.decorators)), *unit[5:])) for unit in units]
+    at = tuple(accumulate(len(part) for part in reversed(parts)))[::-1]  # how far from the end
+    header = {
+        "names": {name: _packed_list(list(map(_packed_binding, bound))) for name, bound in names.items()},
+        "functions": {line: _packed_list(numbers) for line, numbers in functions.items()},
+        "classes": {qualname: _packed_list(numbers) for qualname, numbers in classes.items()},
+        **others,
+    }
+    return b"".join([marshal.dumps((at, header)), *parts])

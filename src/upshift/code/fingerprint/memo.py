@@ -8,6 +8,7 @@ the loser's files are read again some day. A damaged file is one that is not the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import marshal
 import os
@@ -15,20 +16,15 @@ import sys
 from pathlib import Path
 
 from upshift.code.fingerprint.facts import VERSION, Facts
-from upshift.code.fingerprint.keeping import keep, kept
+from upshift.model.home import home
 from upshift.runtime.storage.digest import Bytes, algorithm, digest_of
+from upshift.runtime.storage.files import replacing
 
 _CHECKSUM = 64
 
 
 class Memo:
-    """The facts about the files of one project.
-
-    Parameters
-    ----------
-    project
-        Its folder.
-    """
+    """The facts about the files of one project."""
 
     def __init__(self, project: Path) -> None:
         # Facts hold digests, and marshal and the grammar are those of this version of Python.
@@ -83,3 +79,19 @@ def _read(file: Path) -> dict[str, tuple[str, Bytes]]:
 
 def _checksum(body: Bytes) -> bytes:
     return digest_of(body).rpartition(":")[2].encode()
+
+
+# small files that only save time
+
+
+def kept(name: str) -> Path:
+    """Where the file of this name is, in ``UPSHIFT_HOME/fingerprints``."""
+    return home() / "fingerprints" / name
+
+
+def keep(file: Path, content: bytes) -> None:
+    """Replace a file, whole or not at all. A folder that cannot be written is no error."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as draft:
+            draft.write_bytes(content)

@@ -37,24 +37,9 @@ class Normal(NamedTuple):
 
 
 def normalize(tree: ast.Module, parts: Collection[ast.AST]) -> dict[int, Normal]:
-    """The digests of parts of a module and of all its decorators.
+    """The digests of parts of a module and of all its decorators, by ``id`` of the node.
 
-    Parameters
-    ----------
-    tree
-        The module.
-    parts
-        Nodes of it.
-
-    Returns
-    -------
-    dict
-        ``id(node)`` to its digests.
-
-    Raises
-    ------
-    RecursionError
-        The source is nested too deeply.
+    Raises RecursionError where the source is nested too deeply.
     """
     writer = _Writer({id(part) for part in parts})
     writer.write(tree)

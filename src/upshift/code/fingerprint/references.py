@@ -10,14 +10,47 @@ module as a value may take anything from it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from upshift.code.fingerprint.facts import BY_LITERAL, Chain, Use
-from upshift.code.fingerprint.holding import NO_DEFAULTS, written_out
-from upshift.code.fingerprint.readers import made_reading, mentions_reading
+from upshift.code.fingerprint.facts import (
+    BY_LITERAL,
+    CHANGES_GIVEN,
+    FRAMES,
+    READS,
+    READS_SOURCE,
+    REFLECTS,
+    SUBCLASSES,
+    Chain,
+    Use,
+)
 
 _IMPORTERS = frozenset({"import_module", "__import__", "find_spec"})
+_VARIABLE = re.compile(r"@([^\W\d]\w*)")
+_IN_TEXT = {"query": _VARIABLE, "eval": re.compile(r"([^\W\d]\w*)")}
+"""Methods that evaluate a text, and the names in it that may be those of Python variables."""
+_OWN = frozenset({"self", "cls"})
+_REFLECTION = frozenset(
+    {
+        "__doc__", "getdoc", "getsource", "getsourcelines", "getcomments", "findsource", "docopt", "help",
+    }
+)  # fmt: skip
+_SOURCE = frozenset({"getsource", "getsourcelines", "getsourcefile", "getcomments", "findsource"})
+_FRAMES = frozenset(
+    {
+        "__globals__", "__builtins__", "f_globals", "f_builtins", "f_locals", "f_back", "tb_frame",
+        "gi_frame", "cr_frame", "ag_frame", "load_module", "exec_module", "find_spec", "find_module",
+        "find_loader",
+    }
+)  # fmt: skip
+_READERS = frozenset(
+    {
+        "open", "input", "read", "readline", "readlines", "load", "loadtxt", "genfromtxt", "fromfile",
+        "memmap", "get_data",
+    }
+)  # fmt: skip
+"""Names of what reads files, with those that begin with ``read_``."""
 _OPERATORS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 _REFER_TO_NOTHING = frozenset(
     [
@@ -45,10 +78,9 @@ class Definition(NamedTuple):
     line: int
     uses: list[Use]
     decorators: list[Decorator]
-    attributes: frozenset[str]
-    defaults: str | None
     assigned: frozenset[str]
-    made_reading: bool
+    changed: frozenset[str]
+    flags: int
 
 
 class _Scope:
@@ -63,6 +95,13 @@ class _Scope:
         self.uses: list[Use] = []
         self.decorators: list[Decorator] = []
         self.attributes: set[str] = set()
+        self.arguments: set[str] = set()
+        self.changed: set[str] = set()
+        """Names of which a part is changed; an empty one for what has no name."""
+
+    def changed_outside(self) -> set[str]:
+        """Those of them that are another scope's."""
+        return self.changed - (self.bound - self.shared) - _OWN if self.hides else self.changed
 
     def free(self, uses: list[Use]) -> list[Use]:
         """Those of the uses that are of what the scope does not bind itself."""
@@ -85,20 +124,19 @@ class _Scope:
 class Reader:
     """Reads a module statement by statement."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: ast.AST) -> None:
         self.definitions: list[Definition] = []
         self._scope = _Scope("", hides=False)
+        self._tree = tree
+        self._in_texts: frozenset[str] | None = None
 
-    def statement(self, node: ast.AST) -> tuple[list[Use], frozenset[str], list[Decorator], frozenset[str]]:
-        """Uses, names bound, decorators and attribute names of what stands at the top level."""
+    def statement(self, node: ast.AST) -> tuple[list[Use], frozenset[str], list[Decorator], int]:
+        """Uses, names bound, decorators and flags of what stands at the top level."""
         scope = self._scope = _Scope("", hides=False)
         self.visit(node)
-        return (
-            unique(scope.uses),
-            frozenset(scope.bound),
-            scope.decorators,
-            frozenset(scope.attributes),
-        )
+        self._in_text(node)
+        uses = unique(scope.uses)
+        return uses, frozenset(scope.bound), scope.decorators, _flags(uses, scope)
 
     def visit(self, node: ast.AST) -> None:
         _VISITORS[node.__class__](self, node)
@@ -133,7 +171,21 @@ class Reader:
             self._use((node.id,), bare=False)
 
     def _Attribute(self, node: ast.Attribute) -> None:
+        self._change(node)
         self._reach(node, bare=True)
+
+    def _Subscript(self, node: ast.Subscript) -> None:
+        self._change(node)
+        self._children(node)
+
+    def _change(self, node: ast.Attribute | ast.Subscript) -> None:
+        """Note whose part is assigned or deleted."""
+        if node.ctx.__class__ is ast.Load:
+            return
+        owner: ast.expr = node
+        while isinstance(owner, (ast.Attribute, ast.Subscript)):
+            owner = owner.value
+        self._scope.changed.add(owner.id if isinstance(owner, ast.Name) else "")
 
     def _reach(self, node: ast.AST, bare: bool) -> None:
         """Visit an expression that is looked into where ``bare`` is false."""
@@ -195,6 +247,7 @@ class Reader:
         source = (node.level, node.module or "")
         self._scope.uses.append(((), source, False))
         for alias in node.names:
+            self._scope.uses.append(((alias.name,), source, False))  # it may be a module
             self._bind_import(alias.asname or alias.name, source, (alias.name,))
 
     def _bind_import(self, name: str, source: tuple[int, str], attributes: Chain) -> None:
@@ -243,6 +296,7 @@ class Reader:
         inner = self._scope = _Scope(prefix, hides)
         read()
         self._scope = outer
+        outer.changed |= inner.changed_outside()
         outer.uses.extend(inner.free(inner.uses))
         for decorator in inner.decorators:
             outer.decorators.append(decorator._replace(uses=inner.free(decorator.uses)))
@@ -272,25 +326,39 @@ class Reader:
             self._annotation(annotation)
 
         def read() -> None:
-            self._scope.bound.update(a.arg for a in arguments)
+            self._scope.arguments.update(a.arg for a in arguments)
+            self._scope.bound |= self._scope.arguments
             self._type_parameters(node)
             read_body()
+            self._in_text(node)
 
         qualname = outer.prefix + name
         inner = self._enter(qualname + ".<locals>.", True, read)
+        uses = unique(outer.uses[first_use:])
         self.definitions.append(
             Definition(
                 node=node,
                 qualname=qualname,
                 line=line,
-                uses=unique(outer.uses[first_use:]),
+                uses=uses,
                 decorators=outer.decorators[first_decorator:],
-                attributes=frozenset(inner.attributes),
-                defaults=_defaults(node.args),
                 assigned=frozenset(),
-                made_reading=any(map(mentions_reading, [*defaults, *decorators])),
+                changed=frozenset(inner.changed_outside()),
+                flags=_flags(uses, inner),
             )
         )
+
+    def _in_text(self, node: ast.AST) -> None:
+        """Names in texts that a library evaluates in the scope of its caller."""
+        methods = _IN_TEXT.keys() & self._scope.attributes
+        if methods and self._in_texts is None:
+            self._in_texts = frozenset(
+                name for text in _texts(self._tree) for name in _VARIABLE.findall(text)
+            )
+        for method in methods:
+            here = (name for text in _texts(node) for name in _IN_TEXT[method].findall(text))
+            for name in sorted({*here, *(self._in_texts or ())}):
+                self._use((name,), bare=True)
 
     def _ClassDef(self, node: ast.ClassDef) -> None:
         outer = self._scope
@@ -307,17 +375,17 @@ class Reader:
         qualname = outer.prefix + node.name
         # Methods do not see what the class body binds, so the scope hides nothing.
         inner = self._enter(qualname + ".", False, read)
+        uses = unique(outer.uses[first_use:])
         self.definitions.append(
             Definition(
                 node=node,
                 qualname=qualname,
                 line=node.lineno,
-                uses=unique(outer.uses[first_use:]),
+                uses=uses,
                 decorators=outer.decorators[first_decorator:],
-                attributes=frozenset(inner.attributes),
-                defaults=NO_DEFAULTS,
                 assigned=frozenset(inner.bound),
-                made_reading=made_reading(node),
+                changed=frozenset(inner.changed_outside()),
+                flags=_flags(uses, inner),
             )
         )
 
@@ -384,19 +452,35 @@ def called(node: ast.AST) -> ast.AST:
     return node
 
 
+def _texts(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
+
+
 def _arguments(arguments: ast.arguments) -> list[ast.arg]:
     optional = [arguments.vararg, arguments.kwarg]
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return named + [argument for argument in optional if argument is not None]
 
 
-def _defaults(arguments: ast.arguments) -> str | None:
-    """The default values of arguments; None where one is more than a constant that is written out."""
-    named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    try:
-        return written_out(
-            tuple(map(ast.literal_eval, arguments.defaults)),
-            {one.arg: ast.literal_eval(value) for one, value in named if value is not None},
-        )
-    except (ValueError, TypeError, MemoryError, RecursionError):
-        return None
+def _flags(uses: Iterable[Use], scope: _Scope) -> int:
+    names = scope.attributes.union(chain[0] for chain, origin, _ in uses if chain and origin is None)
+    flags = 0
+    if not _ANY_SPECIAL.isdisjoint(names):
+        for flag, special in _SPECIAL:
+            if not special.isdisjoint(names):
+                flags |= flag
+    if any(name.startswith("read_") for name in names):
+        flags |= READS
+    return flags if scope.arguments.isdisjoint(scope.changed - _OWN) else flags | CHANGES_GIVEN
+
+
+_SPECIAL = (
+    (READS, _READERS),
+    (REFLECTS, _REFLECTION),
+    (READS_SOURCE, _SOURCE),
+    (SUBCLASSES, frozenset({"__subclasses__"})),
+    (FRAMES, _FRAMES),
+)
+_ANY_SPECIAL = frozenset().union(*(special for _, special in _SPECIAL))

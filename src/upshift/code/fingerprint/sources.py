@@ -12,14 +12,14 @@ import linecache
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from upshift.code.fingerprint.facts import Facts, Word
+from upshift.code.fingerprint.facts import Facts
+from upshift.code.fingerprint.installed import modules_in
 from upshift.code.fingerprint.memo import Memo
-from upshift.code.fingerprint.nodes import Node
-from upshift.code.fingerprint.packages import installed
 from upshift.runtime.storage.digest import digest_of
 from upshift.runtime.storage.edits import Stamp
 from upshift.runtime.usercode.modules import module_name
@@ -29,10 +29,13 @@ PACKAGE = "package"
 STANDARD = "standard"
 UPSHIFT = "upshift"
 
-_UPSHIFT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+"""The folder of Upshift itself."""
 _STANDARD = os.path.dirname(os.__file__)
 _SOURCE_SUFFIXES = (".py", ".pyw", ".ipynb")
 _CHUNK = 1 << 16
+NOT_SOURCE = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
+"""Folders that hold nothing of a project's own."""
 _SALT = re.compile(r"^\s*-?\d+,$", re.MULTILINE)
 """In a ``__hash__`` that attrs made: the hash of a name, which is another one in each process."""
 
@@ -40,26 +43,11 @@ _SALT = re.compile(r"^\s*-?\d+,$", re.MULTILINE)
 class Module:
     """A module.
 
-    Parameters
-    ----------
-    name
-        As it is imported; for ``__main__``, the module that its file is.
-    file
-        Its source; what :mod:`linecache` knows it by, where it is no file.
-    namespace
-        What its names are bound to; None while it is not imported.
-    package
-        What its relative imports start from.
-    kind, version
-        Where it is from, and for a package its distribution and version.
-
-    Attributes
-    ----------
-    shown
-        Its file, for people.
-    node, bindings, uses, nodes
-        The nodes of what importing it does, of its names, of what its source refers to, and others.
+    ``name`` is what it is imported as, also for ``__main__``. ``file`` is its source, or what linecache knows
+    that by. ``namespace`` is None while it is not imported. Relative imports start from ``package``.
     """
+
+    __slots__ = ("file", "kind", "name", "namespace", "package", "shown", "version")
 
     def __init__(
         self,
@@ -77,20 +65,11 @@ class Module:
         self.kind = kind
         self.version = version
         self.shown = name
-        self.node: Node | None = None
-        self.bindings: dict[str, Node] = {}
-        self.uses: dict[Word, Node] = {}
-        self.nodes: dict[tuple[object, ...], Node] = {}
+        """Its file, for people."""
 
 
 class Sources:
-    """Modules and their facts; one for each analysis.
-
-    Parameters
-    ----------
-    project
-        Folder of the project. Only how files are named depends on it.
-    """
+    """Modules and their facts, for one analysis. Only how files are named depends on the project."""
 
     def __init__(self, project: Path) -> None:
         self._root = os.path.join(str(project.absolute()), "")
@@ -142,13 +121,9 @@ class Sources:
         return module
 
     def find(self, name: str) -> Module | str | None:
-        """The module of this name, imported or not, without importing anything.
+        """The module of this name, imported or not; nothing is imported for it.
 
-        Returns
-        -------
-        Module, str or None
-            A module of the project; the distribution and version of another, ``""`` where it has
-            none; None: there is no such module.
+        A name and version, ``""`` for Python, is the distribution of one that is not the project's.
         """
         if name not in self._by_name:
             self._by_name[name] = self._find(name)
@@ -168,6 +143,8 @@ class Sources:
         if kind != PROJECT:
             return version
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        if file is not None and not os.path.exists(file):
+            self._contents[file], self._statuses[file] = _packed(spec, name), None
         return self._named(Module(name, file, None, package))
 
     def unimported(self, name: str, file: str, package: str) -> Module:
@@ -230,7 +207,7 @@ class Sources:
         known = self._memo.get(file, stamp[2]) if stamp is not None else None
         if known is not None:
             return known
-        from upshift.code.fingerprint.reading import read_facts
+        from upshift.code.fingerprint.reading import read_facts  # most processes need none of it
 
         try:
             facts = read_facts(content)
@@ -246,12 +223,12 @@ def kind_of(name: str, file: str | None) -> tuple[str, str]:
     top = name.partition(".")[0]
     if file is None:
         return (STANDARD, "") if top in sys.stdlib_module_names else (PROJECT, "")
-    if file.startswith(_UPSHIFT):
+    if file.startswith(OURS):
         return UPSHIFT, ""
     if file.startswith("<frozen "):
         return STANDARD, ""
     root = _root_of(name, file)
-    version = installed(root).get(top)
+    version = modules_in(root).get(top)
     if version is not None:
         return PACKAGE, version
     if top in sys.stdlib_module_names and (root.startswith(_STANDARD) or not file.endswith(".py")):
@@ -322,8 +299,28 @@ def _content(file: str) -> tuple[bytes | None, os.stat_result | None]:
         return text.encode("utf-8", "surrogatepass") if lines else None, _status(file)
 
 
+def _packed(spec: importlib.machinery.ModuleSpec, name: str) -> bytes | None:
+    """The source of a module in an archive."""
+    source = getattr(spec.loader, "get_source", None)
+    try:
+        text = None if source is None else source(name)
+    except (ImportError, OSError, UnicodeDecodeError):
+        return None
+    return None if text is None else str(text).encode("utf-8", "surrogatepass")
+
+
 def _status(file: str) -> os.stat_result | None:
     try:
         return os.stat(file)
     except (OSError, ValueError):
         return None
+
+
+def python_files(folder: Path) -> Iterator[str]:
+    """The Python files in a folder and below, without environments, hidden folders and Upshift itself."""
+    for here, folders, files in os.walk(folder):
+        if "pyvenv.cfg" in files or here.startswith(OURS[:-1]):
+            folders[:] = []
+            continue
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in NOT_SOURCE)
+        yield from (os.path.join(here, file) for file in sorted(files) if file.endswith(".py"))

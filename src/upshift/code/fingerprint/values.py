@@ -4,8 +4,11 @@ Plain data is written out; everything else through what :mod:`pickle` would stor
 the order of its sets and whether two equal parts are one object. Functions, classes and modules
 inside are not written out but handed to the caller, who follows them. What a class of the project says
 of its state to pickle need not be all of it, so its attributes count as well. A part that cannot be
-stored (a connection) counts by its type and what can be seen of it, and the caller is told. What is too
-large for a tree is for :mod:`tangles`.
+stored (a connection) counts by its type and what can be seen of it, and the caller is told.
+
+A value is written out as a tree, where a part that others share is written with each of them, so that it
+makes no difference whether two equal parts are one object. Sixty tables of a database that know each other
+would never come to an end so: what is too large is written object by object, each with a number.
 """
 
 from __future__ import annotations
@@ -15,20 +18,17 @@ import contextvars
 import copyreg
 import enum
 import functools
+import os
 import struct
 import sys
 import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from upshift.code.fingerprint.bytecode import code_digest
-from upshift.code.fingerprint.digests import combined
+from upshift.code.fingerprint.digests import code_digest, combined
 from upshift.runtime.storage.digest import digest_of
-
-if TYPE_CHECKING:
-    from upshift.code.fingerprint.tangles import Tangle
 
 LARGEST = 20_000
 """Objects in a value that is written out as a tree."""
@@ -39,7 +39,7 @@ _LONG = 1000
 _GENERIC_ALIASES = (types.GenericAlias, types.UnionType)
 _HEAP_TYPE = 1 << 9
 """``Py_TPFLAGS_HEAPTYPE``: made by a class statement, or like one."""
-_EMPTY = (type(threading.Lock()), type(threading.RLock()), weakref.ref)
+_EMPTY = (type(threading.Lock()), type(threading.RLock()))
 """What says nothing about any data, though it cannot be stored."""
 _SUSPENDED = {
     types.GeneratorType: ("gi_code", "gi_frame"),
@@ -65,19 +65,14 @@ _CONTENTS: dict[type, Callable[[Any], Any]] = {
 class Seen(NamedTuple):
     """What a value looks like.
 
-    Parameters
-    ----------
-    digest
-        Of all that can be seen of it.
-    complete
-        Whether the digest says everything about the value.
-    hides
-        Whether it may hold data that cannot be seen.
+    The digest is of all that can be seen. ``complete``: that is everything. ``hides``: there may be data that
+    cannot be seen. ``unordered``: there are sets in it, whose order differs from process to process.
     """
 
     digest: str
     complete: bool
     hides: bool
+    unordered: bool = False
 
 
 def is_module(value: object) -> bool:
@@ -92,36 +87,29 @@ def is_code(value: object) -> bool:
 
 
 def value_digest(
-    value: object,
-    follow: Callable[[Any], str],
-    is_own: Callable[[types.FunctionType], bool],
-    tangle: Tangle | None = None,
+    value: object, follow: Callable[[Any], str], is_own: Callable[[types.FunctionType], bool]
 ) -> Seen:
     """The digest of a value.
 
     Parameters
     ----------
-    value
-        Any object.
     follow
         Called with each function, built-in ones as well, class and module in it; gives its name.
     is_own
         Whether a method was written in the project.
-    tangle
-        Of other values, which may have parts in common with this one.
     """
     if type(value) in _ATOMS:
         return Seen(combined([_atom(type(value), value)]), complete=True, hides=False)
-    writer = Writer(follow, is_own)
-    try:
-        writer.write(value)
-    except _TooLargeError:
-        from upshift.code.fingerprint.tangles import Tangle  # rare
-
-        return (tangle or Tangle(is_own)).seen(value, follow)
-    except RecursionError:
-        return Seen(combined([type_name(value)]), complete=False, hides=True)
-    return Seen(combined(writer.tokens), writer.complete, writer.hides)
+    for kind in (Writer, _Numbering):
+        writer = kind(follow, is_own)
+        try:
+            writer.write_all(value)
+        except _TooLargeError:
+            continue
+        except RecursionError:
+            break
+        return Seen(combined(writer.tokens), writer.complete, writer.hides, writer.unordered)
+    return Seen(combined([type_name(value)]), complete=False, hides=True)
 
 
 class _TooLargeError(Exception):
@@ -129,16 +117,21 @@ class _TooLargeError(Exception):
 
 
 class Writer:
-    """Writes out a value as a tree, into :attr:`tokens`; parameters as of :func:`value_digest`."""
+    """Writes out a value as a tree, into :attr:`tokens`."""
 
     def __init__(self, follow: Callable[[Any], str], is_own: Callable[[types.FunctionType], bool]) -> None:
         self.tokens: list[Any] = []
         self.complete = True
         self.hides = False
+        self.unordered = False
         self._follow = follow
         self._is_own = is_own
         self._open: dict[int, int] = {}
         self._count = 0
+
+    def write_all(self, value: Any) -> None:
+        """Write a value, to its end."""
+        self.write(value)
 
     def write(self, value: Any) -> None:
         kind = type(value)
@@ -168,7 +161,7 @@ class Writer:
             self._many(kind.__name__, value)
         elif kind is dict:
             self._many("dict", [part for item in value.items() for part in item])
-        elif kind in (set, frozenset):
+        elif kind in (set, frozenset, weakref.WeakSet):
             self._set(kind.__name__, value)
         elif kind in (bytearray, memoryview):
             self.tokens.append(_atom(kind, bytes(value)))
@@ -192,13 +185,19 @@ class Writer:
         elif kind is struct.Struct:
             self._many("struct", (value.format,))
         elif kind is contextvars.ContextVar:
-            self._many("variable", (value.name, value.get(None)))
+            self._many("variable", (value.name, *_current(value)))
+        elif issubclass(kind, weakref.ref):
+            self._many("weak", (weakref.ref.__call__(value),))
+        elif value is os.environ:
+            self.tokens.append("environment")  # a step's environment variables are not its code
         elif kind in _SUSPENDED:
             self._suspended(value, *_SUSPENDED[kind])
         elif kind in _GENERIC_ALIASES:
             self._many("alias", (getattr(value, "__origin__", None), value.__args__))
+        elif (library := _of_ctypes(kind, value)) is not None:
+            self.tokens.append(f"foreign {library}")
         elif _wrapped(value) is not None:
-            self._many("wrapper " + type_name(value), (_wrapped(value),))
+            self._many("wrapper " + type_name(value), (_wrapped(value), *_attributes(value)))
         else:
             self._reduced(kind, value)
 
@@ -209,17 +208,14 @@ class Writer:
         self.tokens.append(")")
 
     def _set(self, name: str, items: Any) -> None:
+        self.unordered = self.unordered or len(items) > 1
         outer, written = self.tokens, []
         for item in items:
             self.tokens = []
             self.write(item)
             written.append(self.tokens)
         self.tokens = outer
-        self.write_set(name, written)
-
-    def write_set(self, name: str, items: list[list[Any]]) -> None:
-        """Write a set, whose items are written out already."""
-        self.tokens.append(f"{name} {sorted(map(combined, items))}")
+        self.tokens.append(f"{name} {sorted(map(combined, written))}")
 
     def _builtin(self, value: Any) -> None:
         owner = value.__self__
@@ -248,7 +244,7 @@ class Writer:
             reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except RecursionError:
             raise
-        except Exception:  # a user's or a library's own method, which may raise anything
+        except (Exception, SystemExit):  # a user's or a library's own method, which may raise anything
             if not written:
                 self._state(kind, value)
             self._opaque(value)
@@ -302,6 +298,53 @@ class Writer:
         self.hides |= type(value) not in _EMPTY
 
 
+class _Numbering(Writer):
+    """Writes out a value object by object, each with the numbers of those that it refers to."""
+
+    def __init__(self, follow: Callable[[Any], str], is_own: Callable[[types.FunctionType], bool]) -> None:
+        super().__init__(follow, is_own)
+        self._numbers: dict[int, int] = {}
+        self._objects: list[Any] = []
+
+    def write_all(self, value: Any) -> None:
+        self.write(value)
+        for one in self._objects:  # grows while it is walked
+            self.tokens.append("is")
+            self.write_parts(one)
+
+    def part(self, kind: type, value: Any) -> None:
+        if kind is tuple and all(type(item) in _ATOMS for item in value):
+            self.tokens.append(repr(value))  # which may be one object, or several, as Python likes
+            return
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        self.tokens.append(f"object {self._numbers[id(value)]}")
+
+    def _set(self, name: str, items: Any) -> None:
+        """Write a set in the order of what its items are by themselves, if that tells them apart."""
+        ordered = {combined(_alone(item, self._follow, self._is_own)): item for item in items}
+        if len(ordered) < len(items):
+            self.complete, self.hides = False, True
+        self._many(name, [item for _, item in sorted(ordered.items())])
+
+
+def _alone(value: Any, *given: Any) -> list[str]:
+    writer = _Alone(*given)
+    writer.write(value) if type(value) in _ATOMS else writer.write_parts(value)
+    return writer.tokens
+
+
+class _Alone(Writer):
+    """Writes out one object without what it refers to."""
+
+    def part(self, kind: type, value: Any) -> None:
+        if kind in (dict, list, tuple) and not self._open:
+            super().part(kind, value)
+        else:
+            self.tokens.append(type_name(value))
+
+
 def _atom(kind: type, value: Any) -> str:
     if kind is int:
         return f"int {value:x}"  # Python refuses to print a huge number in decimal
@@ -343,6 +386,33 @@ def _wrapped(value: Any) -> Any:
     kind = type(value)
     if kind.__module__.partition(".")[0] == "upshift" or kind is functools._lru_cache_wrapper:
         return getattr(value, "__wrapped__", None) or getattr(value, "function", None)
+    return None
+
+
+def _attributes(value: Any) -> tuple[dict[str, Any], ...]:
+    """What somebody has set on a wrapper, beside what it says of the function in it."""
+    own = {
+        n: part
+        for n, part in (getattr(value, "__dict__", None) or {}).items()
+        if n[:2] != "__" and n != "cache_parameters"
+    }
+    return (own,) if own and type(value) is functools._lru_cache_wrapper else ()
+
+
+def _current(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
+    try:
+        return (variable.get(),)
+    except LookupError:
+        return ()
+
+
+def _of_ctypes(kind: type, value: Any) -> str | None:
+    """What a shared library, or a function of one, is called: its address is another one in each process."""
+    ctypes: Any = sys.modules.get("ctypes")
+    if ctypes is not None and issubclass(kind, ctypes.CDLL):
+        return f"library {value._name}"
+    if ctypes is not None and issubclass(kind, ctypes._CFuncPtr):
+        return f"function {getattr(value, '__name__', '')}"
     return None
 
 

@@ -28,6 +28,9 @@ class Artifact:
         Base64 of the content, where it is small; else the content is a blob in the store.
     items
         Length, of a list that was saved item by item.
+    identity
+        Digest of what the value is, where equal values have other bytes: a function that travels by value
+        has its line numbers in it. It stands for the content in keys.
     code
         Classes and functions that the content names, ``module:qualname``. They count in the key of
         whoever gets the value; see :mod:`upshift.runtime.storage.serializers.naming`.
@@ -46,6 +49,7 @@ class Artifact:
     items: int | None = None
     code: tuple[str, ...] = ()
     plain: Any = attrs.field(default=None, eq=False)
+    identity: str | None = None
 
 
 @attrs.frozen(kw_only=True)

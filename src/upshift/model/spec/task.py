@@ -147,6 +147,8 @@ class TaskSpec:
         Whether the grant is less than the request, or an input was made under such a grant.
     draws
         What the run drew from the global generators of random numbers, by their modules, in hex.
+    stream
+        What the task's numbers follow from beside that; None: its name.
     """
 
     task: TaskId
@@ -176,6 +178,7 @@ class TaskSpec:
     strict: bool = False
     degraded: bool = False
     draws: Mapping[str, str] = attrs.field(factory=dict)
+    stream: str | None = None
     version: int = VERSION
 
     @property

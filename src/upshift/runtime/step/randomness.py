@@ -4,7 +4,7 @@ Tasks are forked from one process, so without this all of them would begin with 
 state that is looked at below the engine tells what the user seeded: Python reseeds ``random`` in each
 forked process, and a fresh interpreter may import other modules. So a run draws once from each generator,
 in the process that the user's modules were imported in, and its specs bring along what it drew: an
-unseeded generator gives every run something else. Mixed with the task's name it seeds the generator of the
+unseeded generator gives every run something else. Mixed with what the task is, it seeds the generator of the
 step's process. Each generator goes by itself.
 
 The ranks of a task begin with the same numbers, as those do that torchrun starts, once they have seeded.
@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import NamedTuple
 
-from upshift.model.spec.task import TaskId
-
 
 class _Generator(NamedTuple):
     draw: Callable[[ModuleType], bytes]
@@ -32,19 +30,19 @@ def draws() -> dict[str, str]:
     return {name: generator.draw(module).hex() for name, module, generator in _imported()}
 
 
-def enter(drawn: Mapping[str, str], task: TaskId) -> None:
+def enter(drawn: Mapping[str, str], stream: str) -> None:
     """Seed the generators of this process for a task.
 
     Parameters
     ----------
     drawn
         What the run drew from them. One that only this process has is asked here.
-    task
-        The task; the run that it is in does not count.
+    stream
+        What tells the task's numbers from those of others: its function and its inputs, not its name.
     """
     for name, module, generator in _imported():
         state = drawn.get(name) or generator.draw(module).hex()
-        generator.seed(module, hashlib.sha256(f"{state} {task}".encode()).digest())
+        generator.seed(module, hashlib.sha256(f"{state} {stream}".encode()).digest())
 
 
 def _imported() -> Iterator[tuple[str, ModuleType, _Generator]]:

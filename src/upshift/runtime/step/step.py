@@ -219,7 +219,7 @@ def perform(
             _enter_folder(spec, store)
             function = _find(spec, store)
             look_around(sys.modules.get(spec.entry.module))
-            randomness.enter(spec.draws, spec.task)
+            randomness.enter(spec.draws, spec.stream or str(spec.task))
             with scratch.shared() if spec.launch is not None else contextlib.nullcontext():
                 inputs = _load(spec.inputs, store)
             if spec.settings.clear_cache:

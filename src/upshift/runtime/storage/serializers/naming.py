@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 from upshift.errors import is_user_file
@@ -17,7 +18,7 @@ _LEFT_OUT = sys.stdlib_module_names | {"upshift", "cloudpickle"}
 
 
 def code_names(objects: Iterable[Any]) -> tuple[str, ...]:
-    """What these classes and functions are called, ``module:qualname``, in order of the alphabet.
+    """What these classes, functions and modules are called, ``module:qualname``, in order of the alphabet.
 
     Those of Python itself are left out, and of each installed package one stands for all: its version
     counts. So are those that are defined within a function or in a notebook, which travel by value.
@@ -26,6 +27,8 @@ def code_names(objects: Iterable[Any]) -> tuple[str, ...]:
     installed: dict[str, str] = {}
     for found in objects:
         module, qualname = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+        if isinstance(found, ModuleType):
+            module, qualname = found.__name__, ""
         if not isinstance(module, str) or not isinstance(qualname, str) or "<" in qualname:
             continue
         top = module.partition(".")[0]
@@ -45,3 +48,10 @@ def _place(top: str) -> str | None:
     module = sys.modules.get(top)
     file = getattr(module, "__file__", None)
     return file or next(iter(getattr(module, "__path__", ())), None)
+
+
+def is_users(kind: type) -> bool:
+    """Whether a class is the user's own."""
+    top = kind.__module__.partition(".")[0] if isinstance(kind.__module__, str) else ""
+    place = None if top in _LEFT_OUT else _place(top)
+    return top == "__main__" or (place is not None and is_user_file(place))

@@ -13,12 +13,13 @@ import functools
 import io
 import pickle
 import struct
+import sys
 from collections.abc import Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.serializers.naming import code_names
+from upshift.runtime.storage.serializers.naming import code_names, is_users
 from upshift.runtime.storage.serializers.parts import holds_parts, is_saved_apart
 from upshift.runtime.storage.serializers.protocol import Buffers, Serializer
 from upshift.runtime.storage.serializers.tensors import STORAGES, Storages
@@ -26,6 +27,7 @@ from upshift.runtime.storage.store import Store
 
 _MAGIC = b"UPICKLE1"
 ALIGNMENT = 64
+_BY_NAME = (FunctionType, ModuleType, functools._lru_cache_wrapper)
 
 
 class PickleSerializer(Serializer):
@@ -67,7 +69,7 @@ def pickled(value: object, numbers: Mapping[int, int] | None = None) -> tuple[Bu
     content = Buffers([padded(_MAGIC + struct.pack(f"<{len(sizes) + 1}Q", len(sizes), *sizes))])
     for part in parts:
         content += [part, bytes(-part.nbytes % ALIGNMENT)]
-    content.code = code_names(pickler.reached)
+    content.code = tuple(sorted({*code_names(pickler.reached), *pickler.named}))
     return content, pickler.reached
 
 
@@ -115,12 +117,22 @@ def _picklers() -> tuple[Any, Any]:
             super().__init__(*args)
             self.reached: set[Any] = set()
             self.storages = Storages()
+            self.named: set[str] = set()
 
         def reducer_override(self, obj: Any) -> Any:
             kind = type(obj)
             if kind.__module__ in STORAGES and (apart := self.storages.apart(obj)) is not None:
                 return apart
-            self.reached.add(obj if kind is FunctionType or isinstance(obj, type) else kind)
+            self.reached.add(obj if kind in _BY_NAME or isinstance(obj, type) else kind)
+            if kind is functools._lru_cache_wrapper and not _is_importable(obj):
+                return _cached, (obj.__wrapped__, obj.cache_parameters())
+            if is_users(kind) and kind not in self.dispatch_table and not isinstance(obj, type):
+                for method, given in (("__reduce_ex__", (5,)), ("__reduce__", ())):
+                    if type(getattr(kind, method)) is FunctionType:
+                        reduced = getattr(obj, method)(*given)
+                        if isinstance(reduced, str):  # a name in its module, whatever that stands for later
+                            self.named.add(f"{getattr(obj, '__module__', None)}:{reduced}")
+                        return reduced
             return super().reducer_override(obj)
 
     class NumberingPickler(Pickler):
@@ -129,3 +141,15 @@ def _picklers() -> tuple[Any, Any]:
             return number
 
     return Pickler, NumberingPickler
+
+
+def _is_importable(function: Any) -> bool:
+    """Whether another process finds a function where it says that it is; not so of a notebook's."""
+    found: Any = None if function.__module__ == "__main__" else sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
+
+
+def _cached(function: Any, parameters: Mapping[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)

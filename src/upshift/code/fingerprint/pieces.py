@@ -1,0 +1,70 @@
+"""A piece of code: what it adds to a fingerprint, and the keys of the pieces that it reaches.
+
+Pieces are plain data. A key says how a piece is made, and of what:
+
+=============================  =====================================================================
+``("code", id)``               a live function, class or module
+``("source", module, file,     a definition in a file, by name and line or as in ``Facts.units``, where some
+what, hidden)``                names are variables of closures; beyond the step's own file the whole module
+``("whole", module)``          the whole source of a module, and what the names in it mean
+``("names", module)``          every name of a module, and of those that it imports
+``("name", module, name)``     a name of a live module
+``("imported", module)``       a module that is imported, and nothing else of it
+``("docstring", id)``          the docstring of a function or class that is handed on
+``("package", "numpy 2.1")``   installed distributions, and what they require
+``("project",)``               every module of the project, and all that is installed
+=============================  =====================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Key = tuple[Any, ...]
+
+READS = 1
+REFLECTS = 2
+READS_SOURCE = 4
+SUBCLASSES = 8
+FRAMES = 16
+CHANGES_GIVEN = 32
+"""As in :mod:`facts <upshift.code.fingerprint.facts>`: these flags are those of units of source, and more:"""
+ACTS = 128
+"""Calling it may change something that is not the project's own."""
+CHANGES = 4096
+"""Calling it does."""
+HIDES = 256
+"""A value in it may hold data that cannot be seen."""
+ALTERS_PATH = 1024
+"""It changes, or may change, where modules are imported from."""
+UNRESOLVED = 2048
+"""It imports what is not there now."""
+SEEN = 512
+"""It is a value of which everything is seen, wherever it is from."""
+
+
+class Piece:
+    """What one piece of code adds, and reaches.
+
+    Attributes
+    ----------
+    entries
+        Title; digest, version, or what it is called; and the digest with docstrings if there are any.
+    reaches
+        Keys of other pieces.
+    opaque
+        Values that cannot be compared where a file is read to make them: title; keys of pieces one of which
+        has to hide something; and what makes the value.
+    """
+
+    __slots__ = ("entries", "flags", "opaque", "reaches")
+
+    def __init__(self, *reaches: Key, flags: int = 0) -> None:
+        self.entries: list[tuple[str, str, str]] = []
+        self.reaches: list[Key] = list(reaches)
+        self.opaque: list[tuple[str, list[Key], Piece]] = []
+        self.flags = flags
+
+    def add(self, title: str, digest: str, documented: str = "") -> None:
+        """Add an entry."""
+        self.entries.append((title, digest, documented))
