@@ -376,6 +376,35 @@ class Large(FlowSpec):
     assert upshift.get_run("latest").output.large == bytes(100_000)
 
 
+def test_a_flow_of_metaflow_runs_when_its_import_is_changed(project: Project) -> None:
+    """Its page on accelerators, word for word; what this machine has not got is said."""
+    project.write("def my_gpu_routine(): print('on the way')\n", "my_script.py", header="")
+    code = """
+from upshift import FlowSpec, step, resources
+
+class GPUFlow(FlowSpec):
+
+    @resources(memory=32000, cpu=4, gpu=1)
+    @step
+    def start(self):
+        from my_script import my_gpu_routine
+        my_gpu_routine()
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+
+if __name__ == '__main__':
+    GPUFlow()
+"""
+    project.write(code, "gpuflow.py", header="")
+    done = project.upshift("run", "gpuflow.py")
+    assert "[start] on the way" in done.out
+    assert "asked 1 × GPU, gets none: this machine has none" in done.err
+    assert project.attempt("start")["asked"]["memory"] == 32_000_000_000
+
+
 def test_the_record_of_a_run_is_plain_json(project: Project, tmp_path: Path) -> None:
     flow(project, TRAINING)
     project.upshift("run", "flow.py")
