@@ -119,7 +119,7 @@ def _accelerate(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReq
     owner = ACCELERATE.decorator
     alone = CONFIG not in checked  # which may switch things on
     if alone:
-        refuse_idle("accelerate", checked)
+        refuse_idle("accelerate", checked, arguments)
     given = [name for name in ACCELERATE.rivals if checked.get(name)]
     if len(given) > 1:
         raise SettingsError(
@@ -154,7 +154,7 @@ def _torchrun(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReque
     checked = check("torchrun", arguments, own=_OWN)
     owner = TORCHRUN.decorator
     alone = checked.pop("standalone", False)
-    nodes = _nodes(owner, checked.pop(TORCHRUN.nodes, None))
+    nodes = _nodes(owner, checked.pop(TORCHRUN.nodes, None), arguments.get(TORCHRUN.nodes))
     if alone and (nodes or 1) > 1:
         raise SettingsError(
             f"{owner}: standalone=True contradicts nnodes={nodes}",
@@ -172,7 +172,7 @@ def _torchrun(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReque
         )
     counted = TORCHRUN.processes in checked
     each = checked.pop(TORCHRUN.processes, "1")
-    per_node, devices = _per_node(owner, each)
+    per_node, devices = _per_node(owner, each, arguments.get(TORCHRUN.processes))
     return LaunchRequest(
         launcher="torchrun",
         where=user_location(),
@@ -241,7 +241,7 @@ def _while_imported() -> bool:
 # Values that the parsers take as texts
 
 
-def _nodes(owner: str, value: str | None) -> int | None:
+def _nodes(owner: str, value: str | None, given: Any) -> int | None:
     """The number of nodes that ``nnodes`` is; torchrun also takes a range, ``"1:4"``."""
     if value is None:
         return None
@@ -253,10 +253,10 @@ def _nodes(owner: str, value: str | None) -> int | None:
             why="A step has as many nodes as it asks for, all the time.",
             fix=f"Say one number: nnodes={least if least.isdecimal() else 2}.",
         )
-    return _count(owner, "nnodes", least, MOST_NODES, "a whole number")
+    return _count(owner, "nnodes", least, given, MOST_NODES, "a whole number")
 
 
-def _per_node(owner: str, value: str) -> tuple[int | None, bool | None]:
+def _per_node(owner: str, value: str, given: Any) -> tuple[int | None, bool | None]:
     """How many processes on a node, None for as many as GPUs; and whether each has one."""
     if value in ("gpu", "auto"):
         return None, True
@@ -269,12 +269,12 @@ def _per_node(owner: str, value: str) -> tuple[int | None, bool | None]:
             if value == "cpu"
             else 'Say "gpu", and ResourceSettings(gpu_vendor="intel", gpu_count=…).',
         )
-    return _count(owner, "nproc_per_node", value, MOST_PROCESSES, '"gpu", or a whole number'), None
+    return _count(owner, "nproc_per_node", value, given, MOST_PROCESSES, '"gpu", or a whole number'), None
 
 
-def _count(owner: str, name: str, value: str, most: int, what: str) -> int:
+def _count(owner: str, name: str, value: str, given: Any, most: int, what: str) -> int:
     if not value.isdecimal() or len(value) > len(str(most)) or not 1 <= int(value) <= most:
-        raise bad_value(owner, name, value, f"{what} from 1 to {most:,}")
+        raise bad_value(owner, name, given, f"{what} from 1 to {most:,}")
     return int(value)
 
 

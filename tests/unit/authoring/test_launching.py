@@ -190,7 +190,7 @@ def test_outside_a_pipeline_the_function_is_called() -> None:
         (lambda: run_with_accelerate(hung=3), "Did you mean 'hang'?"),
         (lambda: run_with_accelerate(cpu=True, multi_gpu=True), "cpu=True and multi_gpu=True contradict"),
         (lambda: run_with_accelerate(use_parallelism_config=True), "needs use_fsdp=True and fsdp_version=2"),
-        (lambda: run_with_torchrun(nproc_per_node=0), "nproc_per_node='0' makes no sense"),
+        (lambda: run_with_torchrun(nproc_per_node=0), "nproc_per_node=0 makes no sense"),
         (lambda: run_with_torchrun(nproc_per_node="cpu"), "must not depend on the machine"),
         (lambda: run_with_torchrun(nproc_per_node=2.5), "a whole number from 1 to 100,000"),
         (lambda: run_with_torchrun(nproc_per_node="²"), "a whole number from 1 to 100,000"),

@@ -196,6 +196,7 @@ def test_what_asks_for_nothing_is_no_request() -> None:
     ("given", "needs"),
     [
         ({"fsdp_version": "2"}, "use_fsdp=True"),
+        ({"fsdp_sharding_strategy": 1}, "use_fsdp=True"),
         ({"zero_stage": 3, "use_deepspeed": False}, "use_deepspeed=True"),
         ({"gradient_accumulation_steps": 4, "multi_gpu": True}, "use_deepspeed=True"),
         ({"fp8_backend": "te", "mixed_precision": "bf16"}, "mixed_precision='fp8'"),
@@ -206,7 +207,7 @@ def test_what_asks_for_nothing_is_no_request() -> None:
 )
 def test_what_would_do_nothing_is_refused_with_what_it_needs(given: dict[str, Any], needs: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        refuse_idle("accelerate", check("accelerate", given))
+        refuse_idle("accelerate", check("accelerate", given), given)
     (name, *_) = given
     assert f"{name}={given[name]!r} does nothing without {needs}\n" in str(caught.value)
 
@@ -218,7 +219,7 @@ def test_what_has_what_it_needs_or_asks_for_nothing_is_taken() -> None:
         {"dynamo_mode": "max-autotune", "dynamo_backend": "inductor"},
         {"fp8_backend": "te", "mixed_precision": "fp8"},
     ):
-        refuse_idle("accelerate", check("accelerate", given))
+        refuse_idle("accelerate", check("accelerate", given), given)
 
 
 def test_an_argument_of_a_newer_version_is_taken(another_version: Installed) -> None:

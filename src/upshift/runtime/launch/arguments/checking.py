@@ -78,13 +78,15 @@ def known_arguments(launcher: str) -> tuple[Mapping[str, Argument], str]:
     return meant.arguments, meant.version
 
 
-def refuse_idle(launcher: str, checked: Mapping[str, Any]) -> None:
+def refuse_idle(launcher: str, checked: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Refuse an argument that does nothing, since what it belongs to is switched off.
 
     Parameters
     ----------
     checked
         All arguments, by :func:`check`, where no configuration file can switch anything on.
+    given
+        The same as the user wrote them.
 
     Raises
     ------
@@ -97,8 +99,9 @@ def refuse_idle(launcher: str, checked: Mapping[str, Any]) -> None:
         for part in meant.parts:
             default = argument is not None and value == argument.default
             if part.holds(name) and not part.works(checked) and not default:
+                said = shown(given.get(name, value))
                 raise SettingsError(
-                    f"{meant.decorator}: {name}={shown(value)} does nothing without {part.needs}",
+                    f"{meant.decorator}: {name}={said} does nothing without {part.needs}",
                     where=user_location(),
                     fix=f"Add {part.needs}, or leave {name} out.",
                 )
