@@ -10,7 +10,8 @@ from upshift.runtime.launch.stacks import JOINING, Answer
 from upshift.runtime.launch.watchdog import QUIET, Look, Watchdog
 from upshift.runtime.launch.whereabouts import listed, whereabouts
 from upshift.runtime.loop import Loop, Timer
-from upshift.runtime.supervisor import spying, verdicts
+from upshift.runtime.supervisor import spying
+from upshift.runtime.supervisor.ends_of_ranks import HALTED, answers_of, places, stacks_of
 from upshift.runtime.supervisor.gang import ANSWERING, GRACE, Gang
 from upshift.runtime.supervisor.member import LocalMember, Member
 
@@ -97,7 +98,7 @@ class Vigil:
         members = {
             member.pid: member
             for member in self._gang.running
-            if isinstance(member, LocalMember) and member.state not in verdicts.HALTED  # it would wait
+            if isinstance(member, LocalMember) and member.state not in HALTED  # it would wait
         }
         program = spying.find()
         if program is None:
@@ -169,9 +170,9 @@ class Vigil:
             self._tell("the processes get on again")
 
     def _hang(self) -> None:
-        stacks = verdicts.stacks_of(self._gang.running, self._spec)
+        stacks = stacks_of(self._gang.running, self._spec)
         returned = [member.number for member in self._gang.members if member.returned]
-        where = verdicts.places(stacks, returned)
+        where = places(stacks, returned)
         message = f"no progress for {self._dog.quiet:g} s"
         self._tell(f"{message}: {where}" if where else message)
         if self._limit is not None:
@@ -184,7 +185,7 @@ class Vigil:
             self._stop(Failure(reason="hang", message=f"{message}: {where}" if where else message, fix=fix))
 
     def _answers(self) -> dict[int, Answer]:
-        return verdicts.answers_of(self._gang.running, self._spec)
+        return answers_of(self._gang.running, self._spec)
 
     # -- when one has returned --------------------------------------------------------------------
 

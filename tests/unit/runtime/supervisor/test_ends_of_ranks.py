@@ -9,10 +9,9 @@ from members_kit import Process
 
 from upshift.model.spec import Code, EntryPoint, Failure, Launch, Rank, TaskId, TaskSpec, to_json
 from upshift.runtime.forms import Seen
-from upshift.runtime.supervisor.ends_of_ranks import EndsOfRanks
+from upshift.runtime.supervisor.ends_of_ranks import EndsOfRanks, stopped
 from upshift.runtime.supervisor.gang import Gang
 from upshift.runtime.supervisor.several.nodes import Remote, RemoteMember
-from upshift.runtime.supervisor.verdicts import stopped
 
 SPEC = TaskSpec(
     task=TaskId(run="r", step="train"),
