@@ -17,22 +17,7 @@ _NO_ROUTE: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errn
 
 
 def connect(address: str, port: int, *, timeout: float, source: str, target: str) -> socket.socket:
-    """A connection to another node.
-
-    Parameters
-    ----------
-    address, port
-        Where the other node listens.
-    timeout
-        Seconds for it to answer.
-    source, target
-        Which node connects, and which one it connects to, in words.
-
-    Raises
-    ------
-    BackendError
-        The other node cannot be reached, in this direction.
-    """
+    """A connection to another node."""
     try:
         return socket.create_connection((address, port), timeout)
     except OSError as error:
@@ -42,15 +27,7 @@ def connect(address: str, port: int, *, timeout: float, source: str, target: str
 def unreachable(
     error: OSError, address: str, port: int, *, timeout: float, source: str, target: str
 ) -> BackendError:
-    """The error that says which node cannot reach which other one, and what that may come from.
-
-    Parameters
-    ----------
-    error
-        What connecting has ended with.
-    address, port, timeout, source, target
-        As for :func:`connect`.
-    """
+    """The error that says which node cannot reach which other one, and what that may come from."""
     why, fix = _cause(error, address, port, timeout)
     here = source_address(address)
     by = f" (from {here})" if here is not None else ""

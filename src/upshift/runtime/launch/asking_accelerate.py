@@ -31,38 +31,14 @@ _NO_P2P: Final = "RTX 40"
 
 
 class Asked(NamedTuple):
-    """What Accelerate said.
+    """What Accelerate said."""
 
-    Parameters
-    ----------
-    variables
-        By name: to be set.
-    remarks
-        For the step's log.
-    """
-
-    variables: Mapping[str, str]
-    remarks: Sequence[str]
+    variables: Mapping[str, str]  # to be set
+    remarks: Sequence[str]  # lines for the step's log
 
 
 def ask(launch: Launch, rank: Rank, devices: Sequence[Device]) -> Asked:
-    """What the installed Accelerate would set for a launch, in this process.
-
-    Parameters
-    ----------
-    launch, rank
-        What was asked for, and which of it this process is.
-    devices
-        What the processes of this node have been granted. Without any they train on CPUs: then Accelerate has
-        to be told so, or each of its processes takes itself for the only one.
-
-    Raises
-    ------
-    MissingExtra
-        Accelerate, or torch, is not installed.
-    UpshiftError
-        The installed version does not take what was asked for.
-    """
+    """What the installed Accelerate would set for a launch, in this process."""
     commands, preparing = _imported()
     arguments = {name: value for name, value in launch.arguments.items() if name not in ACCELERATE.decided}
     remarks = list(_default_config(commands, launch, rank))

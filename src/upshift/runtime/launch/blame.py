@@ -63,28 +63,15 @@ _LONGER = "or give them more time: timeout=… of init_process_group"
 
 @attrs.frozen(kw_only=True)
 class End:
-    """How one of the processes of a task ended, or what it said last.
-
-    Parameters
-    ----------
-    rank, node
-        Which one, and the name of the host that it ran on.
-    at
-        When that was known: seconds on a clock that all share.
-    failure
-        Why it failed; None: it returned.
-    exit_code
-        The exit code by which it ended before it returned; None: it raised an error, or was killed.
-    log
-        The end of what it printed, if it was killed.
-    """
+    """How one of the processes of a task ended, or what it said last."""
 
     rank: int
-    at: float
-    failure: Failure | None = None
+    at: float  # when that was known: seconds on a clock that all share
+    failure: Failure | None = None  # why it failed; None: it returned
     node: str | None = None
+    # The exit code by which it ended before it returned; None: it raised an error, or was killed.
     exit_code: int | None = None
-    log: str = ""
+    log: str = ""  # the end of what it printed, if it was killed
 
 
 def follows(end: End) -> bool:
@@ -93,21 +80,7 @@ def follows(end: End) -> bool:
 
 
 def cause(ends: Sequence[End], running: Sequence[Stack] = ()) -> Failure:
-    """Why all of them failed, with the rank that began it and its node.
-
-    Parameters
-    ----------
-    ends
-        Those that ended by themselves, before anything was stopped. One of them failed.
-    running
-        Where the others were, as far as that is known.
-
-    Returns
-    -------
-    Failure
-        That of the first one that failed for a reason of its own. Where each of them only missed another,
-        what the missing one did: it returned, never joined, or was elsewhere.
-    """
+    """Why all of them failed, with the rank that began it and its node."""
     failed = [end for end in ends if end.failure is not None]
     first = min(failed, key=lambda end: (_kind(end) is not None, end.at, end.rank))
     kind = _kind(first)

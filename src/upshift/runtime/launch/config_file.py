@@ -61,48 +61,19 @@ _SAGEMAKER: Final = Refused(
 
 @attrs.frozen(kw_only=True)
 class Config:
-    """What a configuration file says.
+    """What a configuration file says."""
 
-    Parameters
-    ----------
-    text
-        All of it that is Accelerate's to know, as JSON.
-    deepspeed
-        The file of DeepSpeed's own that it names; None: it names none.
-    processes, nodes, port
-        As the arguments of these meanings; None: it does not say.
-    devices
-        Whether each process has a device; None: it does not say.
-    numa_binding
-        Whether each keeps to the CPUs near it; None: it does not say.
-    """
-
-    text: str
-    deepspeed: Path | None = None
-    processes: int | None = None
+    text: str  # all of it that is Accelerate's to know, as JSON
+    deepspeed: Path | None = None  # the file of DeepSpeed's own that it names; None: it names none
+    processes: int | None = None  # as the arguments of these meanings; None: it does not say
     nodes: int | None = None
     port: int | None = None
-    devices: bool | None = None
-    numa_binding: bool | None = None
+    devices: bool | None = None  # whether each process has a device; None: it does not say
+    numa_binding: bool | None = None  # whether each keeps to the CPUs near it; None: it does not say
 
 
 def read_config(file: Path, *, where: str | None) -> Config:
-    """What a file says, YAML or JSON.
-
-    Parameters
-    ----------
-    file
-        Its path.
-    where
-        The user's line that names it.
-
-    Raises
-    ------
-    SettingsError
-        There is no such file, it makes no sense, or asks for what cannot be honoured here.
-    MissingExtra
-        It is YAML, and there is no PyYAML.
-    """
+    """What a file says, YAML or JSON."""
     named = _Named(file, CONFIG, where)
     said = dict(named.parsed(_json if file.suffix == ".json" else named.yaml))
     if isinstance(said.get("fp8_config"), Mapping):
@@ -136,13 +107,7 @@ def read_config(file: Path, *, where: str | None) -> Config:
 
 
 def read_deepspeed(file: Path, *, where: str | None) -> str:
-    """The text of a configuration of DeepSpeed's own.
-
-    Raises
-    ------
-    SettingsError
-        There is no such file, or it is none.
-    """
+    """The text of a configuration of DeepSpeed's own."""
     named = _Named(file, DEEPSPEED, where)
     named.parsed(_json)
     return named.text

@@ -41,19 +41,7 @@ def environment_of(
     inherited: Mapping[str, str],
     interface: str | None = None,
 ) -> dict[str, str]:
-    """The variables of a rank: of its group, of its step, and the usual ones that nobody has set.
-
-    Parameters
-    ----------
-    launch, rank, task
-        As for :func:`variables`.
-    devices, interface
-        As for :func:`defaults`.
-    own
-        Variables of the step. ``OMP_NUM_THREADS`` stays as torchrun leaves it, unless a size was asked for.
-    inherited
-        What its process has in its environment already.
-    """
+    """The variables of a rank: of its group, of its step, and the usual ones that nobody has set."""
     usual = defaults(rank, devices=devices, interface=interface)
     missing = {name: value for name, value in usual.items() if name not in inherited}
     return {**missing, **own, **variables(launch, rank, task=task)}
@@ -65,13 +53,6 @@ def variables(launch: Launch, rank: Rank, *, task: str) -> dict[str, str]:
     As ``LocalElasticAgent._start_workers`` of PyTorch 2.13 sets it, but for the file that torchrun has errors
     written to. Every attempt is a start of its own, so none is ever a restart. Rank 0 has the store of the
     rendezvous itself: ``TORCHELASTIC_USE_AGENT_STORE`` is False.
-
-    Parameters
-    ----------
-    launch, rank
-        What was asked for, and which of it this process is.
-    task
-        Name of the task, the same on all ranks.
     """
     threads = launch.arguments.get("num_cpu_threads_per_process")
     found = {} if threads is None else {THREADS: str(threads)}
@@ -112,17 +93,7 @@ def threads_of(launch: Launch, room: int) -> int:
 
 
 def defaults(rank: Rank, *, devices: bool, interface: str | None = None) -> dict[str, str]:
-    """What a rank is given where its user has said nothing of it.
-
-    Parameters
-    ----------
-    rank
-        Which of the processes it is.
-    devices
-        Whether the processes of this node were granted any.
-    interface
-        Name of the network interface by which this node reaches the main one; None: not known.
-    """
+    """What a rank is given where its user has said nothing of it."""
     found = dict(_EVIDENCE)
     if not devices:
         # Without a word of it, Accelerate (1.15, PartialState._prepare_backend) and with it the Trainer of

@@ -19,49 +19,24 @@ from upshift.runtime.launch.processes import SEVERAL_A_DEVICE
 
 @attrs.frozen(kw_only=True)
 class LaunchRequest:
-    """How many processes, and how they are started: as one decorator said it.
+    """How many processes, and how they are started: as one decorator said it."""
 
-    Parameters
-    ----------
-    launcher
-        ``"accelerate"`` or ``"torchrun"``.
-    where, said
-        The user's line, and the decorator with what it was given there.
-    processes
-        How many over all nodes; None: it does not say.
-    per_node
-        How many on each node; None: it does not say.
-    counted
-        Whether these are what somebody has said.
-    devices
-        Whether each has a device of its own; None: if the step asks for any.
-    devices_by
-        The argument that says so, as it was given; None: one of the launcher's ``on_devices``, or its file.
-    nodes
-        Nodes; None: it does not say.
-    arguments, port, hang, numa_binding
-        As in :class:`~upshift.model.spec.launch.Launch`.
-    files
-        Files that its arguments name, by argument.
-    one_node
-        The argument by which there is one node only; None: none says so.
-    """
-
-    launcher: str
-    where: str | None = None
-    said: str = ""
-    processes: int | None = None
-    per_node: int | None = None
-    counted: bool = True
-    devices: bool | None = None
+    launcher: str  # "accelerate" or "torchrun"
+    where: str | None = None  # the user's line
+    said: str = ""  # the decorator with what it was given there
+    processes: int | None = None  # how many over all nodes; None: it does not say
+    per_node: int | None = None  # how many on each node; None: it does not say
+    counted: bool = True  # whether these are what somebody has said
+    devices: bool | None = None  # whether each has a device of its own; None: if the step asks for any
+    # The argument that says so, as it was given; None: one of the launcher's on_devices, or its file.
     devices_by: str | None = None
     nodes: int | None = None
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
     port: int | None = None
     hang: float | None = None
     numa_binding: bool | None = None
-    files: Mapping[str, Path] = attrs.field(factory=dict)
-    one_node: str | None = None
+    files: Mapping[str, Path] = attrs.field(factory=dict)  # files that its arguments name, by argument
+    one_node: str | None = None  # the argument by which there is one node only; None: none says so
 
     @property
     def meant(self) -> Launcher:
@@ -77,37 +52,14 @@ class LaunchRequest:
     def beside(
         self, request: ResourceSettings, origins: Mapping[str, str]
     ) -> tuple[Launch, ResourceSettings, dict[str, str]]:
-        """The launch of a step, what the step then asks for, and where that comes from.
-
-        Parameters
-        ----------
-        request, origins
-            What the step asks for beside it, merged of all that it was told.
-
-        Raises
-        ------
-        SettingsError
-            The two contradict each other, or a file that it names makes no sense.
-        MissingExtra
-            The configuration file needs a package that is not there.
-        """
+        """The launch of a step, what the step then asks for, and where that comes from."""
         asked, texts = _with_files(self)
         launch, request, found = merged(asked, request, origins)
         return attrs.evolve(launch, files=texts), request, found
 
 
 def wrapped_twice(first: LaunchRequest, second: str, said: str, name: str = "train") -> MisuseError:
-    """The error for two launchers on one step.
-
-    Parameters
-    ----------
-    first
-        The one that it has.
-    second, said
-        The other one, and how it was written.
-    name
-        The step's.
-    """
+    """The error for two launchers on one step."""
     either = first.said if said == first.said else f"{first.said}  # or {said}"
     return MisuseError(
         f"step {name!r} runs with {first.launcher} already, and is wrapped again with run_with_{second}",
@@ -125,13 +77,7 @@ def right_way(said: str, name: str) -> str:
 def merged(
     asked: LaunchRequest, request: ResourceSettings, origins: Mapping[str, str]
 ) -> tuple[Launch, ResourceSettings, dict[str, str]]:
-    """One request of a launcher and one of hardware, made into one: nodes, then processes, then devices.
-
-    Raises
-    ------
-    SettingsError
-        The two contradict each other.
-    """
+    """One request of a launcher and one of hardware, made into one: nodes, then processes, then devices."""
     nodes = _nodes(asked, request, origins)
     processes = asked.processes if asked.per_node is None else asked.per_node * nodes
     if processes is not None and processes % nodes:
@@ -210,13 +156,7 @@ def _nodes(asked: LaunchRequest, request: ResourceSettings, origins: Mapping[str
 def _devices(
     asked: LaunchRequest, request: ResourceSettings, origins: Mapping[str, str], each: int | None, nodes: int
 ) -> bool:
-    """Whether each process has a device of its own.
-
-    Parameters
-    ----------
-    each, nodes
-        How many processes there are on each node, None: as many as devices; and how many nodes.
-    """
+    """Whether each process has a device of its own."""
     if not (bool(request.gpu_count) if asked.devices is None else asked.devices):
         return False
     said = request.gpu_count if request.implied_count is None else None

@@ -40,18 +40,7 @@ def near(devices: Sequence[int | None], known: Mapping[int, frozenset[int]]) -> 
 def shares(
     cpus: Collection[int], known: Mapping[int, frozenset[int]], devices: Sequence[int | None]
 ) -> list[tuple[int, ...]]:
-    """Which of these CPUs each process gets; without a device that is known to be near some, all of them.
-
-    Parameters
-    ----------
-    cpus
-        Those that they may have together.
-    known
-        The CPUs of each node.
-    devices
-        The node of each one's device; None: it is not known. Where nobody has one, the processes are shared
-        out over the nodes by how many CPUs these have, as long as each node gets one.
-    """
+    """Which of these CPUs each process gets; without a device that is known to be near some, all of them."""
     everywhere = tuple(sorted(cpus))
     local = {node: tuple(sorted(own.intersection(cpus))) for node, own in known.items()}
     local = {node: own for node, own in sorted(local.items()) if own}

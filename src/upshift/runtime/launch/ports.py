@@ -44,13 +44,7 @@ class Port:
         self.held = held
 
     def answer(self) -> socket.socket:
-        """Answer who connects there, until what is returned is closed: rank 0 does not listen yet.
-
-        Raises
-        ------
-        OSError
-            Somebody listens there already.
-        """
+        """Answer who connects there, until what is returned is closed: rank 0 does not listen yet."""
         trial = socket.socket(self.held[0].family)
         try:
             if trial.family == socket.AF_INET6:
@@ -76,20 +70,7 @@ class Port:
 
 
 def keep(wanted: int | None, *, argument: str = "port") -> Port:
-    """Keep a port for rank 0.
-
-    Parameters
-    ----------
-    wanted
-        The one that the user has fixed; None: any that is free.
-    argument
-        What the user calls it.
-
-    Raises
-    ------
-    BackendError
-        The port is taken, or may not be used; or there is none.
-    """
+    """Keep a port for rank 0."""
     if wanted is None:
         return _any()
     try:
@@ -148,13 +129,7 @@ def _any() -> Port:
 
 
 def _kept(number: int) -> Port:
-    """A port, 0 for any.
-
-    Raises
-    ------
-    OSError
-        As ``bind(2)``.
-    """
+    """A port, 0 for any."""
     held = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
     mark = socket.socket(socket.AF_UNIX)
     try:

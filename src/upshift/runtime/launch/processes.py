@@ -20,13 +20,6 @@ def placed(launch: Launch, request: ResourceSettings, granted: Hardware) -> Laun
     With devices there is one process for each that is granted, or one on CPUs where there is none. Where
     processes have no devices as many start as can be shared out equally over the nodes, be these fewer too;
     but one on each at least.
-
-    Parameters
-    ----------
-    launch
-        What was asked for.
-    request, granted
-        The hardware that was asked for beside it, and what there is of it.
     """
     if launch.devices:
         each = min(launch.processes // (request.num_nodes or 1), len(granted.gpus or ()))
@@ -64,17 +57,7 @@ def world_size(launch: Launch, granted: Hardware) -> int:
 
 
 def remarks(launch: Launch, granted: Hardware, machine: Hardware | None = None) -> list[str]:
-    """What is worth a word though it is done as it was asked for.
-
-    Parameters
-    ----------
-    launch
-        A launch that is placed.
-    granted
-        What it is granted.
-    machine
-        What there is where it runs; None: nobody knows.
-    """
+    """What is worth a word though it is done as it was asked for."""
     return [*_alone(launch, granted), *_of_cpus(launch, granted, machine), *_of_devices(launch, granted)]
 
 

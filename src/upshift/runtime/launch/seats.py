@@ -50,35 +50,17 @@ _PORTS = range(20_000, 30_000)
 
 @attrs.frozen(kw_only=True)
 class Seat:
-    """Which node of a task this is.
+    """Which node of a task this is."""
 
-    Parameters
-    ----------
-    node, nodes
-        Its number, from 0, and how many there are.
-    token
-        What all nodes of this attempt know.
-    main, port
-        Where node 0 listens. On node 0 itself ``main`` may be None.
-    name
-        What to call it; None: as its host.
-    address
-        The address of its own that it uses; None: whichever leads to the others.
-    wait
-        Seconds that it waits for the others.
-    silence
-        Seconds without a sign of life after which a further node gives up node 0.
-    """
-
-    node: int
+    node: int  # its number, from 0
     nodes: int
-    token: str = attrs.field(repr=False)
+    token: str = attrs.field(repr=False)  # what all nodes of this attempt know
     port: int
-    main: str | None = None
-    name: str | None = None
-    address: str | None = None
-    wait: float = WAIT
-    silence: float = SILENCE
+    main: str | None = None  # where node 0 listens. On node 0 itself main may be None
+    name: str | None = None  # what to call it; None: as its host
+    address: str | None = None  # the address of its own that it uses; None: whichever leads to the others
+    wait: float = WAIT  # seconds that it waits for the others
+    silence: float = SILENCE  # seconds without a sign of life after which a further node gives up node 0
 
     @property
     def patience(self) -> float:
@@ -107,11 +89,6 @@ def take(environment: MutableMapping[str, str]) -> Seat | None:
     """The seat that an environment names, and then no more: what is started here has none.
 
     None: there is no other node.
-
-    Raises
-    ------
-    ConfigError
-        A variable is missing, or makes no sense.
     """
     said = {name: environment.get(name, "") for name in VARIABLES}
     found = seat(environment) if any(said[name] for name in (NODE, NODES)) else None
@@ -121,13 +98,7 @@ def take(environment: MutableMapping[str, str]) -> Seat | None:
 
 
 def seat(environment: Mapping[str, str]) -> Seat | None:
-    """The seat that an environment names; None: there is no other node.
-
-    Raises
-    ------
-    ConfigError
-        A variable is missing, or makes no sense.
-    """
+    """The seat that an environment names; None: there is no other node."""
     nodes = _number(environment, NODES, least=1)
     if nodes == 1:
         return None
@@ -154,13 +125,7 @@ def seat(environment: Mapping[str, str]) -> Seat | None:
 
 
 def silence(environment: Mapping[str, str]) -> float:
-    """Seconds without a sign of life after which a further node gives up node 0.
-
-    Raises
-    ------
-    ConfigError
-        The environment has something else there.
-    """
+    """Seconds without a sign of life after which a further node gives up node 0."""
     return _seconds(environment, QUIET) or SILENCE
 
 

@@ -47,35 +47,16 @@ class Frame(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a text has of a process that was asked.
-
-    Parameters
-    ----------
-    stack
-        For the record.
-    state
-        The calls of its main thread, the innermost first: the same ones mean that it is where it was.
-    for_others
-        Whether it waits for another process of the task, and for nothing else.
-    """
+    """What a text has of a process that was asked."""
 
     stack: Stack
+    # The calls of its main thread, the innermost first: the same ones mean that it is where it was.
     state: tuple[Frame, ...]
-    for_others: bool
+    for_others: bool  # whether it waits for another process of the task, and for nothing else
 
 
 def answer(rank: int, text: str, *, project: str | None, relative_to: str | None) -> Answer | None:
-    """What the last stacks of ``text`` say; None: there are none.
-
-    Parameters
-    ----------
-    rank
-        Which process wrote them, or was looked into.
-    text
-        One answer or more, the newest last.
-    project, relative_to
-        Folder of the user's project, and the one to which lines of theirs are relative.
-    """
+    """What the last stacks of ``text`` say; None: there are none."""
     text = _last(text)
     threads = list(_threads(text))
     for file in {frame.file for frames in threads for frame in frames}:

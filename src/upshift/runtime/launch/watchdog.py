@@ -29,21 +29,11 @@ QUIET = 300.0
 
 @attrs.frozen(kw_only=True)
 class Look:
-    """One process, as it was found.
+    """One process, as it was found."""
 
-    Parameters
-    ----------
-    state
-        Where it is: what compares equal is the same place; None: it did not say.
-    for_others
-        Whether it waits for other processes of the task.
-    cpu_seconds
-        What it and its children have taken up to now; None: not known.
-    """
-
-    state: Hashable = None
-    for_others: bool = False
-    cpu_seconds: float | None = None
+    state: Hashable = None  # where it is: what compares equal is the same place; None: it did not say
+    for_others: bool = False  # whether it waits for other processes of the task
+    cpu_seconds: float | None = None  # what it and its children have taken up to now; None: not known
 
 
 class Watchdog:

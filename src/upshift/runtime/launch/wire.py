@@ -39,30 +39,14 @@ class WireError(UpshiftError):
 
 
 class Frame(NamedTuple):
-    """One thing that came.
+    """One thing that came."""
 
-    Parameters
-    ----------
-    kind
-        One of :data:`SAYS`, :data:`LOG`, :data:`SIGHT`, :data:`MESSAGES`.
-    rank
-        Which process it is about; 0 where it is about none.
-    payload
-        The bytes.
-    """
-
-    kind: int
-    rank: int
+    kind: int  # one of SAYS, LOG, SIGHT, MESSAGES
+    rank: int  # which process it is about; 0 where it is about none
     payload: bytes
 
     def content(self) -> dict[str, Any]:
-        """The object that it is.
-
-        Raises
-        ------
-        WireError
-            It is none.
-        """
+        """The object that it is."""
         with sense():
             found = json.loads(self.payload)
         if not isinstance(found, dict) or not isinstance(found.get("say"), str):
@@ -72,13 +56,7 @@ class Frame(NamedTuple):
 
 @contextlib.contextmanager
 def sense() -> Iterator[None]:
-    """Around what reads a message.
-
-    Raises
-    ------
-    WireError
-        It makes no sense.
-    """
+    """Around what reads a message."""
     try:
         yield
     except _NONSENSE as error:
@@ -109,13 +87,7 @@ class Frames:
         self._rest = bytearray()
 
     def take(self, data: bytes) -> Iterator[Frame]:
-        """The frames that end in this.
-
-        Raises
-        ------
-        WireError
-            That is no stream of frames.
-        """
+        """The frames that end in this."""
         self._rest += data
         while len(self._rest) >= _HEAD.size:
             length, kind, rank = _HEAD.unpack_from(self._rest)

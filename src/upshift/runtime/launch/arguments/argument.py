@@ -17,18 +17,8 @@ WORD = "word"
 
 @attrs.frozen
 class Argument:
-    """What a launcher's parser says of one of its arguments.
+    """What a launcher's parser says of one of its arguments."""
 
-    Parameters
-    ----------
-    kind
-        ``"int"``, ``"float"``, ``"text"``, ``"list"``, ``"flag"``, ``"switch"`` or ``"word"``.
-    default
-        What it is where it is not given.
-    choices
-        The only values that it takes; empty: any of its kind.
-    """
-
-    kind: str
-    default: Any = None
-    choices: tuple[str, ...] = ()
+    kind: str  # "int", "float", "text", "list", "flag", "switch" or "word"
+    default: Any = None  # what it is where it is not given
+    choices: tuple[str, ...] = ()  # the only values that it takes; empty: any of its kind

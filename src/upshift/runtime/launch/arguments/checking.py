@@ -28,20 +28,6 @@ def check(launcher: str, given: Mapping[str, Any], *, own: Sequence[str] = ()) -
 
     The version that is installed here decides which there are, and else the packaged table. So what a newer
     version knows is not refused, nor is what an older one does not know taken.
-
-    Parameters
-    ----------
-    launcher
-        ``"accelerate"`` or ``"torchrun"``.
-    given
-        By Python name.
-    own
-        Names that the decorator itself takes.
-
-    Raises
-    ------
-    SettingsError
-        An argument is unknown, its value makes no sense, or it cannot mean anything here.
     """
     meant = LAUNCHERS[launcher]
     known, version = known_arguments(launcher)
@@ -79,20 +65,7 @@ def known_arguments(launcher: str) -> tuple[Mapping[str, Argument], str]:
 
 
 def refuse_idle(launcher: str, checked: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse an argument that does nothing, since what it belongs to is switched off.
-
-    Parameters
-    ----------
-    checked
-        All arguments, by :func:`check`, where no configuration file can switch anything on.
-    given
-        The same as the user wrote them.
-
-    Raises
-    ------
-    SettingsError
-        Names the argument that it needs.
-    """
+    """Refuse an argument that does nothing, since what it belongs to is switched off."""
     meant = LAUNCHERS[launcher]
     for name, value in checked.items():
         argument = meant.arguments.get(name)
@@ -127,18 +100,10 @@ def _unknown(launcher: Launcher, name: str, known: Sequence[str], version: str) 
 
 @attrs.frozen
 class Wrong:
-    """Why a value is not taken.
-
-    Parameters
-    ----------
-    expected
-        What would be.
-    meant
-        Which value may have been meant; None: nobody knows.
-    """
+    """Why a value is not taken."""
 
     expected: str
-    meant: Any = None
+    meant: Any = None  # which value may have been meant; None: nobody knows
 
 
 def taken(launcher: Launcher, name: str, argument: Argument, value: Any) -> Any:

@@ -63,15 +63,7 @@ def installed_fields() -> tuple[str, ...]:
 
 
 def fields_in(source: str, classes: tuple[str, ...] = ("BaseConfig", "ClusterConfig")) -> Iterator[str]:
-    """The names of the fields that classes declare.
-
-    Parameters
-    ----------
-    source
-        Python.
-    classes
-        Their names.
-    """
+    """The names of the fields that classes declare."""
     with contextlib.suppress(SyntaxError):  # written for a newer Python
         for made in ast.parse(source).body:
             if isinstance(made, ast.ClassDef) and made.name in classes:
@@ -84,13 +76,6 @@ def arguments_in(source: str, function: str) -> Iterator[tuple[str, Argument]]:
     """The arguments that a function adds to its parser, by their Python names.
 
     What is no literal in it, such as choices that are imported, is not known: any value is taken then.
-
-    Parameters
-    ----------
-    source
-        Python.
-    function
-        Its name.
     """
     try:
         tree = ast.parse(source)

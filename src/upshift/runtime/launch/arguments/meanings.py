@@ -18,24 +18,12 @@ from upshift.runtime.launch.arguments.argument import Argument
 
 @attrs.frozen
 class Refused:
-    """An argument that cannot mean anything here.
-
-    Parameters
-    ----------
-    why
-        The reason.
-    fix
-        What to do instead.
-    idle
-        A value that asks for nothing, beside the default.
-    secret
-        Whether nobody may see what was given.
-    """
+    """An argument that cannot mean anything here."""
 
     why: str
     fix: str
-    idle: Any = None
-    secret: bool = False
+    idle: Any = None  # a value that asks for nothing, beside the default
+    secret: bool = False  # whether nobody may see what was given
 
     def asked_by(self, value: Any, default: Any) -> bool:
         """Whether a value asks for what is refused, where its argument has this default."""
@@ -52,19 +40,11 @@ _IDLE: Final[tuple[Any, ...]] = (None, False, "", [], {})
 
 @attrs.frozen
 class Bounds:
-    """Which whole numbers an argument takes.
-
-    Parameters
-    ----------
-    least, most
-        The first and the last; None: there is no last.
-    expected
-        The same in words.
-    """
+    """Which whole numbers an argument takes."""
 
     least: int
     most: int | None
-    expected: str
+    expected: str  # the same in words
 
     def hold(self, value: Any) -> bool:
         """Whether it is one of them."""
@@ -73,19 +53,11 @@ class Bounds:
 
 @attrs.frozen
 class Part:
-    """Arguments that mean something only if another one has a value; the launcher itself says nothing of it.
+    """Arguments that mean something only if another one has a value, of which the launcher says nothing."""
 
-    Parameters
-    ----------
-    names
-        Their names, or what these begin with.
-    of, value
-        The other argument, and the value that it needs; None: any but ``"no"``.
-    """
-
-    names: tuple[str, ...]
-    of: str
-    value: Any = True
+    names: tuple[str, ...]  # or what these begin with
+    of: str  # the other argument
+    value: Any = True  # that it needs; None: any but "no"
 
     def holds(self, name: str) -> bool:
         """Whether an argument is one of them."""
@@ -104,50 +76,25 @@ class Part:
 
 @attrs.frozen
 class Launcher:
-    """A launcher, and what becomes of its arguments.
+    """A launcher, and what becomes of its arguments."""
 
-    Parameters
-    ----------
-    name
-        ``"accelerate"`` or ``"torchrun"``.
-    command
-        What people call it.
-    version, read
-        Which version the packaged table is of, and the day on which that was read.
-    arguments
-        The packaged table.
-    processes, nodes, port, numa
-        What it calls the number of processes and of nodes, the port of the process of rank 0, and that each
-        keeps to the CPUs near its device.
-    on_devices
-        Flags by which each process has a device.
-    rivals
-        Flags of which it takes one at most.
-    bounds
-        What its parser does not check.
-    done
-        What Upshift does itself, and how.
-    refused
-        What it refuses, and why.
-    parts
-        What needs another argument.
-    """
-
-    name: str
-    command: str
-    version: str
-    read: str
+    name: str  # "accelerate" or "torchrun"
+    command: str  # what people call it
+    version: str  # of the packaged table
+    read: str  # the day on which that was read
     arguments: Mapping[str, Argument]
+    # What it calls the number of processes and of nodes, the port of the process of rank 0, and that each
+    # keeps to the CPUs near its device.
     processes: str
     nodes: str
     port: str
     numa: str
-    bounds: Mapping[str, Bounds]
-    done: Mapping[str, str]
-    refused: Mapping[str, Refused]
-    parts: tuple[Part, ...] = ()
-    on_devices: tuple[str, ...] = ()
-    rivals: tuple[str, ...] = ()
+    bounds: Mapping[str, Bounds]  # what its parser does not check
+    done: Mapping[str, str]  # what Upshift does itself, and how
+    refused: Mapping[str, Refused]  # what it refuses, and why
+    parts: tuple[Part, ...] = ()  # what needs another argument
+    on_devices: tuple[str, ...] = ()  # flags by which each process has a device
+    rivals: tuple[str, ...] = ()  # flags of which it takes one at most
 
     @property
     def decided(self) -> frozenset[str]:

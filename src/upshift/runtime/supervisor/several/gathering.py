@@ -48,13 +48,7 @@ def attempt_name(spec: TaskSpec) -> str:
 
 
 def listen(seat: Seat) -> socket.socket:
-    """The socket at which node 0 waits for the others.
-
-    Raises
-    ------
-    BackendError
-        The port is taken, or the address is not this machine's.
-    """
+    """The socket at which node 0 waits for the others."""
     try:
         if seat.address is not None:
             family = socket.AF_INET6 if ":" in seat.address else socket.AF_INET
@@ -161,13 +155,7 @@ class Gathering:
         self._arrivals.add(_Arrival(self, self._loop, connection, silence=self._seat.patience))
 
     def admit(self, arrival: _Arrival, content: dict[str, Any]) -> Remote:
-        """Who has connected is a node, or has to go.
-
-        Raises
-        ------
-        WireError
-            It is none of this task's.
-        """
+        """Who has connected is a node, or has to go."""
         number, form, name = content.get("node"), content.get("form"), attempt_name(self.spec)
         if form != FORM:
             raise WireError(f"that node runs Upshift {form}, this one {FORM}")
@@ -186,13 +174,7 @@ class Gathering:
         return remote
 
     def take(self, remote: Remote, frame: Frame) -> None:
-        """A node says something.
-
-        Raises
-        ------
-        WireError
-            It makes no sense.
-        """
+        """A node says something."""
         if self._nodes is not None:
             self._nodes.take(remote, frame)
             return

@@ -126,15 +126,7 @@ class Remote:
         self.members: dict[int, RemoteMember] = {}
 
     def record(self, seconds: float, consumed: Consumed, peak: int | None) -> Hardware:
-        """The record ``used`` of it: what it has told, or as much more as its processes have.
-
-        Parameters
-        ----------
-        seconds
-            From start to end.
-        consumed, peak
-            What they have said of themselves.
-        """
+        """The record ``used`` of it: what it has told, or as much more as its processes have."""
         told = self.used.details if self.used is not None else {}
         seen = Consumed(
             told.get("cpu_seconds") or 0.0, told.get("disk_read") or 0, told.get("disk_written") or 0
@@ -238,15 +230,7 @@ class Nodes:
         consumed: Callable[[int], Consumed],
         peak: Callable[[int], int | None],
     ) -> Hardware:
-        """The record ``used`` of all nodes.
-
-        Parameters
-        ----------
-        own
-            That of the first one.
-        seconds, consumed, peak
-            As for :meth:`Remote.record`; by the number of a node.
-        """
+        """The record ``used`` of all nodes."""
         others = {r: r.record(seconds, consumed(r.number), peak(r.number)) for r in self.remotes}
         return records.used(own, self.name, others)
 
@@ -262,17 +246,7 @@ class Nodes:
         log: Callable[[Rank], Log],
         told: Callable[[Member, list[bytes]], None],
     ) -> list[RemoteMember]:
-        """Start the processes there.
-
-        Parameters
-        ----------
-        audience
-            Who hears what becomes of them.
-        log
-            Gives what takes the output of a rank.
-        told
-            Takes lines of what a process says.
-        """
+        """Start the processes there."""
         self._audience = audience
         started: list[RemoteMember] = []
         for remote in self.remotes:
@@ -307,13 +281,7 @@ class Nodes:
     # -- what comes -------------------------------------------------------------------------------
 
     def take(self, remote: Remote, frame: Frame) -> None:
-        """Something has come from a node.
-
-        Raises
-        ------
-        WireError
-            It makes no sense.
-        """
+        """Something has come from a node."""
         if frame.kind == wire.SAYS:
             content = frame.content()
             hear = getattr(self, f"_said_{content.pop('say')}", None)

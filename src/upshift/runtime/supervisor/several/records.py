@@ -22,15 +22,7 @@ _FACTS = ("cpus", "memory_limit", "waited")
 
 
 def granted(own: Hardware, name: str, others: Mapping[Remote, Hardware]) -> Hardware:
-    """What all nodes were granted.
-
-    Parameters
-    ----------
-    own, name
-        The record of this node, the first one, and what it is called.
-    others
-        Those of the others.
-    """
+    """What all nodes were granted."""
     each = _each(own, name, others)
     gpus = None if own.gpus is None else _devices(each)
     nodes = [
@@ -41,15 +33,7 @@ def granted(own: Hardware, name: str, others: Mapping[Remote, Hardware]) -> Hard
 
 
 def seen(own: Hardware, name: str, remotes: Sequence[Remote]) -> Hardware:
-    """What was found on all nodes. Of the others' devices that is what their supervisors have found.
-
-    Parameters
-    ----------
-    own, name
-        As for :func:`granted`.
-    remotes
-        The others.
-    """
+    """What was found on all nodes. Of the others' devices that is what their supervisors have found."""
     gpus = own.gpus
     others = [device for remote in remotes for device in _on(remote.number, remote.devices)]
     if gpus is not None or others:
@@ -63,15 +47,7 @@ def seen(own: Hardware, name: str, remotes: Sequence[Remote]) -> Hardware:
 
 
 def used(own: Hardware, name: str, others: Mapping[Remote, Hardware]) -> Hardware:
-    """What was used on all nodes.
-
-    Parameters
-    ----------
-    own, name
-        As for :func:`granted`.
-    others
-        The records of the others.
-    """
+    """What was used on all nodes."""
     each = _each(own, name, others)
     details: dict[str, Any] = dict(own.details)
     for key in _SUMS:
