@@ -11,6 +11,7 @@ import click
 
 from upshift.cli import options as shared
 from upshift.cli.group import LazyCommand, LazyGroup
+from upshift.cli.output import echo
 from upshift.model.checks import shown as quoted
 from upshift.model.graph.flow import FOREACH, SWITCH
 
@@ -158,7 +159,7 @@ def _resume(pipeline: FlowPipeline) -> click.Command:
 def _check(pipeline: FlowPipeline) -> click.Command:
     @click.command("check", help=_COMMANDS["check"])
     def check() -> int:
-        click.echo(f"{pipeline.name}: nothing is wrong with its {len(pipeline.shape.steps)} steps")
+        echo(f"{pipeline.name}: nothing is wrong with its {len(pipeline.shape.steps)} steps")
         return 0
 
     return check
@@ -167,7 +168,7 @@ def _check(pipeline: FlowPipeline) -> click.Command:
 def _show(pipeline: FlowPipeline) -> click.Command:
     @click.command("show", help=_COMMANDS["show"])
     def show() -> int:
-        click.echo(f"{pipeline.name} · {pipeline.callee.location}")
+        echo(f"{pipeline.name} · {pipeline.callee.location}")
         rows = [
             (f"--{parameter.name}", f"default: {quoted(parameter.default)}", parameter.help or "")
             for parameter in pipeline.parameters.values()
@@ -192,10 +193,10 @@ def _table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
     if not rows:
         return
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    click.echo(f"\n{title}")
+    echo(f"\n{title}")
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(f"  {'  '.join(cells)}".rstrip())
+        echo(f"  {'  '.join(cells)}".rstrip())
 
 
 def _parameters(pipeline: FlowPipeline) -> Callable[[Any], Any]:

@@ -104,7 +104,7 @@ def lock(output: str | None, **named: Any) -> int:
         Path(output).write_text(next(iter(texts.values())), encoding="utf-8")
         return 0
     for steps, text in texts.items():
-        click.echo(f"# image of {', '.join(steps)}\n{text}", nl=False)
+        echo(f"# image of {', '.join(steps)}\n{text}", nl=False)
     return 0
 
 

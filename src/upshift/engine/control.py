@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from upshift.errors import StoreUnavailable
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 from upshift.runtime import forks, sockets
 
 _PATIENCE = 10.0
@@ -65,7 +65,7 @@ class Control:
         self._thread: threading.Thread | None = None
         self._socket = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             self._path.unlink(missing_ok=True)
             with sockets.address(self._path) as address:
                 self._socket.bind(address)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from upshift.errors import ImageError
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 from upshift.runtime.storage.files import replacing
 
 PARENTS, SEEN, LAYERS, BYTECODE, LOCKS = KINDS = ("parents", "seen", "layers", "bytecode", "locks")
@@ -50,7 +50,7 @@ def used(file: Path) -> Path:
 def keeping(file: Path) -> Iterator[Path]:
     """Write a file that appears whole or not at all; where that cannot be, there is none."""
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
     with contextlib.suppress(OSError), replacing(file) as draft:
         yield draft
 
@@ -71,7 +71,7 @@ def workshop() -> Iterator[Path]:
 def alone(what: str, *, waiting: Callable[[], object]) -> Iterator[None]:
     """Have nobody else on this machine make the same image; ``waiting`` is called while somebody does."""
     file = _place() / f"making-{what}{_LOCK}"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     while True:
         with open(file, "wb") as lock:
             try:
@@ -97,7 +97,7 @@ def _is_still(descriptor: int, file: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked_folder() -> Iterator[Path]:
-    _place().mkdir(parents=True, exist_ok=True)
+    make_folder(_place())
     with contextlib.ExitStack() as held:
         with open(_place() / f"workshops{_LOCK}", "wb") as door:  # none is swept before it is locked
             fcntl.flock(door, fcntl.LOCK_EX)

@@ -22,6 +22,18 @@ def home() -> Path:
         raise ConfigError(f"{said} {error}", fix=fix) from None
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; ``UPSHIFT_HOME`` for its owner alone, whatever the umask.
+
+    A home that is there already keeps its permissions: whoever made it wants to share it.
+    """
+    own = home()
+    if not os.path.exists(own) and any(folder.is_relative_to(form) for form in (own, own.resolve())):
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def working_folder() -> Path:
     """The working folder.
 

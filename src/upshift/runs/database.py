@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from upshift.errors import ConfigError, StoreError, StoreUnavailable, UpshiftError
+from upshift.model.home import make_folder
 
 BUSY_SECONDS = 30.0
 """How long a writer waits for the others, if nothing else is said."""
@@ -149,9 +150,11 @@ class Database:
         return connection
 
     def _create(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(6)}")
         try:
+            # SQLite would make it for its owner alone to write, whatever the umask says of a team's folder.
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
             connection = self._open(draft)
             try:
                 # A file system without shared memory keeps the journal that it has; that is slower

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from upshift.errors import RunOwned, StoreUnavailable
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 
 _FLOCK = "hhqqi4x"
 """l_type, l_whence, l_start, l_len, l_pid."""
@@ -55,7 +55,7 @@ class Lease:
 
     def _acquire(self) -> int:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             while True:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 try:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upshift.errors import BackendError, StoreUnavailable
+from upshift.model.home import make_folder
 from upshift.model.spec import TaskSpec, encode
 from upshift.runtime import forks, proc, sockets
 from upshift.runtime.interpreter import command_for_users
@@ -149,7 +150,7 @@ def start(spec: TaskSpec, hear: Callable[[Link, Mapping[str, Any] | None], None]
     """
     place = Place(f"{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(place.folder)
         listener = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         with sockets.address(place.socket) as address:
             listener.bind(address)

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from upshift.code.fingerprint.facts import VERSION, Facts
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 from upshift.runtime.storage.digest import Bytes, algorithm, digest_of
 from upshift.runtime.storage.files import replacing
 
@@ -92,6 +92,6 @@ def kept(name: str) -> Path:
 def keep(file: Path, content: bytes) -> None:
     """Replace a file, whole or not at all. A folder that cannot be written is no error."""
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         with replacing(file) as draft:
             draft.write_bytes(content)

@@ -33,7 +33,7 @@ from upshift.images.containers.engine import PODMAN, ContainerEngine, full_disk
 from upshift.images.containers.transfer import platform_of, tls_of
 from upshift.images.recipes.dockerfiles import instructions
 from upshift.images.reference import DEFAULT_REPOSITORY, Reference
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 
 BASE_LABEL = "dev.upshift.base"
 """Label of a base, and so of every image on top of it: a digest of what it was made from."""
@@ -359,7 +359,7 @@ def logs() -> Path:
 def _keep(log: Path) -> str | None:
     """Keep what a build said; gives the path, None: it cannot be written there."""
     try:
-        logs().mkdir(parents=True, exist_ok=True)
+        make_folder(logs())
         file, kept = tempfile.mkstemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), suffix=".log", dir=logs())
         os.close(file)
         shutil.copyfile(log, kept)

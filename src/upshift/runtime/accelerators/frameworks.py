@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 from upshift.model.spec import Framework, decode, encode
 from upshift.runtime.interpreter import command
 
@@ -214,7 +214,7 @@ def ask_once(name: str, framework: Framework, *, least: int, variables: Mapping[
     answer = ask(name)
     if (answer.devices or 0) >= least:
         with contextlib.suppress(OSError):
-            known.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(known.parent)
             half = known.with_suffix(f".{os.getpid()}")
             half.write_text(json.dumps(encode(answer)), encoding="utf-8")
             half.replace(known)

@@ -31,9 +31,11 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import attrs
 
+from upshift.model.home import make_folder
 from upshift.runtime.storage.files import available, boot_id, create, discard, write_all
 from upshift.runtime.storage.format import mark
 
@@ -225,7 +227,7 @@ def _shared(path: str, *, make: bool = True) -> int:
     except FileNotFoundError:
         if not make:
             raise
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_folder(Path(path).parent)
         return os.open(path, flags, 0o666)
 
 

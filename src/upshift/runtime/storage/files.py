@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from upshift.errors import StoreUnavailable
+from upshift.model import home
 
 _FIXES = {
     errno.ENOSPC: "Free some space, or choose another store.",
@@ -95,7 +96,7 @@ def create(path: str, *, mode: int = 0o666, access: int = os.O_WRONLY) -> int:
     try:
         return os.open(path, flags, mode)
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        home.make_folder(Path(path).parent)
         return os.open(path, flags, mode)
 
 
@@ -126,7 +127,7 @@ def make_folder(folder: str) -> list[str]:
     while not os.path.isdir(there):
         there = os.path.dirname(there)
         parents.append(there)
-    os.makedirs(folder, exist_ok=True)
+    home.make_folder(Path(folder))
     return parents
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 from upshift.runtime.storage.files import replacing
 
 SETTLED = 2 * 10**9
@@ -81,7 +81,7 @@ class Memo:
         content = json.dumps({"question": self._question, "watched": watched, "answer": answer})
         # A memo only saves time: where it cannot be written the answer is worked out again.
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             with replacing(self._path) as draft:
                 draft.write_text(content, encoding="ascii")
 

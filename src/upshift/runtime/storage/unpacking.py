@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import StoreError, StoreUnavailable
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.serializers import scratch
 
@@ -70,7 +70,8 @@ def unpack(digest: str, store: Store, folder: Path, *, extract: Extract | None =
     store.check(digest)
     draft = destination.with_name(f".{destination.name}.{secrets.token_hex(6)}")
     try:
-        draft.mkdir(parents=True)
+        make_folder(draft.parent)
+        draft.mkdir()
         (extract or _extract)(store.blob_path(digest), draft)
         os.rename(draft, destination)
     except OSError as error:

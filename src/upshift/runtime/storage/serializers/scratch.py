@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from upshift.errors import StoreUnavailable
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 
 VARIABLE = "UPSHIFT_SCRATCH"
 """Environment variable: a folder, not made yet, that somebody else removes. A supervisor sets it for
@@ -151,7 +151,7 @@ def _own(place: str, owner: int) -> str:
 @functools.cache
 def _claimed(folder: str, owner: int) -> str:
     """Make a folder and lock it for as long as this process, or a fork of it, lives."""
-    place().mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(place())
     locked(folder)
     return folder
 
@@ -165,7 +165,8 @@ def locked(folder: str) -> int:
         It cannot be made.
     """
     while True:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_folder(Path(folder).parent)
+        Path(folder).mkdir(mode=0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # swept before it was locked
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept

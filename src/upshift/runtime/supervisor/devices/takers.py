@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 from upshift.model.spec.task import TaskId
 from upshift.runtime.storage.files import replacing
 
@@ -20,7 +20,7 @@ from upshift.runtime.storage.files import replacing
 def note(names: Iterable[str], task: TaskId) -> None:
     """This process has taken devices, by the names of their locks, for a task."""
     with contextlib.suppress(OSError):  # then nobody is told more than the lock says
-        _folder().mkdir(parents=True, exist_ok=True)
+        make_folder(_folder())
         for name in names:
             with replacing(_folder() / name) as draft:
                 draft.write_text(f"{os.getpid()} {task.run} {task}", "utf-8")
