@@ -27,7 +27,7 @@ from upshift.authoring.project import file_of, project_of
 from upshift.code.fingerprint import look_up
 from upshift.engine.keys import Keys
 from upshift.engine.tasks import Task
-from upshift.engine.values import plain_value, task_inputs
+from upshift.engine.values import task_inputs
 from upshift.engine.walk import Walk
 from upshift.model.spec.calls import bind
 from upshift.model.spec.work import ONCE
@@ -61,7 +61,7 @@ class Evaluation:
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         """What became of each task, by its name."""
-        walk = Walk(self._graph, truth=lambda artifact: plain_value(artifact, self._store))
+        walk = Walk(self._graph, truth=lambda artifact: artifacts.plain_value(artifact, self._store))
         walk.start()
         found = {}
         while walk.ready:
