@@ -129,7 +129,10 @@ class Database:
                 raise ConfigError(
                     f"the catalog {self.path} is no file", fix="Name a file: UPSHIFT_CATALOG, or catalog = …."
                 )
-            writable = os.access(self.path.parent, os.W_OK)
+            # What the process may do counts, with its capabilities, and not its real user alone.
+            writable = os.access(
+                self.path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids
+            )
             self._as_read = None if writable else _signature(self.path)
             connection = self._open(self.path) if writable else _open_to_read(self.path)
             try:
