@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from upshift.errors import SettingsError, suggestion, user_location
 from upshift.model.checks import shown
+from upshift.model.settings.later import option_of_another_tool
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,7 +39,9 @@ def checked_keywords(owner: str) -> Callable[[F], F]:
                     raise SettingsError(
                         f"{owner} has no option {name!r}",
                         where=user_location(),
-                        fix=("settings" in known and _setting(owner, name, value)) or suggestion(name, known),
+                        fix=option_of_another_tool(name)
+                        or ("settings" in known and _setting(owner, name, value))
+                        or suggestion(name, known),
                     )
             return function(*args, **options)
 

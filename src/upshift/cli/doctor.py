@@ -19,8 +19,8 @@ def doctor(target: str | None, as_json: bool) -> int:
     """Check this machine: what would stop a step on GPUs, what to do.
 
     TARGET is where steps are to run; default: the default target. For docker and podman the engine is looked
-    at, and the target's registry. Nothing is changed. Exit code 1: something would stop a step on GPUs, or
-    there are none; for docker and podman, something would stop a step in a container.
+    at, and the target's registry. Nothing is changed. Exit code 1: something is wrong that would stop a step
+    on GPUs; for docker and podman, a step in a container. That there is no GPU is told, and is nothing wrong.
     """
     import json
     import sys

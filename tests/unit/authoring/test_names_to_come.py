@@ -40,6 +40,41 @@ def test_any_other_name_is_just_unknown() -> None:
     exec("from upshift import errors, config")
 
 
+@pytest.mark.parametrize(("name", "instead"), [("task", "from upshift import step"), ("flow", "@pipeline")])
+def test_names_of_other_tools_lead_to_those_here(name: str, instead: str) -> None:
+    with pytest.raises(ImportError, match=f"upshift has no {name!r}.*{instead}"):
+        exec(f"from upshift import {name}")
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"), [("schedule", "cron"), ("enable_cache", "cache=False"), ("step_operator", "on=")]
+)
+def test_options_of_other_tools_lead_to_those_here(option: str, instead: str) -> None:
+    with pytest.raises(upshift.SettingsError, match=rf"no option {option!r}") as caught:
+        upshift.step(**{option: True})  # type: ignore[call-overload]
+    assert instead in str(caught.value.fix)
+
+
+def test_fields_of_current_in_other_tools_lead_to_those_here() -> None:
+    with pytest.raises(AttributeError, match=r"no 'run_id'; here it is current\.run$"):
+        upshift.current.run_id  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no 'nonsense'$"):
+        upshift.current.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (("loss", 0.1), "Write upshift.log(loss=0.1)."),
+        (("val/loss", 0.1, 3), "Write upshift.log({'val/loss': 0.1}, step=3)."),
+    ],
+)
+def test_metrics_by_position_lead_to_those_by_name(arguments: tuple[object, ...], fix: str) -> None:
+    with pytest.raises(upshift.SettingsError) as caught:
+        upshift.log(*arguments)  # type: ignore[arg-type]
+    assert caught.value.fix == fix
+
+
 def test_the_import_path_of_another_tool_has_its_names() -> None:
     steps = importlib.import_module("upshift.integrations.huggingface.steps")
     assert steps.run_with_accelerate is upshift.run_with_accelerate

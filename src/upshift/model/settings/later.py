@@ -1,4 +1,4 @@
-"""What users of other tools look for and this version does not have: what to do meanwhile."""
+"""What users of other tools look for and Upshift does not have, or has not yet: what to do instead."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ _NAMES = {
     "slurm": _HERE,
 }
 
+_ELSEWHERE = {
+    "flow": "A pipeline is a function with @pipeline, or a class: from upshift import FlowSpec.",
+    "task": "What other tools call a task is a step: from upshift import step.",
+}
+_OPTIONS = {
+    "enable_cache": "Say cache=False, or cache=True.",
+    "schedule": "Nothing in Upshift runs by the clock: let cron, a systemd timer or CI call `upshift run`.",
+    "step_operator": 'Say where it runs: on="docker", or another target.',
+}
+
 NOT_YET = "is not in this version of Upshift."
 _OTHERS = ("metaflow", "zenml")
 
@@ -19,8 +29,15 @@ BACKENDS = ("aws-batch", "kubernetes", "ray", "slurm")
 
 def name_to_come(name: str) -> str | None:
     """Why there is no ``upshift.NAME`` and what to do meanwhile; None: nor will there be one."""
+    if name in _ELSEWHERE:
+        return f"upshift has no {name!r}. {_ELSEWHERE[name]}"
     advice = _NAMES.get(name)
     return None if advice is None else f"{name} {NOT_YET} {advice}"
+
+
+def option_of_another_tool(name: str) -> str | None:
+    """What to say in place of an option that another tool has; None: it is none of those."""
+    return _OPTIONS.get(name)
 
 
 def module_of_another_tool(name: str) -> str | None:

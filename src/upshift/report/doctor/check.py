@@ -34,5 +34,5 @@ class Check:
 
     @property
     def stops(self) -> bool:
-        """Whether a step on GPUs would not get what it asks for."""
-        return self.status in ("problem", "absent")
+        """Whether something is wrong; that there is no device is not."""
+        return self.status == "problem"

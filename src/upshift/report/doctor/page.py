@@ -54,7 +54,7 @@ def line(check: Check, page: Page, *, glyphs: bool = True) -> str:
 def verdict(checks: list[Check], page: Page) -> str:
     """The last line: whether steps on GPUs can run, and steps in containers if those were looked at."""
     contained = any(check.group in ("containers", "registry") for check in checks)
-    problems = sum(check.status == "problem" for check in checks)
+    problems = sum(check.stops for check in checks)
     warnings = sum(check.status == "warning" for check in checks)
     if problems:
         words = "1 problem" if problems == 1 else f"{problems} problems"
@@ -62,7 +62,7 @@ def verdict(checks: list[Check], page: Page) -> str:
         if contained:
             who = "a step in a container would not run here, or not get what it asks for."
         return page.paint("\n".join(wrap(f"{words}: {who}", page.width)), "red")
-    if any(check.stops for check in checks):
+    if any(check.status == "absent" for check in checks):
         text = "Nothing is wrong here, but there is no GPU: a step on GPUs would not get what it asks for."
         return page.paint("\n".join(wrap(text, page.width)), "yellow")
     noted = "" if not warnings else f" {warnings} to know of." if warnings > 1 else " 1 thing to know of."

@@ -47,6 +47,18 @@ class Current:
 
 
 _NOWHERE = Current()
+_ELSEWHERE = {
+    "flow_name": "pipeline",
+    "node_index": "rank",
+    "num_nodes": "world_size",
+    "pipeline_name": "pipeline",
+    "retry_count": "attempt, which counts from 1",
+    "run_id": "run",
+    "run_name": "run",
+    "step_name": "step",
+    "task_id": "index",
+}
+"""What other tools call its fields."""
 
 
 class CurrentTask:
@@ -59,7 +71,12 @@ class CurrentTask:
     def __getattr__(self, name: str) -> object:
         if name in ("rank", "world_size"):
             self._shares = True
-        return getattr(self._value, name)
+        try:
+            return getattr(self._value, name)
+        except AttributeError:
+            instead = _ELSEWHERE.get(name)
+            hint = f"; here it is current.{instead}" if instead else ""
+            raise AttributeError(f"upshift.current has no {name!r}{hint}") from None
 
     def __bool__(self) -> bool:
         """Whether this process runs a step."""

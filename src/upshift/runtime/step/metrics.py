@@ -12,9 +12,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from upshift.errors import SettingsError, UsageError, user_location
+from upshift.model.checks import shown
 from upshift.model.spec.telemetry import MetricValue
 from upshift.runtime.forms import BEFORE, BETWEEN, FARTHEST, LARGE
 from upshift.runtime.messages import PIPE_BUF, channel
@@ -29,7 +30,13 @@ _quoted = json.JSONEncoder(ensure_ascii=False).encode
 _beginnings: dict[tuple[str, ...], str] = {}
 
 
-def log(metrics: Mapping[str, object] | None = None, /, *, step: float | None = None, **more: object) -> None:
+def log(
+    metrics: Mapping[str, object] | None = None,
+    /,
+    *misplaced: NoReturn,
+    step: float | None = None,
+    **more: object,
+) -> None:
     """Record metrics of the running step: ``upshift.log(step=i, loss=loss)``.
 
     They are shown live, by ``upshift show``, ``upshift compare`` and in the report, and are in
@@ -55,6 +62,8 @@ def log(metrics: Mapping[str, object] | None = None, /, *, step: float | None = 
         There is nothing to record.
     """
     at = time.monotonic()
+    if misplaced:
+        raise _by_position(metrics, *misplaced)
     if metrics is not None:
         more = _merged(metrics, more)
         if not more:
@@ -111,6 +120,19 @@ def _begun(names: tuple[str, ...]) -> str:
         _beginnings.clear()
     beginning = _beginnings[names] = f"{BEFORE.decode()}{_quoted(list(names))}{BETWEEN.decode()}["
     return beginning
+
+
+def _by_position(name: object, *values: object) -> SettingsError:
+    """The error for ``log("loss", 0.1)``, and for ``log("loss", 0.1, 3)``, as other tools have it."""
+    said = name if isinstance(name, str) and name.isidentifier() else None
+    call = f"{said}={shown(values[0])}" if said else f"{{{shown(name)}: {shown(values[0])}}}"
+    if len(values) > 1:
+        call += f", step={shown(values[1])}"
+    return SettingsError(
+        "upshift.log() takes values by name, not by position",
+        where=user_location(),
+        fix=f"Write upshift.log({call}).",
+    )
 
 
 def _merged(metrics: object, more: Mapping[str, object]) -> dict[str, object]:
