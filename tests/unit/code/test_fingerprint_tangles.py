@@ -9,6 +9,7 @@ import pytest
 from fingerprint_projects import Project, fresh_project
 
 from upshift.code.fingerprint import values
+from upshift.code.fingerprint.digests import code_digest
 from upshift.code.fingerprint.values import value_digest
 
 project = pytest.fixture(fresh_project)
@@ -105,3 +106,10 @@ def test_plain_data_of_any_size_is_complete() -> None:
     assert seen.complete and not seen.hides
     data[-1][1]["a"][0] += 1
     assert value_digest(data, str, bool).digest != seen.digest
+
+
+def test_numbers_that_python_refuses_to_print_are_told_apart() -> None:
+    digests = {seen((10**5000 + n, "a")).digest for n in (0, 0, 1)}
+    assert len(digests) == 2
+    made = {code_digest(compile(f"x = (0x{'f' * 4000}{n}, 1)", "x", "exec")) for n in (0, 0, 1)}
+    assert len(made) == 2

@@ -48,5 +48,9 @@ def _constant(constant: object) -> list[str]:
     if isinstance(constant, CodeType):
         return _tokens(constant)
     if isinstance(constant, frozenset):
-        return ["frozenset", *sorted(repr(item) for item in constant)]
+        return ["frozenset", *sorted(" ".join(_constant(item)) for item in constant)]
+    if isinstance(constant, tuple):
+        return ["tuple", *(token for item in constant for token in ("(", *_constant(item), ")"))]
+    if type(constant) is int:
+        return ["int", f"{constant:x}"]  # Python refuses to print a huge number in decimal
     return [type(constant).__name__, repr(constant)]

@@ -314,7 +314,8 @@ class _Numbering(Writer):
 
     def part(self, kind: type, value: Any) -> None:
         if kind is tuple and all(type(item) in _ATOMS for item in value):
-            self.tokens.append(repr(value))  # which may be one object, or several, as Python likes
+            # Which may be one object, or several, as Python likes.
+            self.tokens.append(f"({', '.join(_atom(type(item), item) for item in value)})")
             return
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self._objects)
