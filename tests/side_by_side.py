@@ -93,7 +93,11 @@ def start(number: int, shared: str, arguments: list[str]) -> tuple[int, subproce
     """Start a session; returns what can be waited on, and the process."""
     with open(KEPT / f"session-{number}.log", "wb") as log:
         command = [sys.executable, "-m", "pytest", str(HERE), f"--share={shared}", *arguments]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        # By its environment a session tells copies of itself from those of others: see leftovers.py.
+        environment = {**os.environ, "UPSHIFT_TEST_SESSION": str(number)}
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
     return os.pidfd_open(process.pid), process
 
 

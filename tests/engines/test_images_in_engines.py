@@ -221,9 +221,9 @@ def test_a_parent_that_became_another_image_meanwhile_is_not_built_on(workshop: 
     assert layers(engine, image.reference) == layers(engine, workshop.parent)
 
 
+# Podman has no daemon.
+@pytest.mark.parametrize("engine", ["docker_legacy", "docker_buildkit"], indirect=True)
 def test_an_engine_that_is_gone_says_so(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    if workshop.engine.name == "podman":
-        pytest.skip("Podman has no daemon")
     prepared = workshop.prepared(requirements=["six==1.16.0"])
     with monkeypatch.context() as patch:
         patch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
