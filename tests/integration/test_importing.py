@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from project import Project
+from project import UPSHIFT, Project
+from screen import on_terminal
 
 SECOND = 1_000_000_000
 STAMP = 1_700_000_000 * SECOND
@@ -90,3 +91,14 @@ def example():
     return read()
 """)
     assert project.tasks("read")[0]["status"] == "completed"
+
+
+def test_who_waits_for_an_import_at_a_terminal_is_told(project: Project) -> None:
+    project.write(
+        "import time\ntime.sleep(1.5)\n@step\ndef work(): ...\n\n@pipeline\ndef example(): work()\n"
+    )
+    command = [UPSHIFT, "run", "pipeline.py"]
+    code, written = on_terminal(command, project.environment(), cwd=project.folder)
+    assert code == 0
+    assert "importing pipeline.py …" in written
+    assert "importing" not in project.upshift("run", "pipeline.py").err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timezone
 
 import pytest
@@ -83,6 +84,20 @@ def test_show_as_json_has_the_documented_form(history: Project) -> None:
     assert attempt["backend"] == "local"
     assert attempt["error"] is None
     assert attempt["started"] <= attempt["ended"]
+
+
+def test_a_run_took_as_long_while_it_ran_as_afterwards(project: Project) -> None:
+    code = """
+@step
+def greet(): ...
+
+@pipeline
+def example(): greet()
+"""
+    told = re.search(r"completed in (.+?) ·", project.run(code).err)
+    shown = re.search(r"took (.+)", project.upshift("show", "latest").out)
+    assert told is not None and shown is not None
+    assert told[1] == shown[1]
 
 
 def test_a_reused_task_gives_the_attempts_of_the_run_that_did_it(project: Project) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -140,13 +142,30 @@ def named_pipeline(
     from upshift.authoring.loading import load_pipeline
     from upshift.authoring.parameters import parse_params
 
-    pipeline = load_pipeline(file)
+    with _said_if_slow(f"importing {file.partition(':')[0]} …"):
+        pipeline = load_pipeline(file)
     earlier = None
     if params_from is not None:
         from upshift.runs.history import get_run
 
         earlier = get_run(params_from).params
     return pipeline, parse_params(pipeline, list(params), params_file, earlier)
+
+
+@contextlib.contextmanager
+def _said_if_slow(text: str) -> Iterator[None]:
+    """Tell who waits at a terminal what takes more than a second. No thread is left when processes fork."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(1.0, announce, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def before_users_code() -> None:

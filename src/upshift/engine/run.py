@@ -293,7 +293,10 @@ class _Run:
             work.building.close()
             keeper.join()
             control.close()
-        self.progress.run_ended(self.row.id, status, self.clock.monotonic() - began)
+        took = self.clock.monotonic() - began
+        if not resumed and self.row.ended is not None:
+            took = self.row.ended - self.row.started  # as everybody else will tell it
+        self.progress.run_ended(self.row.id, status, took)
         return driver, status
 
     def _work(self, *, resumed: bool, submitted: Any) -> Work:
