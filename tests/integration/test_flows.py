@@ -270,6 +270,8 @@ def test_editing_a_flow_does_not_undo_what_is_done(project: Project) -> None:
     ("statement", "words"),
     [
         ("self.alpha = 1", ["self.alpha is a parameter", "another name"]),
+        ("self.each = 1", ["self.each is a step", "another name"]),
+        ("self.next = 1", ["self.next is a method of every flow", "another name"]),
         ("print(self.nothing)", ["has no attribute 'nothing'", "Known: alpha, xs"]),
         ("self.xs = 3", ["foreach='xs'", "is 3, which is no list"]),
         ("return", ["ended without self.next"]),

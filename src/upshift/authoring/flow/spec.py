@@ -152,6 +152,17 @@ class FlowSpec:
             merged(list(inputs), own=set(artifacts_of(self)), exclude=set(exclude), include=set(include))
         )
 
+    def __setattr__(self, name: str, value: object) -> None:
+        # A method would hide it from the steps that follow.
+        what = "a step" if name in type(self).__upshift_pipeline__.steps else "a method of every flow"
+        if what == "a step" or callable(getattr(FlowSpec, name, None)):
+            raise MisuseError(
+                f"self.{name} is {what}, and cannot be an artifact, too",
+                where=user_location(),
+                fix="Give the artifact another name.",
+            )
+        super().__setattr__(name, value)
+
     def __getattr__(self, name: str) -> Any:
         running = self.__dict__.get(f"{OWN}running")
         if running is None or name.startswith("@") or name not in running.state:
