@@ -83,8 +83,8 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.authoring.project import code_of, places_of
     from upshift.authoring.running import as_graph_errors, merged, remembered, source_of
     from upshift.code.fingerprint import look_up
-    from upshift.engine import execute
-    from upshift.engine.replay import recorded_code
+    from upshift.engine.debug import recorded_code
+    from upshift.engine.run import execute
     from upshift.model.configuration import load_configuration
     from upshift.runs.catalog import open_catalog
     from upshift.runs.history import get_run

@@ -13,7 +13,8 @@ from upshift.authoring.options import checked_tags
 from upshift.authoring.project import code_of, file_of, places_of
 from upshift.authoring.tracebacks import raised_by
 from upshift.code.fingerprint import look_up
-from upshift.engine import RunOptions, execute
+from upshift.engine import RunOptions
+from upshift.engine.run import execute
 from upshift.errors import GraphError, UpshiftError
 from upshift.model.configuration import load_configuration
 from upshift.model.home import recordable, working_folder

@@ -68,14 +68,14 @@ def gc(
 def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> int:
     import json
 
-    from upshift.engine import gc
+    from upshift.engine.gc import gc
     from upshift.model.configuration import load_configuration
     from upshift.model.home import home
     from upshift.report.terminal.cleaned import cleaned_json, cleaned_text
 
     configuration = load_configuration()
     try:
-        cleaned = gc.gc(configuration, choice, dry_run=dry_run, tell=ticker)
+        cleaned = gc(configuration, choice, dry_run=dry_run, tell=ticker)
     finally:
         ticker.close()
     if not cleaned.stores and not home().exists() and not as_json:
@@ -111,12 +111,12 @@ def _fail(failed: Mapping[str, UpshiftError]) -> int:
 def _rebuild(ticker: Ticker, *, as_json: bool) -> int:
     import json
 
-    from upshift.engine import gc
+    from upshift.engine.gc import rebuild_catalog
     from upshift.model.configuration import load_configuration
     from upshift.report.terminal.cleaned import rebuilt_json, rebuilt_text
 
     try:
-        rebuilt, aside, missing = gc.rebuild_catalog(load_configuration(), ticker)
+        rebuilt, aside, missing = rebuild_catalog(load_configuration(), ticker)
     finally:
         ticker.close()
     say = rebuilt_json if as_json else rebuilt_text

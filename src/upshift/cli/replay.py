@@ -9,7 +9,7 @@ import click
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:
-    from upshift.engine.replay import Replayed
+    from upshift.engine.debug import Replayed
     from upshift.runs.history import Attempt
 
 _EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
@@ -30,8 +30,8 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     elsewhere the step just runs. Nothing is recorded; what it writes to other places it writes again.
     """
     from upshift.backends.inline import InlineBackend
-    from upshift.engine.replay import offered_here, read_attempt, recorded_code
-    from upshift.engine.replay import replay as run_again
+    from upshift.engine.debug import offered_here, read_attempt, recorded_code
+    from upshift.engine.debug import replay as run_again
     from upshift.errors import NotFound
     from upshift.runs.history import get_run
     from upshift.runtime.step.debugging import at_a_terminal

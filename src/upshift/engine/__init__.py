@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from upshift.engine.options import RunOptions
-
-if TYPE_CHECKING:
-    from upshift.engine.cancelling import cancel
-    from upshift.engine.run import execute
-
-__all__ = ["RunOptions", "cancel", "execute"]
-
-_HOMES = {"cancel": "upshift.engine.cancelling", "execute": "upshift.engine.run"}
+import attrs
 
 
-def __getattr__(name: str) -> Any:
-    # Read when first asked for: whoever only wants RunOptions does not pay for the rest.
-    from importlib import import_module
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """How a run is to be done."""
 
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    target: str | None = None  # where steps run that name no place themselves; None: the default target
+    strict: bool | None = None  # refuse what cannot be honoured in full; None: as each backend has it
+    reuse: bool = True  # whether results of earlier runs may be reused
+    keep_going: bool | None = None  # go on with what needs no failed step; None: as the pipeline has it
+    tags: tuple[str, ...] = ()  # words to find the run by
+    debug: str | None = None  # a step, or one task ``train[3]`` of it, that runs in this very process
+    user: str | None = None  # who runs it; None: the name of the operating system's user

@@ -1,19 +1,94 @@
-"""How another process reaches the engine of a run: a socket in ``UPSHIFT_HOME/engines``.
+"""How a run is reached while it runs: Ctrl-C, and a socket in ``UPSHIFT_HOME/engines`` for other processes.
 
-A request is one line, the answer another. ``ping`` is answered with ``pong``; ``cancel`` cancels the run.
+On the socket a request is one line, the answer another. ``ping`` is answered with ``pong``; ``cancel``
+cancels the run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
+import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
+from upshift.engine.attempts import Attempt
 from upshift.errors import StoreUnavailable
 from upshift.model.home import home, make_folder
+from upshift.report.human import count, delay
+from upshift.report.terminal.making import image_of
 from upshift.runtime import forks, sockets
+
+
+class Command(enum.Enum):
+    """What others put into the inbox, beside the events of backends and what is to be called."""
+
+    CANCEL = "cancel"
+    """Stop the run, as another process asks. The second one stops it without grace."""
+    INTERRUPT = "interrupt"
+    """The same, from whoever sits before the run: Ctrl-C."""
+
+
+def stopping_line(
+    jobs: list[Attempt], command: Command, *, again: bool, images: Sequence[Sequence[str]] = ()
+) -> str:
+    """What becomes of these jobs, in a line for whoever asked for it.
+
+    Parameters
+    ----------
+    jobs
+        What was submitted and has not ended.
+    command
+        Who asked.
+    again
+        Whether it is not for the first time.
+    images
+        Of each image that is being made, the steps that run in it.
+    """
+    if again:
+        return f"killing {count(len(jobs), 'task')}"
+    asked = "stopping" if command is Command.INTERRUPT else "stopping, as upshift cancel asks"
+    running = [attempt for attempt in jobs if not attempt.waits]
+    if not running:
+        waiting = (
+            f"; {count(len(jobs), 'task')} that waited for devices {_are(jobs)} not started" if jobs else ""
+        )
+        given_up = "".join(f"; {image_of(steps)} is given up" for steps in images)
+        return f"{asked}: nothing runs{waiting}{given_up}"
+    grace = max(attempt.spec.settings.grace_period for attempt in running)
+    them = "it" if len(running) == 1 else "them"
+    line = f"{asked}: {count(len(running), 'task')} {_are(running)} being ended (up to {delay(grace)})"
+    return line + (f"; press Ctrl-C again to kill {them}" if command is Command.INTERRUPT else "")
+
+
+def _are(jobs: list[Attempt]) -> str:
+    return "is" if len(jobs) == 1 else "are"
+
+
+@contextlib.contextmanager
+def interrupts(tell: Callable[[], None]) -> Iterator[None]:
+    """Call ``tell`` at each SIGINT, instead of raising ``KeyboardInterrupt`` wherever the engine is.
+
+    ``tell`` runs between any two instructions, so it may only do what is safe there:
+    ``SimpleQueue.put`` is. Outside the main thread nothing changes: Python delivers signals to that
+    thread only.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        tell()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
 
 _PATIENCE = 10.0
 

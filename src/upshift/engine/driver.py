@@ -22,16 +22,16 @@ import attrs
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
 from upshift.engine.admission import Admission, Made
 from upshift.engine.attempts import Attempt, Verdict, judge
+from upshift.engine.control import Command, stopping_line
 from upshift.engine.follow import reader_of
+from upshift.engine.inputs import producers, task_inputs
 from upshift.engine.journal import over
 from upshift.engine.notes import Notes
 from upshift.engine.places import Place
 from upshift.engine.raising import with_more_memory
 from upshift.engine.reuse import intact
 from upshift.engine.shortfalls import Shortfalls
-from upshift.engine.stopping import Command, stopping_line
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
-from upshift.engine.values import producers, task_inputs
 from upshift.engine.walk import ROUNDS
 from upshift.engine.work import Work
 from upshift.errors import BackendError, BlobDamaged, BlobMissing

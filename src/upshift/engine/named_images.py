@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.backends.registry import open_backend as open_registered
+from upshift.engine import RunOptions
 from upshift.engine.images import needs_of, origins_of, step_images
-from upshift.engine.options import RunOptions
 from upshift.engine.places import OpenBackend, close_places, open_places, proposals
 from upshift.errors import NotFound, UsageError, suggestion
 from upshift.model.configuration import Configuration

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from upshift.engine.skipping import why_skipped
+from upshift.engine.inputs import why_skipped
 from upshift.engine.tasks import CANCELLED, FAILED, PENDING, RUNNING, SKIPPED, Task
 from upshift.engine.work import Work
 from upshift.model.spec.task import Failure

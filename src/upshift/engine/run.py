@@ -7,27 +7,25 @@ import getpass
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import attrs
 
 from upshift.backends.registry import open_backend as open_registered
+from upshift.engine import RunOptions
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock, SystemClock
-from upshift.engine.control import Control
+from upshift.engine.control import Command, Control, interrupts
 from upshift.engine.debug import Debugged, debugged
 from upshift.engine.driver import Driver
-from upshift.engine.forecast import Forecaster, launcher_missing
 from upshift.engine.images import StepImages, step_images
-from upshift.engine.interrupts import interrupts
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.leftovers import Leftovers
 from upshift.engine.offers import short_of_processes
-from upshift.engine.options import RunOptions
-from upshift.engine.outcome import raise_unless_completed
 from upshift.engine.places import (
     OpenBackend,
     Place,
@@ -38,20 +36,22 @@ from upshift.engine.places import (
     refusal,
     terms_of,
 )
+from upshift.engine.plan import Forecaster, launcher_missing
 from upshift.engine.reuse import Reuse
 from upshift.engine.secrets import missing_secrets, needed_secrets
-from upshift.engine.shipping import Keeper, ship
-from upshift.engine.specs import Shipped, Specs
-from upshift.engine.stopping import Command
+from upshift.engine.specs import Keeper, Shipped, Specs, ship
 from upshift.engine.walk import Walk
 from upshift.engine.work import Work
-from upshift.errors import NotFound, UpshiftError, together
+from upshift.errors import NotFound, RunCancelled, RunFailed, UpshiftError, together
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
 from upshift.model.settings.secrets import secret_files
 from upshift.model.spec.codec import encode, to_json
-from upshift.model.spec.task import Code
+from upshift.model.spec.launch import Stack
+from upshift.model.spec.task import Code, Failure, TaskId
+from upshift.report.human import count
 from upshift.report.progress import Progress
+from upshift.report.ranks import on_rank, worth_a_look
 from upshift.runs.backlog import Backlog
 from upshift.runs.catalog import RunRow, open_catalog
 from upshift.runs.endings import record_ending
@@ -412,3 +412,64 @@ def _user() -> str:
 
 def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
     return {name: encode(value) for name, value in source.items()}
+
+
+def raise_unless_completed(
+    run: Run,
+    status: str,
+    first: tuple[TaskId, Failure, int] | None,
+    *,
+    failed: int,
+    log: Path | None,
+    stacks: Sequence[Stack],
+    shown: bool,
+) -> None:
+    """Raise what a run with this status deserves.
+
+    Parameters
+    ----------
+    run
+        The run.
+    status
+        Its status.
+    first
+        The task that failed first, why, and in which attempt.
+    failed
+        How many tasks failed.
+    log
+        What that attempt printed, if it printed anything.
+    stacks
+        Where its processes were, if it had several.
+    shown
+        Whether the user has been shown its traceback already.
+
+    Raises
+    ------
+    RunCancelled, RunFailed
+    """
+    go_on = f"upshift resume {run.id} goes on from what is done."
+    if status == "cancelled":
+        raise RunCancelled(f"run {run.id} was cancelled", run=run, fix=go_on)
+    if status == "completed":
+        return
+    if first is None:
+        raise RunFailed(f"run {run.id} failed", run=run, fix=f"See upshift show {run.id}.")
+    task, failure, attempt = first
+    tried = f" in attempt {attempt}" if attempt > 1 else ""
+    why = failure.traceback.rstrip() if failure.traceback and not shown else None
+    advice = [failure.fix] if failure.fix else []
+    if log is not None:
+        alone = "" if failure.rank is None else f" (that rank alone: --rank {failure.rank})"
+        advice.append(f"upshift logs {run.id} {task.step} shows what it printed{alone}; the file is {log}")
+    if worth_a_look(failure, stacks):
+        advice.append(f"upshift show {run.id} --stacks shows where each rank was, call by call")
+    if failed > 1:
+        advice.append(f"upshift show {run.id} tells of the {count(failed - 1, 'more task')} that failed")
+    advice.append(go_on)
+    raise RunFailed(
+        f"step {task} failed{on_rank(failure)}{tried} ({failure.reason}): {failure.message}",
+        run=run,
+        where=failure.where,
+        why=why,
+        fix="\n".join(advice),
+    )

@@ -15,8 +15,9 @@ import upshift.engine.run as run_module
 from settings_kit import with_settings
 from upshift.backends.base import Job
 from upshift.backends.fake import Complete, FakeCluster, Outcome
-from upshift.engine import RunOptions, execute
+from upshift.engine import RunOptions
 from upshift.engine.driver import Driver
+from upshift.engine.run import execute
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Collection, Constant, FromStep, Graph, Node, Source, StepDefinition
 from upshift.model.spec import Code, EntryPoint, MetricValue, TaskId

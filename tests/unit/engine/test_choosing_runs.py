@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from upshift.engine import tidy
-from upshift.engine.gc import Choice, choose, gc, rebuild_catalog
+from upshift.engine.gc import Choice, choose, gc, rebuild_catalog, tidy
 from upshift.errors import NotFound, StoreError, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.settings.spans import parse_span
@@ -146,14 +145,14 @@ def test_what_dead_processes_left_in_the_home_goes(
     old(upshift_home / "leases" / "gone.lock", upshift_home / "engines" / "gone.sock")
     with Lease("live"):
         for dry in (True, False):
-            young = tidy.tidy({bytes.fromhex("b" * 64)}, dry_run=dry)
+            young = tidy({bytes.fromhex("b" * 64)}, dry_run=dry)
             assert young.counts == {"scratch": 1, "unpacked": 1, "processes": 2}
             assert young.bytes == {"scratch": 5, "unpacked": 5, "processes": 10}
         assert (upshift_home / "leases" / "live.lock").exists()
         later = time.time() + 31 * DAY
         monkeypatch.setattr(time, "time", lambda: later)
         for dry in (True, False):
-            assert tidy.tidy({bytes.fromhex("b" * 64)}, dry_run=dry).counts == {
+            assert tidy({bytes.fromhex("b" * 64)}, dry_run=dry).counts == {
                 "memos": 3,
                 "images": 2,
                 "logs": 1,
@@ -174,16 +173,16 @@ def test_a_fork_server_that_lives_keeps_its_files(
     monkeypatch.setattr(time, "time", lambda: later)
     with open(upshift_home / "forkservers" / "busy.lock", "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert tidy.tidy((), dry_run=False).counts == {}
+        assert tidy((), dry_run=False).counts == {}
     assert os.listdir(upshift_home / "forkservers") == ["busy.lock"]
-    assert tidy.tidy((), dry_run=False).counts == {"processes": 1}
+    assert tidy((), dry_run=False).counts == {"processes": 1}
 
 
 def test_the_socket_of_an_engine_that_lives_stays(upshift_home: Path) -> None:
     (upshift_home / "engines").mkdir(parents=True)
     with Lease("run"), socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(upshift_home / "engines" / "run.sock"))
-        assert tidy.tidy((), dry_run=False).counts == {}
+        assert tidy((), dry_run=False).counts == {}
         assert (upshift_home / "engines" / "run.sock").exists()
 
 
@@ -215,13 +214,13 @@ def test_what_vanishes_while_it_is_looked_at_is_not_counted(
         return real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tidy.os, "lstat", lstat)
-        done = tidy.tidy((), dry_run=True)
+        patch.setattr(os, "lstat", lstat)
+        done = tidy((), dry_run=True)
     assert done.bytes == {"scratch": 5, "processes": 0}
 
 
 def test_a_home_that_is_not_there_is_not_made(upshift_home: Path) -> None:
-    assert tidy.tidy((), dry_run=False).counts == {}
+    assert tidy((), dry_run=False).counts == {}
     assert not upshift_home.exists()
 
 

@@ -359,7 +359,7 @@ def test_an_owned_run_is_not_resumed(bench: Bench) -> None:
 
 
 def test_cancelled_attempts_are_numbered_on(held: Bench) -> None:
-    from upshift.engine.stopping import Command  # noqa: F401
+    from upshift.engine.control import Command  # noqa: F401
 
     graph = chain(held)
     held.outcomes = {("one", 1): Hang()}

@@ -14,10 +14,10 @@ from queue import SimpleQueue
 import pytest
 from engine_kit import Bench, Killed, kill_when_idle, killed_run, never
 
-from upshift import engine
 from upshift.backends import registry
 from upshift.backends.base import Ended
 from upshift.backends.fake import Fail, FakeCluster, Hang
+from upshift.engine.cancelling import cancel
 from upshift.engine.clock import SystemClock
 from upshift.engine.control import Control, ask, socket_path
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
@@ -121,7 +121,7 @@ def test_another_process_cancels_a_run_through_its_engine(held: Bench) -> None:
             return True
         run_id = held.catalog.runs()[0].id
         assert ask(run_id, "ping") == "pong"
-        answers.append(engine.cancel("latest", held.configuration))
+        answers.append(cancel("latest", held.configuration))
         return True
 
     held.clock.idle = ask_for_it
@@ -145,9 +145,9 @@ def test_ctrl_c_says_how_many_tasks_it_ends(held: Bench) -> None:
 
 def test_cancelling_a_run_that_has_ended_says_so(bench: Bench) -> None:
     run = bench.run(chain(bench))
-    assert engine.cancel(run.id, bench.configuration) == f"run {run.id} has ended already: completed"
+    assert cancel(run.id, bench.configuration) == f"run {run.id} has ended already: completed"
     with pytest.raises(NotFound):
-        engine.cancel("nothing", bench.configuration)
+        cancel("nothing", bench.configuration)
 
 
 def test_a_run_whose_engine_was_killed_is_cancelled_and_its_jobs_are_stopped(
@@ -157,7 +157,7 @@ def test_a_run_whose_engine_was_killed_is_cancelled_and_its_jobs_are_stopped(
     run_id = killed_run(held, chain(held), monkeypatch)
     assert len(held.cluster.running) == 1
     monkeypatch.setattr("upshift.engine.cancelling.open_backend", held.cluster.open)
-    said = engine.cancel(run_id, held.configuration)
+    said = cancel(run_id, held.configuration)
     assert said.endswith("1 of its tasks still ran and were stopped")
     assert held.cluster.running == {}
     run = held.look(run_id)
@@ -185,7 +185,7 @@ def test_a_job_that_the_engine_was_killed_before_it_recorded_is_stopped(
     assert held.catalog.attempts(run_id) == []
     assert len(held.cluster.running) == submitted
     monkeypatch.setattr("upshift.engine.cancelling.open_backend", held.cluster.open)
-    said = engine.cancel(run_id, held.configuration)
+    said = cancel(run_id, held.configuration)
     assert said.endswith("1 of its tasks still ran and were stopped") == submitted
     assert held.cluster.running == {}
     run = held.look(run_id)
@@ -199,7 +199,7 @@ def test_a_job_that_the_engine_was_killed_before_it_recorded_is_stopped(
 def test_an_owner_that_does_not_answer_is_named(bench: Bench) -> None:
     run = bench.run(chain(bench))
     with Lease(run.id), pytest.raises(RunOwned, match=run.id):
-        engine.cancel(run.id, bench.configuration)
+        cancel(run.id, bench.configuration)
 
 
 def test_the_lease_ends_with_the_process_that_holds_it(upshift_home: Path) -> None:

@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from upshift.engine import tidy
+from upshift.engine.gc import tidy
 from upshift.images import cache
 
 DAY = 86_400.0
@@ -62,7 +62,7 @@ def test_what_is_read_stays_and_what_nobody_reads_goes(
             temporary.write_text("12345")
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 31 * DAY)
-    dry = tidy.tidy((), dry_run=True)
+    dry = tidy((), dry_run=True)
     assert (dry.counts["images"], dry.bytes["images"]) == (len(cache.KINDS), 5 * len(cache.KINDS))
     marked: list[Path] = []
     monkeypatch.setattr(os, "utime", marked.append)
@@ -72,7 +72,7 @@ def test_what_is_read_stays_and_what_nobody_reads_goes(
     assert cache.used(files[1]).read_text() == "12345"
     assert marked == files[:1]
     assert cache.used(files[0].with_name("nowhere")) is not None
-    assert tidy.tidy((), dry_run=False).counts["images"] == 0
+    assert tidy((), dry_run=False).counts["images"] == 0
     monkeypatch.setattr(time, "time", lambda: now + 31 * DAY)
-    assert tidy.tidy((), dry_run=False).counts["images"] == len(cache.KINDS)
+    assert tidy((), dry_run=False).counts["images"] == len(cache.KINDS)
     assert not any(map(Path.exists, files))

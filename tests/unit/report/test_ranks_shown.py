@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from made_up_gang import HANG, RAISED, finetuning, stacks_of
-from upshift.engine.outcome import raise_unless_completed
+from upshift.engine.run import raise_unless_completed
 from upshift.errors import RunFailed
 from upshift.model.spec import Failure, Hardware, TaskId
 from upshift.report.attempts import notable

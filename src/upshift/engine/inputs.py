@@ -1,10 +1,10 @@
-"""The inputs of a task: what its node's sources have become."""
+"""What the steps before it have become to a task: its inputs, or the reason why it is skipped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from upshift.engine.tasks import NodeState, Task
+from upshift.engine.tasks import COMPLETED, SKIPPED, NodeState, Task
 from upshift.errors import BlobDamaged
 from upshift.model.graph import Collection, Constant, FromStep, Source, references
 from upshift.model.spec.artifact import Artifact, Collected, Value
@@ -112,3 +112,36 @@ def _value(source: Source, nodes: Mapping[str, NodeState]) -> Value:
 
 def _degraded(source: Source, nodes: Mapping[str, NodeState]) -> bool:
     return any(nodes[reference.node].degraded for reference in references(source))
+
+
+def why_skipped(task: Task, nodes: Mapping[str, NodeState]) -> str:
+    """``is_good gave False``; ``needs deploy, which was skipped``.
+
+    Parameters
+    ----------
+    task
+        A task that was skipped; without an index it may stand for a mapped step of unknown length.
+    nodes
+        All nodes of the graph, by name.
+    """
+    when = task.node.node.when
+    if when is not None and nodes[when.node].ended == COMPLETED:
+        return f"{when.node} gave False"
+    skipped = sorted(set(_skipped(task, nodes)), key=lambda name: nodes[name].order)
+    return f"needs {skipped[0]}, which was skipped" if skipped else "what it needs was skipped"
+
+
+def _skipped(task: Task, nodes: Mapping[str, NodeState]) -> Iterator[str]:
+    """The nodes that it needs and that were skipped, or whose task of its own index was."""
+    plan = task.node.expansion
+    needed = set(plan.gates)
+    for items in plan.static.values():
+        own = items if task.index is None else (items[task.index],)
+        needed |= {reference.node for item in own for reference in references(item)}
+    for name in plan.peers:
+        peer = nodes[name]
+        if task.index is None or peer.length is None:
+            needed.add(name)
+        elif peer.tasks[task.index].status == SKIPPED:
+            yield name
+    yield from (name for name in needed if nodes[name].ended == SKIPPED)
