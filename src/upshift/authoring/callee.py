@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import GraphError, location, user_location
+from upshift.model.settings.later import method_of_another_tool
 from upshift.runtime.step.context import current
 from upshift.runtime.streams import tell
 
@@ -141,6 +142,16 @@ def look_like(wrapper: Any, function: Callable[..., Any]) -> None:
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(wrapper, attribute, getattr(function, attribute))
     wrapper.__wrapped__ = function  # what inspect.signature, help() and editors follow
+
+
+def missing_attribute(wrapper: Any, name: str) -> AttributeError:
+    """The error for an attribute that a step or pipeline does not have, but one of another tool has."""
+    kind = type(wrapper).__upshift_kind__
+    known = method_of_another_tool(kind, name)
+    text = f"{type(wrapper).__name__!r} object has no attribute {name!r}"
+    if known is not None:
+        text += f". {known.format(name=wrapper.__dict__.get('__name__', kind))}"
+    return AttributeError(text, name=name, obj=wrapper)
 
 
 def reduced(wrapper: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from upshift.authoring.callee import Callee, checked_function, look_like, reduced
+from upshift.authoring.callee import Callee, checked_function, look_like, missing_attribute, reduced
 from upshift.authoring.inert import Inert
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import PipelineOptions, Settings, checked_tags, identifier, settings_said
@@ -99,17 +99,18 @@ class Pipeline(Generic[P, R]):
 
     def run(
         self,
-        arguments: Mapping[str, object],
+        arguments: Mapping[str, object] | None = None,
         *,
         options: RunOptions | None = None,
         progress: Progress | None = None,
+        **named: object,
     ) -> Run[R]:
         """Run the pipeline; what ``upshift run`` does.
 
         Parameters
         ----------
         arguments
-            By parameter.
+            By parameter. A plain call, ``training(lr=0.1)``, takes them by name, and :meth:`run` does not.
         options
             How to run it. What is not said there is as the pipeline has it.
         progress
@@ -123,8 +124,10 @@ class Pipeline(Generic[P, R]):
         """
         from upshift.authoring.running import as_graph_errors, start
 
+        if named or not isinstance(arguments, (Mapping, type(None))):
+            raise self.callee.signature.by_name(arguments, named)
         with as_graph_errors(self):
-            return start(self, arguments, options=options, progress=progress)
+            return start(self, arguments or {}, options=options, progress=progress)
 
     def build(self, arguments: Mapping[str, object], store: Store) -> Graph:
         """The graph for these arguments.
@@ -180,6 +183,11 @@ class Pipeline(Generic[P, R]):
             "with_options", name, settings, retries, secrets, cache, on, tags, on_failure, strict
         )
         return Pipeline(self.callee, self.options.replaced(newer))
+
+    if not TYPE_CHECKING:  # else type checkers take every attribute for one that is there
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
         return f"<pipeline {self.name}>"

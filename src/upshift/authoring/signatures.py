@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from upshift.errors import GraphError, location, nearest, user_location
+from upshift.model.checks import shown
 from upshift.model.spec.calls import extra_positional, names_taken, shadowed_keyword, signature_of
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -103,7 +104,7 @@ class CallSignature:
                 missing = [n for n in self.required if n not in bound]
                 listing = ", ".join(repr(n) for n in missing)
                 plural = "s" if len(missing) > 1 else ""
-                fix = f"Pass {listing}."
+                fix = f"Write {self._call(bound)}." if self._kind == "pipeline" else f"Pass {listing}."
                 if self.names[0] == "self":
                     fix += " Of an object nothing is passed for you: a step is a function, not a method."
                 raise self._error(f"is missing the argument{plural} {listing}", fix)
@@ -130,10 +131,33 @@ class CallSignature:
             fix = "Pass it by position."
         return self._error(f"has no argument {name!r}", fix)
 
+    def by_name(self, given: object, named: Mapping[str, Any]) -> GraphError:
+        """The error for ``training.run(lr=0.1)``, or ``.run(0.1)``: that takes a dictionary."""
+        for name in named:
+            if name not in self.names and not self.takes_extra_keywords:
+                return self.unknown(name)
+        said = [shown(given)] if given is not None else []
+        said += [f"{name}={shown(value)}" for name, value in named.items()]
+        call = self._call(named) if given is None else f"{self._function.__name__}({', '.join(said)})"
+        return self._error(f"takes a dictionary in .run(…), and gets {', '.join(said)}", f"Write {call}.")
+
+    def _call(self, bound: Mapping[str, Any]) -> str:
+        """The call to write: what is passed already, and ``…`` for what is missing."""
+        said = dict.fromkeys(self.required, "…")
+        said |= {name: shown(value, 40) for name, value in bound.items() if _is_data(value)}
+        written = [f"{name}={said[name]}" for name in self.names if name in said]
+        return f"{self._function.__name__}({', '.join(written)})"
+
     def __str__(self) -> str:
-        bare = [p.replace(annotation=p.empty) for p in self._signature.parameters.values()]
-        shown = self._signature.replace(parameters=bare, return_annotation=self._signature.empty)
-        return f"{self._function.__name__}{shown}"
+        written = [
+            p.replace(
+                annotation=p.empty if p.annotation is p.empty else _Written(_annotation(p.annotation)),
+                default=p.empty if p.default is p.empty else _Written(shown(p.default, 60)),
+            )
+            for p in self._signature.parameters.values()
+        ]
+        signature = self._signature.replace(parameters=written, return_annotation=self._signature.empty)
+        return f"{self._function.__name__}{signature}"
 
     def _too_many(self, given: int, kwargs: Mapping[str, Any]) -> GraphError:
         most = len(self._positional)
@@ -157,6 +181,23 @@ class CallSignature:
             why=f"It is {self}{at}",
             fix=fix,
         )
+
+
+class _Written:
+    """Stands in a signature for what is shown there as this text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _annotation(hint: object) -> str:
+    if isinstance(hint, str):
+        return hint
+    plain = isinstance(hint, type) and not hasattr(hint, "__args__")
+    return hint.__qualname__ if plain else repr(hint).replace("typing.", "")  # type: ignore[attr-defined]
 
 
 def _is_data(value: object) -> bool:

@@ -7,9 +7,16 @@ they can be chained: ``train.with_options(retries=2).after(ready).map(fold=[0, 1
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from upshift.authoring.callee import Callee, checked_function, look_like, reduced, tell_of_one_process
+from upshift.authoring.callee import (
+    Callee,
+    checked_function,
+    look_like,
+    missing_attribute,
+    reduced,
+    tell_of_one_process,
+)
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.mapping import call_each, split
@@ -190,6 +197,11 @@ class Step(Generic[P, R]):
         )
         newer = StepOptions(name=identifier("with_options", name), settings=settled)
         return self._replace(options=self.options.replaced(newer))
+
+    if not TYPE_CHECKING:  # else type checkers take every attribute for one that is there
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"

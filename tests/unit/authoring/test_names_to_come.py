@@ -55,6 +55,44 @@ def test_options_of_other_tools_lead_to_those_here(option: str, instead: str) ->
     assert instead in str(caught.value.fix)
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"), [("submit", "fit.map(items)"), ("delay", "fit(…)"), ("partial", "unmapped(value)")]
+)
+def test_methods_of_other_tools_steps_lead_to_those_here(name: str, instead: str) -> None:
+    @upshift.step
+    def fit(x: int) -> int:
+        return x
+
+    with pytest.raises(AttributeError, match=f"'Step' object has no attribute {name!r}") as caught:
+        getattr(fit, name)
+    assert instead in str(caught.value)
+    assert not hasattr(fit, "anything")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("submit", "training(…)"), ("plan", "upshift plan FILE:training"), ("serve", "cron")],
+)
+def test_methods_of_other_tools_pipelines_lead_to_those_here(name: str, instead: str) -> None:
+    @upshift.pipeline
+    def training() -> None:
+        pass
+
+    with pytest.raises(AttributeError, match=f"'Pipeline' object has no attribute {name!r}") as caught:
+        getattr(training, name)
+    assert instead in str(caught.value)
+    assert not hasattr(training, "anything")
+
+
+def test_parameters_of_a_flow_are_given_on_its_command_line() -> None:
+    class Training(upshift.FlowSpec):
+        pass
+
+    with pytest.raises(upshift.MisuseError, match="gets n=3") as caught:
+        Training(n=3)
+    assert str(caught.value.fix).endswith("run --n …")
+
+
 def test_fields_of_current_in_other_tools_lead_to_those_here() -> None:
     with pytest.raises(AttributeError, match=r"no 'run_id'; here it is current\.run$"):
         upshift.current.run_id  # noqa: B018

@@ -155,6 +155,39 @@ def test_a_missing_argument_of_a_pipeline(engine: Engine) -> None:
     assert "test_running.py:" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "what", "write"),
+    [
+        (lambda: sums.run(), "is missing the argument 'a'", "Write sums(a=…)."),
+        (lambda: sums(on=2), "is missing the argument 'a'", "Write sums(a=…, on=2)."),
+        (lambda: sums.run(a=1), "takes a dictionary in .run(…), and gets a=1", "Write sums(a=1)."),
+        (lambda: sums.run(3), "takes a dictionary in .run(…), and gets 3", "Write sums(3)."),
+        (lambda: sums.run(onn=2), "has no argument 'onn'", "Did you mean 'on'?"),
+        (lambda: sums.run({"onn": 2}), "has no argument 'onn'", "Did you mean 'on'?"),
+    ],
+)
+def test_a_wrong_way_to_run_a_pipeline_is_told_with_the_call_to_write(
+    engine: Engine, call: Any, what: str, write: str
+) -> None:
+    with pytest.raises(GraphError) as caught:
+        call()
+    assert caught.value.what == f"pipeline 'sums' {what}"
+    assert "test_running.py:" in str(caught.value.where)
+    assert str(caught.value.why).startswith("It is sums(a: int, tags: str = 'mine', on: int = 3), ")
+    assert "test_running.py:" in str(caught.value.why)
+    assert caught.value.fix == write
+    assert not engine.given
+
+
+def test_a_pipeline_whose_parameters_have_defaults_is_run_without_a_word(engine: Engine) -> None:
+    @pipeline
+    def counting(n: int = 3) -> int:
+        return add(n)
+
+    assert counting.run(progress=Silent()) == "the run"
+    assert len(engine.given) == 1
+
+
 def test_errors_show_the_users_frames_only(engine: Engine) -> None:
     engine.error = RunFailed("step 'add' failed", run="the run")
     with pytest.raises(RunFailed) as caught:

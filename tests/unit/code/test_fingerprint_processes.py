@@ -115,6 +115,41 @@ def test_run_as_a_script_or_imported(project: Project) -> None:
     assert run(project, "pipe.py") == run(project, "-c", script(project, "from pipe import step\n"))
 
 
+GUARDED = """
+import pickle, sys
+
+def helper(x): return x
+
+def step(path):
+    {read}
+
+if __name__ == "__main__":
+    amount = {amount}
+    made = [amount]
+"""
+
+
+def fingerprint_of_script(project: Project, read: str, amount: int) -> dict[str, str]:
+    show = textwrap.indent(script(project, ""), "    ")
+    project.write({"pipe.py": GUARDED.format(read=read, amount=amount) + show})
+    return json.loads(run(project, "pipe.py"))
+
+
+@pytest.mark.parametrize("read", ["return pickle.load(open(path, 'rb'))", "return pickle._loads(path)"])
+def test_a_step_that_unpickles_does_not_run_again_for_a_variable_of_the_script(
+    project: Project, read: str
+) -> None:
+    first = fingerprint_of_script(project, read, 5)
+
+    assert fingerprint_of_script(project, read, 6) == first
+    assert "pipe.helper (pipe.py)" in first  # which the pickle may name
+
+
+@pytest.mark.parametrize("read", ["return eval(path)", "return sys.modules['__main__'].amount"])
+def test_a_step_that_may_read_a_variable_of_the_script_runs_again_for_it(project: Project, read: str) -> None:
+    assert fingerprint_of_script(project, read, 5) != fingerprint_of_script(project, read, 6)
+
+
 def test_a_second_process_reads_the_memo_of_the_first(project: Project, upshift_home: Path) -> None:
     project.write({"pipe.py": REACHING, "helpers.py": "def f(x): return x\n"})
     show = script(project, "from pipe import step\n")

@@ -70,8 +70,16 @@ class FlowSpec:
         """What ``self.train`` and ``Training.train`` are."""
         return cls.__upshift_pipeline__.method(step)
 
-    def __init__(self) -> None:
+    def __init__(self, *args: Any, **named: Any) -> None:
         if not loading():
+            if args or named:
+                given = [*map(shown, args), *(f"{name}={shown(value)}" for name, value in named.items())]
+                options = " ".join(f"--{name.replace('_', '-')} …" for name in named)
+                raise MisuseError(
+                    f"{type(self).__name__}() is the command line of a flow, and gets {', '.join(given)}",
+                    where=user_location(),
+                    fix=f"Parameters are given on the command line: python flow.py run {options}".rstrip(),
+                )
             if not hasattr(sys.modules["__main__"], "__file__"):
                 raise MisuseError(
                     f"{type(self).__name__}() is the command line of a flow, and this is a notebook",

@@ -189,8 +189,12 @@ def _add_names(live: Live, piece: Piece, module: Module, namespace: dict[str, An
         piece.add(f"names of {title(module, '')}", combined(elsewhere))
 
 
-def names_piece(live: Live, module: Module) -> Piece:
-    """Every name of a module, and of those that it imports: what ``getattr(module, name)`` may give."""
+def names_piece(live: Live, module: Module, by: str = "") -> Piece:
+    """Every name of a module, and of those that it imports: what ``getattr(module, name)`` may give.
+
+    A pickle names functions and classes. So what it may give leaves out the plain values that a script
+    makes under ``if __name__ == "__main__"``, which nothing else in its source can mean either.
+    """
     piece = Piece(("whole", module)) if module.file is not None else Piece(("imported", module))
     facts = live.sources.facts(module.file)
     if facts is not None and facts.docstring:
@@ -198,13 +202,23 @@ def names_piece(live: Live, module: Module) -> Piece:
     for name, value in list((module.namespace or {}).items()):
         if name.startswith("__") and name.endswith("__"):
             continue
+        if by == "pickled" and _is_scripts_own(module, facts, name, value):
+            continue
         if not is_module(value):
             piece.reaches.append(("name", module, name))
         elif (owner := live.sources.of_namespace(vars(value))).kind == PROJECT:
-            piece.reaches.append(("names", owner))
+            piece.reaches.append(("names", owner, *filter(None, [by])))
         else:
             through(live, piece, value, (), True, None)
     return piece
+
+
+def _is_scripts_own(module: Module, facts: Facts | None, name: str, value: Any) -> bool:
+    """Whether a name of the file that was started is bound where nobody who imports that file comes."""
+    main = sys.modules.get("__main__")
+    if facts is None or main is None or module.namespace is not vars(main):
+        return False
+    return not facts.bound(name) and not is_code(value) and not is_module(value)
 
 
 def imported_piece(live: Live, module: Module) -> Piece:
@@ -229,7 +243,7 @@ def package_piece(live: Live, version: str) -> Piece:
     return piece
 
 
-def project_piece(live: Live) -> Piece:
+def project_piece(live: Live, *by: str) -> Piece:
     """Every module that may be found by its name: the project's, those beside it, and what is installed."""
     piece = Piece()
     loaded = {
@@ -246,7 +260,7 @@ def project_piece(live: Live) -> Piece:
         there = loaded.get(file)
         if there is not None:
             module = live.sources.of_namespace(vars(there))
-            piece.reaches.append(("names", module) if module.kind == PROJECT else live.code(there))
+            piece.reaches.append(("names", module, *by) if module.kind == PROJECT else live.code(there))
         elif (facts := live.sources.facts(file)) is not None:
             piece.add(
                 f"all of {title(_unimported(live, file), '')}",

@@ -42,15 +42,19 @@ _PROJECT = frozenset(
         ("builtins", "__import__"), ("builtins", "eval"), ("builtins", "exec"),
         ("logging.config", "BaseConfigurator"), ("logging.config", "dictConfig"),
         ("logging.config", "fileConfig"),
-        ("_pickle", "load"), ("_pickle", "loads"), ("_pickle", "Unpickler"),
-        ("pickle", "_load"), ("pickle", "_loads"), ("pickle", "_Unpickler"),
-        ("joblib.numpy_pickle", "load"), ("dill._dill", "load"), ("dill._dill", "loads"),
         ("sys", "_getframe"), ("inspect", "currentframe"), ("inspect", "stack"), ("inspect", "trace"),
         ("inspect", "getmodule"), ("inspect", "getclosurevars"), ("sys", "_current_frames"),
         ("gc", "get_objects"), ("gc", "get_referents"), ("gc", "get_referrers"),
     }
 )  # fmt: skip
-_OWNERS = _LOADERS | {owner for owner, _ in _NAMES | _PROJECT}
+_UNPICKLING = frozenset(
+    {
+        ("_pickle", "load"), ("_pickle", "loads"), ("_pickle", "Unpickler"),
+        ("pickle", "_load"), ("pickle", "_loads"), ("pickle", "_Unpickler"),
+        ("joblib.numpy_pickle", "load"), ("dill._dill", "load"), ("dill._dill", "loads"),
+    }
+)  # fmt: skip
+_OWNERS = _LOADERS | {owner for owner, _ in _NAMES | _PROJECT | _UNPICKLING}
 
 
 def widen(piece: Piece, value: Any, module: Module | None) -> None:
@@ -68,6 +72,8 @@ def widen(piece: Piece, value: Any, module: Module | None) -> None:
         names = key in _NAMES
         if key in _PROJECT or (owner in _LOADERS and key not in _NO_LOADERS):
             piece.reaches.append(("project",))
+        elif key in _UNPICKLING:
+            piece.reaches.append(("project", "pickled"))
         elif not names:
             return
         piece.flags |= ACTS

@@ -8,11 +8,14 @@ Pieces are plain data. A key says how a piece is made, and of what:
 what, hidden)``                names are variables of closures; beyond the step's own file the whole module
 ``("whole", module)``          the whole source of a module, and what the names in it mean
 ``("names", module)``          every name of a module, and of those that it imports
+``("names", module,            the same without the plain values that a script makes for itself
+"pickled")``
 ``("name", module, name)``     a name of a live module
 ``("imported", module)``       a module that is imported, and nothing else of it
 ``("docstring", id)``          the docstring of a function or class that is handed on
 ``("package", "numpy 2.1")``   installed distributions, and what they require
-``("project",)``               every module of the project, and all that is installed
+``("project",)``               every module of the project, and all that is installed; with ``"pickled"``
+                               as far as a pickle may name it
 =============================  =====================================================================
 """
 

@@ -14,10 +14,32 @@ _ELSEWHERE = {
     "flow": "A pipeline is a function with @pipeline, or a class: from upshift import FlowSpec.",
     "task": "What other tools call a task is a step: from upshift import step.",
 }
+_TASK = "Call it in a pipeline, {name}(…): each call is a task. {name}.map(items) makes one for each item."
+_CLOCK = "Nothing in Upshift runs by the clock: let cron, a systemd timer or CI call `upshift run`."
 _OPTIONS = {
     "enable_cache": "Say cache=False, or cache=True.",
-    "schedule": "Nothing in Upshift runs by the clock: let cron, a systemd timer or CI call `upshift run`.",
+    "schedule": _CLOCK,
     "step_operator": 'Say where it runs: on="docker", or another target.',
+}
+
+_METHODS = {
+    "pipeline": {
+        "deploy": _CLOCK,
+        "map": "A step is mapped, and not a pipeline: STEP.map(items).",
+        "plan": "What would run where is told by a command: upshift plan FILE:{name}",
+        "schedule": _CLOCK,
+        "serve": _CLOCK,
+        "submit": "Call it: {name}(…) runs it, and gives the run.",
+    },
+    "step": {
+        "delay": _TASK,
+        "expand": _TASK,
+        "partial": "{name}.map(items, other=unmapped(value)) gives one value to all tasks.",
+        "remote": _TASK,
+        "run": "Call it: {name}(…) runs it here, and is a task where a pipeline calls it.",
+        "starmap": "{name}.map(a=…, b=…) takes one list for each parameter.",
+        "submit": _TASK,
+    },
 }
 
 NOT_YET = "is not in this version of Upshift."
@@ -48,3 +70,8 @@ def module_of_another_tool(name: str) -> str | None:
         "In Upshift: from upshift import step, pipeline. The page coming-from of the documentation has "
         "the other names."
     )
+
+
+def method_of_another_tool(kind: str, name: str) -> str | None:
+    """What to call in place of a method that another tool's steps or pipelines have; None: it is none."""
+    return _METHODS[kind].get(name)
