@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from upshift.cli import options as shared
 from upshift.cli.group import LazyCommand, LazyGroup
 from upshift.cli.output import echo
 
@@ -44,7 +45,7 @@ def artifacts(context: click.Context, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", metavar="NAME[@VERSION]")
-@click.option("--sort", metavar="NAME", help="Sort by an input or a metric, the best first, or by 'time'.")
+@shared.sort("an input")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def show(name: str, sort: str | None, as_json: bool) -> None:
     """Show the versions of a value, or one of them with its lineage.

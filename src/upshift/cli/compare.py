@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from upshift.cli import options as shared
 from upshift.cli.output import echo
 from upshift.model.checks import MOST_RUNS
 
@@ -23,20 +24,8 @@ if TYPE_CHECKING:
 )
 @click.option("--pipeline", metavar="NAME", help="With --last: only runs of this pipeline.")
 @click.option("--tag", metavar="TAG", help="With --last: only runs with this tag.")
-@click.option(
-    "-m",
-    "--metric",
-    "metrics",
-    metavar="NAME",
-    multiple=True,
-    help="Show this metric, and sort by the first one. Repeatable. Default: all metrics.",
-)
-@click.option(
-    "--sort",
-    metavar="NAME",
-    help="Sort by a metric, the best first, or by a parameter or 'time'. Default: by the first metric whose "
-    "name tells what is best.",
-)
+@shared.metrics("Show this metric, and sort by the first one. Default: all metrics.")
+@shared.sort("a parameter", "Default: by the first metric whose name tells what is best.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def compare(
     runs: tuple[str, ...],

@@ -65,6 +65,19 @@ _PIPELINE = (
 )  # fmt: skip
 
 
+def metrics(told: str) -> Callable[[C], C]:
+    """The command takes ``metrics``: names, each told of as ``told`` says."""
+    return click.option(
+        "-m", "--metric", "metrics", metavar="NAME", multiple=True, help=f"{told} Repeatable."
+    )
+
+
+def sort(given: str, default: str = "") -> Callable[[C], C]:
+    """The command takes ``sort``: the name of a metric, or of what ``given`` says."""
+    told = f"Sort by a metric, the best first, by {given}, or by 'time'. {default}".rstrip()
+    return click.option("--sort", metavar="NAME", help=told)
+
+
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """An age that was typed, such as ``30d``, in seconds."""
     from upshift.model.settings.spans import parse_span

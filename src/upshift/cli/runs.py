@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from upshift.cli import options as shared
 from upshift.cli.output import echo
 from upshift.model.checks import MOST_RUNS
 
@@ -30,22 +31,11 @@ _STATUSES = ("pending", "running", "completed", "failed", "cancelled", "interrup
     multiple=True,
     help="Only runs that ended like this, or are at it. Repeatable.",
 )
-@click.option(
-    "-m",
-    "--metric",
-    "metrics",
-    metavar="NAME",
-    multiple=True,
-    help="A column with the last value of a metric; of a mapped step the best one. Repeatable.",
-)
+@shared.metrics("A column with the last value of a metric; of a mapped step the best one.")
 @click.option(
     "-p", "--param", "params", metavar="NAME", multiple=True, help="A column with a parameter. Repeatable."
 )
-@click.option(
-    "--sort",
-    metavar="NAME",
-    help="Sort by a metric, the best first, or by a parameter or 'time'. Default: the newest first.",
-)
+@shared.sort("a parameter", "Default: the newest first.")
 @click.option(
     "--limit",
     metavar="N",

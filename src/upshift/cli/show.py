@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from upshift.cli import options as shared
 from upshift.cli.output import echo
 
 
@@ -13,11 +14,7 @@ from upshift.cli.output import echo
 @click.option(
     "--tasks", is_flag=True, help="A table of the tasks of each mapped step, and a row for each rank."
 )
-@click.option(
-    "--sort",
-    metavar="NAME",
-    help="Sort the tasks by an input or a metric of theirs, the best first, or by 'time'.",
-)
+@shared.sort("an input of the tasks")
 @click.option("--stacks", is_flag=True, help="Where each process was of a step that hung or was stopped.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool, as_json: bool) -> None:
