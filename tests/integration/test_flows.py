@@ -271,8 +271,11 @@ def test_editing_a_flow_does_not_undo_what_is_done(project: Project) -> None:
     [
         ("self.alpha = 1", ["self.alpha is a parameter", "another name"]),
         ("self.each = 1", ["self.each is a step", "another name"]),
+        ("self.limit = 1", ["self.limit is a constant of the class", "another name"]),
+        ("self.mine = self", ["a flow cannot be saved", "part of an artifact"]),
+        ("self.merge_artifacts([])", ["step 'work' joins nothing"]),
         ("self.next = 1", ["self.next is a method of every flow", "another name"]),
-        ("print(self.nothing)", ["has no attribute 'nothing'", "Known: alpha, xs"]),
+        ("print(self.nothing)", ["has no attribute 'nothing'", "Known: alpha, limit, xs"]),
         ("self.xs = 3", ["foreach='xs'", "is 3, which is no list"]),
         ("return", ["ended without self.next"]),
     ],
@@ -282,6 +285,7 @@ def test_what_a_step_does_wrong_is_said_with_its_line(
 ) -> None:
     code = f"""
 class Wrong(FlowSpec):
+    limit = 3
     alpha = Parameter("alpha", default=1)
 
     @step
@@ -311,6 +315,103 @@ class Wrong(FlowSpec):
     for word in words:
         assert word in failed.err
     assert "where: flow.py:" in failed.err
+
+
+CLASSES = """
+class Shared:
+    greeting = "hello"
+
+    def greet(self, who):
+        return f"{self.greeting} {who}"
+
+class Base(Shared, FlowSpec):
+    sizes = [1, 2]
+
+    def __init__(self, *args, **kwargs):
+        self.early = 1
+        super().__init__(*args, **kwargs)
+
+    @step
+    def start(self):
+        self.first = [self.name, str(self), self.early, self.input, self.index]
+        self.early = 2
+        self.letters = "ab"
+        self.next(self.each, foreach="letters")
+
+    @step
+    def each(self):
+        self.said = self.greet(self.input)
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.said = [one.said for one in inputs]
+        self.merge_artifacts(inputs, include=["first", "early"])
+        self.next(self.end)
+
+    @step
+    def end(self):
+        self.ended = "base"
+
+class Derived(Base):
+    made = Parameter("made", default=lambda context: context.flow_name + "." + context.parameter_name)
+    table = Parameter("table", default='{"a": [1]}', type=JSONType)
+
+    @property
+    def total(self):
+        return sum(self.sizes)
+
+    @step
+    def end(self):
+        super().end()
+        self.ended += " and more"
+        self.seen = [self.made, self.table, self.total, self.early]
+
+if __name__ == "__main__":
+    Derived()
+"""
+
+
+def test_a_flow_is_a_class_like_any_other(project: Project) -> None:
+    """Bases, mixins, constants, properties, __init__ and super() do what they do elsewhere."""
+    flow(project, CLASSES)
+    project.upshift("run", "flow.py:Derived")
+    run = upshift.get_run("latest")
+    assert run.output.said == ["hello a", "hello b"]
+    assert run.output.first == ["Derived", "<flow Derived step start>", 1, None, None]
+    assert run.output.ended == "base and more"
+    assert run.output.seen == ["Derived.made", {"a": [1]}, 3, 2]
+    assert (run.output.sizes, run.output.greeting) == ([1, 2], "hello")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ('Parameter("n", default=lambda context: 1 / 0)', ["default of parameter 'n'", "ZeroDivisionError"]),
+        ('Parameter("n", default="{a", type=JSONType)', ["Parameter('n')", "is no JSON"]),
+    ],
+)
+def test_a_default_that_is_none_is_said_before_anything_runs(
+    project: Project, code: str, words: list[str]
+) -> None:
+    flow(
+        project,
+        f"""
+class Defaults(FlowSpec):
+    n = {code}
+
+    @step
+    def start(self):
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+""",
+    )
+    failed = project.upshift("run", "flow.py", expect=2)
+    for word in (*words, "flow.py:4"):
+        assert word in failed.err
 
 
 def test_values_that_differ_are_not_merged(project: Project) -> None:

@@ -209,6 +209,7 @@ def _parameters(pipeline: FlowPipeline) -> Callable[[Any], Any]:
                 *dict.fromkeys((name, f"--{parameter.name}")),
                 f"parameter_{parameter.name}",
                 metavar="VALUE",
+                required=parameter.required,
                 help=parameter.help or "A parameter of the flow.",
             )(command)
         return command

@@ -29,7 +29,8 @@ def compose(pipeline: FlowPipeline, arguments: Mapping[str, object], store: Stor
     for name in shape.steps:
         step = pipeline.steps[name]
         composition.define(pipeline.method(step), attrs.evolve(step.options, name=name), options)
-    values = {attribute: parameter.value(arguments) for attribute, parameter in pipeline.parameters.items()}
+    values: dict[str, object] = {n: p.value(arguments) for n, p in pipeline.parameters.items()}
+    values.update(pipeline.constants)
     params = parameters_saved(composition, callee, arguments)
     first = composition.source(State(values), f"the parameters of {pipeline.name}", callee.location)
     nodes = Growth(shape, first).first()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import inspect
+import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from upshift.errors import MisuseError, SettingsError, user_location
+from upshift.errors import MisuseError, SettingsError, location, user_location
 from upshift.model.checks import shown
 
 if TYPE_CHECKING:
@@ -19,6 +21,14 @@ class JSONType:
     """The type of a parameter that is any JSON value: ``Parameter("depths", type=JSONType)``."""
 
 
+class Context(NamedTuple):
+    """What a function that makes a default is told."""
+
+    flow_name: str
+    user_name: str
+    parameter_name: str
+
+
 class Parameter:
     """A parameter of a flow: a class attribute, which steps read as ``self.NAME``.
 
@@ -27,7 +37,8 @@ class Parameter:
     name
         What it is called on the command line: ``--alpha`` or ``-p alpha=…``.
     default
-        Its value where none is given, or a function without arguments that makes it when a run starts.
+        Its value where none is given, or a function that makes it when a run starts; where it takes an
+        argument, that has ``flow_name``, ``user_name`` and ``parameter_name``.
     type
         ``str``, ``int``, ``float``, ``bool`` or :class:`JSONType`; default: as ``default`` has it.
     required
@@ -74,10 +85,21 @@ class Parameter:
         self.help = help
         self.separator = separator
         self.attribute = self.name
+        self._flow = ""
         self._type = type
+        if type is JSONType and isinstance(default, str):
+            try:
+                self.default = json.loads(default)
+            except ValueError as error:
+                raise SettingsError(
+                    f"Parameter({name!r}): its default {shown(default)} is no JSON",
+                    where=where,
+                    why=f"{error}",
+                ) from None
 
     def __set_name__(self, owner: type[Any], attribute: str) -> None:
         self.attribute = attribute
+        self._flow = owner.__name__
 
     def __get__(self, flow: FlowSpec | None, owner: type[FlowSpec]) -> Any:
         return self if flow is None else flow.__getattr__(self.attribute)
@@ -112,12 +134,30 @@ class Parameter:
 
     def value(self, arguments: Mapping[str, object]) -> Any:
         """What steps see: what was given, or the default."""
-        make: Callable[[], Any] = self.default if self._made else lambda: self.default
-        given = arguments[self.name] if self.name in arguments else make()
+        given = arguments[self.name] if self.name in arguments else self._default()
         if self.separator is not None and isinstance(given, str):
-            return [part for part in given.split(self.separator) if part]
+            return given.split(self.separator) if given else []
         return given
+
+    def _default(self) -> Any:
+        if not self._made:
+            return self.default
+        make: Callable[..., Any] = self.default
+        try:
+            takes = bool(inspect.signature(make).parameters)
+            return make(Context(self._flow, getpass.getuser(), self.name)) if takes else make()
+        except Exception as error:
+            raise SettingsError(
+                f"the default of parameter {self.name!r} cannot be made",
+                where=_where(make),
+                why=f"{type(error).__name__}: {error}",
+            ) from error
 
     @property
     def _made(self) -> bool:
         return callable(self.default)
+
+
+def _where(function: Callable[..., Any]) -> str | None:
+    code = getattr(function, "__code__", None)
+    return None if code is None else location(code.co_filename, code.co_firstlineno)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from upshift.authoring.callee import Callee
@@ -58,6 +59,10 @@ class StepMethod(Callee):
         if not self.step.options.settings.cache:
             return ()
         return self._flow.__upshift_pipeline__.functions
+
+    def __call__(self, flow: FlowSpec, *inputs: Any) -> None:
+        """Do what the step does within another one, as ``super().train()`` does."""
+        self.step.callee.function(flow, *inputs)
 
     def __repr__(self) -> str:
         return f"<step {self._flow.__name__}.{self.name}>"
@@ -113,6 +118,22 @@ class FlowPipeline(Pipeline[Any, Any]):
         return {name: value for name, value in self.own.items() if isinstance(value, Step)}
 
     @functools.cached_property
+    def constants(self) -> Mapping[str, object]:
+        """Attributes of the class that are plain values."""
+        return {
+            name: value
+            for name, value in self.own.items()
+            if not name.startswith("_")
+            and not hasattr(value, "__get__")  # methods, properties, parameters, steps
+            and not isinstance(value, (type, ModuleType))
+        }
+
+    @functools.cached_property
+    def unchanging(self) -> frozenset[str]:
+        """What no step changes: parameters and constants."""
+        return frozenset((*self.parameters, *self.constants))
+
+    @functools.cached_property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """Its methods, steps or not."""
         plain = (value.callee.function if isinstance(value, Step) else value for value in self.own.values())
@@ -141,7 +162,9 @@ class FlowPipeline(Pipeline[Any, Any]):
         name = step.callee.function.__name__
         known = self._methods.get(name)
         if known is None or known.step is not step:
-            known = self._methods[name] = StepMethod(self._flow, name, step)
+            known = StepMethod(self._flow, name, step)
+            if self.steps.get(name) is step:  # not one of a base, which super() means
+                self._methods[name] = known
         return known
 
     def build(self, arguments: Mapping[str, object], store: Store) -> Graph:

@@ -39,6 +39,8 @@ def shape_of(
     GraphError
         It cannot run as it is written: what is wrong, and in which line.
     """
+    from upshift.authoring.flow.spec import FlowSpec
+
     for name in (FIRST, LAST):
         if name not in steps:
             fix = f"Write @step above it: {methods[name]}." if name in methods else None
@@ -47,6 +49,13 @@ def shape_of(
                 where=where,
                 why=f"A flow begins with {FIRST!r} and ends with {LAST!r}.",
                 fix=fix or f"Add it: @step, def {name}(self).",
+            )
+    for name in steps:
+        if hasattr(FlowSpec, name):
+            raise GraphError(
+                f"a step cannot be called {name!r}, as self.{name} is what every flow has",
+                where=steps[name].callee.location,
+                fix="Give it another name.",
             )
     order = [FIRST, *(name for name in steps if name not in (FIRST, LAST)), LAST]
     shape = FlowShape(steps={name: _Reader(name, steps, methods).read() for name in order})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from upshift.authoring.flow.parameters import Parameter
@@ -66,12 +67,13 @@ class FlowSpec:
         cls.__upshift_pipeline__ = FlowPipeline(cls)
 
     @classmethod
-    def __upshift_bind__(cls, step: Step[Any, Any], flow: FlowSpec | None) -> StepMethod:
-        """What ``self.train`` and ``Training.train`` are."""
-        return cls.__upshift_pipeline__.method(step)
+    def __upshift_bind__(cls, step: Step[Any, Any], flow: FlowSpec | None) -> Any:
+        """What ``self.train`` and ``Training.train`` are; ``super().train()`` calls that of a base."""
+        method = cls.__upshift_pipeline__.method(step)
+        return method if flow is None else MethodType(method, flow)
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        if not loading():
+        if not loading() and f"{OWN}running" not in self.__dict__:
             if args or named:
                 given = [*map(shown, args), *(f"{name}={shown(value)}" for name, value in named.items())]
                 options = " ".join(f"--{name.replace('_', '-')} …" for name in named)
@@ -153,32 +155,64 @@ class FlowSpec:
         ------
         UsageError
             An artifact has several values, or one of ``include`` is nowhere.
+        MisuseError
+            The step is none that joins.
         """
         from upshift.authoring.flow.task import merged
 
-        _running(self, "merge_artifacts").inherit(
-            merged(list(inputs), own=set(artifacts_of(self)), exclude=set(exclude), include=set(include))
-        )
+        running = _running(self, "merge_artifacts")
+        if not running.step.join:
+            raise MisuseError(
+                f"step {running.name!r} joins nothing, and so has nothing to merge",
+                where=user_location(),
+                fix=f"Call merge_artifacts in the step that joins: def {running.name}(self, inputs).",
+            )
+        initial, artifacts = running.initial, artifacts_of(self)
+        own = {name for name, value in artifacts.items() if value is not initial.get(name, running)}
+        taken = merged(list(inputs), own=own, exclude=set(exclude), include=set(include))
+        for name in artifacts.keys() & taken:
+            del self.__dict__[name]
+        running.inherit(taken)
 
     def __setattr__(self, name: str, value: object) -> None:
-        # A method would hide it from the steps that follow.
-        what = "a step" if name in type(self).__upshift_pipeline__.steps else "a method of every flow"
-        if what == "a step" or callable(getattr(FlowSpec, name, None)):
-            raise MisuseError(
-                f"self.{name} is {what}, and cannot be an artifact, too",
-                where=user_location(),
-                fix="Give the artifact another name.",
-            )
-        super().__setattr__(name, value)
+        # What the class has by this name would hide it from the steps that follow.
+        pipeline = type(self).__upshift_pipeline__
+        if name in pipeline.steps:
+            what = "a step"
+        elif callable(getattr(FlowSpec, name, None)):
+            what = "a method of every flow"
+        elif name in pipeline.constants:
+            what = "a constant of the class"
+        else:
+            super().__setattr__(name, value)
+            return
+        raise MisuseError(
+            f"self.{name} is {what}, and cannot be an artifact, too",
+            where=user_location(),
+            fix="Give the artifact another name.",
+        )
 
     def __getattr__(self, name: str) -> Any:
         running = self.__dict__.get(f"{OWN}running")
         if running is None or name.startswith("@") or name not in running.state:
+            if name == "name":
+                return type(self).__name__
             _missing(self, name, running)
         value = running.state[name]
-        if name not in running.parameters:
+        if name not in running.unchanging:
             self.__dict__[name] = value  # a change in place is saved with the step, as in any object
         return value
+
+    def __repr__(self) -> str:
+        running = self.__dict__.get(f"{OWN}running")
+        return f"<flow {type(self).__name__}{'' if running is None else f' step {running.name}'}>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise MisuseError(
+            "a flow cannot be saved, nor what a step joins",
+            why="self, or one of inputs, is part of an artifact.",
+            fix="Save the values themselves, such as self.scores = [one.score for one in inputs].",
+        )
 
 
 def parameters_of(flow: type[FlowSpec]) -> Iterator[Parameter]:
@@ -218,7 +252,7 @@ def _missing(flow: FlowSpec, name: str, running: RunningStep | None) -> NoReturn
 
 def _items(flow: FlowSpec, name: str | None) -> Sequence[Any]:
     value = getattr(flow, str(name))
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+    if not isinstance(value, Iterable):
         raise UsageError(
             f"foreach={name!r}: self.{name} is {shown(value)}, which is no list",
             where=user_location(),

@@ -43,18 +43,21 @@ class RunningStep:
         The artifacts that it sees.
     stack
         The foreaches around it, from the outside in.
-    parameters
+    unchanging
         Names that no step changes.
+    initial
+        What an ``__init__`` of its class has set.
     """
 
     name: str
     step: FlowStep
     state: State
     stack: tuple[Level, ...]
-    parameters: frozenset[str]
+    unchanging: frozenset[str]
     items: Sequence[Any] | None = None
     choice: str | None = None
     went: bool = False
+    initial: Mapping[str, object] = {}
 
     def inherit(self, artifacts: Mapping[str, Artifact]) -> None:
         """See these as well."""
@@ -121,7 +124,7 @@ def merged(
     for flow in flows:
         running = flow._upshift_running
         for name, artifact in running.state.artifacts.items():
-            if name.startswith("@") or name in running.parameters:
+            if name.startswith("@") or name in running.unchanging:
                 continue
             found.setdefault(name, {})[artifact.digest] = artifact
     missing = sorted(include - found.keys() - own)
@@ -151,7 +154,7 @@ def _go_on(flow: type[FlowSpec], name: str, step: FlowStep, given: Mapping[str, 
         assert isinstance(before, dict)
         values[f"@input.{len(stack)}"] = given[ITEM]
         stack = (*stack, Level(before["step"], _path()[-1], before["count"]))
-    return _made(flow, name, step, state.replaced(values=values), stack)
+    return _initialized(_made(flow, name, step, state.replaced(values=values), stack))
 
 
 def _join(
@@ -163,13 +166,16 @@ def _join(
         known = state[FLOW]
         assert isinstance(known, dict)
         flows.append(_made(flow, known["step"], step, state, _stack(state)))
-    parameters = set(flow.__upshift_pipeline__.parameters)
     base: State = given[STATE] if STATE in given else states[0]
     stack = _stack(base)[: len(_path())]
     inputs = {f"@input.{depth}" for depth in range(len(stack))}
-    kept = {n: artifact for n, artifact in base.artifacts.items() if n in parameters | inputs}
+    kept = {
+        n: artifact
+        for n, artifact in base.artifacts.items()
+        if n in inputs | flow.__upshift_pipeline__.unchanging
+    }
     own = _made(flow, name, step, base.replaced(values={}, artifacts=kept), stack)
-    return own, Joined(flows)
+    return _initialized(own), Joined(flows)
 
 
 def _numbered(given: Mapping[str, Any]) -> Iterator[State]:
@@ -183,8 +189,20 @@ def _made(
     flow: type[FlowSpec], name: str, step: FlowStep, state: State, stack: tuple[Level, ...]
 ) -> FlowSpec:
     made = object.__new__(flow)
-    parameters = frozenset(flow.__upshift_pipeline__.parameters)
-    made.__dict__["_upshift_running"] = RunningStep(name, step, state, stack, parameters)
+    unchanging = flow.__upshift_pipeline__.unchanging
+    made.__dict__["_upshift_running"] = RunningStep(name, step, state, stack, unchanging)
+    return made
+
+
+def _initialized(made: FlowSpec) -> FlowSpec:
+    """What the class sets in an ``__init__`` of its own, as far as no step has set it since."""
+    from upshift.authoring.flow.spec import FlowSpec, artifacts_of
+
+    if type(made).__init__ is not FlowSpec.__init__:
+        made.__init__()  # type: ignore[misc]
+        for name in [name for name in made.__dict__ if name in made._upshift_running.state]:
+            del made.__dict__[name]
+        made._upshift_running.initial = artifacts_of(made)
     return made
 
 
