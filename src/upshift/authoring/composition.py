@@ -228,6 +228,7 @@ class Composition:
         for name, value in callee.signature.recorded.items():
             if name not in inputs:
                 inputs[name] = self._default(callee, name, value, where)
+        _refuse_flows(step, where)
         definition = self._definitions.name_of(callee, step.options, scope.options)
         name = self._unique(step.name)
         for placeholder in step.waits_for:
@@ -388,3 +389,15 @@ def holds_placeholder(value: Iterable[Any]) -> bool:
             if kind is list or kind is tuple or kind is dict:
                 pending.append(item)
     return False
+
+
+def _refuse_flows(step: Step[Any, Any], where: str | None) -> None:
+    """Refuse what only steps of flows can obey."""
+    options = step.options
+    for name in (*(["catch"] if options.settings.catch else ()), *options.flow.keys() & {"parallel"}):
+        raise GraphError(
+            f"step {step.name!r} has @{name}, and is no step of a flow",
+            where=where,
+            why="It says how a flow goes on, which a pipeline function says itself.",
+            fix="Leave it out, or write the pipeline as a class: from upshift import FlowSpec.",
+        )

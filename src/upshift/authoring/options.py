@@ -38,11 +38,14 @@ class StepOptions:
         Its name; None: the function's.
     launch
         How many processes it has, and how they are started.
+    flow
+        What only steps of flows can obey, by decorator.
     """
 
     settings: StepSettings = attrs.field(factory=StepSettings)
     name: str | None = None
     launch: LaunchRequest | None = None
+    flow: Mapping[str, Any] = attrs.field(factory=dict)
 
     def beside(self, other: StepOptions) -> StepOptions:
         """These options and those of another decorator on the same step.
@@ -60,6 +63,7 @@ class StepOptions:
             settings=self.settings.beside(other.settings),
             name=self.name or other.name,
             launch=self.launch or other.launch,
+            flow=_both(self.flow, other.flow),
         )
 
     def replaced(self, newer: StepOptions) -> StepOptions:
@@ -68,7 +72,14 @@ class StepOptions:
             settings=self.settings.replaced(newer.settings),
             name=newer.name or self.name,
             launch=newer.launch or self.launch,
+            flow={**self.flow, **newer.flow},
         )
+
+
+def _both(newer: Mapping[str, Any], older: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What two decorators of a step say; cards are told one by one."""
+    lists = {name: (*newer[name], *older[name]) for name in newer.keys() & older.keys() if name == "card"}
+    return {**older, **newer, **lists}
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -174,6 +174,14 @@ def _show(pipeline: FlowPipeline) -> click.Command:
             for parameter in pipeline.parameters.values()
         ]
         _table("Parameters", rows)
+        marks = []
+        for name, said in pipeline.marks.items():
+            options = ", ".join(
+                f"{option}={quoted(v)}" for option, v in said.items() if option != "where" and v
+            )
+            idle = "no effect: nothing but you starts a run" if f"@{name}" in pipeline.idle else ""
+            marks.append((f"@{name}", options, said["where"], idle))
+        _table("Decorators", marks)
         steps = pipeline.shape.steps
         _table("Steps", [(name, _goes(step), step.location or "") for name, step in steps.items()])
         return 0

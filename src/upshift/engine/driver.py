@@ -373,7 +373,23 @@ class Driver:
             heappush(self._timers, (self._work.clock.monotonic() + pause, self._retries, task))
             return
         self._notes.changes[task] = over(attempt, verdict, now=now)
+        if self._caught(task, failure):
+            return
         self._give_up(task, failure, attempt.number)
+
+    def _caught(self, task: Task, failure: Failure) -> bool:
+        """Whether the flow goes on all the same: the next attempt says that this one has failed."""
+        if (
+            task.node.definition.settings.catch is None
+            or task.caught is not None
+            or self._stopping is not None
+        ):
+            return False
+        task.caught = failure
+        self._notes.changes[task] = attrs.evolve(self._notes.changes[task], status=PENDING, retry_in=0.0)
+        self._walk.again(task)
+        self._queue(task)
+        return True
 
     def _give_up(self, task: Task, failure: Failure, attempt: int) -> None:
         if self.first_failure is None:

@@ -123,6 +123,7 @@ class Specs:
             key=task.key,
             strict=terms.strict,
             degraded=degraded,
+            caught=task.caught,
             draws=self._draws,
             stream=task.stream,
         )

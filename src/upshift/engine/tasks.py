@@ -58,6 +58,8 @@ class Task:
         Number of the last attempt; how many of them failed, as far as retries are concerned.
     terms
         What its next attempt gets instead of what its step gets; None: that.
+    caught
+        Why it failed, where another attempt is to go on from there; None: none is.
     key, cached, cache_reason, origin
         As in the catalog's row.
     stream
@@ -68,6 +70,7 @@ class Task:
         "attempts",
         "cache_reason",
         "cached",
+        "caught",
         "degraded",
         "failure",
         "failures",
@@ -99,6 +102,7 @@ class Task:
         self.attempts = 0
         self.failures = 0
         self.terms: Terms | None = None
+        self.caught: Failure | None = None
         self.key: str | None = None
         self.stream: str | None = None
         self.cached = False

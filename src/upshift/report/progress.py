@@ -35,7 +35,7 @@ class TaskChange:
     # seconds until the next attempt, if the attempt failed and another one follows; the task is
     # pending then
     retry_in: float | None = None
-    retry: int = 0  # which retry that will be, from 1, and how many the step has
+    retry: int = 0  # which retry that will be, from 1, and how many the step has; 0: its failure is caught
     retries: int = 0
     retry_with: str | None = None  # what is different then, in words: ``2 GB of memory``
 

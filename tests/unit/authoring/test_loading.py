@@ -169,13 +169,13 @@ def test_a_module_of_another_tool_is_told_upshifts_names(write: Write, line: str
     assert "Install" not in shown
 
 
-@pytest.mark.parametrize("use", ["from upshift import batch", "import upshift\nupshift.batch"])
+@pytest.mark.parametrize("use", ["from upshift import parallel", "import upshift\nupshift.parallel"])
 def test_a_name_to_come_is_told_once(write: Write, use: str) -> None:
     shown = message(str(write(helper=f"{use}\n", seed="import helper\n")))
     assert shown.splitlines() == [
-        "seed.py cannot be imported: batch is not in this version of Upshift",
+        "seed.py cannot be imported: parallel is not in this version of Upshift",
         f"  where: helper.py:{len(use.splitlines())}",
-        "  fix:   Steps run on this machine: leave it out, and ask with @resources or ResourceSettings.",
+        "  fix:   STEP.map(items) runs one task for each item.",
     ]
 
 

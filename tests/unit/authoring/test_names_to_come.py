@@ -14,12 +14,7 @@ from upshift.backends.registry import backend_names, open_backend
 from upshift.model.configuration import Configuration, Target
 from upshift.model.settings.later import BACKENDS
 
-TO_COME = [
-    "batch",
-    "kubernetes",
-    "parallel",
-    "slurm",
-]
+TO_COME = ["parallel"]
 
 
 @pytest.mark.parametrize("name", TO_COME)

@@ -28,7 +28,9 @@ def compose(pipeline: FlowPipeline, arguments: Mapping[str, object], store: Stor
     options = pipeline.options
     for name in shape.steps:
         step = pipeline.steps[name]
-        composition.define(pipeline.method(step), attrs.evolve(step.options, name=name), options)
+        alone = step.options.flow.get("alone")  # it does without the packages of the others
+        outer = attrs.evolve(options, steps=attrs.evolve(options.steps, docker=None)) if alone else options
+        composition.define(pipeline.method(step), attrs.evolve(step.options, name=name), outer)
     values: dict[str, object] = {n: p.value(arguments) for n, p in pipeline.parameters.items()}
     values.update(pipeline.constants)
     params = parameters_saved(composition, callee, arguments)

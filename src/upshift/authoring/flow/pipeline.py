@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from upshift.authoring.callee import Callee
 from upshift.authoring.options import PipelineOptions
@@ -23,9 +25,13 @@ if TYPE_CHECKING:
 
     from upshift.authoring.flow.parameters import Parameter
     from upshift.authoring.flow.spec import FlowSpec
+    from upshift.engine import RunOptions
     from upshift.model.graph.model import Graph
+    from upshift.report.progress import Progress
+    from upshift.runs.history import Run
     from upshift.runtime.storage.store import Store
 
+_PIPELINE = "__upshift_pipeline__"
 _OUTPUTS = {FOREACH: ("output", ITEMS), SWITCH: ("output", CHOICE)}
 
 
@@ -93,8 +99,40 @@ class FlowPipeline(Pipeline[Any, Any]):
     def __init__(self, flow: type[FlowSpec]) -> None:
         self._flow = flow
         self._methods: dict[str, StepMethod] = {}
+        bases = [vars(kind)[_PIPELINE] for kind in flow.__mro__[1:] if _PIPELINE in vars(kind)]
+        self.marks: Mapping[str, Mapping[str, Any]] = {
+            n: m for base in bases[::-1] for n, m in base.marks.items()
+        }
         options = PipelineOptions(steps=StepSettings(cache=False))  # as in Metaflow: who wants it says so
-        super().__init__(Callee(_as_function(flow), "pipeline"), options)
+        super().__init__(Callee(_as_function(flow), "pipeline"), bases[0].options if bases else options)
+
+    @property
+    def idle(self) -> Sequence[str]:
+        """The decorators of the class that have no effect here."""
+        return [f"@{name}" for name in ("schedule", "trigger", "trigger_on_finish") if name in self.marks]
+
+    def run(
+        self,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        options: RunOptions | None = None,
+        progress: Progress | None = None,
+        **named: object,
+    ) -> Run[Any]:
+        """Run it; see :meth:`Pipeline.run`."""
+        if self.idle and progress is not None:
+            one = "has" if len(self.idle) == 1 else "have"
+            progress.notice(f"{' and '.join(self.idle)} {one} no effect: nothing but you starts a run")
+        return super().run(arguments, options=options, progress=progress, **named)
+
+    def decorate(
+        self, name: str, said: Mapping[str, Any], *, tags: Sequence[str], steps: StepSettings | None
+    ) -> None:
+        """A decorator of the class: what it says, tags of its runs, and settings of its steps."""
+        self.marks = {**self.marks, name: said}
+        tags = tuple(dict.fromkeys((*self.options.tags, *tags)))
+        settings = self.options.steps if steps is None else self.options.steps.replaced(steps)
+        self.options = attrs.evolve(self.options, tags=tags, steps=settings)
 
     @property
     def own(self) -> Mapping[str, Any]:

@@ -104,6 +104,13 @@ class _Reader:
                 'self.next({"one": self.a, "other": self.b}, condition="ATTRIBUTE").',
             )
         kind, then = self._transition(calls[0])
+        if kind not in (LINEAR, SPLIT) and self._steps[self._name].options.settings.catch is not None:
+            raise self._error(
+                f"step {self._name!r} has @catch, and decides how the flow goes on",
+                calls[0],
+                why="Where it fails, nothing is known to go on with.",
+                fix="Let a step of its own fail, and decide in the one that follows.",
+            )
         return FlowStep(kind=kind, then=then, join=join, location=self._where())
 
     def _transition(self, call: ast.Call) -> tuple[str, tuple[str, ...]]:

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from upshift.authoring.flow.current import names_of
 from upshift.errors import MisuseError, UsageError, user_location
 from upshift.model.graph.flow import FOREACH, SWITCH, FlowStep
 from upshift.model.graph.growth import INPUTS, ITEM, STATE
 from upshift.model.spec.artifact import Artifact
 from upshift.runtime.step.context import current
 from upshift.runtime.storage.state import State
+from upshift.runtime.streams import tell
+from upshift.runtime.usercode.tracebacks import user_text
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.spec import FlowSpec
+    from upshift.model.spec.task import Failure
 
 FLOW = "@flow"
 """What a state knows of the flow itself: which step left it, and the foreaches around that step."""
@@ -95,13 +99,10 @@ def run_step(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given
     given
         Inputs of the task, as :mod:`upshift.model.graph.growth` names them.
     """
-    if step.join:
-        own, joined = _join(flow, name, step, given)
-        method(own, joined)
-    else:
-        own = _go_on(flow, name, step, given)
-        method(own)
+    own, *joined = _join(flow, name, step, given) if step.join else (_go_on(flow, name, step, given),)
+    current.know(names_of(own))
     running = own._upshift_running
+    _call(method, own, joined)
     if step.then and not running.went:
         raise MisuseError(
             f"step {name!r} ended without self.next", where=step.location, fix="Call it in its last line."
@@ -112,6 +113,63 @@ def run_step(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given
     if step.kind == SWITCH:
         return state, running.choice
     return state
+
+
+def _call(method: Any, own: FlowSpec, joined: Sequence[Any]) -> None:
+    """Call the step; where it has ``@catch``, what it raises in its last attempt becomes an artifact."""
+    spec = current.spec
+    catch = None if spec is None else spec.settings.catch
+    if spec is None or catch is None:
+        method(own, *joined)
+        return
+    caught = None
+    if spec.caught is not None:  # the process of the last attempt is gone, with all that it had set
+        caught = CaughtException.of(spec.caught)
+    else:
+        try:
+            method(own, *joined)
+        except Exception as error:
+            retry = spec.settings.retry_policy
+            if spec.attempt <= retry.times and "user-error" in retry.on:
+                raise
+            caught = CaughtException.raised(error)
+    if catch.var is not None:
+        setattr(own, catch.var, caught)
+    if caught is not None:
+        own._upshift_running.went = True
+        if catch.shown:
+            tell([f"caught: {line}" for line in str(caught).splitlines()])
+
+
+class CaughtException(Exception):
+    """Why a step with ``@catch`` has failed; the artifact that it names.
+
+    Attributes
+    ----------
+    type, exception
+        Name of the exception's class, and its text; of a step that was stopped or killed the cause.
+    stacktrace
+        The traceback, as Python prints it; None: there was none.
+    """
+
+    def __init__(self, type: str, exception: str, stacktrace: str | None = None) -> None:
+        super().__init__(type, exception, stacktrace)
+        self.type = type
+        self.exception = exception
+        self.stacktrace = stacktrace
+
+    @classmethod
+    def raised(cls, error: Exception) -> CaughtException:
+        """Of what the step has raised."""
+        return cls(type(error).__name__, str(error), user_text(error))
+
+    @classmethod
+    def of(cls, failure: Failure) -> CaughtException:
+        """Of an attempt that did not come to its end."""
+        return cls(failure.reason, failure.message, failure.traceback)
+
+    def __str__(self) -> str:
+        return self.stacktrace or f"{self.type}: {self.exception}"
 
 
 def merged(
@@ -234,4 +292,4 @@ def _path() -> tuple[int, ...]:
     name: str = str(current.step).partition("#")[0]
     index = current.index
     path = tuple(int(part) for part in name.split(".")[1:])
-    return path if index is None else (*path, int(index))  # type: ignore[call-overload]
+    return path if index is None else (*path, int(index))

@@ -10,6 +10,13 @@ import attrs
 LINEAR, SPLIT, FOREACH, SWITCH, GANG, END = "linear", "split", "foreach", "switch", "gang", "end"
 
 
+def task_id(node: str, index: int | None) -> str:
+    """What tells a task from the others of its step: ``0``, ``3.2`` in two foreaches, ``0#2`` in a loop."""
+    place, _, again = node.partition("#")
+    path = [*place.split(".")[1:], *([] if index is None else [str(index)])] or ["0"]
+    return ".".join(path) + (f"#{again}" if again else "")
+
+
 @attrs.frozen(kw_only=True)
 class FlowStep:
     """A step of a flow, and where it goes.

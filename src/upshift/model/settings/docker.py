@@ -170,6 +170,19 @@ class DockerSettings:
         joined = {name: left[name] | said[name] for name in left.keys() & said.keys()}
         return DockerSettings(**left | said | joined)
 
+    def twice(self, other: DockerSettings) -> list[str]:
+        """The fields that both set, differently."""
+        own, others = self.explicit(), other.explicit()
+        return [
+            name
+            for name in own.keys() & others.keys()
+            if own[name] != others[name]
+            and (
+                name not in _BY_KEY
+                or any(own[name][key] != others[name][key] for key in own[name].keys() & others[name].keys())
+            )
+        ]
+
     def left_of(self, outer: DockerSettings) -> dict[str, Any]:
         """What counts of ``outer``, by field, where these settings are set over it."""
         said, left = self.explicit(), outer.explicit()

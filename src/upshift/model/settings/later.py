@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-_HERE = "Steps run on this machine: leave it out, and ask with @resources or ResourceSettings."
 _NAMES = {
-    "batch": _HERE,
-    "kubernetes": _HERE,
     "parallel": "STEP.map(items) runs one task for each item.",
-    "slurm": _HERE,
 }
 
 _ELSEWHERE = {

@@ -1,4 +1,4 @@
-"""When a failed attempt is tried again: :class:`Retry`."""
+"""When a failed attempt is tried again, and what follows when it is not: :class:`Retry`, :class:`Catch`."""
 
 from __future__ import annotations
 
@@ -112,3 +112,19 @@ class Retry:
     def from_value(cls, value: Retry | int) -> Retry:
         """A policy, or a number of retries."""
         return value if isinstance(value, cls) else cls(times=value)
+
+
+@attrs.frozen(kw_only=True)
+class Catch:
+    """A flow goes on after a step that failed in all of its attempts.
+
+    Parameters
+    ----------
+    var
+        Name of the artifact that tells why; None: there is none.
+    shown
+        Whether the exception is printed.
+    """
+
+    var: str | None = None
+    shown: bool = True

@@ -21,7 +21,7 @@ from upshift.model.checks import MOST_SECONDS, shown
 from upshift.model.settings.base import bad_value, number, text
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.settings.retry import MOST_RETRIES, Retry
+from upshift.model.settings.retry import MOST_RETRIES, Catch, Retry
 from upshift.model.settings.secrets import checked_secrets
 
 Seconds = Union[int, float, datetime.timedelta]
@@ -79,6 +79,8 @@ class StepSettings:
         Fields of backends' own settings, by backend.
     retry
         When it is tried again.
+    catch
+        What follows when it is not, in a flow; None: the run fails.
     timeout
         Seconds after which it is stopped.
     grace
@@ -106,6 +108,7 @@ class StepSettings:
     docker: DockerSettings | None = None
     backends: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     retry: Retry | None = _option(_checked_retry)
+    catch: Catch | None = None
     timeout: float | None = _option(checked_seconds)
     grace: float | None = _option(checked_seconds)
     cache: bool | None = _option(checked_flag)
@@ -190,6 +193,12 @@ class StepSettings:
                     changes[name] = {**others, **own}
                     continue
                 name, own, others = f"{name}[{twice!r}]", own[twice], others[twice]
+            if name == "docker" and own and others:
+                twice = next((field for field in own.twice(others)), None)
+                if twice is None:
+                    changes[name] = own.over(others)
+                    continue
+                name, own, others = f"docker.{twice}", getattr(own, twice), getattr(others, twice)
             if own not in (None, {}) and others not in (None, {}) and own != others:
                 raise SettingsError(
                     f"{name} is set twice on one step: {shown(own)} and {shown(others)}",

@@ -100,6 +100,50 @@ class TaskId:
 
 
 @attrs.frozen(kw_only=True)
+class Failure:
+    """Why an attempt did not complete.
+
+    Parameters
+    ----------
+    reason
+        One of :data:`upshift.model.settings.retry.REASONS`.
+    message
+        What happened, in a sentence; for a user's exception ``Type: text``.
+    traceback
+        The user's frames, as Python prints them.
+    where
+        The user's line, ``file:line``: where it happened, or else the step's ``def``. Of several processes
+        only a line where one of them was.
+    fix
+        What to do about it.
+    lost
+        Digests of inputs that could not be read: whoever made them has to run again.
+    memory
+        Bytes of host memory that it had when it ran out of it; None: it ran out of something else.
+    rank, node
+        Which of several processes failed first, and the name of the host that it ran on.
+    """
+
+    reason: str
+    message: str
+    traceback: str | None = None
+    where: str | None = None
+    fix: str | None = None
+    lost: tuple[str, ...] = ()
+    memory: int | None = None
+    rank: int | None = None
+    node: str | None = None
+
+    @property
+    def in_a_line(self) -> str:
+        """The first line of the message, and the place behind it, unless that is named there already."""
+        line = self.message.partition("\n")[0]
+        if self.where is None or re.search(rf"{re.escape(self.where)}\b", line):
+            return line
+        return f"{line} ({self.where})"
+
+
+@attrs.frozen(kw_only=True)
 class TaskSpec:
     """Everything that one attempt needs to know.
 
@@ -145,6 +189,8 @@ class TaskSpec:
         Whether it gets all that it was granted, or does not run.
     degraded
         Whether the grant is less than the request, or an input was made under such a grant.
+    caught
+        Why the attempts before have failed, where this one does not call the step but goes on from there.
     draws
         What the run drew from the global generators of random numbers, by their modules, in hex.
     stream
@@ -177,6 +223,7 @@ class TaskSpec:
     key: str | None = None
     strict: bool = False
     degraded: bool = False
+    caught: Failure | None = None
     draws: Mapping[str, str] = attrs.field(factory=dict)
     stream: str | None = None
     version: int = VERSION
@@ -185,50 +232,6 @@ class TaskSpec:
     def store_options(self) -> dict[str, str]:
         """How its store is opened."""
         return {"durability": self.durability, "verify": self.verify}
-
-
-@attrs.frozen(kw_only=True)
-class Failure:
-    """Why an attempt did not complete.
-
-    Parameters
-    ----------
-    reason
-        One of :data:`upshift.model.settings.retry.REASONS`.
-    message
-        What happened, in a sentence; for a user's exception ``Type: text``.
-    traceback
-        The user's frames, as Python prints them.
-    where
-        The user's line, ``file:line``: where it happened, or else the step's ``def``. Of several processes
-        only a line where one of them was.
-    fix
-        What to do about it.
-    lost
-        Digests of inputs that could not be read: whoever made them has to run again.
-    memory
-        Bytes of host memory that it had when it ran out of it; None: it ran out of something else.
-    rank, node
-        Which of several processes failed first, and the name of the host that it ran on.
-    """
-
-    reason: str
-    message: str
-    traceback: str | None = None
-    where: str | None = None
-    fix: str | None = None
-    lost: tuple[str, ...] = ()
-    memory: int | None = None
-    rank: int | None = None
-    node: str | None = None
-
-    @property
-    def in_a_line(self) -> str:
-        """The first line of the message, and the place behind it, unless that is named there already."""
-        line = self.message.partition("\n")[0]
-        if self.where is None or re.search(rf"{re.escape(self.where)}\b", line):
-            return line
-        return f"{line} ({self.where})"
 
 
 @attrs.frozen(kw_only=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -14,6 +15,7 @@ from upshift.model.spec.task import TaskSpec
 if TYPE_CHECKING:
     from upshift.runtime.step.cards import Cards
     from upshift.runtime.step.checkpoint import CurrentCheckpoint
+    from upshift.runtime.storage.store import Store
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +60,7 @@ _ELSEWHERE = {
     "step_name": "step",
     "task_id": "index",
 }
-"""What other tools call its fields."""
+"""What other tools call its fields. In a step of a flow these names are there: see ``authoring/flow``."""
 
 
 class CurrentTask:
@@ -67,10 +69,15 @@ class CurrentTask:
     def __init__(self) -> None:
         self._value = _NOWHERE
         self._shares = False
+        self._more: Mapping[str, Callable[[], object]] = {}
+        self._store: Store | None = None
+        self.spec: TaskSpec | None = None
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         if name in ("rank", "world_size"):
             self._shares = True
+        if name in self._more:
+            return self._more[name]()
         try:
             return getattr(self._value, name)
         except AttributeError:
@@ -84,6 +91,18 @@ class CurrentTask:
 
     def __repr__(self) -> str:
         return repr(self._value)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What it has by this name, or the default."""
+        return getattr(self, name, default)
+
+    def __contains__(self, name: str) -> bool:
+        return hasattr(self, name)
+
+    @property
+    def is_running_flow(self) -> bool:
+        """Whether this process runs a step of a flow."""
+        return bool(self._more)
 
     @property
     def card(self) -> Cards:
@@ -116,11 +135,23 @@ class CurrentTask:
 
     def leave(self) -> None:
         """This process works for no task any more."""
-        self._value = _NOWHERE
+        self._value, self._more, self._store, self.spec = _NOWHERE, {}, None, None
 
-    def enter(self, spec: TaskSpec, rank: Rank | None = None) -> None:
-        """From now on this process works for the task of ``spec``."""
+    def know(self, more: Mapping[str, Callable[[], object]]) -> None:
+        """Have these names, too, as long as this process works for the task."""
+        self._more = {**self._more, **more}
+
+    def record(self) -> Mapping[str, Any]:
+        """The record of the run in the store; empty where there is none."""
+        import json
+
+        found = None if self._store is None else self._store.read_record(str(self.run), "run.json")
+        return {} if found is None else json.loads(found)
+
+    def enter(self, spec: TaskSpec, rank: Rank | None = None, store: Store | None = None) -> None:
+        """From now on this process works for the task of ``spec``, whose run has its records in ``store``."""
         self._shares = False
+        self._more, self._store, self.spec = {}, store, spec
         self._value = Current(
             run=spec.task.run,
             pipeline=spec.pipeline,

@@ -73,7 +73,7 @@ def run(
     What it sees goes to the descriptor ``sightings``, the outcome to ``messages``.
     """
     before, began = proc.own_memory(), proc.own_consumption()
-    current.enter(spec, bounds.rank)
+    current.enter(spec, bounds.rank, store)
     channel.open(messages, bounds.ears)
     cards.open(store, [bounds.environment[name] for name in spec.settings.secret_sources])
     checkpoint.open(spec, store, rank=bounds.rank)

@@ -89,7 +89,7 @@ def run_inline(
     try:
         if failure is None:
             variables = _alone({**spec.environment, **secrets, **(grant.environment if grant else {})}, spec)
-            with screened(mask) if secrets else nullcontext(), _as_the_step(spec, variables):
+            with screened(mask) if secrets else nullcontext(), _as_the_step(spec, store, variables):
                 checkpoint.open(spec, store, into=into or open_store(scratch.new_folder()))
                 outputs, failure = perform(spec, store, check=check, call=call, into=into)
     finally:
@@ -176,13 +176,13 @@ def _devices(spec: TaskSpec) -> tuple[Grant | None, Failure | None]:
 
 
 @contextmanager
-def _as_the_step(spec: TaskSpec, variables: Mapping[str, str]) -> Iterator[None]:
+def _as_the_step(spec: TaskSpec, store: Store, variables: Mapping[str, str]) -> Iterator[None]:
     """The step's environment, folder and Ctrl-C, for a while."""
     environment, folder = dict(os.environ), os.getcwd()
     main = threading.current_thread() is threading.main_thread()
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
     os.environ.update(variables)
-    current.enter(spec)
+    current.enter(spec, store=store)
     try:
         yield
     finally:

@@ -1,0 +1,549 @@
+"""Metaflow's decorators that functions have in another form, or not at all.
+
+A decorator of a step becomes settings, as what ``@step`` itself is told; what only steps of flows can obey
+is kept beside them. A decorator of a flow is kept with its class: data, which ``show`` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+
+from upshift.authoring.decorators import resources
+from upshift.authoring.keywords import checked_keywords
+from upshift.authoring.options import StepOptions, identifier
+from upshift.authoring.pending import options_to_come
+from upshift.authoring.steps import add_options
+from upshift.errors import MisuseError, SettingsError, user_location
+from upshift.model.checks import shown
+from upshift.model.settings.base import bad_value, line, text
+from upshift.model.settings.docker import DockerSettings
+from upshift.model.settings.retry import Catch
+from upshift.model.settings.secrets import checked_secrets
+from upshift.model.settings.step import StepSettings, checked_flag
+
+if TYPE_CHECKING:
+    from upshift.authoring.flow.spec import FlowSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound="type[FlowSpec]")
+
+_KNOWN_ELSEWHERE = {
+    "opencv": "opencv-python",
+    "py-xgboost": "xgboost",
+    "pytables": "tables",
+    "pytorch": "torch",
+}
+"""What conda calls packages that PyPI has by another name."""
+_NOT_PYTHON = ("cuda", "cudnn", "gcc", "r-", "libgcc", "mkl")
+"""What names of conda's packages begin with that are no Python packages."""
+
+
+# Of steps
+
+
+@checked_keywords("@environment")
+def environment(*, vars: Mapping[str, str | int | float]) -> Callable[[F], F]:
+    """Set environment variables for a step.
+
+    Parameters
+    ----------
+    vars
+        The variables. No secrets: they are recorded, unlike those of :func:`secrets`.
+
+    Raises
+    ------
+    SettingsError
+        A name or value makes no sense, or looks like a secret.
+    """
+    if not isinstance(vars, Mapping):
+        raise bad_value("@environment", "vars", vars, 'a dict: {"NAME": "value"}')
+    try:
+        docker = DockerSettings(runtime_environment={name: _plain(value) for name, value in vars.items()})
+    except SettingsError as error:
+        what = error.what.replace("DockerSettings: runtime_environment", "@environment: vars")
+        raise SettingsError(what, where=error.where, why=error.why, fix=error.fix) from None
+    return _of_step(StepOptions(settings=StepSettings.said("@environment", {"docker": docker})))
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+@checked_keywords("@secrets")
+def secrets(*, sources: Sequence[str] | Mapping[str, str], role: str | None = None) -> Callable[[F], F]:
+    """Give a step secrets as environment variables, which are recorded nowhere, and masked in what it prints.
+
+    Parameters
+    ----------
+    sources
+        ``["env:HF_TOKEN"]``: a variable where the run is started, by the same name in the step; or, as
+        ``@step`` takes them, ``{"HF_TOKEN": "file:token.txt"}``.
+    role
+        Of Metaflow's decorator; refused.
+
+    Raises
+    ------
+    SettingsError
+        There are no such sources.
+    """
+    if role is not None:
+        raise _left_out("@secrets", "role", "No secrets manager is asked.")
+    if isinstance(sources, (str, bytes)) or not isinstance(sources, (Mapping, Sequence)):
+        raise bad_value("@secrets", "sources", sources, 'a list such as ["env:HF_TOKEN"]')
+    by_variable: dict[str, Any] = dict(sources) if isinstance(sources, Mapping) else {}
+    for source in () if isinstance(sources, Mapping) else sources:
+        if not isinstance(source, str) or not source.startswith("env:"):
+            raise SettingsError(
+                f"@secrets: the source {shown(source)} cannot be read",
+                where=user_location(),
+                why="This version asks no secrets manager.",
+                fix='Put it into a variable where the run is started: sources=["env:NAME"], or into a file: '
+                'sources={"NAME": "file:PATH"}.',
+            )
+        by_variable[source.removeprefix("env:")] = source
+    checked_secrets("@secrets", by_variable)
+    return _of_step(StepOptions(settings=StepSettings.said("@secrets", secrets=by_variable)))
+
+
+@checked_keywords("@catch")
+def catch(*, var: str | None = None, print_exception: bool = True) -> Callable[[F], F]:
+    """Let a flow go on after a step that failed, once it is not tried again any more.
+
+    Parameters
+    ----------
+    var
+        Name of the artifact that holds the :class:`~upshift.CaughtException`; None where nothing failed.
+    print_exception
+        Whether the exception is printed.
+
+    Raises
+    ------
+    SettingsError
+        ``var`` is no name.
+    """
+    if var is not None and (not isinstance(var, str) or not var.isidentifier()):
+        raise bad_value("@catch", "var", var, "the name of an artifact, as a text")
+    checked_flag("@catch", "print_exception", print_exception)
+    return _of_step(StepOptions(settings=StepSettings(catch=Catch(var=var, shown=print_exception))))
+
+
+@attrs.frozen(kw_only=True)
+class CardOfStep:
+    """A card that a step was promised to have.
+
+    Parameters
+    ----------
+    kind
+        ``"default"``, ``"blank"``, or ``"html"``: an artifact that is HTML.
+    id
+        What ``current.card["ID"]`` finds it by.
+    attribute
+        Name of the artifact that is shown.
+    """
+
+    kind: str = "default"
+    id: str | None = None
+    attribute: str = "html"
+
+
+@checked_keywords("@card")
+def card(
+    function: Any = None,
+    /,
+    *,
+    type: str = "default",
+    id: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+    customize: bool = False,
+    refresh_interval: float | None = None,
+    save_errors: bool = True,
+) -> Any:
+    """Show what a step has to show in the report: what it appends to ``upshift.current.card``.
+
+    Steps have that without the decorator, too; it is for cards by name, and for ``type="html"``.
+
+    Parameters
+    ----------
+    type
+        ``"default"`` and ``"blank"`` are the same here; ``"html"``: the artifact ``html`` of the step, or the
+        one that ``options={"attribute": …}`` names.
+    id
+        The name of the card: ``current.card["ID"]``.
+    timeout, customize, refresh_interval, save_errors
+        Of Metaflow's decorator. Nothing is rendered apart from the step, so that they change nothing here.
+
+    Raises
+    ------
+    SettingsError
+        There is no such type of card, or an option makes no sense.
+    """
+    if type not in ("default", "blank", "html"):
+        raise SettingsError(
+            f"@card: type={shown(type)} is no type of a card here",
+            where=user_location(),
+            fix='Types: "default", "blank", "html". Whatever makes HTML can be shown: '
+            "current.card.append(HTML(text)).",
+        )
+    if options is not None and (not isinstance(options, Mapping) or options.keys() - {"attribute"}):
+        raise bad_value("@card", "options", options, '{"attribute": "NAME"}, for type="html"')
+    made = CardOfStep(
+        kind=type,
+        id=identifier("@card", id),
+        attribute=line("@card", "options['attribute']", (options or {}).get("attribute", "html")),
+    )
+    decorate: Callable[[Any], Any] = _of_step(StepOptions(flow={"card": (made,)}))
+    return decorate if function is None else decorate(function)
+
+
+@checked_keywords("@pypi")
+def pypi(
+    function: Any = None,
+    /,
+    *,
+    packages: Mapping[str, str] | None = None,
+    python: str | None = None,
+    disabled: bool = False,
+) -> Any:
+    """Have these packages in the image of a step; ``DockerSettings(requirements=…)`` in Metaflow's words.
+
+    A run on this machine uses what is installed here, and says so.
+
+    Parameters
+    ----------
+    packages
+        Versions by package: ``{"numpy": "1.26.4", "pandas": ">=2"}``; an empty text is any version.
+    python
+        Version of Python: the image begins with the official slim one of it.
+    disabled
+        Whether the step does without the packages that ``@pypi_base`` gives all steps.
+
+    Raises
+    ------
+    SettingsError
+        A package or version makes no sense.
+    """
+    decorate: Any = _of_step(_packages("@pypi", packages, python, disabled))
+    return decorate if function is None else decorate(function)
+
+
+@checked_keywords("@conda")
+def conda(
+    function: Any = None,
+    /,
+    *,
+    packages: Mapping[str, str] | None = None,
+    libraries: Mapping[str, str] | None = None,
+    python: str | None = None,
+    disabled: bool = False,
+) -> Any:
+    """As :func:`pypi`: images have Python packages from PyPI, also those that conda knows by another name.
+
+    Parameters
+    ----------
+    packages, libraries, python, disabled
+        As for :func:`pypi`; ``libraries`` is an older name of ``packages``.
+
+    Raises
+    ------
+    SettingsError
+        A package is none of Python's.
+    """
+    decorate: Any = _of_step(_packages("@conda", _of_conda("@conda", packages, libraries), python, disabled))
+    return decorate if function is None else decorate(function)
+
+
+def _of_conda(owner: str, packages: Any, libraries: Any) -> Mapping[str, str] | None:
+    given = [one for one in (packages, libraries) if one is not None]
+    if len(given) > 1 or not all(isinstance(one, Mapping) for one in given):
+        raise bad_value(owner, "packages", packages, 'a dict of versions by package: {"numpy": "1.26.4"}')
+    found: dict[str, str] = {}
+    for name, version in given[0].items() if given else ():
+        plain = str(name).partition("::")[2] or str(name)  # what precedes is a channel
+        if plain.startswith(_NOT_PYTHON):
+            raise SettingsError(
+                f"{owner}: {shown(name)} is no Python package, and images are made from PyPI",
+                where=user_location(),
+                fix="Have it in the parent: @step(settings={'docker': DockerSettings(parent_image=…)}), or "
+                "DockerSettings(apt_packages=[…]).",
+            )
+        found[_KNOWN_ELSEWHERE.get(plain, plain)] = version
+    return found if given else None
+
+
+def _packages(owner: str, packages: Any, python: Any, disabled: bool) -> StepOptions:
+    if packages is not None and not isinstance(packages, Mapping):
+        raise bad_value(owner, "packages", packages, 'a dict of versions by package: {"numpy": "1.26.4"}')
+    if checked_flag(owner, "disabled", disabled):
+        return StepOptions(flow={"alone": True})
+    requirements = [_requirement(owner, name, version) for name, version in (packages or {}).items()]
+    parent = None
+    if python is not None:
+        version = line(owner, "python", python)
+        if not all(part.isdecimal() for part in version.split(".")) or version.count(".") not in (1, 2):
+            raise bad_value(owner, "python", python, 'a version such as "3.11" or "3.11.9"')
+        parent = f"python:{version}-slim"
+    try:
+        docker = DockerSettings(requirements=requirements or None, parent_image=parent)
+    except SettingsError as error:
+        what = error.what.replace("DockerSettings: requirements", f"{owner}: packages")
+        raise SettingsError(what, where=error.where, why=error.why, fix=error.fix) from None
+    return StepOptions(settings=StepSettings.said(owner, {"docker": docker}))
+
+
+def _requirement(owner: str, name: object, version: object) -> str:
+    if not isinstance(name, str) or not isinstance(version, (str, int, float)):
+        raise bad_value(owner, f"packages[{shown(name)}]", version, 'a version such as "1.26.4"')
+    said = str(version).strip()
+    if not said or said[0] in "<>=!~":
+        return f"{name}{said}"
+    return f"{name} {said}" if said[0] == "@" else f"{name}=={said}"
+
+
+def _backend(owner: str, on: str, fields: Sequence[str]) -> Callable[..., Any]:
+    """The decorator of a backend: it moves a step there, with its own fields and what they ask for."""
+
+    def decorator(function: Any = None, /, **given: Any) -> Any:
+        unknown = next((name for name in given if name not in (*_ASKED, *fields)), None)
+        if unknown is not None:
+            raise SettingsError(
+                f"{owner} has no option {unknown!r}",
+                where=user_location(),
+                fix=f"Options: {', '.join((*_ASKED, *fields))}.",
+            )
+        asked = {name: value for name, value in given.items() if name in _ASKED and value is not None}
+        (requested,) = options_to_come(resources(**asked)(_nothing))
+        settings = requested.settings.beside(StepSettings.said(owner, on=on))
+        decorate: Any = _of_step(StepOptions(settings=settings))
+        return decorate if function is None else decorate(function)
+
+    decorator.__name__ = decorator.__qualname__ = owner.removeprefix("@")
+    decorator.__doc__ = f"Run a step on {on}. This version has no such backend, and refuses to run it."
+    return decorator
+
+
+def _nothing() -> None:
+    """What the decorators of others are put on, for what they say."""
+
+
+_ASKED = ("cpu", "gpu", "memory", "disk", "shared_memory", "gpu_vendor", "trainium", "inferentia")
+kubernetes = _backend(
+    "@kubernetes",
+    "kubernetes",
+    (
+        *("image", "image_pull_policy", "image_pull_secrets", "service_account", "secrets", "node_selector"),
+        *("namespace", "tolerations", "labels", "annotations", "use_tmpfs", "tmpfs_tempdir", "tmpfs_size"),
+        *("tmpfs_path", "persistent_volume_claims", "port", "compute_pool", "qos", "security_context"),
+        *("hostname_resolution_timeout", "executable", "topology_spread_constraints"),
+    ),
+)
+batch = _backend(
+    "@batch",
+    "aws-batch",
+    (
+        *("image", "queue", "iam_role", "execution_role", "max_swap", "swappiness", "aws_batch_tags"),
+        *("use_tmpfs", "tmpfs_tempdir", "tmpfs_size", "tmpfs_path", "efa", "ephemeral_storage", "privileged"),
+        *("log_driver", "log_options", "executable", "host_volumes", "efs_volumes", "job_priority"),
+    ),
+)
+slurm = _backend(
+    "@slurm",
+    "slurm",
+    (
+        *("username", "address", "ssh_key_file", "cert_file", "remote_workdir", "cleanup", "ntasks", "qos"),
+        *("cpus_per_task", "memory_per_cpu", "partition", "nodes", "gpus", "gpus_per_node", "run_time_limit"),
+    ),
+)
+
+
+def _of_step(options: StepOptions) -> Callable[[F], F]:
+    def decorate(target: F) -> F:
+        return add_options(target, options)
+
+    return decorate
+
+
+# Of flows
+
+
+@checked_keywords("@project")
+def project(*, name: str, branch: str | None = None, production: bool = False) -> Callable[[C], C]:
+    """Say which project a flow belongs to: its runs are tagged, and ``current`` tells project and branch.
+
+    Parameters
+    ----------
+    name
+        The project.
+    branch, production
+        The branch of all its runs; default: what ``run --branch`` or ``--production`` says, else the user's.
+
+    Raises
+    ------
+    SettingsError
+        ``name`` is no name.
+    """
+    named = identifier("@project", name) or ""
+    checked_flag("@project", "production", production)
+    tags = [f"project:{named}", *branch_tags(identifier("@project", branch), production)]
+    return _of_flow("@project", {"name": named}, tags=tags)
+
+
+def branch_tags(branch: str | None, production: bool) -> list[str]:
+    """The tag of a run that says on which branch of its project it is; none: on its user's."""
+    if not production and branch is None:
+        return []
+    told = f"prod.{branch}" if production and branch else "prod" if production else f"test.{branch}"
+    return [f"project_branch:{told}"]
+
+
+@checked_keywords("@schedule")
+def schedule(
+    *,
+    cron: str | None = None,
+    weekly: bool = False,
+    daily: bool = True,
+    hourly: bool = False,
+    timezone: str | None = None,
+) -> Callable[[C], C]:
+    """Say when a flow is to run. Kept and shown; nothing in Upshift runs by the clock.
+
+    Parameters
+    ----------
+    cron, weekly, daily, hourly, timezone
+        As in Metaflow.
+
+    Raises
+    ------
+    SettingsError
+        A value makes no sense.
+    """
+    often = {"weekly": weekly, "daily": daily, "hourly": hourly}
+    for field, value in often.items():
+        checked_flag("@schedule", field, value)
+    if text("@schedule", "cron", cron) is not None and len(str(cron).split()) not in (5, 6):
+        raise bad_value("@schedule", "cron", cron, 'five or six fields: "0 10 * * *"')
+    chosen = {"cron": cron} if cron else {next((f for f in ("weekly", "hourly") if often[f]), "daily"): True}
+    return _of_flow("@schedule", {**chosen, "timezone": text("@schedule", "timezone", timezone)})
+
+
+@checked_keywords("@trigger")
+def trigger(
+    *, event: Any = None, events: Sequence[Any] = (), options: Mapping[str, Any] | None = None
+) -> Callable[[C], C]:
+    """Say which events a flow is to run for. Kept and shown; nothing in Upshift waits for events.
+
+    Parameters
+    ----------
+    event, events, options
+        As in Metaflow.
+
+    Raises
+    ------
+    SettingsError
+        There is no event, or it has no name.
+    """
+    return _of_flow("@trigger", {"events": _named("@trigger", "event", event, events)})
+
+
+@checked_keywords("@trigger_on_finish")
+def trigger_on_finish(
+    *, flow: Any = None, flows: Sequence[Any] = (), options: Mapping[str, Any] | None = None
+) -> Callable[[C], C]:
+    """Say after which flows a flow is to run. Kept and shown; nothing in Upshift waits for them.
+
+    Parameters
+    ----------
+    flow, flows, options
+        As in Metaflow.
+
+    Raises
+    ------
+    SettingsError
+        There is no flow, or it has no name.
+    """
+    return _of_flow("@trigger_on_finish", {"flows": _named("@trigger_on_finish", "flow", flow, flows)})
+
+
+def _named(owner: str, field: str, one: Any, several: Any) -> list[str]:
+    if (one is None) == (not several):
+        raise SettingsError(
+            f"{owner} takes {field} or {field}s", where=user_location(), fix=f'Write {owner}({field}="NAME").'
+        )
+    if isinstance(several, str) or not isinstance(several, Sequence):
+        raise bad_value(owner, f"{field}s", several, "a list of names")
+    names = []
+    for given in [one] if one is not None else several:
+        name = given.get("name") if isinstance(given, Mapping) else given
+        names.append(line(owner, field, name() if callable(name) else name))
+    return names
+
+
+@checked_keywords("@pypi_base")
+def pypi_base(
+    *, packages: Mapping[str, str] | None = None, python: str | None = None, disabled: bool = False
+) -> Callable[[C], C]:
+    """Have these packages in the images of all steps of a flow; as :func:`pypi`.
+
+    Parameters
+    ----------
+    packages, python, disabled
+        As for :func:`pypi`.
+
+    Raises
+    ------
+    SettingsError
+        A package or version makes no sense.
+    """
+    return _of_flow("@pypi_base", {}, steps=_packages("@pypi_base", packages, python, disabled).settings)
+
+
+@checked_keywords("@conda_base")
+def conda_base(
+    *,
+    packages: Mapping[str, str] | None = None,
+    libraries: Mapping[str, str] | None = None,
+    python: str | None = None,
+    disabled: bool = False,
+) -> Callable[[C], C]:
+    """As :func:`pypi_base`, for packages as conda names them.
+
+    Parameters
+    ----------
+    packages, libraries, python, disabled
+        As for :func:`conda`.
+
+    Raises
+    ------
+    SettingsError
+        A package is none of Python's.
+    """
+    wanted = _of_conda("@conda_base", packages, libraries)
+    return _of_flow("@conda_base", {}, steps=_packages("@conda_base", wanted, python, disabled).settings)
+
+
+def _of_flow(
+    owner: str, said: Mapping[str, Any], *, tags: Sequence[str] = (), steps: StepSettings | None = None
+) -> Callable[[C], C]:
+    where = user_location()
+
+    def decorate(flow: C) -> C:
+        pipeline = getattr(flow, "__upshift_pipeline__", None)
+        if pipeline is None:
+            raise MisuseError(
+                f"{owner} stands above {getattr(flow, '__name__', shown(flow))}, which is no flow",
+                where=where,
+                fix="Put it above the class: class MyFlow(FlowSpec).",
+            )
+        pipeline.decorate(owner.removeprefix("@"), {**said, "where": where}, tags=tags, steps=steps)
+        return flow
+
+    return decorate
+
+
+def _left_out(owner: str, field: str, why: str) -> SettingsError:
+    return SettingsError(
+        f"{owner}: {field} is not supported", where=user_location(), why=why, fix="Leave it out."
+    )

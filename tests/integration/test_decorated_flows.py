@@ -1,0 +1,160 @@
+"""What decorators do in runs of flows, and what ``upshift.current`` tells there in Metaflow's words."""
+
+from __future__ import annotations
+
+import upshift
+from project import Project
+
+HEADER = "from upshift import *\nfrom upshift import current\nimport os, time\n"
+
+
+def flow(project: Project, steps: str, *, above: str = "", name: str = "flow.py") -> None:
+    """A file with a flow of these steps."""
+    body = "".join(f"    {line}\n" if line else "\n" for line in steps.strip("\n").split("\n"))
+    project.write(
+        f'{above}\nclass Tried(FlowSpec):\n{body}\nif __name__ == "__main__":\n    Tried()\n',
+        name,
+        header=HEADER,
+    )
+
+
+CAUGHT = """
+@step
+def start(self):
+    self.xs = [0, 4]
+    self.next(self.work, foreach="xs")
+
+@catch(var="failed")
+@retry(times=1, minutes_between_retries=0)
+@step
+def work(self):
+    self.before = self.input
+    self.quotient = 8 / self.input
+    self.next(self.join)
+
+@step
+def join(self, inputs):
+    self.told = [(one.before, one.failed is None) for one in inputs]
+    self.failed = inputs[0].failed
+    self.next(self.crash)
+
+@catch(var="died", print_exception=False)
+@step
+def crash(self):
+    self.lost = 1
+    os._exit(3)
+    self.next(self.slow)
+
+@timeout(seconds=0.3)
+@catch(var="late")
+@step
+def slow(self):
+    time.sleep(60)
+    self.next(self.end)
+
+@step
+def end(self):
+    self.alive = not hasattr(self, "lost")
+"""
+
+
+def test_a_flow_goes_on_after_steps_whose_failures_are_caught(project: Project) -> None:
+    flow(project, CAUGHT)
+    done = project.upshift("run", "flow.py")
+    output = upshift.get_run("latest").output
+    assert output.told == [(0, False), (4, True)]
+    assert (output.failed.type, output.failed.exception) == ("ZeroDivisionError", "division by zero")
+    assert "self.quotient = 8 / self.input" in output.failed.stacktrace
+    assert (output.died.type, output.late.type) == ("user-error", "timeout")
+    assert "exit code 3" in str(output.died)
+    assert output.alive
+    assert [a["status"] for a in project.tasks("work")[0]["attempts"]] == ["failed", "completed"]
+    assert [a["reason"] for a in project.tasks("slow")[0]["attempts"]] == ["timeout", None]
+    assert "the flow goes on, as @catch has it" in done.err
+    assert "caught: ZeroDivisionError: division by zero" in done.out
+    assert "exit code 3" not in done.out
+
+
+NAMES = """
+alpha = Parameter("alpha", default=3)
+
+@environment(vars={"TRIED": "yes"})
+@step
+def start(self):
+    self.told = {
+        name: getattr(current, name)
+        for name in (
+            "run_id flow_name step_name task_id retry_count pathspec username namespace tags origin_run_id "
+            "project_name branch_name project_flow_name is_user_branch is_production"
+        ).split()
+    }
+    self.variable = os.environ["TRIED"]
+    self.alpha_told = current.parameters.alpha
+    self.other = ("run_id" in current, "nothing" in current, current.get("nothing", 7))
+    self.xs = [1]
+    self.next(self.each, foreach="xs")
+
+@retry(times=1, minutes_between_retries=0)
+@step
+def each(self):
+    if current.retry_count == 0:
+        raise ValueError("once")
+    self.path = current.pathspec
+    self.next(self.join)
+
+@step
+def join(self, inputs):
+    self.paths = [one.path for one in inputs]
+    self.merge_artifacts(inputs, exclude=["path"])
+    self.next(self.end)
+
+@step
+def end(self):
+    pass
+"""
+
+
+def test_current_has_the_names_of_metaflow_in_a_flow(project: Project) -> None:
+    flow(project, NAMES, above='@schedule(daily=True)\n@project(name="shop")')
+    done = project.upshift("run", "flow.py", "--tag", "mine")
+    run = upshift.get_run("latest")
+    output = run.output
+    assert output.told == {
+        "run_id": run.id,
+        "flow_name": "Tried",
+        "step_name": "start",
+        "task_id": "0",
+        "retry_count": 0,
+        "pathspec": f"Tried/{run.id}/start/0",
+        "username": run.user,
+        "namespace": f"user:{run.user}",
+        "tags": frozenset({"project:shop", "mine"}),
+        "origin_run_id": None,
+        "project_name": "shop",
+        "branch_name": f"user.{run.user}",
+        "project_flow_name": f"shop.user.{run.user}.Tried",
+        "is_user_branch": True,
+        "is_production": False,
+    }
+    assert (output.variable, output.alpha_told, output.other) == ("yes", 3, (True, False, 7))
+    assert output.paths == [f"Tried/{run.id}/each/0"]
+    assert "@schedule has no effect: nothing but you starts a run" in done.err
+
+
+def test_a_step_for_a_cluster_is_refused_with_its_line(project: Project) -> None:
+    flow(
+        project,
+        """
+@kubernetes(cpu=1, image="any")
+@step
+def start(self):
+    self.next(self.end)
+
+@step
+def end(self):
+    pass
+""",
+    )
+    refused = project.upshift("run", "flow.py", expect=2)
+    for word in ("step start", "'kubernetes' is not in this version", "flow.py:6 (@kubernetes)"):
+        assert word in refused.err
