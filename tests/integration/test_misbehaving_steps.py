@@ -425,6 +425,8 @@ def test_whatever_a_step_does_to_its_process_is_told_as_it_is(project: Project) 
         "recurses": ("sys.setrecursionlimit(60); return 3", "completed", ""),
         "says_what_is_no_text": ("raise ValueError('\\udcff')", "failed", r"ValueError: \udcff"),
         "says_much": ("raise ValueError('x' * 50_000_000)", "failed", "ValueError: xxx"),
+        "says_by_exiting": ("raise Exits()", "failed", "Exits (its text cannot be shown)"),
+        "patches_json": ("json.dumps = None; raise ValueError('mine')", "failed", "ValueError: mine"),
         "ends_oddly": ("sys.exit(10 ** 5000)", "failed", "SystemExit"),
         "children_die": (
             "[fork(n / 500) for n in range(150)]; signal.signal(signal.SIGCHLD, complain)\n"
@@ -444,7 +446,7 @@ def test_whatever_a_step_does_to_its_process_is_told_as_it_is(project: Project) 
             *("failed", "ValueError: mine"),
         )
     header = """
-import builtins, os, resource, signal, sys, time
+import builtins, json, os, resource, signal, sys, time
 
 keep = []
 
@@ -452,6 +454,12 @@ class Slow:
     def __reduce__(self):
         time.sleep(0.5)
         return int, (3,)
+
+class Exits(Exception):
+    def __str__(self):
+        sys.exit(4)
+
+    __repr__ = __str__
 
 def complain(*_):
     raise RuntimeError("not mine")

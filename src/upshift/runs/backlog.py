@@ -1,18 +1,21 @@
-"""What an engine writes to the catalog, kept back while another process has the catalog locked.
+"""What an engine writes to the catalog, kept back while that is locked or its disk is full.
 
 The store decides what is done, and the catalog is only its index. So a run goes on without it, and what the
-catalog lacks is written as soon as it can be. Until then this engine reads it from here.
+catalog lacks is written as soon as it can be. Until then this engine reads it from here. A note beside the
+catalog names the run, so that whoever opens the catalog after this engine brings the run in from the store.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 import attrs
 
+from upshift.errors import StoreError
 from upshift.model.spec.task import TaskId
-from upshift.runs.catalog import FOUND_AT_MOST, Catalog
+from upshift.runs.catalog import FOUND_AT_MOST, Catalog, notes_of_lacking
 from upshift.runs.database import Locked
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
 
@@ -23,14 +26,14 @@ FINALLY = 30.0
 
 
 class Backlog(Catalog):
-    """A catalog that is written later where it is locked.
+    """A catalog that is written later where it cannot be written now.
 
     Parameters
     ----------
     catalog
         The catalog.
     tell
-        Told that it is locked, and what became of it.
+        Told that it cannot be written, and what became of it.
     """
 
     def __init__(self, catalog: Catalog, tell: Callable[[str], None]) -> None:
@@ -38,6 +41,8 @@ class Backlog(Catalog):
         self._database.patience = PATIENCE
         self._tell = tell
         self._behind = False
+        self._written = False
+        self._stores: dict[str, str] = {}
         self._runs: dict[str, RunRow] = {}
         self._gone: set[TaskId] = set()
         self._tasks: dict[TaskId, TaskRow] = {}
@@ -46,6 +51,7 @@ class Backlog(Catalog):
     def add_run(self, row: RunRow) -> None:
         """Record a run, or all of its fields anew."""
         self._runs[row.id] = row
+        self._stores[row.id] = row.store
         self._write()
 
     def update_run(self, run: str, *, status: str, ended: float | None = None) -> None:
@@ -73,8 +79,8 @@ class Backlog(Catalog):
             self._write()
         if self._behind:
             self._tell(
-                f"the catalog {self.path} is still locked by another process and lacks the end of this run; "
-                "the store has it: upshift gc --rebuild-catalog"
+                f"the catalog {self.path} still cannot be written and lacks the end of this run; "
+                "the next command that can write it takes that from the store"
             )
 
     def _write(self) -> None:
@@ -84,20 +90,34 @@ class Backlog(Catalog):
                     self.put_run(connection, row)
                 self.drop(connection, self._gone)
                 self.put(connection, self._tasks.values(), self._attempts.values())
-        except Locked:
+        except StoreError as error:
+            if not self._written and not isinstance(error, Locked):
+                raise
             if not self._behind:
                 self._behind = True
+                self._note()
                 self._tell(
                     f"another process keeps the catalog {self.path} locked; the run goes on, and the catalog "
                     "is brought up to date afterwards"
+                    if isinstance(error, Locked)
+                    else f"{error.in_short} The run goes on; the catalog is written when it can be"
                 )
             self._database.patience = 0.0  # whoever waits holds up the run: try again with the next news
             return
+        self._written = True
         self._runs, self._gone, self._tasks, self._attempts = {}, set(), {}, {}
         if self._behind:
             self._behind = False
             self._database.patience = PATIENCE
+            for run in self._stores:
+                (notes_of_lacking(self.path) / run).unlink(missing_ok=True)
             self._tell(f"the catalog {self.path} is up to date again")
+
+    def _note(self) -> None:
+        with contextlib.suppress(OSError):  # the disk has no room even for that, or an earlier engine did it
+            notes_of_lacking(self.path).mkdir(exist_ok=True)
+            for run, store in self._stores.items():
+                (notes_of_lacking(self.path) / run).symlink_to(store)
 
     def run(self, ref: str) -> RunRow:
         """The run that ``ref`` means."""

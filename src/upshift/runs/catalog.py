@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,7 @@ _GET_RUNS = f"SELECT {', '.join(_RUN)} FROM runs"
 def open_catalog(configuration: Configuration) -> Catalog:
     """The catalog that is configured. Nothing is opened or made before its first use.
 
-    One that is not there is made from what the configured stores hold.
+    One that is not there is made from what the configured stores hold, and runs that it lacks are added.
 
     Raises
     ------
@@ -81,7 +82,13 @@ def open_catalog(configuration: Configuration) -> Catalog:
 
         fill_from_stores(new, configuration, path)
 
-    return Catalog(path, flush=configuration.durability == "power", fill=fill)
+    def catch_up(catalog: Catalog) -> None:
+        if notes_of_lacking(path).exists():
+            from upshift.runs.rebuild import take_what_lacks
+
+            take_what_lacks(catalog, configuration)
+
+    return Catalog(path, flush=configuration.durability == "power", fill=fill, opened=catch_up)
 
 
 def catalog_path(address: str | None) -> Path:
@@ -110,6 +117,14 @@ def catalog_path(address: str | None) -> Path:
     )
 
 
+def notes_of_lacking(catalog: Path) -> Path:
+    """The folder with a note for each run that a catalog lacks: a link of its name to its store.
+
+    A link needs no room on a disk that is full.
+    """
+    return catalog.with_name(f"{catalog.name}-behind")
+
+
 class Catalog:
     """Runs, tasks and attempts. Several engines may write it at once; see :class:`Database`.
 
@@ -123,10 +138,17 @@ class Catalog:
         Whether what is recorded survives a power failure at once.
     fill
         Writes into a new catalog, before anybody sees it, what it should hold.
+    opened
+        Given the catalog once, when it is open for the first time.
     """
 
     def __init__(
-        self, path: Path, *, flush: bool = False, fill: Callable[[Catalog], None] | None = None
+        self,
+        path: Path,
+        *,
+        flush: bool = False,
+        fill: Callable[[Catalog], None] | None = None,
+        opened: Callable[[Catalog], None] | None = None,
     ) -> None:
         def fill_file(new: Path) -> None:
             if fill is not None:
@@ -134,8 +156,19 @@ class Catalog:
                     fill(catalog)
 
         self.path = path
-        self._database = Database(path, MIGRATIONS, flush=flush, fill=fill_file)
+        self._database = Database(
+            path, MIGRATIONS, flush=flush, fill=fill_file, opened=opened and partial(opened, self)
+        )
         self.versions = VersionRows(self._database)
+
+    @contextlib.contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """Within, what cannot be written at once, because another process writes, is refused."""
+        patience, self._database.patience = self._database.patience, 0.0
+        try:
+            yield
+        finally:
+            self._database.patience = patience
 
     def add_run(self, row: RunRow) -> None:
         """Record a run, or all of its fields anew."""

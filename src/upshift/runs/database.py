@@ -56,6 +56,8 @@ class Database:
         Whether a commit waits for the disk, so that it survives a power failure.
     fill
         What a new file gets before it is in its place, given where it is made.
+    opened
+        Called once, when the file is open for the first time.
 
     Attributes
     ----------
@@ -79,8 +81,10 @@ class Database:
         *,
         flush: bool = False,
         fill: Callable[[Path], None] | None = None,
+        opened: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
+        self._opened = opened
         self._migrations = migrations
         self.patience = BUSY_SECONDS
         self._flush = flush
@@ -142,6 +146,9 @@ class Database:
                 raise
             self._connection = connection
             self._closing = weakref.finalize(self, connection.close)
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened()
         return self._connection
 
     def _open(self, path: Path) -> sqlite3.Connection:

@@ -23,7 +23,7 @@ import attrs
 from upshift.errors import ConfigError, StoreError, StoreUnavailable, UpshiftError
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.runs.catalog import Catalog
+from upshift.runs.catalog import Catalog, notes_of_lacking
 from upshift.runs.claimed import Claimed
 from upshift.runs.endings import read_ending
 from upshift.runs.history_records import UNFINISHED, attempt_of
@@ -167,6 +167,26 @@ def fill_from_stores(catalog: Catalog, configuration: Configuration, path: Path)
             continue
         if damaged:
             _say(f"records of {len(damaged):,} of them cannot be read; {_MEND} says which")
+
+
+def take_what_lacks(catalog: Catalog, configuration: Configuration) -> None:
+    """Add the runs that engines could not write, by their notes; what cannot be now is left to others."""
+    for note in notes_of_lacking(catalog.path).iterdir():
+        with contextlib.suppress(UpshiftError, OSError, ValueError), catalog.without_waiting():
+            store = open_store(os.readlink(note), **configuration.store_options)
+            claimed = Claimed(store.address)
+            claimed.look()
+            if note.name in claimed.runs:  # its engine lives
+                continue
+            if (rows := _rows(note.name, store)) is not None:
+                _, row, tasks, attempts = rows
+                if row is not None and row.status in UNFINISHED:  # the catalog may know more of it
+                    catalog.add_run(row)
+                    catalog.record(tasks, attempts)
+                else:
+                    _replace([rows], catalog, claimed)
+                catalog.versions.put(recorded_versions(note.name, store))
+            note.unlink(missing_ok=True)
 
 
 def configured_stores(configuration: Configuration) -> list[Store]:

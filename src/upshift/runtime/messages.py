@@ -6,10 +6,10 @@ The supervisor keeps it, so that nothing is lost when the step is killed a momen
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 from fcntl import LOCK_EX, flock
+from json import dumps, loads  # a step may put something else in their place
 from os import O_CLOEXEC, O_WRONLY, close, fstat, getpid
 from os import open as open_descriptor
 from os import write as write_descriptor
@@ -76,7 +76,7 @@ class Channel:
 
     def send(self, kind: str, message: attrs.AttrsInstance) -> None:
         """Say one thing of a kind that :meth:`upshift.runtime.supervisor.attempt.Attempt` understands."""
-        self.write(json.dumps({kind: encode(message)}).encode() + b"\n")
+        self.write(dumps({kind: encode(message)}).encode() + b"\n")
 
     def write(self, line: bytes) -> None:
         """Say one thing in the form that it has on the way: ``{KIND: CONTENT}``, as a line of JSON."""
@@ -160,5 +160,5 @@ class Lines:
 def understood(line: bytes) -> list[tuple[str, Any]]:
     """Kind and content of a line; nothing, if it is none of these: a step may write to any descriptor."""
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
-        return [(kind, content) for kind, content in json.loads(line).items() if kind in KINDS]
+        return [(kind, content) for kind, content in loads(line).items() if kind in KINDS]
     return []

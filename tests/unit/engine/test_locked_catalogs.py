@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from engine_kit import Bench
 
+from upshift.model.configuration import load_configuration
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.runs import backlog
+from upshift.runs.backlog import Backlog
+from upshift.runs.catalog import notes_of_lacking, open_catalog
 from upshift.runs.history import Run, run_as_json
-from upshift.runs.rebuild import rebuild
 
 
 @pytest.fixture
@@ -63,12 +65,47 @@ def test_a_run_goes_on_while_another_process_keeps_the_catalog_locked(
     assert [step.status for step in run.steps] == ["completed"] * 3
     assert run["square"].tasks[2].attempts[0].status == "completed"
     told = [line for line in bench.watcher.notices if "locked" in line]
-    assert len(told) == 2 and "upshift gc --rebuild-catalog" in told[1], told
+    assert len(told) == 1 and "goes on" in told[0], told
+    assert "still cannot be written and lacks the end of this run" in bench.watcher.notices[-1]
     assert bench.catalog.count() == 0
     expected = about(run)
+    configuration = load_configuration()
+    with contextlib.closing(open_catalog(configuration)) as early:
+        assert early.count() == 0  # it is still locked: that is not waited for
     other.execute("ROLLBACK")
-    rebuild(bench.catalog, [bench.store])
+    with contextlib.closing(open_catalog(configuration)) as next_one:
+        assert next_one.count() == 1
+        assert not list(notes_of_lacking(next_one.path).iterdir())
     assert about(bench.look(run.id)) == expected
+
+
+def test_a_run_goes_on_when_the_catalog_cannot_be_written_any_more(bench: Bench) -> None:
+    full = sqlite3.OperationalError("database or disk is full")
+    patch = pytest.MonkeyPatch()
+
+    def fills(values: list[int]) -> int:
+        patch.setattr(Backlog, "put", failing(full))
+        return sum(values)
+
+    made = graph(bench)
+    bench.functions["sum_of"] = fills
+    try:
+        run = bench.run(made)
+        assert (run.status, run.output) == ("completed", 14)
+        expected = about(run)
+    finally:
+        patch.undo()
+    assert [line for line in bench.watcher.notices if "The disk is full" in line and "goes on" in line]
+    with contextlib.closing(open_catalog(load_configuration())) as next_one:
+        assert next_one.run(run.id).status == "completed"
+    assert about(bench.look(run.id)) == expected
+
+
+def failing(error: Exception) -> Callable[..., None]:
+    def fail(*args: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_what_the_catalog_lacks_is_written_once_it_can_be(bench: Bench, other: sqlite3.Connection) -> None:

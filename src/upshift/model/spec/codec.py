@@ -8,10 +8,10 @@ reader does not know are ignored, so that a newer minor writer does not break an
 from __future__ import annotations
 
 import functools
-import json
 import types
 import typing
 from collections.abc import Callable, Mapping
+from json import dumps, loads  # a step may put something else in their place
 from typing import Any, TypeVar
 
 import attrs
@@ -62,7 +62,7 @@ def decode(cls: type[T], data: Any) -> T:
 
 def to_json(value: Any) -> bytes:
     """Compact UTF-8 JSON of plain data. Halves of surrogate pairs, which UTF-8 has none of, become ``?``."""
-    return json.dumps(encode(value), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    return dumps(encode(value), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
 def from_json(cls: type[T], text: bytes | str) -> T:
@@ -73,7 +73,7 @@ def from_json(cls: type[T], text: bytes | str) -> T:
     ValueError
         Not JSON, or it does not fit the class.
     """
-    return decode(cls, json.loads(text))
+    return decode(cls, loads(text))
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def explain(error: BaseException, spec: TaskSpec, project: Callable[[], Path]) -
     """
     try:
         failure = _explained(error, spec, project)
-    except Exception:  # the step has left its process without files, descriptors or memory to look closer
+    except BaseException:  # the step has left its process without files, descriptors or memory to look closer
         failure = Failure(reason="user-error", message=_text_of(error), where=spec.location)
     return attrs.evolve(
         failure,
@@ -121,7 +121,7 @@ def _text_of(error: BaseException, ours: str | None = None) -> str:
     kind = type(error).__qualname__
     try:
         return f"{kind}: {error if ours is None else ours}".rstrip(": ")
-    except Exception:  # the user's __str__ raises
+    except BaseException:  # the user's __str__ raises, or exits
         return f"{kind} (its text cannot be shown)"
 
 
