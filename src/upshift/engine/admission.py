@@ -11,13 +11,16 @@ from collections.abc import Mapping
 import attrs
 
 from upshift.engine.attempts import Attempt
-from upshift.engine.keys import debugged_key
-from upshift.engine.reuse import Hit
+from upshift.engine.journal import Journal
+from upshift.engine.keys import Keys, debugged_key
+from upshift.engine.leftovers import Leftovers
+from upshift.engine.reuse import Hit, Reuse
+from upshift.engine.shortcomings import Standard
 from upshift.engine.tasks import Task
-from upshift.engine.work import Work
 from upshift.model.spec.artifact import Value
 from upshift.model.spec.task import TaskResult
 from upshift.runtime.storage.checkpoints import discard
+from upshift.runtime.storage.store import Store
 
 
 @attrs.frozen
@@ -35,83 +38,70 @@ class Running:
     same: bool
 
 
+@attrs.define(eq=False)
 class Admission:
-    """Looks where a task's result may be, and notes on the task what was found.
+    """Looks where a task's result may be, and notes on the task what was found."""
 
-    Parameters
-    ----------
-    work
-        What the driver works with.
-    """
+    _keys: Keys
+    _reuse: Reuse
+    _leftovers: Leftovers
+    _journal: Journal
+    _store: Store
+    _unexplained: list[tuple[Task, Mapping[str, Value]]] = attrs.field(init=False, factory=list)
+    _twins: dict[str, dict[Task, int]] = attrs.field(init=False, factory=dict)
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._unexplained: list[tuple[Task, Mapping[str, Value]]] = []
-        self._twins: dict[str, dict[Task, int]] = {}
-
-    def of(self, task: Task, inputs: Mapping[str, Value]) -> Made | Running | None:
-        """What there is of a task; None: it has to run.
-
-        Parameters
-        ----------
-        task
-            The task. Its key, and what :class:`~upshift.engine.tasks.Task` says of reuse, are set.
-        inputs
-            Its inputs.
-        """
-        key = self._work.keys.key(task.node, inputs)
+    def of(
+        self, task: Task, inputs: Mapping[str, Value], *, standard: Standard, debugged: bool, now: float
+    ) -> Made | Running | None:
+        """What there is of a task with these inputs, by this standard; None: it has to run."""
+        key = self._keys.key(task.node, inputs)
         twins = self._twins.setdefault(key, {})
         twin = twins.setdefault(task, len(twins))
-        task.key = key = debugged_key(key) if self._work.is_debugged(task) else key
+        task.key = key = debugged_key(key) if debugged else key
         if task.redone_for is not None:
-            task.stream = self._work.keys.stream(task.node, inputs, twin)
+            task.stream = self._keys.stream(task.node, inputs, twin)
             task.cached, task.origin = False, None
             task.cache_reason = "its result was lost"
             return None
-        standard = self._work.terms_of(task).standard
-        left = self._left(task, key, strict=standard.strict)
+        left = self._left(task, key, strict=standard.strict, debugged=debugged, now=now)
         if left is not None:
             return left
-        found = self._work.reuse.find(task, key, standard, now=self._work.clock.now())
+        found = self._reuse.find(task, key, standard, now=now)
         if isinstance(found, Hit):
             made = found.result
             task.cached, task.cache_reason = True, found.reason
             task.origin = (made.task.run, made.task.step, made.task.index, made.attempt)
             return Made(made)
         task.cache_reason = found
-        task.stream = self._work.keys.stream(task.node, inputs, twin)
+        task.stream = self._keys.stream(task.node, inputs, twin)
         if found is None:
             self._unexplained.append((task, inputs))
         return None
 
     def explain(self) -> list[Task]:
-        """Say of the tasks that have to run why they do, where that takes a while to find out.
-
-        Returns
-        -------
-        list
-            Those tasks.
-        """
+        """Say of the tasks that have to run why they do, where that takes a while to find out; gives them."""
         explained = [task for task, _ in self._unexplained]
         for task, inputs in self._unexplained:
-            task.cache_reason = self._work.reuse.why(task, inputs)
+            task.cache_reason = self._reuse.history.why(task, inputs)
         self._unexplained.clear()
         return explained
 
-    def _left(self, task: Task, key: str, *, strict: bool) -> Made | Running | None:
+    def _left(
+        self, task: Task, key: str, *, strict: bool, debugged: bool, now: float
+    ) -> Made | Running | None:
         """What an earlier engine of this run left of the task."""
-        left = self._work.leftovers.of(self._work.journal.id(task), key, strict=strict)
+        left = self._leftovers.of(self._journal.id(task), key, strict=strict)
         task.attempts = max(task.attempts, left.attempts)
         for attempt, verdict in left.over:
-            self._work.journal.attempt(attempt, verdict, ended=self._work.clock.now())
+            self._journal.attempt(attempt, verdict, ended=now)
         if left.watched is not None:
             return Running(left.watched, left.same)
         row = left.row
         others = row is not None and row.origin is not None
-        if left.result is None or (others and not self._work.reuse.enabled) or self._work.is_debugged(task):
+        if left.result is None or (others and not self._reuse.enabled) or debugged:
             return None
         if row is not None:
             task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
         if not others:  # nothing may have been forked yet, and a thread would be in the way of that
-            discard(self._work.store.address, left.result, wait=True)
+            discard(self._store.address, left.result, wait=True)
         return Made(left.result)

@@ -54,17 +54,7 @@ class _Making:
 
 
 class Building:
-    """Makes the images of one run.
-
-    Parameters
-    ----------
-    prepared
-        The image of each step that runs in one, by the name of its definition.
-    inbox
-        The engine's inbox.
-    journal, clock
-        The run's.
-    """
+    """Makes the images of one run."""
 
     def __init__(
         self,
@@ -96,15 +86,9 @@ class Building:
             self._of.update(dict.fromkeys(steps, making))
 
     def hold(self, task: Task, then: Then) -> bool:
-        """Whether the task has to wait for its image.
+        """Whether the task waits for its image; ``then`` is called when it need not wait any more.
 
-        Parameters
-        ----------
-        task
-            A task that is about to be queued.
-        then
-            Called with it once it need not wait any more, at once if its image cannot be made; not at all
-            once :meth:`close` was called.
+        At once if the image cannot be made; not at all once :meth:`close` was called.
         """
         making = self._of.get(task.node.node.step)
         if making is None or making.image is not None:

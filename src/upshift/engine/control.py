@@ -35,19 +35,7 @@ class Command(enum.Enum):
 def stopping_line(
     jobs: list[Attempt], command: Command, *, again: bool, images: Sequence[Sequence[str]] = ()
 ) -> str:
-    """What becomes of these jobs, in a line for whoever asked for it.
-
-    Parameters
-    ----------
-    jobs
-        What was submitted and has not ended.
-    command
-        Who asked.
-    again
-        Whether it is not for the first time.
-    images
-        Of each image that is being made, the steps that run in it.
-    """
+    """What becomes of these jobs, in a line for whoever asked for it."""
     if again:
         return f"killing {count(len(jobs), 'task')}"
     asked = "stopping" if command is Command.INTERRUPT else "stopping, as upshift cancel asks"
@@ -99,15 +87,7 @@ def socket_path(run: str) -> Path:
 
 
 def ask(run: str, request: str) -> str | None:
-    """What the engine of a run answers; None: there is none.
-
-    Parameters
-    ----------
-    run
-        Id of the run.
-    request
-        ``"ping"`` or ``"cancel"``.
-    """
+    """What the engine of a run answers; None: there is none."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_PATIENCE)
@@ -125,18 +105,11 @@ class Control:
 
     The socket takes connections as soon as this is made; they are answered from :meth:`start` on,
     which starts a thread. Until then the process can be forked safely.
-
-    Parameters
-    ----------
-    run
-        Id of the run, whose lease this process has.
-    cancel
-        Cancels the run; called from another thread.
     """
 
     def __init__(self, run: str, cancel: Callable[[], None]) -> None:
         self._path = socket_path(run)
-        self._cancel = cancel
+        self._cancel = cancel  # cancels the run; called from another thread
         self._thread: threading.Thread | None = None
         self._socket = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:

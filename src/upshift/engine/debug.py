@@ -35,17 +35,9 @@ _TASK = re.compile(r"(?P<node>.+?)(?:\[(?P<index>\d+)\])?")
 
 @attrs.frozen(kw_only=True)
 class Debugged:
-    """The tasks that are debugged, and what they get.
+    """The tasks that are debugged, and what they get."""
 
-    Parameters
-    ----------
-    node, index
-        The step in the pipeline, and which of its tasks; None: all of them.
-    terms
-        What they get.
-    """
-
-    node: str
+    node: str  # node, index: the step in the pipeline, and which of its tasks; None: all of them
     index: int | None
     terms: Terms
 
@@ -55,22 +47,7 @@ class Debugged:
 
 
 def debugged(text: str, graph: Graph, *, store: str, inbox: SimpleQueue[Any]) -> Debugged:
-    """What ``--debug TEXT`` means in a graph.
-
-    Parameters
-    ----------
-    text
-        A step, or one task of a mapped step: ``train``, ``train[3]``.
-    graph
-        The graph.
-    store, inbox
-        As for any other place.
-
-    Raises
-    ------
-    NotFound
-        The pipeline has no such step.
-    """
+    """What ``--debug TEXT`` means in a graph."""
     match = _TASK.fullmatch(text)
     known = {node.name: node for node in graph.nodes}
     if match is None or match["node"] not in known:
@@ -102,18 +79,10 @@ def debugged(text: str, graph: Graph, *, store: str, inbox: SimpleQueue[Any]) ->
 
 @attrs.frozen(kw_only=True)
 class Replayed:
-    """What became of an attempt, this time and when it was recorded.
+    """What became of an attempt, this time and when it was recorded."""
 
-    Parameters
-    ----------
-    result
-        This time.
-    recorded
-        Then; None: it did not get that far.
-    """
-
-    result: TaskResult
-    recorded: TaskResult | None
+    result: TaskResult  # this time
+    recorded: TaskResult | None  # then; None: it did not get that far
 
     @property
     def other_outputs(self) -> list[str] | None:
@@ -125,29 +94,12 @@ class Replayed:
 
 
 def read_attempt(row: AttemptRow, store: Store) -> TaskSpec:
-    """The spec of an attempt.
-
-    Raises
-    ------
-    StoreError
-        It is not in the store any more.
-    """
+    """The spec of an attempt."""
     return store.read_spec(store.spec_path(row.task, row.number))
 
 
 def recorded_code(row: RunRow, *, package: bool) -> Code:
-    """Where the code of a run was.
-
-    Parameters
-    ----------
-    package
-        Whether it has to be the code as it was; else what is there now will do.
-
-    Raises
-    ------
-    NotFound
-        The code as it was is not in the store.
-    """
+    """Where the code of a run was."""
     code = decode(Code, row.source["code"])
     if package and code.package is None:
         raise NotFound(
@@ -165,22 +117,7 @@ def offered_here(spec: TaskSpec) -> Offer:
 
 
 def replay(spec: TaskSpec, code: Code | None, store: Store) -> Replayed:
-    """Run an attempt again.
-
-    Parameters
-    ----------
-    spec
-        Its spec.
-    code
-        The code as it was, with its package; None: the project as it is now.
-    store
-        The store with its inputs. What it makes goes to a folder that is removed in the end.
-
-    Raises
-    ------
-    RequestRefused
-        A secret of the step is not there.
-    """
+    """Run an attempt again, with the code as it was or as it is now (None); what it makes is removed."""
     from upshift.runtime.supervisor.inline import run_inline  # a run needs none of it
 
     recorded = store.read_result(spec.task, spec.attempt)

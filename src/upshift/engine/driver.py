@@ -13,8 +13,9 @@ start before it writes down what happened: see :mod:`upshift.engine.journal`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
-from queue import Empty
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import attrs
@@ -22,18 +23,21 @@ import attrs
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
 from upshift.engine.admission import Admission, Made
 from upshift.engine.attempts import Attempt, Verdict, judge
+from upshift.engine.building import Building
+from upshift.engine.clock import Clock
 from upshift.engine.control import Command, stopping_line
+from upshift.engine.debug import Debugged
 from upshift.engine.follow import reader_of
 from upshift.engine.inputs import producers, task_inputs
-from upshift.engine.journal import over
-from upshift.engine.notes import Notes
-from upshift.engine.places import Place
+from upshift.engine.journal import Decisions, Journal, Shortfalls, over
+from upshift.engine.keys import Keys
+from upshift.engine.leftovers import Leftovers
+from upshift.engine.places import Place, Terms
 from upshift.engine.raising import with_more_memory
-from upshift.engine.reuse import intact
-from upshift.engine.shortfalls import Shortfalls
+from upshift.engine.reuse import Reuse, intact
+from upshift.engine.specs import Specs
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
-from upshift.engine.walk import ROUNDS
-from upshift.engine.work import Work
+from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import Failure, TaskId, TaskResult
@@ -42,53 +46,67 @@ from upshift.report.progress import TaskChange
 from upshift.runs.catalog import AttemptRow
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.checkpoints import discard
+from upshift.runtime.storage.store import Store
 
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
 
 
+@attrs.define(kw_only=True, eq=False)
 class Driver:
     """Drives one walk to its end."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._walk = work.walk
-        self._journal = work.journal
-        self._notes = Notes(work)
-        self._admission = Admission(work)
-        self._timers: list[tuple[float, int, Task]] = []
-        self._retries = 0
-        self._submits = 0
-        self._shortfalls = Shortfalls(work.terms)
-        self._stopping: str | None = None
-        self.first_failure: tuple[TaskId, Failure, int] | None = None
-        """The task that failed first, why, and in which attempt."""
+    walk: Walk
+    terms: Mapping[str, Terms]  # what each step gets, by the name of its definition
+    places: tuple[Place, ...]
+    store: Store
+    specs: Specs
+    keys: Keys
+    reuse: Reuse
+    journal: Journal
+    leftovers: Leftovers
+    clock: Clock
+    inbox: SimpleQueue[Any]
+    building: Building
+    project: str
+    keep_going: bool = False
+    submitted: Callable[[], None]  # called once something was submitted, and again: threads may start now
+    debugged: Debugged | None = None
+    first_failure: tuple[TaskId, Failure, int] | None = attrs.field(init=False, default=None)
+    """The task that failed first, why, and in which attempt."""
+    _decisions: Decisions = attrs.field(init=False)
+    _admission: Admission = attrs.field(init=False)
+    _shortfalls: Shortfalls = attrs.field(init=False)
+    _raised: dict[Task, Terms] = attrs.field(init=False, factory=dict)  # of tasks that ran out of memory
+    _timers: list[tuple[float, int, Task]] = attrs.field(init=False, factory=list)
+    _retries: int = attrs.field(init=False, default=0)
+    _submits: int = attrs.field(init=False, default=0)
+    _stopping: str | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self._decisions = Decisions(self.walk, self.journal, self.leftovers)
+        self._admission = Admission(self.keys, self.reuse, self.leftovers, self.journal, self.store)
+        self._shortfalls = Shortfalls(self.terms)
 
     def run(self) -> str:
-        """Drive the walk to its end.
-
-        Returns
-        -------
-        str
-            Status of the run.
-        """
-        for attempt in self._work.leftovers.watch_all():
-            self._journal.attempt(attempt)
-        self._walk.start()
+        """Drive the walk to its end; gives the status of the run."""
+        for attempt in self.leftovers.watch_all():
+            self.journal.attempt(attempt)
+        self.walk.start()
         self._advance()
         while not self._done():
             self._wait()
             self._advance()
-        if self._walk.worst in (COMPLETED, SKIPPED):
+        if self.walk.worst in (COMPLETED, SKIPPED):
             return COMPLETED
         return CANCELLED if self._stopping == CANCELLED else FAILED
 
     def abandon(self) -> None:
         """Stop what runs, because the run cannot go on, and wait until it has ended."""
         self._cancel_jobs(None)
-        deadline = self._work.clock.monotonic() + 2 * DEFAULT_GRACE
-        while any(place.jobs for place in self._work.places):
-            item = self._work.clock.wait(self._work.inbox, deadline)
+        deadline = self.clock.monotonic() + 2 * DEFAULT_GRACE
+        while any(place.jobs for place in self.places):
+            item = self.clock.wait(self.inbox, deadline)
             if item is None:
                 return
             if isinstance(item, tuple) and isinstance(item[1], Ended):
@@ -96,16 +114,16 @@ class Driver:
 
     def finish(self) -> None:
         """Take what other threads of the engine still had to say."""
-        while not self._work.inbox.empty():
-            item = self._work.inbox.get()
+        while not self.inbox.empty():
+            item = self.inbox.get()
             if callable(item):
                 item()
 
     def _done(self) -> bool:
-        if not self._walk.finished:
+        if not self.walk.finished:
             return False
         # What is left are jobs of an earlier engine that no task of this run asks for.
-        left = [attempt for place in self._work.places for attempt in place.jobs.values()]
+        left = [attempt for place in self.places for attempt in place.jobs.values()]
         for attempt in left:
             if not attempt.cancelled:
                 self._cancel(attempt, None)
@@ -113,31 +131,37 @@ class Driver:
 
     def _advance(self) -> None:
         self._note_decisions()
-        while self._walk.ready:
-            while self._walk.ready:
-                self._admit(self._walk.ready.popleft())
+        while self.walk.ready:
+            while self.walk.ready:
+                self._admit(self.walk.ready.popleft())
             self._launch()
         self._launch()
         for task in self._admission.explain():
             if task.status == RUNNING:  # submitted; nobody has said yet that it started
-                self._journal.task(task, status=PENDING)
+                self.journal.task(task, status=PENDING)
         for line in self._shortfalls.lines():
-            self._journal.notice(line)
-        if self._work.building.start() or self._submits:
-            self._work.submitted()
+            self.journal.notice(line)
+        if self.building.start() or self._submits:
+            self.submitted()
         self._note_decisions()
-        self._journal.write()
+        self.journal.write()
 
     # From ready to submitted
 
     def _admit(self, task: Task) -> None:
         """Take the task's result from where it is already, or queue it."""
         try:
-            inputs, _ = task_inputs(task, self._walk.nodes, self._items_of)
+            inputs, _ = task_inputs(task, self.walk.nodes, self._items_of)
         except (BlobMissing, BlobDamaged) as error:
             self._make_again(task, Failure(reason="infrastructure", message=str(error)))
             return
-        found = self._admission.of(task, inputs)
+        found = self._admission.of(
+            task,
+            inputs,
+            standard=self._terms_of(task).standard,
+            debugged=self._is_debugged(task),
+            now=self.clock.now(),
+        )
         if found is None:
             self._queue(task)
         elif isinstance(found, Made):
@@ -146,8 +170,8 @@ class Driver:
             self._take_over(task, found.attempt, same=found.same)
 
     def _queue(self, task: Task) -> None:
-        if self._work.is_debugged(task) or not self._work.building.hold(task, self._image_made):
-            terms = self._work.terms_of(task)
+        if self._is_debugged(task) or not self.building.hold(task, self._image_made):
+            terms = self._terms_of(task)
             terms.place.queue.add(task, terms.need)
 
     def _image_made(self, task: Task, failure: Failure | None) -> None:
@@ -156,27 +180,27 @@ class Driver:
         if failure is None:
             self._queue(task)
         else:
-            self._walk.failed(task, failure)
+            self.walk.failed(task, failure)
 
     def _has(self, task: Task, result: TaskResult) -> None:
         """The task has a result that was there already."""
         if result.degraded:
             self._shortfalls.reused(task.node.node.step)
-        self._notes.changes[task] = TaskChange(
-            task=self._journal.id(task),
+        self._decisions.changes[task] = TaskChange(
+            task=self.journal.id(task),
             status=COMPLETED,
             cached=True,
             granted=result.granted,
             used=result.used,
         )
-        self._walk.completed(task, result.outputs, degraded=result.degraded)
+        self.walk.completed(task, result.outputs, degraded=result.degraded)
 
     def _take_over(self, task: Task, attempt: Attempt, *, same: bool) -> None:
         """Wait for a job that an earlier engine submitted; it is stopped if it is not the same work."""
         attempt.task = task
-        self._walk.began(task)
-        self._journal.attempt(attempt)
-        self._journal.task(task)
+        self.walk.began(task)
+        self.journal.attempt(attempt)
+        self.journal.task(task)
         if same:
             self._tell_running(attempt, since=attempt.started)
         else:
@@ -185,38 +209,38 @@ class Driver:
 
     def _launch(self) -> None:
         """Submit as much as there is room for."""
-        for place in self._work.places:
+        for place in self.places:
             while (taken := place.queue.take()) is not None:
                 self._submit(*taken)
 
     def _submit(self, task: Task, need: Any) -> None:
-        terms = self._work.terms_of(task)
+        terms = self._terms_of(task)
         place = terms.place
-        task_id = self._journal.id(task)
+        task_id = self.journal.id(task)
         try:
-            inputs, tainted = task_inputs(task, self._walk.nodes, self._items_of)
+            inputs, tainted = task_inputs(task, self.walk.nodes, self._items_of)
         except (BlobMissing, BlobDamaged) as error:
             place.queue.room.give_back(need)
             self._make_again(task, Failure(reason="infrastructure", message=str(error)))
             return
         task.attempts += 1
-        debugged = self._work.is_debugged(task)
-        spec = self._work.specs.make(
+        debugged = self._is_debugged(task)
+        spec = self.specs.make(
             task,
             task_id,
             task.attempts,
             inputs,
             terms,
             degraded=tainted or terms.degraded,
-            image=None if debugged else self._work.building.image_of(task.node.node.step),
+            image=None if debugged else self.building.image_of(task.node.node.step),
         )
-        path = self._work.store.write_spec(spec)
-        attempt = Attempt(task, spec, place, "", need, reader_of(self._work.store, spec))
-        self._walk.began(task)
+        path = self.store.write_spec(spec)
+        attempt = Attempt(task, spec, place, "", need, reader_of(self.store, spec))
+        self.walk.began(task)
         if debugged:  # it is over when it has been submitted
             self._note_decisions()
             self._tell_running(attempt)
-            self._journal.write()
+            self.journal.write()
         try:
             attempt.handle = place.backend.submit(Job(spec=spec, spec_path=path))
         except BackendError as error:
@@ -228,18 +252,18 @@ class Driver:
         self._submits += 1
         short = self._shortfalls.new_of(task.node.node.step)
         if short and not debugged:
-            still = {state.node.step for state in self._walk.nodes.values() if state.ended is None}
+            still = {state.node.step for state in self.walk.nodes.values() if state.ended is None}
             self._shortfalls.began(task.node.node.step, still)
-        self._journal.attempt(attempt)
-        self._journal.task(task, status=PENDING)
+        self.journal.attempt(attempt)
+        self.journal.task(task, status=PENDING)
 
     # Events
 
     def _wait(self) -> None:
         deadline = self._timers[0][0] if self._timers else None
-        inbox = self._work.inbox
+        inbox = self.inbox
         try:
-            item = self._work.clock.wait(inbox, deadline)
+            item = self.clock.wait(inbox, deadline)
         except KeyboardInterrupt:
             item = Command.INTERRUPT
         while item is not None:
@@ -248,7 +272,7 @@ class Driver:
                 item = inbox.get_nowait()
             except Empty:
                 item = None
-        while self._timers and self._timers[0][0] <= self._work.clock.monotonic():
+        while self._timers and self._timers[0][0] <= self.clock.monotonic():
             self._queue(heappop(self._timers)[2])
 
     def _take(self, item: Any) -> None:
@@ -268,32 +292,32 @@ class Driver:
             self._wait_for_devices(attempt, waits=False)
             place.queue.room.give_back(attempt.need)
             attempt.ended = event
-            result = self._work.store.read_result(attempt.task_id, attempt.number)
+            result = self.store.read_result(attempt.task_id, attempt.number)
             verdict = judge(attempt.task_id, attempt.number, result, event, cancelled=attempt.cancelled)
             if attempt.task is None:  # a job of an earlier engine; its task may ask for it yet
-                self._journal.attempt(attempt, verdict, ended=self._work.clock.now())
+                self.journal.attempt(attempt, verdict, ended=self.clock.now())
             else:
                 self._end(attempt, attempt.task, verdict)
         elif isinstance(event, Started):
             self._wait_for_devices(attempt, waits=False)
-            attempt.started = self._work.clock.now()
+            attempt.started = self.clock.now()
             attempt.node = event.node
-            self._journal.attempt(attempt)
+            self.journal.attempt(attempt)
             if attempt.task is not None:
-                self._journal.task(attempt.task)
-                if not self._work.is_debugged(attempt.task):
+                self.journal.task(attempt.task)
+                if not self._is_debugged(attempt.task):
                     self._tell_running(attempt)
         elif isinstance(event, LogGrew):
-            self._journal.printed(attempt, size=event.size)
+            self.journal.printed(attempt, size=event.size)
         elif isinstance(event, Logged):
-            self._journal.logged(attempt, event.values, event.step)
+            self.journal.logged(attempt, event.values, event.step)
         elif isinstance(event, Noticed):
-            self._journal.notice(event.text, attempt.task_id)
+            self.journal.notice(event.text, attempt.task_id)
         elif isinstance(event, Waiting):
             self._wait_for_devices(attempt, waits=True)
             attempt.why = event.why
-            self._journal.attempt(attempt)
-            self._journal.notice(event.why, attempt.task_id)
+            self.journal.attempt(attempt)
+            self.journal.notice(event.why, attempt.task_id)
 
     def _wait_for_devices(self, attempt: Attempt, *, waits: bool) -> None:
         """What waits for devices leaves CPUs and memory to tasks that do not.
@@ -310,7 +334,7 @@ class Driver:
             room.take(attempt.need.host)
 
     def _tell_running(self, attempt: Attempt, *, since: float | None = None) -> None:
-        self._journal.tell(
+        self.journal.tell(
             TaskChange(
                 task=attempt.task_id,
                 status=RUNNING,
@@ -322,45 +346,45 @@ class Driver:
 
     def _end(self, attempt: Attempt, task: Task, verdict: Verdict) -> None:
         """The attempt is over. What that means for its task."""
-        now = self._work.clock.now()
+        now = self.clock.now()
         replaced = attempt.cancelled and self._stopping is None
         failure = verdict.failure
         if failure is None and verdict.result is not None and not replaced:
-            self._notes.changes[task] = over(attempt, verdict, now=now)
-            discard(self._work.store.address, verdict.result, wait=False)
-            self._walk.completed(task, verdict.result.outputs, degraded=verdict.result.degraded)
+            self._decisions.changes[task] = over(attempt, verdict, now=now)
+            discard(self.store.address, verdict.result, wait=False)
+            self.walk.completed(task, verdict.result.outputs, degraded=verdict.result.degraded)
         elif replaced:
-            self._walk.again(task)
+            self.walk.again(task)
             self._queue(task)
         elif failure is not None:
             self._fail(attempt, task, verdict, failure)
-        self._journal.printed(attempt, end=True)
+        self.journal.printed(attempt, end=True)
         for line in in_words(verdict.result.gaps if verdict.result is not None else ()):
-            self._journal.notice(line, attempt.task_id)
-        self._journal.attempt(attempt, verdict, ended=now)
+            self.journal.notice(line, attempt.task_id)
+        self.journal.attempt(attempt, verdict, ended=now)
 
     def _fail(self, attempt: Attempt, task: Task, verdict: Verdict, failure: Failure) -> None:
-        now = self._work.clock.now()
+        now = self.clock.now()
         if self._stopping is not None and failure.reason == "cancelled":
-            self._notes.changes[task] = over(attempt, verdict, now=now)
-            self._walk.cancelled(task)
+            self._decisions.changes[task] = over(attempt, verdict, now=now)
+            self.walk.cancelled(task)
             return
         if failure.lost and self._make_again(task, failure):
             return
         retry = task.node.definition.settings.retry_policy
         task.failures += 1
-        again = retry.again(failure.reason, task.failures) and not self._work.is_debugged(task)
+        again = retry.again(failure.reason, task.failures) and not self._is_debugged(task)
         if self._stopping is None and again:
             pause, change = retry.pause(task.failures), None
             if failure.memory is not None and retry.memory_factor > 1:
-                task.terms, change = with_more_memory(
-                    self._work.terms_of(task),
+                self._raised[task], change = with_more_memory(
+                    self._terms_of(task),
                     task.node.definition,
                     reached=failure.memory,
                     factor=retry.memory_factor,
-                    project=self._work.project,
+                    project=self.project,
                 )
-            self._notes.changes[task] = attrs.evolve(
+            self._decisions.changes[task] = attrs.evolve(
                 over(attempt, verdict, now=now),
                 status=PENDING,
                 retry_in=pause,
@@ -368,34 +392,31 @@ class Driver:
                 retries=retry.times,
                 retry_with=change,
             )
-            self._walk.again(task)
+            self.walk.again(task)
             self._retries += 1
-            heappush(self._timers, (self._work.clock.monotonic() + pause, self._retries, task))
+            heappush(self._timers, (self.clock.monotonic() + pause, self._retries, task))
             return
-        self._notes.changes[task] = over(attempt, verdict, now=now)
-        if self._caught(task, failure):
-            return
-        self._give_up(task, failure, attempt.number)
+        self._decisions.changes[task] = over(attempt, verdict, now=now)
+        if not self._caught(task, failure):
+            self._give_up(task, failure, attempt.number)
 
     def _caught(self, task: Task, failure: Failure) -> bool:
         """Whether the flow goes on all the same: the next attempt says that this one has failed."""
-        if (
-            task.node.definition.settings.catch is None
-            or task.caught is not None
-            or self._stopping is not None
-        ):
+        catch = task.node.definition.settings.catch
+        if catch is None or task.caught is not None or self._stopping is not None:
             return False
         task.caught = failure
-        self._notes.changes[task] = attrs.evolve(self._notes.changes[task], status=PENDING, retry_in=0.0)
-        self._walk.again(task)
+        told = self._decisions.changes[task]
+        self._decisions.changes[task] = attrs.evolve(told, status=PENDING, retry_in=0.0)
+        self.walk.again(task)
         self._queue(task)
         return True
 
     def _give_up(self, task: Task, failure: Failure, attempt: int) -> None:
         if self.first_failure is None:
-            self.first_failure = (self._journal.id(task), failure, attempt)
-        self._walk.failed(task, failure)
-        if not self._work.keep_going:
+            self.first_failure = (self.journal.id(task), failure, attempt)
+        self.walk.failed(task, failure)
+        if not self.keep_going:
             self._stop(FAILED)
 
     def _make_again(self, task: Task, failure: Failure) -> bool:
@@ -405,13 +426,13 @@ class Driver:
         lost = set(failure.lost)
         makers = [
             maker
-            for maker in producers(task, self._walk.nodes)
+            for maker in producers(task, self.walk.nodes)
             if not lost.isdisjoint(a.digest for a in maker.outputs.values())
-            or not intact(maker.outputs, self._work.store)
+            or not intact(maker.outputs, self.store)
         ]
         if makers and task.rounds < ROUNDS:
-            self._journal.notice(f"{task}: an input is lost; {_names(makers)} again", self._journal.id(task))
-            self._walk.remake(task, makers)
+            self.journal.notice(f"{task}: an input is lost; {_names(makers)} again", self.journal.id(task))
+            self.walk.remake(task, makers)
             return True
         if not failure.lost:
             self._give_up(task, failure, task.attempts + 1)
@@ -421,23 +442,23 @@ class Driver:
 
     def _stop(self, status: str) -> None:
         self._stopping = status
-        self._walk.stop()
+        self.walk.stop()
         self._timers.clear()
-        for place in self._work.places:
+        for place in self.places:
             place.queue.clear()
         self._cancel_jobs(None)
 
     def _cancel_run(self, command: Command) -> None:
-        jobs = [attempt for place in self._work.places for attempt in place.jobs.values()]
-        images = self._work.building.unfinished
-        self._journal.notice(stopping_line(jobs, command, again=self._stopping is not None, images=images))
+        jobs = [attempt for place in self.places for attempt in place.jobs.values()]
+        images = self.building.unfinished
+        self.journal.notice(stopping_line(jobs, command, again=self._stopping is not None, images=images))
         if self._stopping is None:
             self._stop(CANCELLED)
         else:
             self._cancel_jobs(0.0)
 
     def _cancel_jobs(self, grace: float | None) -> None:
-        for place in self._work.places:
+        for place in self.places:
             for attempt in list(place.jobs.values()):
                 self._cancel(attempt, grace)
 
@@ -448,35 +469,43 @@ class Driver:
                 attempt.handle, grace=attempt.spec.settings.grace_period if grace is None else grace
             )
         except BackendError as error:
-            self._journal.notice(f"{attempt.task_id} cannot be cancelled: {error.what}", attempt.task_id)
+            self.journal.notice(f"{attempt.task_id} cannot be cancelled: {error.what}", attempt.task_id)
 
     def _note_decisions(self) -> None:
-        while refused := self._notes.write():  # the first of them may stop the walk, which decides more
+        while refused := self._decisions.write():  # the first of them may stop the walk, which decides more
             for task, failure in refused:
                 self._note_refusal(task, failure)
 
     def _note_refusal(self, task: Task, failure: Failure) -> None:
         """A step that failed before it could be submitted."""
         task.attempts += 1
-        self._journal.attempt_row(
+        self.journal.attempt_row(
             AttemptRow(
-                task=self._journal.id(task),
+                task=self.journal.id(task),
                 number=task.attempts,
                 status=FAILED,
                 reason=failure.reason,
-                target=self._work.terms_of(task).place.target.name,
-                backend=self._work.terms_of(task).place.backend.name,
-                ended=self._work.clock.now(),
+                target=self._terms_of(task).place.target.name,
+                backend=self._terms_of(task).place.backend.name,
+                ended=self.clock.now(),
                 failure=failure,
             )
         )
         if self.first_failure is None:
-            self.first_failure = (self._journal.id(task), failure, task.attempts)
-        if self._stopping is None and not self._work.keep_going:
+            self.first_failure = (self.journal.id(task), failure, task.attempts)
+        if self._stopping is None and not self.keep_going:
             self._stop(FAILED)
 
+    def _is_debugged(self, task: Task) -> bool:
+        return self.debugged is not None and self.debugged.holds(task)
+
+    def _terms_of(self, task: Task) -> Terms:
+        if self.debugged is not None and self.debugged.holds(task):
+            return self.debugged.terms
+        return self._raised.get(task) or self.terms[task.node.node.step]
+
     def _items_of(self, artifact: Artifact) -> tuple[Artifact, ...]:
-        return artifacts.items_of(artifact, self._work.store)
+        return artifacts.items_of(artifact, self.store)
 
 
 def _names(tasks: list[Task]) -> str:

@@ -19,32 +19,14 @@ _SHOWN = 1 << 12
 
 
 def reader_of(store: Store, spec: TaskSpec, *, skip: bool = False) -> LogReader:
-    """What reads the log of an attempt.
-
-    Parameters
-    ----------
-    store, spec
-        Where it is, and whose.
-    skip
-        Whether what is there already has been shown.
-    """
+    """What reads the log of an attempt."""
     path = store.log_path(spec.task, spec.attempt)
     main = None if spec.launch is None else store.rank_log_path(spec.task, spec.attempt, 0)
     return LogReader(path, skip=skip, main=main)
 
 
 class LogReader:
-    """Reads the log of an attempt from where it stopped the last time; of each line the last frame.
-
-    Parameters
-    ----------
-    path
-        The log. It may not be there yet.
-    skip
-        Whether what is there already has been shown.
-    main
-        The log of the first of several processes: ``path`` has whole lines only, so what it draws is there.
-    """
+    """Reads the log of an attempt from where it stopped the last time; of each line the last frame."""
 
     __slots__ = ("_drawn", "_main", "_offset", "_path", "_rest")
 
@@ -56,17 +38,7 @@ class LogReader:
         self._drawn = b""
 
     def read(self, show: Callable[[str], None], *, size: int | None = None, end: bool = False) -> None:
-        """Show the whole lines that are new, a block at a time.
-
-        Parameters
-        ----------
-        show
-            Takes text: whole lines, bytes that are not UTF-8 replaced.
-        size
-            How long the log is known to be, in bytes; nothing is read if no more than before.
-        end
-            Whether nothing will be added any more: what has no line end is shown as well.
-        """
+        """Show the whole lines that are new, a block at a time."""
         if size is None or size > self._offset:
             self._read_blocks(show)
         if end and self._rest:

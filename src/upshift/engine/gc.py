@@ -35,47 +35,28 @@ from upshift.runtime.supervisor.serving import server_place
 
 @attrs.frozen(kw_only=True)
 class Choice:
-    """Which runs are to go. By default none.
+    """Which runs are to go. By default none."""
 
-    Parameters
-    ----------
-    runs
-        These, by id, prefix of one, or ``latest``; nothing else counts then.
-    pipeline
-        Only runs of this pipeline.
-    keep_last
-        All but the newest so many of each pipeline, and those with a value that has a tag.
-    older_than
-        Those that ended (or started, if they have no end) so many seconds ago. With ``keep_last``:
-        only those of which both is true.
-    """
-
-    runs: tuple[str, ...] = ()
-    pipeline: str | None = None
+    runs: tuple[str, ...] = ()  # these, by id, prefix of one, or ``latest``; nothing else counts then
+    pipeline: str | None = None  # only runs of this pipeline
     keep_last: int | None = None
+    """All but the newest so many of each pipeline, and those with a value that has a tag."""
     older_than: float | None = None
+    """Those that ended (or started, if they have no end) so many seconds ago. With ``keep_last``: only
+    those of which both is true."""
 
 
 @attrs.frozen(kw_only=True)
 class Cleaned:
-    """What ``gc`` did, or would do.
+    """What ``gc`` did, or would do."""
 
-    Parameters
-    ----------
-    collected
-        What was removed from the stores and from the home, and what is kept.
-    stores
-        Addresses of the stores that were cleaned.
-    missing
-        Addresses of stores that are not there, each with the number of runs that were to go.
-    failed
-        Addresses of stores where something was wrong. What was done there before may be known in part only.
-    """
-
-    collected: Collected
-    stores: tuple[str, ...]
+    collected: Collected  # what was removed from the stores and from the home, and what is kept
+    stores: tuple[str, ...]  # addresses of the stores that were cleaned
     missing: dict[str, int]
+    """Addresses of stores that are not there, each with the number of runs that were to go."""
     failed: dict[str, UpshiftError] = attrs.field(factory=dict)
+    """Addresses of stores where something was wrong. What was done there before may be known in part
+    only."""
 
 
 def gc(
@@ -90,30 +71,6 @@ def gc(
 
     A store that cannot be read, written or understood, or on which another ``gc`` works, is left for
     later, and does not keep the others from being cleaned: see :class:`Cleaned`.
-
-    Parameters
-    ----------
-    configuration
-        Names the catalog and the stores; those that runs in the catalog name count, too.
-    choice
-        Which runs are to go.
-    dry_run
-        Whether to change nothing.
-    tell
-        Told how far the work is.
-    now
-        Seconds since the epoch.
-
-    Raises
-    ------
-    NotFound
-        There is no such run, or no run of that pipeline.
-    RunOwned
-        Somebody works on a run that was named.
-    UsageError
-        ``pipeline`` alone says nothing.
-    StoreError, StoreUnavailable
-        The catalog cannot be read, the home not be cleaned, or a run that was named not be removed.
     """
     catalog = open_catalog(configuration)
     there = catalog.path.exists() or any(map(is_there, configured_stores(configuration)))
@@ -155,13 +112,7 @@ def gc(
 
 
 def choose(choice: Choice, catalog: Catalog, now: float) -> list[RunRow]:
-    """The runs that are to go, newest first.
-
-    Raises
-    ------
-    NotFound, UsageError
-        As :func:`gc`.
-    """
+    """The runs that are to go, newest first."""
     tagged = catalog.versions.tagged_runs()
     if choice.runs:
         named = {row.id: row for row in map(catalog.run, choice.runs)}
@@ -190,31 +141,7 @@ def choose(choice: Choice, catalog: Catalog, now: float) -> list[RunRow]:
 def rebuild_catalog(
     configuration: Configuration, tell: Tell = lambda what, done, of: None
 ) -> tuple[Rebuilt, Path | None, tuple[str, ...]]:
-    """Make the catalog anew from the stores.
-
-    Parameters
-    ----------
-    configuration
-        Names the catalog and the stores; those that runs in the catalog name count, too.
-    tell
-        Told how far the work is.
-
-    Returns
-    -------
-    rebuilt
-        What was done.
-    aside
-        Where the catalog that was there is now, if it could not be read.
-    missing
-        Addresses of the stores that are not there.
-
-    Raises
-    ------
-    ConfigError
-        A newer Upshift has made the catalog or a store.
-    StoreUnavailable
-        A store cannot be read, or the catalog not be written.
-    """
+    """Make the catalog anew from the stores."""
     with contextlib.closing(Catalog(catalog_path(configuration.catalog))) as catalog:
         aside = put_aside_if_damaged(catalog) if catalog.path.exists() else None
         addresses = store_addresses(configuration, catalog if catalog.path.exists() else None)
@@ -300,22 +227,10 @@ images are made from counts as not used any more, and the log of a build that fa
 def tidy(
     wanted: Collection[bytes], *, dry_run: bool, unfinished: Callable[[], Collection[str]] = tuple
 ) -> Tally:
-    """Remove it; give how much there was. Whatever a process that lives has, stays.
+    """Remove what is left over in the home but for the ``wanted`` content; give how much there was.
 
-    Parameters
-    ----------
-    wanted
-        Digests of the content that some run refers to.
-    dry_run
-        Whether to change nothing.
-    unfinished
-        Gives the runs whose end nobody has recorded. Their leases stay: other machines see by them that
-        nobody works on these runs.
-
-    Raises
-    ------
-    StoreUnavailable
-        The home cannot be read or written.
+    Whatever a process that lives has, stays; so do the leases of unfinished runs: other machines see by
+    them that nobody works on these.
     """
     from upshift.backends.docker import folders  # not where nothing is tidied up
 

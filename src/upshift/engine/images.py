@@ -29,21 +29,13 @@ OF_DOCKER = "docker."
 
 @attrs.frozen(kw_only=True)
 class StepImages:
-    """What is known of the images of a graph's steps, by the names of the steps' definitions.
+    """What is known of the images of a graph's steps, by the names of the steps' definitions."""
 
-    Parameters
-    ----------
-    prepared
-        Of each step whose place runs images.
-    problems
-        Why nothing can be known of a step's image.
-    locations
-        Where these steps are defined, as ``file:line``.
-    """
-
-    prepared: Mapping[str, Prepared] = attrs.field(factory=dict)
+    prepared: Mapping[str, Prepared] = attrs.field(factory=dict)  # of each step whose place runs images
     problems: Mapping[str, UpshiftError] = attrs.field(factory=dict)
+    """Why nothing can be known of a step's image."""
     locations: Mapping[str, str | None] = attrs.field(factory=dict)
+    """Where these steps are defined, as ``file:line``."""
 
     @property
     def refused(self) -> frozenset[str]:
@@ -141,32 +133,12 @@ def step_images(
     granted: Mapping[str, Hardware | None],
     *,
     project: str,
-    look: bool = False,
-    builds: bool = False,
-    update: bool = False,
+    look: bool = False,  # for equal images, which a run does when it needs them
+    builds: bool = False,  # a Dockerfile at once, where requirements are resolved for what it makes
+    update: bool = False,  # requirements, whatever they were resolved to before
     announce: Announce | None,
 ) -> Iterator[StepImages]:
-    """What is known of the image of each step that is used, as long as registries are open.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    places
-        As :func:`upshift.engine.places.open_places` gives them.
-    granted
-        What each step gets, by the name of its definition.
-    project
-        Folder of the project.
-    look
-        Whether to look for equal images, which a run does when it needs them.
-    builds
-        Whether a Dockerfile may be built at once, where requirements are resolved for what it makes.
-    update
-        Whether requirements are resolved again, whatever they were resolved to before.
-    announce
-        Told what takes long.
-    """
+    """What is known of the image of each step that is used, as long as registries are open."""
     on = {name: places[graph.steps[name].settings.on] for name in graph.used}
     destinations = {place: _destination(place) for place in dict.fromkeys(on.values())}
     used = {name: graph.steps[name] for name, place in on.items() if destinations[place] is not None}
@@ -253,17 +225,7 @@ def _with_clashes(prepared: Mapping[str, Prepared]) -> dict[str, Prepared]:
 def needs_of(
     definition: StepDefinition, granted: Hardware | None = None, *, driver: str | None = None
 ) -> Needs:
-    """What a step needs of its image.
-
-    Parameters
-    ----------
-    definition
-        The step.
-    granted
-        What it gets where it runs; None: nothing is known of that.
-    driver
-        Version of NVIDIA's driver there.
-    """
+    """What a step needs of its image."""
     from upshift.images.base import Needs
 
     wanted = [one for one in definition.settings.resources.alternatives if one.count]

@@ -22,11 +22,6 @@ def task_inputs(
     """The inputs of a task, by parameter, and whether any was made under a degraded grant.
 
     What all tasks of a node get whole is put together once for the node.
-
-    Raises
-    ------
-    BlobMissing, BlobDamaged
-        The manifest of a list that is mapped over cannot be read.
     """
     state = task.node
     node = state.node
@@ -115,15 +110,7 @@ def _degraded(source: Source, nodes: Mapping[str, NodeState]) -> bool:
 
 
 def why_skipped(task: Task, nodes: Mapping[str, NodeState]) -> str:
-    """``is_good gave False``; ``needs deploy, which was skipped``.
-
-    Parameters
-    ----------
-    task
-        A task that was skipped; without an index it may stand for a mapped step of unknown length.
-    nodes
-        All nodes of the graph, by name.
-    """
+    """``is_good gave False``; ``needs deploy, which was skipped``."""
     when = task.node.node.when
     if when is not None and nodes[when.node].ended == COMPLETED:
         return f"{when.node} gave False"

@@ -15,34 +15,33 @@ So all that a lost batch costs is a second look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+
+import attrs
 
 from upshift.engine.attempts import Attempt, Verdict
-from upshift.engine.tasks import PENDING, RUNNING, NodeState, Task
-from upshift.model.spec.task import TaskId
+from upshift.engine.inputs import why_skipped
+from upshift.engine.leftovers import Leftovers
+from upshift.engine.places import Terms
+from upshift.engine.tasks import CANCELLED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
+from upshift.engine.walk import Walk
+from upshift.model.spec.hardware import Shortfall
+from upshift.model.spec.task import Failure, TaskId
 from upshift.model.spec.telemetry import MetricValue
 from upshift.report.progress import ImageChange, Progress, TaskChange
 from upshift.runs.catalog import AttemptRow, Catalog, TaskRow
 
 
+@attrs.define(eq=False)
 class Journal:
-    """The catalog's rows and the progress of one run.
+    """The catalog's rows and the progress of one run."""
 
-    Parameters
-    ----------
-    run
-        Id of the run.
-    catalog, progress
-        Who is told.
-    """
-
-    def __init__(self, run: str, catalog: Catalog, progress: Progress) -> None:
-        self._run = run
-        self._catalog = catalog
-        self._progress = progress
-        self._tasks: dict[TaskId, TaskRow] = {}
-        self._attempts: dict[tuple[TaskId, int], AttemptRow] = {}
-        self._news: list[Callable[[], None]] = []
+    _run: str
+    _catalog: Catalog
+    _progress: Progress
+    _tasks: dict[TaskId, TaskRow] = attrs.field(init=False, factory=dict)
+    _attempts: dict[tuple[TaskId, int], AttemptRow] = attrs.field(init=False, factory=dict)
+    _news: list[Callable[[], None]] = attrs.field(init=False, factory=list)
 
     def id(self, task: Task) -> TaskId:
         """The task's name in all records."""
@@ -159,3 +158,121 @@ def over(attempt: Attempt, verdict: Verdict, *, now: float) -> TaskChange:
         metrics=result.metrics if result else {},
         failure=verdict.failure,
     )
+
+
+@attrs.define(eq=False)
+class Decisions:
+    """What a walk has decided, recorded and shown."""
+
+    _walk: Walk
+    _journal: Journal
+    _leftovers: Leftovers
+    changes: dict[Task, TaskChange] = attrs.field(init=False, factory=dict)
+    """What to show of a task whose change is known from elsewhere: from its attempt, or its reuse."""
+
+    def write(self) -> list[tuple[Task, Failure]]:
+        """Tell what was decided since the last time; gives the tasks that failed before any submission."""
+        self._sized()
+        refused = self._changed()
+        self._closed()
+        return refused
+
+    def _sized(self) -> None:
+        for state in self._walk.sized:
+            self._journal.sized(state)
+            if state.node.mapped:
+                self._journal.forget(self._leftovers.surplus(state.node.name, len(state.tasks)))
+            for task in state.tasks:
+                if task.status == PENDING:
+                    self._journal.task(task)
+        self._walk.sized.clear()
+
+    def _changed(self) -> list[tuple[Task, Failure]]:
+        refused = []
+        for task in self._walk.changed:
+            change = self.changes.pop(task, None)
+            if task.status == RUNNING:
+                continue
+            if task.status == SKIPPED:
+                task.cache_reason = why_skipped(task, self._walk.nodes)
+            self._journal.task(task)
+            if change is None and task.status != PENDING:
+                change = TaskChange(
+                    task=self._journal.id(task),
+                    status=task.status,
+                    failure=task.failure,
+                    skipped=task.cache_reason if task.status == SKIPPED else None,
+                )
+                if task.status == FAILED and task.failure is not None:
+                    refused.append((task, task.failure))
+            if change is not None:
+                self._journal.tell(change)
+        self._walk.changed.clear()
+        return refused
+
+    def _closed(self) -> None:
+        for state in self._walk.closed:
+            lone, status = Task(state, None), state.ended or CANCELLED
+            skipped = why_skipped(lone, self._walk.nodes) if status == SKIPPED else None
+            row = TaskRow(task=self._journal.id(lone), status=status, cache_reason=skipped)
+            if skipped is not None:
+                self._journal.row(row)
+            self._journal.tell(TaskChange(task=row.task, status=status, skipped=skipped))
+        self._walk.closed.clear()
+
+
+_IMAGE = "image"
+
+
+@attrs.define(eq=False)
+class Shortfalls:
+    """Collects what is to be said, as steps begin."""
+
+    _terms: Mapping[str, Terms]  # what each step gets, by the name of its definition
+    _known: set[tuple[str, str]] = attrs.field(init=False, factory=set)
+    _news: dict[str, list[Shortfall]] = attrs.field(init=False, factory=dict)
+    _remarks: list[str] = attrs.field(init=False, factory=list)
+
+    def new_of(self, step: str) -> bool:
+        """Whether there is something to be said of a step that has not been said."""
+        terms = self._terms[step]
+        said = (*(shortfall.field for shortfall in terms.shortfalls), *terms.remarks)
+        return any((step, what) not in self._known for what in said)
+
+    def began(self, step: str, others: Collection[str]) -> None:
+        """A task of a step has been submitted."""
+        for remark in self._terms[step].remarks:
+            if (step, remark) not in self._known:
+                self._known.add((step, remark))
+                self._remarks.append(f"{step}: {remark}")
+        for shortfall in self._terms[step].shortfalls:
+            image = shortfall.field == _IMAGE
+            for name in self._terms if image else (step,):
+                runs = name == step or name in others
+                new = (name, shortfall.field) not in self._known
+                if runs and new and shortfall in self._terms[name].shortfalls:
+                    self._known.add((name, shortfall.field))
+                    self._news.setdefault(name, []).append(shortfall)
+
+    def reused(self, step: str) -> None:
+        """A result of a step is reused that was made with less than it asks for."""
+        less = [f"asked {s.asked}, got {s.got}" for s in self._terms[step].shortfalls if s.field != _IMAGE]
+        if less and (step, "reused") not in self._known:
+            self._known.add((step, "reused"))
+            self._remarks.append(f"{step}: reused, made with less than it asks for: {'; '.join(less)}")
+
+    def lines(self) -> list[str]:
+        """What is new: a line for each step that gets less than it asks for, and for each image not used."""
+        lines, self._remarks = self._remarks, []
+        images: dict[tuple[str, str], list[str]] = {}
+        for name, shortfalls in self._news.items():
+            less = [f"asked {s.asked}, gets {s.got}: {s.why}" for s in shortfalls if s.field != _IMAGE]
+            if less:
+                lines.append(f"{name}: {'; '.join(less)}")
+            for shortfall in shortfalls:
+                if shortfall.field == _IMAGE:
+                    images.setdefault((shortfall.asked, shortfall.why), []).append(name)
+        for (asked, why), names in images.items():
+            lines.append(f"{', '.join(names)}: {asked} is not used: {why}")
+        self._news.clear()
+        return lines

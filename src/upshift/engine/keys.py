@@ -39,16 +39,11 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class Keys:
-    """Makes keys. What the tasks of a node have in common is put together once for the node.
-
-    Parameters
-    ----------
-    code_named
-        Looks up what inputs name. None: the user's code is not in this process, only recorded. What
-        runs then is kept when its run is resumed, and reused by no other if its inputs name code.
-    """
+    """Makes keys. What the tasks of a node have in common is put together once for the node."""
 
     def __init__(self, code_named: CodeNamed | None) -> None:
+        # None: the user's code is not in this process, only recorded. What runs then is kept when its run
+        # is resumed, and reused by no other if its inputs name code.
         self._code_named = code_named
         self._code: dict[str, str] = {}
         self._parts: dict[str, str] = {}
@@ -70,11 +65,6 @@ class Keys:
         """What the random numbers of a task follow from: its function and its inputs.
 
         So they are the same under another name, at another place of a list, and after an edit of the code.
-
-        Parameters
-        ----------
-        twin
-            How many tasks of the run with the same key came before this one.
         """
         entry = state.definition.entry
         return digest([entry.module, entry.qualname, self._inputs(state, inputs)[0], twin])

@@ -26,20 +26,10 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class NamedImage:
-    """One image, and who it is for.
-
-    Parameters
-    ----------
-    steps
-        The steps that run in it.
-    target
-        Where: the name of a target, or a registry.
-    prepared
-        What is known of it.
-    """
+    """One image, and who it is for."""
 
     steps: tuple[str, ...]
-    target: str
+    target: str  # where: the name of a target, or a registry
     prepared: Prepared
 
     @property
@@ -62,32 +52,7 @@ def named_images(
     announce: Announce | None = None,
     open_backend: OpenBackend = open_registered,
 ) -> Iterator[tuple[NamedImage, ...]]:
-    """The images of a graph's steps, equal ones once; they can be made as long as this is open.
-
-    Parameters
-    ----------
-    graph, project, configuration, options
-        As for a run.
-    steps
-        Only of these; default: of all that run in images.
-    destination
-        Where they are to run, whatever the steps and the options say; None: as for a run.
-    builds, update
-        As for :func:`upshift.engine.images.step_images`.
-    announce
-        Told what takes long.
-    open_backend
-        Given by tests.
-
-    Raises
-    ------
-    NotFound
-        There is no such step, target or backend.
-    UsageError
-        No step runs in an image there.
-    UpshiftError
-        What is wrong with the settings of a step, or with the place where it runs.
-    """
+    """The images of a graph's steps, equal ones once; they can be made as long as this is open."""
     wanted = _steps(graph, steps)
     if not wanted:
         raise UsageError(

@@ -23,21 +23,11 @@ _LACKING_SHOWN = 6
 
 @attrs.frozen(kw_only=True)
 class Offered:
-    """What one step is offered.
+    """What one step is offered."""
 
-    Parameters
-    ----------
-    offer
-        What its backend offers, with everything that the step does not get.
-    launch
-        How many processes it has there, and how they are started; None: one.
-    remarks
-        What is worth a word though nothing is short.
-    """
-
-    offer: Offer
-    launch: Launch | None = None
-    remarks: tuple[str, ...] = ()
+    offer: Offer  # what its backend offers, with everything that the step does not get
+    launch: Launch | None = None  # how many processes it has there, and how they are started; None: one
+    remarks: tuple[str, ...] = ()  # what is worth a word though nothing is short
 
 
 def offered(
@@ -45,18 +35,10 @@ def offered(
     definition: StepDefinition,
     backend: Backend,
     *,
-    request: ResourceSettings,
-    project: str | None,
+    request: ResourceSettings,  # of the definition, or more of it
+    project: str | None,  # None: what of an image this environment lacks is not said
 ) -> Offered:
-    """What a step is offered, by what its backend offers for the request.
-
-    Parameters
-    ----------
-    request
-        What was asked for: by the definition, or more of it.
-    project
-        The project's folder, to say what of an image this environment lacks; None: that is not said.
-    """
+    """What a step is offered, by what its backend offers for the request."""
     offer = _with_image(offer, definition, backend, project)
     launch = definition.launch
     if offer.granted is None:

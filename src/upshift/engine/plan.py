@@ -7,38 +7,28 @@ task stays unfinished, and what needs it stays open. So a plan and a run decide 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from upshift.backends.registry import open_backend as open_registered
-from upshift.code.packages import preview_package
 from upshift.engine import RunOptions
 from upshift.engine.clock import Clock, SystemClock
-from upshift.engine.images import StepImages, origins_of, step_images
+from upshift.engine.images import origins_of
 from upshift.engine.inputs import task_inputs, why_skipped
 from upshift.engine.keys import CodeNamed, Keys
-from upshift.engine.places import (
-    OpenBackend,
-    Place,
-    Proposal,
-    close_places,
-    open_places,
-    proposals,
-    refusal,
-)
+from upshift.engine.places import OpenBackend
+from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.reuse import Hit, Reuse
-from upshift.engine.secrets import missing_secrets, needed_secrets
-from upshift.engine.shortcomings import Standard
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph, Node, StepDefinition, needs, references
-from upshift.model.settings.secrets import NeededSecret, secret_files
+from upshift.model.settings.secrets import secret_files
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code
@@ -46,7 +36,6 @@ from upshift.report.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTas
 from upshift.runs.catalog import Catalog, open_catalog
 from upshift.runs.growth import growth_of
 from upshift.runtime.storage import artifacts
-from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from upshift.images.base import Announce
@@ -63,83 +52,43 @@ def make_plan(
     open_backend: OpenBackend = open_registered,
     clock: Clock | None = None,
 ) -> Plan:
-    """What :func:`upshift.engine.run.execute` would do with the same arguments.
-
-    Parameters
-    ----------
-    graph, code, configuration, options, code_named
-        As for a run.
-    announce
-        Told what takes long.
-    open_backend, clock
-        Given by tests.
-
-    Raises
-    ------
-    NotFound, ConfigError, MissingExtra
-        A target or its backend is not there, or cannot be used.
-    GraphError
-        The graph cannot be walked.
-    StoreUnavailable
-        The store or the catalog cannot be read.
-    """
-    inbox: SimpleQueue[Any] = SimpleQueue()
-    places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
-    try:
-        target = places[None].target
-        store = open_store(configuration.store_address(target), **configuration.store_options)
-        offered = proposals(graph, places, strict=options.strict, project=code.project)
-        refused = refusal(offered.values(), strict=options.strict)
-        secrets = needed_secrets(graph, places, project=code.project)
-        missing = missing_secrets(secrets.values())
-        granted = {name: proposal.offer.granted for name, proposal in offered.items()}
-        with (
-            step_images(graph, places, granted, project=code.project, look=True, announce=announce) as images,
-            contextlib.closing(open_catalog(configuration)) as catalog,
-        ):
-            graph = images.marked(graph)
-            forecasts = Forecaster(
-                graph,
-                standards={name: proposal.standard for name, proposal in offered.items()},
-                catalog=catalog,
-                store=store,
-                reusing=options.reuse,
-                project=code.project,
-                keys=Keys(code_named),
-                now=(clock or SystemClock()).now(),
-            ).forecast()
+    """What :func:`upshift.engine.run.execute` would do with the same arguments."""
+    with (
+        prospects(
+            graph,
+            configuration,
+            options,
+            project=code.project,
+            inbox=SimpleQueue(),
+            announce=announce,
+            look=True,
+            open_backend=open_backend,
+        ) as found,
+        contextlib.closing(open_catalog(configuration)) as catalog,
+    ):
+        now = (clock or SystemClock()).now()
+        forecasts = forecast(found, catalog, Keys(code_named), reusing=options.reuse, now=now)
         nodes = {node.name: node for node in graph.nodes}
         position = {name: i for i, name in enumerate(forecasts)}
-        launcher = launcher_missing(offered, graph, forecasts)
-        planned_code, problem = _code(code, places, store, secret_files(code.project))
+        planned_code, problem = _code(code, found)
+        launcher = launcher_missing(found, forecasts)
         return Plan(
             pipeline=graph.pipeline,
-            target=target.name,
-            store=store.address,
+            target=found.target.name,
+            store=found.store.address,
             params=graph.params,
             texts=graph.texts,
-            steps=tuple(
-                _step(nodes[name], position, offered[nodes[name].step], forecast, secrets, images)
-                for name, forecast in forecasts.items()
-            ),
+            steps=tuple(_step(nodes[name], position, found, one) for name, one in forecasts.items()),
             code=planned_code,
-            refusals=tuple(filter(None, (refused, missing, images.refusal, launcher, problem))),
+            refusals=(*found.problems, *filter(None, (launcher, problem))),
             to_come=tuple(name for name in graph.used if name not in {node.step for node in graph.nodes}),
         )
-    finally:
-        close_places(places.values())
 
 
-def _step(
-    node: Node,
-    position: Mapping[str, int],
-    proposal: Proposal,
-    forecast: Forecast,
-    secrets: Mapping[str, tuple[NeededSecret, ...]],
-    images: StepImages,
-) -> PlannedStep:
+def _step(node: Node, position: Mapping[str, int], found: Prospect, forecast: Forecast) -> PlannedStep:
+    proposal, images = found.offered[node.step], found.images
     definition, place = proposal.definition, proposal.place
-    own_secrets = secrets.get(node.step, ())
+    own_secrets = found.secrets.get(node.step, ())
     tasks = forecast.tasks
     if images.is_unknown(node.step):  # what it would be compared with is not what would run
         tasks = tuple(attrs.evolve(task, reason=None) for task in tasks)
@@ -202,14 +151,14 @@ def _edges(node: Node, position: Mapping[str, int]) -> tuple[Edge, ...]:
     return tuple(sorted(edges, key=lambda edge: position[edge.step]))
 
 
-def _code(
-    code: Code, places: Mapping[str | None, Place], store: Store, exclude: Sequence[Path]
-) -> tuple[PlannedCode, UsageError | None]:
+def _code(code: Code, found: Prospect) -> tuple[PlannedCode, UsageError | None]:
     """What the package would hold; the error too, where the run cannot do without one."""
+    from upshift.code.packages import preview_package  # a run needs none of it
+
     try:
-        preview = preview_package(Path(code.project), store, exclude=exclude)
+        preview = preview_package(Path(code.project), found.store, exclude=secret_files(code.project))
     except UsageError as error:
-        needed = any(place.backend.capabilities.remote for place in places.values())
+        needed = any(place.backend.capabilities.remote for place in found.places.values())
         return PlannedCode(project=code.project, problem=error.what), error if needed else None
     return PlannedCode(
         project=code.project,
@@ -231,18 +180,10 @@ _ACTIONS = {RUNNING: RUNS, SKIPPED: SKIPS, FAILED: FAILS, CANCELLED: FAILS}
 
 @attrs.frozen(kw_only=True)
 class Forecast:
-    """What will become of a node.
+    """What will become of a node."""
 
-    Parameters
-    ----------
-    length
-        Number of its tasks; None: not to be known yet.
-    tasks
-        Each of them; where their number is not known, one that stands for all.
-    """
-
-    length: int | None
-    tasks: tuple[PlannedTask, ...]
+    length: int | None  # number of its tasks; None: not to be known yet
+    tasks: tuple[PlannedTask, ...]  # each of them; where their number is not known, one that stands for all
 
     @property
     def may_run(self) -> bool:
@@ -250,57 +191,29 @@ class Forecast:
         return any(task.action in (RUNS, DEPENDS) for task in self.tasks)
 
 
-def launcher_missing(
-    offered: Mapping[str, Proposal], graph: Graph, forecasts: Mapping[str, Forecast]
-) -> MissingExtra | None:
+def launcher_missing(found: Prospect, forecasts: Mapping[str, Forecast]) -> MissingExtra | None:
     """The error for the first step that may run and has no launcher where it would; None: there is none."""
-    may_run = {node.step for node in graph.nodes if forecasts[node.name].may_run}
-    return next((one.missing for one in offered.values() if one.missing and one.step in may_run), None)
+    may_run = {node.step for node in found.graph.nodes if forecasts[node.name].may_run}
+    return next((one.missing for one in found.offered.values() if one.missing and one.step in may_run), None)
 
 
-class Forecaster:
-    """Walks a graph without running anything.
+def forecast(
+    found: Prospect, catalog: Catalog, keys: Keys, *, reusing: bool, now: float
+) -> dict[str, Forecast]:
+    """What will become of each node, by name, in the graph's order."""
+    return _Forecaster(found, catalog, keys, reusing=reusing, now=now).forecast()
 
-    Parameters
-    ----------
-    graph
-        The graph.
-    standards
-        What each step would get, by the name of its definition.
-    catalog, store
-        Where earlier results are found.
-    reusing
-        Whether the user wants anything reused.
-    project
-        Folder of the project.
-    keys
-        Makes the keys of tasks.
-    now
-        Seconds since the epoch.
 
-    Raises
-    ------
-    GraphError
-        The graph cannot be walked.
-    """
+class _Forecaster:
+    """Walks a graph without running anything."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        *,
-        standards: Mapping[str, Standard],
-        catalog: Catalog,
-        store: Store,
-        reusing: bool,
-        project: str,
-        keys: Keys,
-        now: float,
-    ) -> None:
+    def __init__(self, found: Prospect, catalog: Catalog, keys: Keys, *, reusing: bool, now: float) -> None:
+        graph, store = found.graph, found.store
         grow = growth_of(graph, store)
         self._walk = Walk(graph, truth=lambda artifact: artifacts.plain_value(artifact, store), grow=grow)
-        self._standards = standards
+        self._offered = found.offered
         # No run has an empty name: none of the earlier runs is left out.
-        self._reuse = Reuse("", graph, catalog, store, enabled=reusing, project=project)
+        self._reuse = Reuse("", graph, catalog, store, enabled=reusing, project=found.project)
         self._reusing = reusing
         self._store = store
         self._now = now
@@ -310,7 +223,6 @@ class Forecaster:
         self._conditional: set[str] = set()
 
     def forecast(self) -> dict[str, Forecast]:
-        """What will become of each node, by name, in the graph's order."""
         self._walk.start()
         while self._walk.ready:
             self._admit(self._walk.ready.popleft())
@@ -327,13 +239,13 @@ class Forecaster:
             self._runs(task, "its result was lost")
             return
         task.key = self._keys.key(task.node, inputs)
-        found = self._reuse.find(task, task.key, self._standards[task.node.node.step], now=self._now)
+        found = self._reuse.find(task, task.key, self._offered[task.node.node.step].standard, now=self._now)
         if isinstance(found, Hit):
             self._reasons[task] = found.reason
             self._origins[task] = found.result.task.run
             self._walk.completed(task, found.result.outputs, degraded=found.result.degraded)
         else:
-            self._runs(task, found or self._reuse.why(task, inputs))
+            self._runs(task, found or self._reuse.history.why(task, inputs))
 
     def _runs(self, task: Task, reason: str) -> None:
         self._reasons[task] = reason
@@ -379,9 +291,9 @@ class Forecaster:
             certain = "reuse is switched off for this run"
         if certain is not None and state.node.name not in self._conditional:
             return PlannedTask(index=task.index, action=RUNS, reason=certain, depends_on=behind)
-        reason = certain or self._reuse.changed(state)
-        if reason is None and self._standards[state.node.step].strict:
-            reason = self._reuse.degraded(task)
+        reason = certain or self._reuse.history.changed(state)
+        if reason is None and self._offered[state.node.step].strict:
+            reason = self._reuse.history.degraded(task)
         return PlannedTask(index=task.index, action=DEPENDS, reason=reason, depends_on=behind)
 
     def _behind(self, task: Task) -> list[str]:

@@ -21,17 +21,6 @@ def with_more_memory(
 
     Where the place has less than that the attempt gets what there is. That is no shortfall: nobody but
     this very rule has asked for so much.
-
-    Parameters
-    ----------
-    terms, definition
-        Of the attempt that ran out of memory.
-    reached
-        Bytes that it had by then.
-    factor
-        So many times as much is asked for as before; of a step that asked for nothing, as it reached.
-    project
-        The project's folder, as for :func:`upshift.engine.places.proposals`.
     """
     request, backend = terms.request or definition.settings.resources, terms.place.backend
 

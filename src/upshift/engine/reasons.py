@@ -12,17 +12,30 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from upshift.engine.keys import PACKAGE, PACKAGES, REQUIRED, code_in, fingerprint, without_file
-from upshift.model.graph import FromStep, Node, StepDefinition
+import attrs
+
+from upshift.engine.keys import PACKAGE, PACKAGES, REQUIRED, code_in, fingerprint, key_parts, without_file
+from upshift.engine.shortcomings import degraded_of, how_degraded
+from upshift.engine.tasks import COMPLETED, NodeState, Task
+from upshift.errors import StoreError
+from upshift.model.graph import FromStep, Graph, Node, StepDefinition
 from upshift.model.plain import UNKNOWN, changes, is_opaque, words
 from upshift.model.spec.artifact import Value
-from upshift.model.spec.codec import encode
+from upshift.model.spec.codec import encode, from_json
+from upshift.model.spec.task import TaskId, TaskResult
+from upshift.model.spec.work import same_inputs, same_work
+from upshift.runs.catalog import Catalog, RunRow, TaskRow
 from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.store import Store
+
+_RUNS_COMPARED = 10
+"""Earlier runs that are looked into for a reason why there is no result."""
 
 _NAMED = 3
 """Things of one kind that are named."""
@@ -34,6 +47,116 @@ _WHERE, _BELOW = "it runs in", "made of"
 
 _TITLE = re.compile(r"(?P<kind>(?:[^()]+ )?)(?P<path>[^ ()]+) \((?P<file>[^()]+)\)(?P<note>.*)")
 """What a fingerprint calls a piece of code: ``constant pkg.side.CFG (pkg/side.py)``."""
+
+
+@attrs.define(eq=False)
+class History:
+    """What the newest earlier run of the same pipeline did, read when somebody asks."""
+
+    _run: str
+    _pipeline: str
+    _catalog: Catalog
+    _store: Store
+    _project: str
+    _runs: list[tuple[RunRow, Graph]] | None = attrs.field(init=False, default=None)
+    _by_node: dict[str, str | None] = attrs.field(init=False, factory=dict)
+    _degraded: dict[str, dict[int | None, TaskResult]] = attrs.field(init=False, factory=dict)
+    _tasks: dict[str, tuple[str, dict[int | None, TaskRow]] | None] = attrs.field(init=False, factory=dict)
+
+    def why(self, task: Task, inputs: Mapping[str, Value]) -> str:
+        """What is different from the newest earlier result of the same step."""
+        name = task.node.node.name
+        if name not in self._tasks:
+            self._compare(task.node)
+        earlier = self._tasks[name]
+        if earlier is None:
+            return "first run"
+        run, rows = earlier
+        row = rows.get(task.index)
+        if row is None or row.status != COMPLETED:
+            return "first run of this task"
+        different = self._by_node[name]
+        if different is not None:
+            return different
+        if task.key is not None and same_work(row.key, task.key):
+            return f"no result of run {run} may be reused"
+        if task.key is not None and row.key is not None and same_inputs(row.key, task.key):
+            return changed_code_of(inputs)
+        before = self._inputs(row)
+        different = None if before is None else changed_inputs(before, inputs, task.node.node)
+        return different or "input changed"
+
+    def changed(self, state: NodeState) -> str | None:
+        """What is different about a node from its newest earlier result, inputs apart."""
+        name = state.node.name
+        if name not in self._tasks:
+            self._compare(state)
+        return "first run" if self._tasks[name] is None else self._by_node[name]
+
+    def degraded(self, task: Task) -> str | None:
+        """How the newest earlier result was made, if with less than asked for."""
+        name = task.node.node.name
+        if name not in self._tasks:
+            self._compare(task.node)
+        earlier = self._tasks[name]
+        if earlier is None:
+            return None
+        if name not in self._degraded:
+            self._degraded[name] = degraded_of(earlier[0], name, self._catalog, self._store)
+        of_all = next(iter(self._degraded[name].values()), None) if task.index is None else None
+        made = self._degraded[name].get(task.index, of_all)
+        if made is None:
+            return None
+        how = how_degraded(made.task, self._catalog, self._store)
+        return f"the result of run {made.task.run} was made {how}"
+
+    def _compare(self, state: NodeState) -> None:
+        name = state.node.name
+        self._tasks[name] = self._by_node[name] = None
+        for row, graph in self._earlier():
+            node = next((n for n in graph.nodes if n.name == name), None)
+            if node is None:
+                continue
+            rows = {t.task.index: t for t in self._catalog.tasks(row.id, name) if t.status == COMPLETED}
+            if rows:
+                self._tasks[name] = (row.id, rows)
+                definition = graph.definition(node)
+                before, now = key_parts(definition, node), key_parts(state.definition, state.node)
+                if before["image"] != now["image"]:  # digests say nothing to people
+                    before, now = with_images((before, definition), (now, state.definition))
+                self._by_node[name] = changed_parts(before, now)
+                return
+
+    def _inputs(self, row: TaskRow) -> Mapping[str, Value] | None:
+        """What an earlier task was given, whoever did its work; None: that is not recorded any more."""
+        task, number = row.task, 1
+        if row.origin is not None:
+            run, step, index, number = row.origin
+            task = TaskId(run=run, step=step, index=index)
+        while True:
+            try:
+                spec = self._store.read_spec(self._store.spec_path(task, number))
+            except StoreError:
+                return None
+            if same_work(spec.key, row.key):  # an attempt before a run was resumed may be of other work
+                return spec.inputs
+            number += 1
+
+    def _earlier(self) -> list[tuple[RunRow, Graph]]:
+        if self._runs is None:
+            self._runs = []
+            for row in self._catalog.runs(pipeline=self._pipeline, limit=_RUNS_COMPARED + 1):
+                content = None
+                if row.id != self._run and row.store == self._store.address and self._is_ours(row):
+                    content = self._store.read_record(row.id, "graph.json")
+                if content is not None:
+                    self._runs.append((row, from_json(Graph, content)))
+        return self._runs
+
+    def _is_ours(self, row: RunRow) -> bool:
+        """Whether a run is of this project; a file that makes one begin may have come or gone above it."""
+        there = str(row.source.get("code", {}).get("project", self._project))
+        return os.path.commonpath([there, self._project]) in (there, self._project)
 
 
 def changed_parts(before: Mapping[str, object], now: Mapping[str, object]) -> str | None:
@@ -62,15 +185,7 @@ def with_images(
 
 
 def changed_inputs(before: Mapping[str, Value], now: Mapping[str, Value], node: Node) -> str | None:
-    """Which inputs are different, small plain ones with their values; None: none is.
-
-    Parameters
-    ----------
-    before, now
-        Inputs by parameter.
-    node
-        Where they come from now.
-    """
+    """Which inputs are different, small plain ones with their values; None: none is."""
     names = [
         name
         for name in {**now, **before}

@@ -7,7 +7,7 @@ import getpass
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,7 +21,7 @@ from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Command, Control, interrupts
 from upshift.engine.debug import Debugged, debugged
 from upshift.engine.driver import Driver
-from upshift.engine.images import StepImages, step_images
+from upshift.engine.images import StepImages
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.leftovers import Leftovers
@@ -30,18 +30,13 @@ from upshift.engine.places import (
     OpenBackend,
     Place,
     Terms,
-    close_places,
-    open_places,
-    proposals,
-    refusal,
     terms_of,
 )
-from upshift.engine.plan import Forecaster, launcher_missing
+from upshift.engine.plan import forecast, launcher_missing
+from upshift.engine.prospects import prospects
 from upshift.engine.reuse import Reuse
-from upshift.engine.secrets import missing_secrets, needed_secrets
 from upshift.engine.specs import Keeper, Shipped, Specs, ship
 from upshift.engine.walk import Walk
-from upshift.engine.work import Work
 from upshift.errors import NotFound, RunCancelled, RunFailed, UpshiftError, together
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
@@ -60,7 +55,7 @@ from upshift.runs.history import Run
 from upshift.runs.lease import Lease, here
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts, edits
-from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.storage.store import Store
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without those that are easily taken for another."""
@@ -70,88 +65,42 @@ def execute(
     graph: Graph,
     *,
     code: Code,
-    source: Mapping[str, Any],
+    source: Mapping[str, Any],  # where the pipeline comes from; ``cwd``: the steps' working folder
     configuration: Configuration,
     options: RunOptions,
     progress: Progress,
     resume: str | None = None,
-    code_named: CodeNamed | None = None,
+    code_named: CodeNamed | None = None,  # None: only a record of the code is at hand
     open_backend: OpenBackend = open_registered,
     clock: Clock | None = None,
 ) -> Run:
-    """Run a graph, or finish a run of it.
-
-    Parameters
-    ----------
-    graph
-        The pipeline.
-    code
-        The user's code.
-    source
-        Where the pipeline comes from, for ``resume``; ``cwd`` is the steps' working folder.
-    configuration, options
-        Where and how.
-    progress
-        Who watches.
-    resume
-        Id of the run to finish. What it has done with the same code and inputs is kept.
-    code_named
-        Looks up the code that inputs name; None: only a record of the code is at hand.
-    open_backend, clock
-        Given by tests.
-
-    Returns
-    -------
-    Run
-        The run, completed.
-
-    Raises
-    ------
-    RequestRefused
-        A step asks for what it does not get, or for a secret that is not there; nothing has run.
-    ImageError
-        The image of a step will not do; nothing has been built, and nothing has run.
-    MissingExtra
-        The launcher of a step is not installed where the step would run; nothing has run.
-    RunOwned
-        Another engine owns the run that is to be finished.
-    RunFailed, RunCancelled
-        With ``.run``.
-    StoreUnavailable
-        The store or the catalog cannot be written.
-    """
+    """Run a graph, or finish the run ``resume``: what that has done with the same code and inputs is kept."""
     inbox: SimpleQueue[Any] = SimpleQueue()
+    clock = clock or SystemClock()
     with contextlib.ExitStack() as stack:
-        places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
-        stack.callback(close_places, places.values())
-        target = places[None].target
-        store = open_store(configuration.store_address(target), **configuration.store_options)
-        offered = proposals(graph, places, strict=options.strict, project=code.project)
-        refused = refusal(offered.values(), strict=options.strict)
-        missing = missing_secrets(needed_secrets(graph, places, project=code.project).values())
-        granted = {name: proposal.offer.granted for name, proposal in offered.items()}
-        images = stack.enter_context(
-            step_images(graph, places, granted, project=code.project, builds=True, announce=progress.notice)
+        found = stack.enter_context(
+            prospects(
+                graph,
+                configuration,
+                options,
+                project=code.project,
+                inbox=inbox,
+                announce=progress.notice,
+                builds=True,
+                open_backend=open_backend,
+            )
         )
-        graph, clock = images.marked(graph), clock or SystemClock()
+        graph, store, places, images = found.graph, found.store, found.places, found.images
         launcher = None
-        if resume is None and any(proposal.missing for proposal in offered.values()):
+        if resume is None and any(proposal.missing for proposal in found.offered.values()):
             with contextlib.closing(open_catalog(configuration)) as catalog:
-                forecaster = Forecaster(
-                    graph,
-                    standards={name: proposal.standard for name, proposal in offered.items()},
-                    catalog=catalog,
-                    store=store,
-                    reusing=options.reuse,
-                    project=code.project,
-                    keys=Keys(code_named),
-                    now=clock.now(),
-                )
-                launcher = launcher_missing(offered, graph, forecaster.forecast())
-        problem = together(filter(None, (refused, missing, images.refusal, launcher)))
+                reusing = options.reuse
+                forecasts = forecast(found, catalog, Keys(code_named), reusing=reusing, now=clock.now())
+                launcher = launcher_missing(found, forecasts)
+        problem = together([*found.problems, *filter(None, (launcher,))])
         if problem is not None:
             raise problem
-        terms = terms_of(offered)
+        terms = terms_of(found.offered)
         debug = options.debug and debugged(options.debug, graph, store=store.address, inbox=inbox)
         own = [debug.terms.place] if debug else []
         grow = growth_of(graph, store)
@@ -275,8 +224,7 @@ class _Run:
             control.start()
             keeper.start()
 
-        work = self._work(resumed=resumed, submitted=start_threads)
-        driver = Driver(work)
+        driver = self._driver(resumed=resumed, submitted=start_threads)
         try:
             with interrupts(lambda: self.inbox.put(Command.INTERRUPT)):
                 try:
@@ -290,7 +238,7 @@ class _Run:
                 driver.finish()
             self._end(status)
         finally:
-            work.building.close()
+            driver.building.close()
             keeper.join()
             control.close()
         took = self.clock.monotonic() - began
@@ -299,13 +247,13 @@ class _Run:
         self.progress.run_ended(self.row.id, status, took)
         return driver, status
 
-    def _work(self, *, resumed: bool, submitted: Any) -> Work:
+    def _driver(self, *, resumed: bool, submitted: Callable[[], None]) -> Driver:
         run = self.row.id
         leftovers = Leftovers(self.places, self.store)
         if resumed:
             leftovers = Leftovers.of_run(run, self.catalog, self.places, self.store)
         journal = Journal(run, self.catalog, self.progress)
-        return Work(
+        return Driver(
             walk=self.walk,
             terms=self.terms,
             debugged=self.debugged,
@@ -424,29 +372,7 @@ def raise_unless_completed(
     stacks: Sequence[Stack],
     shown: bool,
 ) -> None:
-    """Raise what a run with this status deserves.
-
-    Parameters
-    ----------
-    run
-        The run.
-    status
-        Its status.
-    first
-        The task that failed first, why, and in which attempt.
-    failed
-        How many tasks failed.
-    log
-        What that attempt printed, if it printed anything.
-    stacks
-        Where its processes were, if it had several.
-    shown
-        Whether the user has been shown its traceback already.
-
-    Raises
-    ------
-    RunCancelled, RunFailed
-    """
+    """Raise what a run with this status deserves."""
     go_on = f"upshift resume {run.id} goes on from what is done."
     if status == "cancelled":
         raise RunCancelled(f"run {run.id} was cancelled", run=run, fix=go_on)

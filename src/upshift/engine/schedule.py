@@ -31,24 +31,13 @@ Devices = tuple[tuple[Model, int], ...]
 
 @attrs.frozen
 class Need:
-    """What a task takes up while it runs.
+    """What a task takes up while it runs."""
 
-    Parameters
-    ----------
-    cpu
-        Thousandths of a CPU.
-    memory
-        Bytes.
-    devices
-        Accelerators, one of these sets; the first one that is free.
-    port
-        The port at which its processes meet, where the user has fixed it: one task has it at a time.
-    """
-
-    cpu: int = 1000
-    memory: int = 0
-    devices: tuple[Devices, ...] = ()
+    cpu: int = 1000  # thousandths of a CPU
+    memory: int = 0  # bytes
+    devices: tuple[Devices, ...] = ()  # accelerators, one of these sets; the first one that is free
     port: int | None = None
+    """The port at which its processes meet, where the user has fixed it: one task has it at a time."""
 
     @classmethod
     def of(
@@ -85,11 +74,6 @@ class Room:
 
     Which accelerators a task gets is for the backend to choose, so what is counted here only keeps
     tasks from being submitted that would have to wait there.
-
-    Parameters
-    ----------
-    capacity
-        What runs at once; None: any number. A field that is None is not limited.
     """
 
     def __init__(self, capacity: Hardware | None) -> None:
@@ -127,13 +111,7 @@ class Room:
         )
 
     def take(self, need: Need) -> Need:
-        """Something with this need runs now.
-
-        Returns
-        -------
-        Need
-            What it takes up: of several sets of accelerators one.
-        """
+        """Something with this need runs now; gives what it takes up: of several sets of devices one."""
         self._free_cpu -= need.cpu
         self._free_memory -= need.memory
         if need.port is not None:
@@ -164,13 +142,7 @@ class Room:
 
 
 class Queue:
-    """The ready tasks of one backend.
-
-    Parameters
-    ----------
-    room
-        What is free there.
-    """
+    """The ready tasks of one backend."""
 
     def __init__(self, room: Room) -> None:
         self.room = room

@@ -19,21 +19,11 @@ from upshift.runtime.storage.store import Store
 
 @attrs.frozen(kw_only=True)
 class Standard:
-    """What a step would get if it ran now: by that its earlier results are judged.
+    """What a step would get if it ran now: by that its earlier results are judged."""
 
-    Parameters
-    ----------
-    strict
-        Whether it gets all that it asks for, or does not run; then no degraded result will do.
-    granted
-        What it would be granted; None: it is not known.
-    short
-        Whether that is less than it asks for, its image apart.
-    """
-
-    strict: bool
-    granted: Hardware | None = None
-    short: bool = False
+    strict: bool  # whether it gets all that it asks for, or does not run; then no degraded result will do
+    granted: Hardware | None = None  # what it would be granted; None: it is not known
+    short: bool = False  # whether that is less than it asks for, its image apart
 
     @classmethod
     def of(cls, strict: bool, granted: Hardware | None, shortfalls: Iterable[Shortfall]) -> Standard:
@@ -79,15 +69,7 @@ def missed(result: TaskResult) -> set[str]:
 
 
 def how_degraded(task: TaskId, catalog: Catalog, store: Store) -> str:
-    """How a degraded result was made: with less than its own step asks for, or from such a result.
-
-    Parameters
-    ----------
-    task
-        What made it.
-    catalog, store
-        What is known of its run.
-    """
+    """How a degraded result was made: with less than its own step asks for, or from such a result."""
     content = store.read_record(task.run, "graph.json")
     nodes = {} if content is None else {node.name: node for node in from_json(Graph, content).nodes}
     short: list[str] = []

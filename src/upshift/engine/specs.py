@@ -25,55 +25,24 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Shipped:
-    """What tasks on other machines need of this one.
+    """What tasks on other machines need of this one."""
 
-    Parameters
-    ----------
-    code
-        The user's code, with its package.
-    runtime
-        Digest of the runtime blob.
-    """
-
-    code: Code
-    runtime: str
+    code: Code  # the user's code, with its package
+    runtime: str  # digest of the runtime blob
 
 
+@attrs.define(eq=False)
 class Specs:
-    """Makes the specs of one run.
+    """Makes the specs of one run."""
 
-    Parameters
-    ----------
-    graph, code
-        As in :func:`upshift.engine.run.execute`.
-    store
-        The store.
-    cwd
-        Where the run was started.
-    shipped
-        What goes to other machines; None: no step runs on one.
-    draws
-        What this run drew from the generators of random numbers.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        *,
-        code: Code,
-        store: Store,
-        cwd: str | None,
-        shipped: Shipped | None,
-        draws: Mapping[str, str],
-    ) -> None:
-        self._graph = graph
-        self._code = code
-        self._store = store
-        self._cwd = cwd
-        self._shipped = shipped
-        self._draws = draws
-        self._outputs: dict[str, tuple[OutputSpec, ...]] = {}
-        self._settings: dict[str, StepSettings] = {}
+    _graph: Graph
+    _code: Code
+    _store: Store
+    _cwd: str | None
+    _shipped: Shipped | None  # what goes to other machines; None: no step runs on one
+    _draws: Mapping[str, str]  # what this run drew from the generators of random numbers
+    _outputs: dict[str, tuple[OutputSpec, ...]] = attrs.field(init=False, factory=dict)
+    _settings: dict[str, StepSettings] = attrs.field(init=False, factory=dict)
 
     def make(
         self,
@@ -130,20 +99,7 @@ class Specs:
 
 
 def ship(code: Code, places: Iterable[Place], store: Store, *, exclude: Sequence[Path]) -> Shipped | None:
-    """Put code and runtime into the store, if any step runs on another machine.
-
-    Parameters
-    ----------
-    code, places, store
-        What to ship, if one of the places is on another machine, and where to.
-    exclude
-        Files that are no code.
-
-    Raises
-    ------
-    UsageError
-        The project is too large, or a file of it cannot be read.
-    """
+    """Put code and runtime into the store, if any step runs on another machine."""
     if not any(place.backend.capabilities.remote for place in places):
         return None
     from upshift.code.packages import make_package
@@ -153,45 +109,21 @@ def ship(code: Code, places: Iterable[Place], store: Store, *, exclude: Sequence
     return Shipped(code=attrs.evolve(code, package=package), runtime=runtime_blob(store))
 
 
+@attrs.define(eq=False)
 class Keeper:
     """Keeps a package of the code of a run on this machine, while its first tasks run.
 
     A run with steps elsewhere has its package already. Here nothing waits for it, so it is made by a
     thread, which tells the engine's own through its inbox.
-
-    Parameters
-    ----------
-    code
-        The user's code.
-    store
-        Where the package goes.
-    inbox
-        The engine's inbox.
-    exclude
-        Files that are no code.
-    keep
-        Called by the engine's thread with the code and its package.
-    give_up
-        Called by the engine's thread with the reason why there is no package.
     """
 
-    def __init__(
-        self,
-        code: Code,
-        store: Store,
-        inbox: SimpleQueue[Any],
-        *,
-        exclude: Sequence[Path],
-        keep: Callable[[Code], None],
-        give_up: Callable[[str], None],
-    ) -> None:
-        self._code = code
-        self._store = store
-        self._inbox = inbox
-        self._exclude = exclude
-        self._keep = keep
-        self._give_up = give_up
-        self._thread: threading.Thread | None = None
+    _code: Code
+    _store: Store
+    _inbox: SimpleQueue[Any]
+    _exclude: Sequence[Path]  # files that are no code
+    _keep: Callable[[Code], None]  # called by the engine's thread with the code and its package
+    _give_up: Callable[[str], None]  # called by the engine's thread with the reason why there is none
+    _thread: threading.Thread | None = attrs.field(init=False, default=None)
 
     def start(self) -> None:
         """Begin, if that has not happened yet."""

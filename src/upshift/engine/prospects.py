@@ -1,0 +1,153 @@
+"""What is known of a run before anything runs: where its steps go, what they get there, and what is lacking.
+
+Everything is looked for before anything is refused, so that one error names all that is wrong. Secrets are
+read to see that they are there, and forgotten at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.backends.registry import open_backend as open_registered
+from upshift.engine import RunOptions
+from upshift.engine.images import StepImages, step_images
+from upshift.engine.places import (
+    OpenBackend,
+    Place,
+    Proposal,
+    close_places,
+    open_places,
+    proposals,
+    refusal,
+)
+from upshift.errors import RequestRefused, UpshiftError
+from upshift.model.configuration import Configuration, Target
+from upshift.model.graph import Graph, StepDefinition
+from upshift.model.settings.secrets import NeededSecret, read_secret, read_secrets, scheme_of
+from upshift.runtime.storage.store import Store, open_store
+
+if TYPE_CHECKING:
+    from upshift.images.base import Announce
+
+
+@attrs.frozen(kw_only=True)
+class Prospect:
+    """What the steps of a graph would get if it ran now, by the names of their definitions."""
+
+    graph: Graph  # with the digests of the images that its steps run in
+    project: str
+    places: Mapping[str | None, Place]  # where steps run, by what they say of it; None: the run's own
+    store: Store
+    offered: Mapping[str, Proposal]
+    secrets: Mapping[str, tuple[NeededSecret, ...]]
+    images: StepImages
+    problems: tuple[UpshiftError, ...]  # for any of these nothing may run
+
+    @property
+    def target(self) -> Target:
+        """The run's own."""
+        return self.places[None].target
+
+
+@contextlib.contextmanager
+def prospects(
+    graph: Graph,
+    configuration: Configuration,
+    options: RunOptions,
+    *,
+    project: str,
+    inbox: SimpleQueue[Any],
+    announce: Announce | None,
+    look: bool = False,
+    builds: bool = False,
+    open_backend: OpenBackend = open_registered,
+) -> Iterator[Prospect]:
+    """What a graph would get, while places and registries are open; ``look``, ``builds``: as for images."""
+    places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
+    try:
+        own = places[None].target
+        store = open_store(configuration.store_address(own), **configuration.store_options)
+        offered = proposals(graph, places, strict=options.strict, project=project)
+        refused = refusal(offered.values(), strict=options.strict)
+        secrets = _needed_secrets(graph, places, project=project)
+        missing = _missing_secrets(secrets.values())
+        granted = {name: proposal.offer.granted for name, proposal in offered.items()}
+        with step_images(
+            graph, places, granted, project=project, look=look, builds=builds, announce=announce
+        ) as images:
+            yield Prospect(
+                graph=images.marked(graph),
+                project=project,
+                places=places,
+                store=store,
+                offered=offered,
+                secrets=secrets,
+                images=images,
+                problems=tuple(filter(None, (refused, missing, images.refusal))),
+            )
+    finally:
+        close_places(places.values())
+
+
+def _needed_secrets(
+    graph: Graph, places: Mapping[str | None, Place], *, project: str
+) -> dict[str, tuple[NeededSecret, ...]]:
+    """The secrets of each step that is used, by the name of its definition; paths start from the project."""
+    return {
+        name: _secrets_of(name, graph.steps[name], places[graph.steps[name].settings.on], project)
+        for name in graph.used
+        if graph.steps[name].settings.secret_sources
+    }
+
+
+def _missing_secrets(needed: Iterable[Iterable[NeededSecret]]) -> RequestRefused | None:
+    """The error that says of every secret that a step cannot have why; None: there is no such secret."""
+    problems = [s.problem for secrets in needed for s in secrets if s.problem is not None]
+    if len(problems) < 2:
+        return problems[0] if problems else None
+    return RequestRefused(
+        f"{len(problems)} secrets cannot be had",
+        where=problems[0].where,
+        why="\n".join(f"{problem.what} ({problem.where})" for problem in problems),
+        fix="\n".join(dict.fromkeys(problem.fix for problem in problems if problem.fix)),
+    )
+
+
+def _secrets_of(
+    step: str, definition: StepDefinition, place: Place, project: str
+) -> tuple[NeededSecret, ...]:
+    found = []
+    for name, source in definition.settings.secret_sources.items():
+        origin = definition.settings.origins.get(f"secrets.{name}")
+        try:
+            _look_for(name, source, place, project)
+            problem = None
+        except RequestRefused as error:
+            problem = _named(step, error, origin or definition.location)
+        found.append(NeededSecret(name=name, source=source, origin=origin, problem=problem))
+    if not any(secret.problem for secret in found):
+        try:
+            read_secrets(definition.settings.secret_sources, project=project)
+        except RequestRefused as error:  # each by itself is right, and all together are not
+            found[0] = attrs.evolve(found[0], problem=_named(step, error, found[0].origin))
+    return tuple(found)
+
+
+def _look_for(name: str, source: str, place: Place, project: str) -> None:
+    backend = place.backend
+    if scheme_of(source) not in backend.capabilities.secrets:
+        forms = ", ".join(f"{scheme}:…" for scheme in sorted(backend.capabilities.secrets))
+        raise RequestRefused(
+            f"secret {name} ({source}): backend {backend.name} cannot bring it to the step",
+            fix=f"It takes {forms}." if forms else "Choose another target with --on; this one takes none.",
+        )
+    read_secret(name, source, project=project)
+
+
+def _named(step: str, error: RequestRefused, where: str | None) -> RequestRefused:
+    return RequestRefused(f"step {step}: {error.what}", where=where, fix=error.fix)
