@@ -158,3 +158,69 @@ def end(self):
     refused = project.upshift("run", "flow.py", expect=2)
     for word in ("step start", "'kubernetes' is not in this version", "flow.py:6 (@kubernetes)"):
         assert word in refused.err
+
+
+CARDS = """
+from upshift.cards import Artifact, Error, HTML, Image, Markdown, ProgressBar, Table, VegaChart
+
+
+class Shows(FlowSpec):
+    @card(type="html", id="page")
+    @card(id="more")
+    @environment(vars={"A": "b"})
+    @step
+    def start(self):
+        shown = current.card
+        shown.append(Markdown("# Results\\nfine"))
+        bar = ProgressBar(max=4, label="Progress", unit="batches")
+        shown.append(Table([["a", 1], [Markdown("b"), bar]], headers=["x", "y"]), title="Both")
+        shown.append(bar, id="bar")
+        assert shown.components["bar"] is bar and shown.components[2] is bar
+        for number in range(4):
+            bar.update(number + 1)
+            shown.refresh()
+        more = shown["more"]
+        more.extend([Artifact({"a": 1}, "settings"), VegaChart({"mark": "bar"})])
+        try:
+            Image(b"no picture")
+        except upshift.UsageError as error:
+            more.append(Error(error, "refused"))
+        shown["other"] = ["replaced"]
+        shown["other"] = [Markdown("stays")]
+        self.html = "<b>page</b>"
+        self.next(self.end)
+
+    @step
+    def end(self):
+        current.card.append("gone")
+        current.card.clear()
+"""
+
+
+def test_cards_are_made_of_components_that_a_step_may_change(project: Project) -> None:
+    project.write(CARDS, "flow.py", header="import upshift\nfrom upshift import *\n")
+    project.upshift("run", "flow.py")
+    run = upshift.get_run("latest")
+    cards = run["start"].tasks[0].attempts[-1].cards
+    shown = {(card.id, card.title): card.content.decode() for card in cards}
+    assert [*shown] == [
+        (None, "Results"),
+        (None, "Both"),
+        (None, "Progress"),
+        ("more", "settings"),
+        ("more", "VegaChart"),
+        ("more", "refused"),
+        ("other", "Note"),
+        ("page", "html"),
+    ]
+    assert shown[None, "Results"] == "fine"
+    assert "4 / 4 batches" in shown[None, "Progress"]
+    assert "<td>b</td>" in shown[None, "Both"]
+    assert '"mark": "bar"' in shown["more", "VegaChart"]
+    assert "is the content of no PNG, JPEG or GIF file" in shown["more", "refused"]
+    assert shown["other", "Note"] == "stays"
+    assert shown["page", "html"] == "<b>page</b>"
+    assert run["end"].tasks[0].attempts[-1].cards == []
+    assert "more: settings" in project.upshift("show", "latest").out
+    assert "page: html" in project.upshift("report", "latest", "-o", "-").out
+    assert project.attempt("start")["cards"][3]["id"] == "more"

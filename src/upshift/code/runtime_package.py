@@ -50,7 +50,13 @@ if __name__ == "__main__":
 """
 TRAVELS = (
     *("__init__.py", "_version.py", "errors.py", "model", "runtime"),
-    *("authoring", "config.py", "integrations", "runs"),  # a user's module imports them, wherever it runs
+    *(
+        "authoring",
+        "cards.py",
+        "config.py",
+        "integrations",
+        "runs",
+    ),  # a user's module imports them, wherever it runs
 )
 """What of Upshift travels; everything else stays where the engine is."""
 _LEFT_OUT = ("__pycache__", ".pyc", ".pyi")

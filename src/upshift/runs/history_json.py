@@ -127,7 +127,7 @@ def _in_short(metrics: Mapping[str, MetricSummary], fields: Sequence[str]) -> di
 
 
 def _card(card: Card) -> dict[str, Any]:
-    fields = ("title", "media", "digest", "bytes", "rank")
+    fields = ("title", "media", "digest", "bytes", "rank", "id")
     return {field: getattr(card, field) for field in fields}
 
 

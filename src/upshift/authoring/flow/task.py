@@ -13,6 +13,7 @@ from upshift.model.graph.flow import FOREACH, SWITCH, FlowStep
 from upshift.model.graph.growth import INPUTS, ITEM, STATE
 from upshift.model.spec.artifact import Artifact
 from upshift.runtime.step.context import current
+from upshift.runtime.step.rendering import HTML
 from upshift.runtime.storage.state import State
 from upshift.runtime.streams import tell
 from upshift.runtime.usercode.tracebacks import user_text
@@ -107,12 +108,22 @@ def run_step(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given
         raise MisuseError(
             f"step {name!r} ended without self.next", where=step.location, fix="Call it in its last line."
         )
+    _show(own)
     state = _left(own)
     if step.kind == FOREACH:
         return state, running.items
     if step.kind == SWITCH:
         return state, running.choice
     return state
+
+
+def _show(own: FlowSpec) -> None:
+    """Show the artifacts that ``@card(type="html")`` names."""
+    step = own.__upshift_pipeline__.steps[own._upshift_running.name]
+    for card in step.options.flow.get("card", ()):
+        if card.kind == "html" and hasattr(own, card.attribute):
+            target = current.card if card.id is None else current.card[card.id]
+            target.append(HTML(getattr(own, card.attribute)), title=card.attribute)
 
 
 def _call(method: Any, own: FlowSpec, joined: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Union
 
 import attrs
@@ -56,6 +57,10 @@ class Card:
         Seconds since the attempt started.
     rank
         Which of several processes shows it.
+    id
+        What it is shown under, apart from others; None: nothing of its own.
+    slot
+        A later card in the same slot stands for this one, and one without media takes it away; None: in none.
     """
 
     title: str
@@ -65,6 +70,21 @@ class Card:
     script: str | None = None
     at: float = 0.0
     rank: int = 0
+    id: str | None = None
+    slot: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Its title, and what it is shown under."""
+        return self.title if self.id is None else f"{self.id}: {self.title}"
+
+
+def standing(cards: Iterable[Card]) -> tuple[Card, ...]:
+    """The cards that no later one stands for, each where the first of its slot was."""
+    found: dict[object, Card] = {}
+    for number, card in enumerate(cards):
+        found[(card.rank, card.slot) if card.slot is not None else (None, number)] = card
+    return tuple(card for card in found.values() if card.media)
 
 
 @attrs.frozen(kw_only=True)

@@ -67,7 +67,7 @@ class Cards:
 
     def shown(self, cards: Iterable[Card]) -> list[ShownCard]:
         """Each card with its title and content."""
-        return [attrs.evolve(self._card(card), title=card.title + of_rank(card.rank)) for card in cards]
+        return [attrs.evolve(self._card(card), title=card.label + of_rank(card.rank)) for card in cards]
 
     def _card(self, card: Card) -> ShownCard:
         content = self._content(card)

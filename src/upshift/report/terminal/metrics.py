@@ -45,7 +45,12 @@ def metrics_table(
 def cards_table(run: Run, page: Page, *, only: Collection[TaskId] | None = None) -> str:
     """Title, kind and size of what there is to look at, by task; empty: nothing."""
     rows = [
-        (str(task.row.task), shown.title + of_rank(shown.card.rank), shown.media, format_size(shown.bytes))
+        (
+            str(task.row.task),
+            shown.card.label + of_rank(shown.card.rank),
+            shown.media,
+            format_size(shown.bytes),
+        )
         for step in run.steps
         for task in step.tasks
         if only is None or task.row.task in only

@@ -49,7 +49,7 @@ _FROM_ELSEWHERE = (
     r"""(?i)<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)\s*=\s*["']?((?:https?:)?//[^\s"'>]+)"""
     r"""|["'](https?://(?:cdn\.|unpkg\.)[^\s"'>]*)"""
 )
-_STYLE = (
+STYLE = (
     "<style>:root{color-scheme:light dark}body{font:14px system-ui,sans-serif}table{border-collapse:collapse}"
     "th,td{padding:2px 12px 2px 0;border-bottom:1px solid #8886;text-align:left}"
     "td.n{text-align:right;font-variant-numeric:tabular-nums}</style>"
@@ -275,7 +275,7 @@ def _table(value: Any, clean: Clean) -> Rendered:
     if widest > COLUMNS:
         left_out.append(f"{widest - COLUMNS:,} more columns")
     note = f"<p>… {' and '.join(left_out)}</p>" if left_out else ""
-    text = f"{_STYLE}<table>{''.join(lines)}</table>{note}"
+    text = f"{STYLE}<table>{''.join(lines)}</table>{note}"
     return Rendered(media="text/html", content=_bytes(text))
 
 

@@ -104,6 +104,8 @@ def run(
             raise
         finally:
             settle()
+            with contextlib.suppress(OSError):
+                cards.settle()
         if (told := stopping.verdict()) is not None:  # it may not be all that it would have returned
             raise Halted(told)
         if bounds.rank is not None:

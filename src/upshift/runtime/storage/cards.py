@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.model.spec.codec import from_json
-from upshift.model.spec.telemetry import Card
+from upshift.model.spec.telemetry import Card, standing
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.store import Store
 
 
 def read_cards(path: Path) -> tuple[Card, ...]:
-    """The records in a file, one on each line; a line that is torn is left out."""
+    """The records in a file that stand, one on each line; a line that is torn is left out."""
     found = []
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         for line in file:
             with contextlib.suppress(ValueError):
                 found.append(from_json(Card, line))
-    return tuple(found)
+    return standing(found)
 
 
 class Shown:
@@ -31,6 +31,8 @@ class Shown:
     ----------
     title, media
         What it is called; the media type of its content: ``"image/png"``, ``"text/html"``, ….
+    id
+        What it is shown under: ``"ID"`` of ``current.card["ID"]``; None: nothing of its own.
     bytes
         Size of the content.
     """
@@ -39,6 +41,7 @@ class Shown:
         self.card = card
         self.title = card.title
         self.media = card.media
+        self.id = card.id
         self.bytes = card.bytes
         self._store = store
 

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from upshift.model.spec import Card, MetricSummary, decode, to_json
+from upshift.model.spec.telemetry import standing
 from upshift.runtime.forms import AFTER, BEFORE, BETWEEN, FARTHEST, LARGE
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
@@ -110,7 +111,7 @@ class Ledger:
         """A card, as it was sent."""
         card = decode(Card, content)
         card = attrs.evolve(card, at=round(card.at - self._origin, 3), rank=rank)
-        self.cards.append(card)
+        self.cards = [*standing((*self.cards, card))]
         self._cards.append(to_json(card) + b"\n")
 
     def close(self) -> Mapping[str, MetricSummary]:
