@@ -142,7 +142,7 @@ class UsageError(UpshiftError):
 
 
 class SettingsError(UsageError, ValueError):
-    """A setting has an unknown field or a value that makes no sense."""
+    """A setting has an unknown field or a value that is invalid."""
 
 
 class GraphError(UsageError, TypeError):

@@ -267,7 +267,7 @@ ODD = (
     (["runs"], {}, {"upshift.toml": rb'catalog = "a\u0000b"'}, r"catalog = 'a\x00b' holds a NUL"),
     (["runs"], {}, {"upshift.toml": b"a = " + b"[" * 100_000}, "upshift.toml is not valid TOML"),
     (["runs"], {}, {"pyproject.toml": b"a = " + b"[" * 100_000}, "It is nested too deeply."),
-    (["runs"], {}, {"upshift.toml": b"targets.a.mounts = { a = 1 }"}, "mounts: 'a' = 1 makes no sense"),
+    (["runs"], {}, {"upshift.toml": b"targets.a.mounts = { a = 1 }"}, "mounts: 'a' = 1 is invalid"),
     ([*RUN, "-p", "items=" + "[" * 100_000], {}, {}, "parameter 'items': '[[["),
     ([*RUN, "-p", "config" + ".a" * 10_000 + "=1"], {}, {}, "A name has at most 100 dots."),
     ([*RUN, "--params-file", "/dev/zero"], {}, {}, "it has more than 16,777,216 bytes"),

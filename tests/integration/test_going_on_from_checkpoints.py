@@ -80,7 +80,7 @@ def test_a_step_that_was_killed_goes_on_where_it_was(project: Project) -> None:
     outcome = project.run(training(KILL, options="retries=1"))
     assert seen(project) == WENT_ON
     assert upshift.get_run("latest").output == 6
-    assert "[train] upshift: train goes on from checkpoint 1.3\n" in outcome.out
+    assert "[train] upshift: train continues from checkpoint 1.3\n" in outcome.out
     assert checkpoints(project) == []
     assert (
         "train: attempt 2 went on from checkpoint 1.3 and completed\n"
@@ -269,7 +269,7 @@ def test_ranks_go_on_from_the_newest_one_that_all_have_saved(project: Project) -
             os.kill(os.getpid(), signal.SIGKILL)"""
     outcome = project.run(RANKS.replace("{trouble}", trouble))
     assert upshift.get_run("latest").output == [3, 4, 5]
-    assert "[rank 0] upshift: train goes on from checkpoint 1.3\n" in outcome.out
+    assert "[rank 0] upshift: train continues from checkpoint 1.3\n" in outcome.out
     assert outcome.out.count("goes on from") == 1
     assert checkpoints(project) == []
 

@@ -77,7 +77,7 @@ def test_ctrl_c_stops_the_children_and_exits_130(project: Project) -> None:
     assert "Traceback" not in err
     assert "stopping: 1 task is being ended (up to 10 s); press Ctrl-C again to kill it\n" in err
     shown = project.show()
-    assert f"upshift resume {shown['id']} goes on from what is done" in err
+    assert f"upshift resume {shown['id']} continues from the last completed step" in err
     assert "not run: the run was cancelled" in " ".join(project.upshift("show", "latest").out.split())
     assert shown["status"] == "cancelled"
     statuses = {s["name"]: s["status"] for s in shown["steps"]}
@@ -142,7 +142,10 @@ def test_a_killed_engine_leaves_a_run_that_resumes_where_it_was(project: Project
     assert (shown["status"], shown["ended"]) == ("cancelled", None)
     assert upshift.get_run("latest").interrupted
     assert " interrupted " in project.upshift("runs").out
-    assert f"upshift resume {shown['id']} goes on from what is done" in project.upshift("show", "latest").out
+    assert (
+        f"upshift resume {shown['id']} continues from the last completed step"
+        in project.upshift("show", "latest").out
+    )
     Path(project.folder, "go").touch()
     signal.pidfd_send_signal(step, signal.SIGKILL)
     assert ended(step)
@@ -175,7 +178,10 @@ def test_a_step_that_outlives_its_engine_is_shown_to_run_and_waited_for(project:
     engine.communicate(timeout=30)
     run = project.show()["id"]
     shown = project.upshift("show", "latest", env={"COLUMNS": "200"}).out
-    assert f"upshift resume {run} goes on from what is done; train still runs, which it waits for" in shown
+    assert (
+        f"upshift resume {run} continues from the last completed step; train still runs, which it waits for"
+        in shown
+    )
     (line,) = (line for line in shown.splitlines() if line.startswith("train "))
     assert line.split()[1] == "running"
     resumed = project.start("resume", "latest")

@@ -61,7 +61,7 @@ def resources(
     Raises
     ------
     SettingsError
-        An option is unknown, or its value makes no sense.
+        An option is unknown, or its value is invalid.
     """
     sizes = {"memory": memory, "disk": disk, "shared_memory": shared_memory, "gpu_memory": gpu_memory}
     count = _either("gpu", gpu, "gpu_count", gpu_count)
@@ -128,7 +128,7 @@ def retry(
     Raises
     ------
     SettingsError
-        An option is unknown, or its value makes no sense.
+        An option is unknown, or its value is invalid.
     """
     if minutes_between_retries is not None:
         minutes = _amount("@retry", "minutes_between_retries", minutes_between_retries)
@@ -205,7 +205,7 @@ def gpu_profile(
     Raises
     ------
     SettingsError
-        An option is unknown, or its value makes no sense.
+        An option is unknown, or its value is invalid.
     """
     if include_artifacts or artifact_prefix is not None:
         given = "include_artifacts" if include_artifacts else "artifact_prefix"
@@ -268,7 +268,7 @@ def _megabytes(field: str, value: Any) -> int | str | None:
         raise bad_value("@resources", field, value, expected)
     if size < LEAST_MEMORY:
         raise SettingsError(
-            f"@resources: {field}={shown(value)} makes no sense",
+            f"@resources: {field}={shown(value)} is invalid",
             where=user_location(),
             fix=f'A bare number is MB: {field}=500, or "500MB".',
         )

@@ -52,7 +52,7 @@ def run_with_accelerate(function: Any = None, /, *, hang: Seconds | None = None,
     Raises
     ------
     SettingsError
-        An argument is unknown, its value makes no sense, or it cannot mean anything here.
+        An argument is unknown, its value is invalid, or it cannot mean anything here.
     MisuseError
         It is applied inside a pipeline, or to a step that is run with a launcher already.
     """
@@ -81,7 +81,7 @@ def run_with_torchrun(function: Any = None, /, *, hang: Seconds | None = None, *
     Raises
     ------
     SettingsError
-        An argument is unknown, its value makes no sense, or it cannot mean anything here.
+        An argument is unknown, its value is invalid, or it cannot mean anything here.
     MisuseError
         It is applied inside a pipeline, or to a step that is run with a launcher already.
     """

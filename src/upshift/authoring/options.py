@@ -128,7 +128,7 @@ def settings_said(owner: str, *, settings: Settings | None, **options: Any) -> S
     Raises
     ------
     SettingsError
-        A value makes no sense.
+        A value is invalid.
     """
     if settings is None:
         settings = {}

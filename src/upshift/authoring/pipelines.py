@@ -175,7 +175,7 @@ class Pipeline(Generic[P, R]):
         Raises
         ------
         SettingsError
-            An option is unknown, or its value makes no sense.
+            An option is unknown, or its value is invalid.
         """
         if checked_flag("with_options", "keep_going", keep_going) is not None:
             on_failure = "continue" if keep_going else "stop"
@@ -252,7 +252,7 @@ def pipeline(
     Raises
     ------
     SettingsError
-        An option is unknown, or its value makes no sense.
+        An option is unknown, or its value is invalid.
     GraphError
         It is no plain function.
     """

@@ -97,7 +97,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     finally:
         catalog.close()
     if row.status == "completed":
-        progress.notice(f"run {row.id} is complete: nothing is left to do, and nothing of it changes")
+        progress.notice(f"run {row.id} is already complete; nothing to do")
         return get_run(row.id, configuration)
     store = open_store(row.store, **configuration.store_options)
     with store.claims.held():

@@ -180,7 +180,7 @@ class Step(Generic[P, R]):
         Raises
         ------
         SettingsError
-            An option is unknown, or its value makes no sense.
+            An option is unknown, or its value is invalid.
         """
         settled = settings_said(
             "with_options",
@@ -308,7 +308,7 @@ def step(
     Raises
     ------
     SettingsError
-        An option is unknown, or its value makes no sense.
+        An option is unknown, or its value is invalid.
     GraphError
         It is no plain function.
     """

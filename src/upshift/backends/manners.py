@@ -17,7 +17,7 @@ def manners(target: Target) -> tuple[float, bool]:
     Raises
     ------
     ConfigError
-        One of them makes no sense.
+        One of them is invalid.
     """
     options = target.options
     wait, busy = options.get("device_wait"), options.get("busy_devices", "wait")
@@ -25,11 +25,11 @@ def manners(target: Target) -> tuple[float, bool]:
         seconds = WAIT if wait is None else parse_span(str(wait))
     except ValueError:
         raise ConfigError(
-            f"target {target.name!r}: device_wait = {wait!r} makes no sense", fix=f"Write {FORMS}."
+            f"target {target.name!r}: device_wait = {wait!r} is invalid", fix=f"Write {FORMS}."
         ) from None
     if busy not in ("wait", "use"):
         raise ConfigError(
-            f"target {target.name!r}: busy_devices = {busy!r} makes no sense",
+            f"target {target.name!r}: busy_devices = {busy!r} is invalid",
             fix='Write "wait", until other programs have let go of a device, or "use", to work beside them.',
         )
     return seconds, busy == "use"

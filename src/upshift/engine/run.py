@@ -373,7 +373,7 @@ def raise_unless_completed(
     shown: bool,
 ) -> None:
     """Raise what a run with this status deserves."""
-    go_on = f"upshift resume {run.id} goes on from what is done."
+    go_on = f"upshift resume {run.id} continues from the last completed step."
     if status == "cancelled":
         raise RunCancelled(f"run {run.id} was cancelled", run=run, fix=go_on)
     if status == "completed":

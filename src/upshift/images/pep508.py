@@ -32,7 +32,7 @@ def parsed(text: str) -> Requirement | None:
 def applies(requirement: Requirement, environment: Mapping[str, str] | None = None) -> bool:
     """Whether a requirement counts, by its marker, where ``environment`` differs from this process.
 
-    One that makes no sense is left to the installer.
+    One that is invalid is left to the installer.
     """
     module = packaging_of("markers")
     try:

@@ -138,7 +138,7 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
     for name, known in (("durability", DURABILITIES), ("verify", VERIFY)):
         if fields.get(name, known[0]) not in known:
             raise ConfigError(
-                f"{name} = {shown(fields[name])} makes no sense",
+                f"{name} = {shown(fields[name])} is invalid",
                 where=f"UPSHIFT_{name.upper()}" if name in overrides else where,
                 fix=f"Expected one of {', '.join(known)}.",
             )
@@ -160,7 +160,7 @@ def _registries(value: Any, where: str | None, environ: Mapping[str, str]) -> tu
         isinstance(name, str) and name and "/" not in name and not unfit(name) for name in value
     ):
         raise ConfigError(
-            f"insecure_registries = {shown(value)} makes no sense",
+            f"insecure_registries = {shown(value)} is invalid",
             where=where,
             fix='Expected a list of HOST or HOST:PORT, such as ["registry.example.org:5000"].',
         )
@@ -188,13 +188,13 @@ def _checked(
         wanted = dict if key in ("mounts", "options") else str
         if not isinstance(value, wanted):
             form = 'a table, such as { "/data" = "/shared/data" }' if wanted is dict else "a string"
-            raise ConfigError(f"{key} = {shown(value)} makes no sense", where=where, fix=f"Expected {form}.")
+            raise ConfigError(f"{key} = {shown(value)} is invalid", where=where, fix=f"Expected {form}.")
         if isinstance(value, str):
             _line(value, f"{key} = ", where)
     for name, folder in table.get("mounts", {}).items():
         if not isinstance(folder, str):
             raise ConfigError(
-                f"mounts: {shown(name)} = {shown(folder)} makes no sense",
+                f"mounts: {shown(name)} = {shown(folder)} is invalid",
                 where=where,
                 fix='Expected the path of a folder, such as { "/data" = "/shared/data" }.',
             )

@@ -44,7 +44,7 @@ def known_mode(metric: str, mode: str | None) -> Mode:
     Raises
     ------
     UsageError
-        ``mode`` makes no sense, or is not said and the name does not tell.
+        ``mode`` is invalid, or is not said and the name does not tell.
     """
     if mode is None:
         mode = mode_of(metric)

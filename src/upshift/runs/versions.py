@@ -220,7 +220,7 @@ def tag_artifact(
     """
     if not isinstance(tag, str) or not _TAG.fullmatch(tag) or tag == LATEST:
         raise UsageError(
-            f"the tag {shown(tag)} makes no sense",
+            f"the tag {shown(tag)} is invalid",
             fix="Use letters, digits, '.', '_' and '-', beginning with a letter; not 'latest'.",
         )
     found = get_artifact(name, version, configuration=configuration)
@@ -295,7 +295,7 @@ def _write_down(rows: Iterable[VersionRow], catalog: Catalog) -> None:
 
 def _chosen(name: ArtifactName, rows: list[VersionRow], version: int | str) -> VersionRow:
     if isinstance(version, bool) or not isinstance(version, (int, str)):
-        raise UsageError(f"version={shown(version)} makes no sense", fix="Give a number, a tag, or 'latest'.")
+        raise UsageError(f"version={shown(version)} is invalid", fix="Give a number, a tag, or 'latest'.")
     mine = rows if name.item is None else [row for row in rows if row.holder_item == name.item]
     wanted = (
         int(version) if isinstance(version, str) and version.isdecimal() and len(version) < 19 else version

@@ -37,9 +37,9 @@ def test_with_and_without_parentheses_above_and_below_step(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda: gpu_profile(interval=0), ["@gpu_profile: interval=0 makes no sense", "from 0.1 to 60"]),
-        (lambda: gpu_profile(interval=3600), ["interval=3600 makes no sense"]),
-        (lambda: gpu_profile(interval="1s"), ["interval='1s' makes no sense", "from 0.1 to 60"]),
+        (lambda: gpu_profile(interval=0), ["@gpu_profile: interval=0 is invalid", "from 0.1 to 60"]),
+        (lambda: gpu_profile(interval=3600), ["interval=3600 is invalid"]),
+        (lambda: gpu_profile(interval="1s"), ["interval='1s' is invalid", "from 0.1 to 60"]),
         (lambda: gpu_profile(intervall=1), ["@gpu_profile has no option 'intervall'", "'interval'"]),
         (
             lambda: gpu_profile(include_artifacts=True),
@@ -47,7 +47,7 @@ def test_with_and_without_parentheses_above_and_below_step(
         ),
         (lambda: gpu_profile(artifact_prefix="gpu_"), ["artifact_prefix is not supported"]),
         (lambda: gpu_profile(interval=2)(gpu_profile(step(fresh()))), ["profile is set twice on one step"]),
-        (lambda: Retry(memory_factor=0.5, times=1), ["memory_factor=0.5 makes no sense", "from 1 to 1,000"]),
+        (lambda: Retry(memory_factor=0.5, times=1), ["memory_factor=0.5 is invalid", "from 1 to 1,000"]),
         (lambda: Retry(memory_factor=2), ["memory_factor=2 could never matter: times=0"]),
         (
             lambda: retry(memory_factor=2, on=["timeout"]),

@@ -212,7 +212,7 @@ def test_a_setting_that_makes_no_sense_is_shown_as_it_is(write: Write) -> None:
         str(write(one=ONE.replace("@step", '@step(settings={"resources": {"memory": "16GBB"}})'))),
         SettingsError,
     )
-    assert "memory='16GBB' makes no sense" in shown
+    assert "memory='16GBB' is invalid" in shown
     assert "one.py:4" in shown
 
 

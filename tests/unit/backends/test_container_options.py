@@ -46,12 +46,12 @@ def test_what_is_said_counts() -> None:
     ("options", "words"),
     [
         ({"imgae": "x"}, ("no option 'imgae'", "image")),
-        ({"engine": "dokcer"}, ("engine = 'dokcer' makes no sense", "docker, podman")),
-        ({"image": " "}, ("image = ' ' makes no sense", "Write a string")),
-        ({"image": 3}, ("image = 3 makes no sense",)),
-        ({"gpus": "all"}, ("gpus = 'all' makes no sense", "runtime, cdi")),
-        ({"arguments": "--add-host x"}, ("arguments = '--add-host x' makes no sense", "a list of strings")),
-        ({"device_wait": "soon"}, ("device_wait = 'soon' makes no sense",)),
+        ({"engine": "dokcer"}, ("engine = 'dokcer' is invalid", "docker, podman")),
+        ({"image": " "}, ("image = ' ' is invalid", "Write a string")),
+        ({"image": 3}, ("image = 3 is invalid",)),
+        ({"gpus": "all"}, ("gpus = 'all' is invalid", "runtime, cdi")),
+        ({"arguments": "--add-host x"}, ("arguments = '--add-host x' is invalid", "a list of strings")),
+        ({"device_wait": "soon"}, ("device_wait = 'soon' is invalid",)),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(options: dict[str, Any], words: tuple[str, ...]) -> None:

@@ -239,7 +239,7 @@ def test_a_run_whose_engine_was_killed_is_interrupted(running: Recorder) -> None
     assert (row["status"], row["ended"]) == ("cancelled", None)
     shown = call("show", "latest").stdout
     assert shown.startswith("run 20261121-aaaa · digits · interrupted\n")
-    assert "upshift resume 20261121-aaaa goes on from what is done" in shown
+    assert "upshift resume 20261121-aaaa continues from the last completed step" in shown
     with Lease(running.id):
         assert " running " in call("runs").stdout
         assert json.loads(call("show", "latest", "--json").stdout)["status"] == "running"

@@ -153,12 +153,12 @@ def test_where_the_helper_has_none_the_file_may(home: Home) -> None:
     ("script", "problem"),
     [
         ("echo 's3cret went wrong' >&2; exit 3", "failed (exit code 3)"),
-        ("echo s3cret", "gave an answer that makes no sense"),
-        ("echo '[\"s3cret\"]'", "gave an answer that makes no sense"),
-        ("""echo '{"Username": 1, "Secret": 7}'""", "gave an answer that makes no sense"),
-        ("""echo '{"Username": "ann", "Secret": 7}'""", "gave an answer that makes no sense"),
-        (r"""printf '{"Username": "ann", "Secret": "\\ud800"}'""", "gave an answer that makes no sense"),
-        ("head -c 200000 /dev/zero | tr '\\0' '['", "gave an answer that makes no sense"),
+        ("echo s3cret", "gave an answer that is invalid"),
+        ("echo '[\"s3cret\"]'", "gave an answer that is invalid"),
+        ("""echo '{"Username": 1, "Secret": 7}'""", "gave an answer that is invalid"),
+        ("""echo '{"Username": "ann", "Secret": 7}'""", "gave an answer that is invalid"),
+        (r"""printf '{"Username": "ann", "Secret": "\\ud800"}'""", "gave an answer that is invalid"),
+        ("head -c 200000 /dev/zero | tr '\\0' '['", "gave an answer that is invalid"),
         ("exec tail -f /dev/null", "has not answered within 0.2 s"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A registry may say anything: what makes no sense is an error in words, and never ours."""
+"""A registry may say anything: what is invalid is an error in words, and never ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements of every kind are flattened to lines, and what makes no sense is refused with its line."""
+"""Requirements of every kind are flattened to lines, and what is invalid is refused with its line."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def mapped(*tasks: PlannedTask, **fields: Any) -> PlannedStep:
 
 def test_the_first_lines_say_what_will_happen() -> None:
     text = show_plan(plan(step("load"), step("train", "load", tasks=(RUNS,)), texts={"folds": "5"}))
-    assert text.splitlines()[0] == "plan of digits · 2 steps: 1 runs, 1 reused"
+    assert text.splitlines()[0] == "plan of digits · 2 steps: 1 to run, 1 reused"
     assert "params   folds=5" in text
 
 
@@ -82,7 +82,7 @@ def test_the_graph_has_a_line_for_each_step_and_says_what_lines_cannot() -> None
         "├─●  score ×2  for each of load",
         "├─○  report    after load",
         "□    deploy    when load",
-        "● runs   ○ reused   □ skipped",
+        "● to run   ○ reused   □ skipped",
     ]
 
 
@@ -146,7 +146,7 @@ def test_the_number_of_tasks_is_a_question_where_nobody_knows_it() -> None:
     unknown = attrs.evolve(mapped(open_), length=None)
     text = show_plan(plan(step("load", tasks=(RUNS,)), unknown))
     assert "score ×?" in text
-    assert re.search(r"score +\? +depends", text)
+    assert re.search(r"score +\? +undecided", text)
 
 
 def test_retries_timeouts_and_images_are_told() -> None:

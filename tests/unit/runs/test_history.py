@@ -273,7 +273,7 @@ def test_a_run_whose_engine_is_gone_is_interrupted(recorder: Recorder) -> None:
     assert (listed.status, listed.interrupted) == ("cancelled", True)
     text = show_run(run)
     assert text.startswith("run run1 · digits · interrupted\n")
-    assert "upshift resume run1 goes on from what is done" in text
+    assert "upshift resume run1 continues from the last completed step" in text
     assert "not run: the run was interrupted" in " ".join(text.split())
 
 

@@ -63,7 +63,7 @@ def read_options(target: Target, engine: str) -> Options:
     Raises
     ------
     ConfigError
-        One of them is unknown, or makes no sense.
+        One of them is unknown, or is invalid.
     """
     if "builder" in target.options:
         raise ConfigError(
@@ -128,4 +128,4 @@ def _one_of(target: Target, said: Mapping[str, Any], name: str, forms: tuple[str
 
 
 def _nonsense(target: Target, name: str, value: object, fix: str) -> ConfigError:
-    return ConfigError(f"target {target.name!r}: {name} = {value!r} makes no sense", fix=fix)
+    return ConfigError(f"target {target.name!r}: {name} = {value!r} is invalid", fix=fix)

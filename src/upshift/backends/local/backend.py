@@ -232,12 +232,12 @@ def _nodes(target: Target) -> int:
     Raises
     ------
     ConfigError
-        That makes no sense.
+        That is invalid.
     """
     nodes = target.options.get("nodes", 1)
     if type(nodes) is not int or not 1 <= nodes <= MOST_NODES:
         raise ConfigError(
-            f"target {target.name!r}: nodes = {nodes!r} makes no sense",
+            f"target {target.name!r}: nodes = {nodes!r} is invalid",
             fix=f"Write a number of nodes to rehearse on this machine, from 1 to {MOST_NODES}.",
         )
     return nodes

@@ -301,7 +301,7 @@ def _options(engine: ContainerEngine, dockerfile: str) -> list[str]:
     for one in instructions(dockerfile):
         words = [word for word in one.value.split() if not word.startswith("--")]
         if one.name == "FROM" and words and "/" in words[0] and "$" not in words[0]:
-            with contextlib.suppress(ImageError):  # what makes no sense the engine will say
+            with contextlib.suppress(ImageError):  # what is invalid the engine will say
                 registries.add(Reference.parse(words[0]).registry)
     return tls_of(engine, *registries) if len(registries) == 1 else []  # the option is for all of them
 

@@ -27,7 +27,7 @@ def make_ingredients(
 ) -> Ingredients:
     """Read all that the settings name. Nothing is downloaded or resolved.
 
-    Raises SettingsError: the settings name what is not there, makes no sense, or cannot be together. Raises
+    Raises SettingsError: the settings name what is not there, is invalid, or cannot be together. Raises
     MissingExtra: A package that reads requirements is not installed.
     """
     said = settings or DockerSettings()
@@ -98,7 +98,7 @@ def requirements_of(
 ) -> Requirements:
     """What the settings install: ``requirements`` first, whose packages go before those of the other sources.
 
-    Raises SettingsError: a source cannot be read, or makes no sense. Raises MissingExtra: A package that
+    Raises SettingsError: a source cannot be read, or is invalid. Raises MissingExtra: A package that
     reads it is not installed.
     """
     if not (settings.requirements or settings.pyproject_path or settings.replicate_local_python_environment):

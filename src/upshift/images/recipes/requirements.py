@@ -82,7 +82,7 @@ class Reader:
             self._line(line, self._project)
 
     def file(self, path: Path, where: str) -> None:
-        """A requirements file, and those that it includes; raises SettingsError where it makes no sense."""
+        """A requirements file, and those that it includes; raises SettingsError where it is invalid."""
         path = path.resolve()
         if path in self._reading:
             raise SettingsError(f"{self._shown(path)} includes itself", where=where)

@@ -161,7 +161,7 @@ class Credentials:
             username, secret = answer["Username"], answer["Secret"]
             (username + secret).encode()  # of text, and none that no request can carry
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            problems.append(f"{program}, which {source} names, gave an answer that makes no sense")
+            problems.append(f"{program}, which {source} names, gave an answer that is invalid")
             return None
         if not secret:
             return None

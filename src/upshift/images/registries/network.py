@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
 def may_lack_tls(registry: str) -> bool:
     """Whether a registry may be spoken to without TLS: it is on this machine, or the configuration names it.
 
-    Raises ConfigError: the configuration makes no sense.
+    Raises ConfigError: the configuration is invalid.
     """
     host = urlsplit(f"//{registry}").hostname or ""
     return is_loopback(host) or registry in load_configuration().insecure_registries

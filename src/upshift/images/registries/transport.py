@@ -260,7 +260,7 @@ class Transport:
             return self._urllib3.ProxyManager(address, proxy_headers=headers, **options)
         except ValueError:
             raise NoAnswer(
-                "the address of its proxy makes no sense",
+                "the address of its proxy is invalid",
                 fix="Check HTTPS_PROXY and HTTP_PROXY: http://HOST:PORT",
             ) from None
 

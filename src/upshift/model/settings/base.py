@@ -1,4 +1,4 @@
-"""What every settings class has in common: what makes no sense is refused where the user wrote it."""
+"""What every settings class has in common: what is invalid is refused where the user wrote it."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def refuse_unknown_fields(cls: T) -> T:
 
 
 def bad_value(owner: str, field: str, value: object, expected: str, *, meant: object = None) -> SettingsError:
-    """The error for a value that makes no sense: field, value, what was meant, what is allowed, the line."""
+    """The error for a value that is invalid: field, value, what was meant, what is allowed, the line."""
     return SettingsError(
-        f"{owner}: {field}={shown(value)} makes no sense",
+        f"{owner}: {field}={shown(value)} is invalid",
         where=user_location(),
         fix=(f"Did you mean {shown(meant)}? " if meant else "") + f"Expected {expected}.",
     )

@@ -79,7 +79,7 @@ class DockerSettings:
     Raises
     ------
     SettingsError
-        A field is unknown, its value makes no sense, is a secret, or contradicts another one.
+        A field is unknown, its value is invalid, is a secret, or contradicts another one.
     """
 
     _elsewhere = {

@@ -1,6 +1,6 @@
 """What the fields of :class:`~upshift.config.DockerSettings` take: converters, given a value and its field.
 
-Each gives the value as it is kept, None where nothing was said, and refuses what makes no sense with a
+Each gives the value as it is kept, None where nothing was said, and refuses what is invalid with a
 :class:`~upshift.errors.SettingsError`. No message shows what may be a secret.
 """
 
@@ -75,7 +75,7 @@ def _refuse_controls(subject: str, text: str) -> None:
 
 
 def _wrong(field: str, value: object, expected: str, *, meant: object = None) -> SettingsError:
-    """The error for a value that makes no sense; it shows the value, unless that holds a secret."""
+    """The error for a value that is invalid; it shows the value, unless that holds a secret."""
     _refuse_secret(field, shown(value, MOST_TEXT))
     return bad_value(_OWNER, field, value, expected, meant=meant)
 

@@ -162,7 +162,7 @@ class ResourceSettings:
     Raises
     ------
     SettingsError
-        A field is unknown, its value makes no sense, or two fields contradict each other.
+        A field is unknown, its value is invalid, or two fields contradict each other.
     """
 
     cpu_count: float | None = attrs.field(default=None, converter=_cpus)

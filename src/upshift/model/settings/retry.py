@@ -76,7 +76,7 @@ class Retry:
     Raises
     ------
     SettingsError
-        A field is unknown, its value makes no sense, or it could never matter.
+        A field is unknown, its value is invalid, or it could never matter.
     """
 
     times: int = attrs.field(default=0, converter=_number(0, MOST_RETRIES, whole=True))

@@ -67,7 +67,7 @@ def checked_secrets(owner: str, secrets: Any) -> dict[str, str] | None:
     Raises
     ------
     SettingsError
-        A name or a source makes no sense, or this version does not have such sources.
+        A name or a source is invalid, or this version does not have such sources.
     """
     if secrets is None:
         return None

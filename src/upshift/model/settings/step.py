@@ -136,7 +136,7 @@ class StepSettings:
         Raises
         ------
         SettingsError
-            A value makes no sense.
+            A value is invalid.
         """
         made = cls(
             **(records or {}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from upshift.model.settings.retry import RETRYABLE
@@ -22,17 +22,15 @@ if TYPE_CHECKING:
     from upshift.report.plan import Plan, PlannedStep, PlannedTask
 
 _MARKS = {"runs": "●", "reused": "○", "depends": "◐", "skipped": "□", "fails": "×", "refused": "×"}
-_STYLES = {"runs": "cyan", "reused": "blue", "depends": "yellow", "skipped": "dim"} | dict.fromkeys(
-    ("fails", "refused"), "red"
-)
 _MEANINGS = {
-    "runs": "runs",
+    "runs": "to run",
     "reused": "reused",
-    "depends": "depends on what runs",
+    "depends": "undecided",
     "skipped": "skipped",
     "fails": "fails",
     "refused": "refused",
 }
+_STYLES = dict(zip(_MEANINGS.values(), ("cyan", "blue", "yellow", "dim", "red", "red"), strict=True))
 _SIZES = frozenset({"memory", "gpu_memory", "disk", "shared_memory"})
 _HEADINGS = ("step", "tasks", "what", "on", "asked", "granted")
 _NOTES = 20
@@ -80,7 +78,7 @@ def action(step: PlannedStep) -> str:
 
 def _header(plan: Plan, page: Page) -> str:
     shares = Counter(action(step) for step in plan.steps)
-    told = [f"{shares[name]:,} {meaning}" for name, meaning in _plural(shares).items()]
+    told = [f"{shares[name]:,} {meaning}" for name, meaning in _MEANINGS.items() if shares[name]]
     summary = count(len(plan.steps), "step") + (": " + ", ".join(told) if told else "")
     facts = {"target": [plan.target], "store": [plan.store], "params": param_items(plan.params, plan.texts)}
     lines = [
@@ -92,16 +90,6 @@ def _header(plan: Plan, page: Page) -> str:
     first, *rest = wrap(f"plan of {plan.pipeline} · {summary}", page.width)
     title = first.replace(plan.pipeline, page.paint(plan.pipeline, "bold"), 1)
     return "\n".join([title, *rest, *lines])
-
-
-def _plural(shares: Mapping[str, int]) -> dict[str, str]:
-    words = {
-        name: {"runs": "run", "depends": "depend on what runs", "fails": "fail"}.get(name, meaning)
-        if shares[name] > 1
-        else {"depends": "depends on what runs"}.get(name, meaning)
-        for name, meaning in _MEANINGS.items()
-    }
-    return {name: word for name, word in words.items() if shares.get(name)}
 
 
 # The graph
@@ -130,7 +118,7 @@ def _graph(plan: Plan, page: Page) -> str:
         else:  # below the name, where there is more room
             first, rest = "", wrap(notes, page.width - left - middle - 2 * GAP) if notes else []
         mark = _MARKS[what]
-        painted = pad(line, left).replace(mark, page.paint(mark, _STYLES[what]), 1)
+        painted = pad(line, left).replace(mark, page.paint(mark, _STYLES[_MEANINGS[what]]), 1)
         text.append(columns((painted, page.paint(name, "bold"), page.paint(first, "dim")), (left, middle, 0)))
         text += [" " * (left + middle + 2 * GAP) + page.paint(more, "dim") for more in rest]
     used = [what for what in _MARKS if what in actions.values()]
@@ -171,13 +159,16 @@ def _notes(step: PlannedStep, *, everything: bool) -> str:
 def _table(plan: Plan, page: Page) -> str:
     if not plan.steps:
         return "No steps."
-    rows = [(step.name, _tasks(step), action(step), _place(step), _hardware(step)) for step in plan.steps]
+    rows = [
+        (step.name, _tasks(step), _MEANINGS[action(step)], _place(step), _hardware(step))
+        for step in plan.steps
+    ]
     plain = zip(_HEADINGS[:4], zip(*(row[:4] for row in rows), strict=True), strict=True)
     texts = [[name, *column] for name, column in plain]
     texts += [[_HEADINGS[i + 4], *(pair[i] for row in rows for pair in row[4])] for i in (0, 1)]
     natural = [max(map(cells, column)) for column in texts]
     least = [max(cells(word) for text in column for word in text.split() or [""]) for column in texts]
-    least[0], least[3] = min(natural[0], 12), min(natural[3], 8)
+    least[0], least[2], least[3] = min(natural[0], 12), natural[2], min(natural[3], 8)
     room = page.width - GAP * (len(natural) - 1)
     narrow = sum(least) > room
     widths = fit(natural, room, least)

@@ -164,7 +164,7 @@ def _header(run: Run, page: Page) -> str:
     }
     status = run.row.status
     if run.status == "cancelled":
-        facts["next"] = f"upshift resume {run.id} goes on from what is done" + _still(run)
+        facts["next"] = f"upshift resume {run.id} continues from the last completed step" + _still(run)
     title = f"run {run.id} · {run.pipeline} · {page.paint(status, STATUS_STYLES.get(status))}"
     if cells(title) > page.width:
         title = title.replace(" · ", "\n  ", 1)

@@ -135,7 +135,7 @@ class Agent:
             try:
                 news = self._understood(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise AgentFailed(f"what it says makes no sense: {error!r}") from None
+                raise AgentFailed(f"what it says is invalid: {error!r}") from None
         self.latest = news or self.latest
         return news
 

@@ -140,7 +140,7 @@ class _Named:
 
     def makes_no_sense(self, name: str, value: Any, expected: str, meant: Any = None) -> NoReturn:
         self.mistake(
-            f"{name}: {shown(value)} in {str(self.file)!r} makes no sense",
+            f"{name}: {shown(value)} in {str(self.file)!r} is invalid",
             fix=(f"Did you mean {shown(meant)}? " if meant else "") + f"Expected {expected}.",
         )
 

@@ -248,7 +248,7 @@ class CurrentCheckpoint:
             if part.world_size != rank.world_size
             else ""
         )
-        tell([f"{self._task} goes on from checkpoint {found.name}{others}"])
+        tell([f"{self._task} continues from checkpoint {found.name}{others}"])
 
     def _unusable(self, place: TaskCheckpoints) -> None:
         found = None if self._told or self._rank.rank else place.unusable(self._key)

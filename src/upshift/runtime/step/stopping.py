@@ -62,7 +62,7 @@ class Stopping:
         return Failure(
             reason="preempted",
             message="the step was told to end by SIGTERM, and did",
-            fix="Run it again: it goes on from its last checkpoint, if it has saved one.",
+            fix="Run it again: it continues from its last checkpoint, if it has saved one.",
         )
 
     @contextlib.contextmanager

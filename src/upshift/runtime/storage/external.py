@@ -35,7 +35,7 @@ def _version(value: object) -> str | None:
     text = shown(value) if isinstance(value, int) else value
     if text is not None and (not isinstance(text, str) or unfit(text)):
         raise UsageError(
-            f"External(version={shown(value)}) makes no sense",
+            f"External(version={shown(value)}) is invalid",
             where=user_location(),
             fix='Give one line of text, such as version="2026-05".',
         )

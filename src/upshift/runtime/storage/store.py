@@ -57,9 +57,7 @@ def open_store(address: str, *, durability: str = "process", verify: str = "chan
         raise ConfigError("the store's address is empty", fix="Set store = … to a folder.")
     for name, value, known in (("durability", durability, DURABILITIES), ("verify", verify, VERIFY)):
         if value not in known:
-            raise ConfigError(
-                f"{name} = {value!r} makes no sense", fix=f"Expected one of {', '.join(known)}."
-            )
+            raise ConfigError(f"{name} = {value!r} is invalid", fix=f"Expected one of {', '.join(known)}.")
     try:
         root = local_path(address)
     except ValueError as error:

@@ -205,7 +205,7 @@ def test_values_that_make_no_sense_are_unknown(fake_nvml: Make, found: Find) -> 
     inventory = found(machine)
     assert [device.index for device in inventory.devices] == [0, 2]
     assert (inventory.devices[0].compute_capability, inventory.runtime) == ("9.0", None)
-    assert "makes no sense: UUID 'nonsense'" in inventory.problems[0]
+    assert "is invalid: UUID 'nonsense'" in inventory.problems[0]
 
 
 def test_two_gpus_with_one_uuid_are_not_two(fake_nvml: Make, found: Find) -> None:

@@ -124,20 +124,20 @@ def test_an_unknown_argument_is_refused_with_the_nearest_name() -> None:
     [
         (
             {"num_processes": "4"},
-            "num_processes='4' makes no sense\n*Did you mean 4? Expected a whole number.",
+            "num_processes='4' is invalid\n*Did you mean 4? Expected a whole number.",
         ),
-        ({"num_processes": 2.5}, "num_processes=2.5 makes no sense\n*Expected a whole number."),
+        ({"num_processes": 2.5}, "num_processes=2.5 is invalid\n*Expected a whole number."),
         ({"num_cpu_threads_per_process": 0}, "num_cpu_threads_per_process=0 makes\n*from 1 to 100,000."),
         ({"num_cpu_threads_per_process": -2}, "num_cpu_threads_per_process=-2 makes\n*from 1 to 100,000."),
-        ({"num_processes": True}, "num_processes=True makes no sense\n*Expected a whole number."),
-        ({"multi_gpu": 1}, "multi_gpu=1 makes no sense\n*Expected True or False."),
+        ({"num_processes": True}, "num_processes=True is invalid\n*Expected a whole number."),
+        ({"multi_gpu": 1}, "multi_gpu=1 is invalid\n*Expected True or False."),
         (
             {"multi_gpu": "True"},
-            "multi_gpu='True' makes no sense\n*Did you mean True? Expected True or False.",
+            "multi_gpu='True' is invalid\n*Did you mean True? Expected True or False.",
         ),
         (
             {"fsdp_offload_params": "yes"},
-            "fsdp_offload_params='yes' makes no sense\n*Expected True or False.",
+            "fsdp_offload_params='yes' is invalid\n*Expected True or False.",
         ),
         (
             {"mixed_precision": "BF16"},

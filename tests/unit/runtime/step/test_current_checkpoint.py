@@ -78,7 +78,7 @@ def test_the_next_attempt_goes_on_from_the_newest_one_and_says_so(
     assert capfd.readouterr().err == ""
     second = entered(2)
     assert name_of(second) == "1.2"
-    assert capfd.readouterr().err == "upshift: train goes on from checkpoint 1.2\n"
+    assert capfd.readouterr().err == "upshift: train continues from checkpoint 1.2\n"
     save(second)
     assert name_of(second) == "2.1"
     assert capfd.readouterr().err == ""
@@ -160,7 +160,7 @@ def test_another_number_of_processes_is_said(entered: Entered, capfd: pytest.Cap
     for process in [entered(rank=rank, ranks=2) for rank in range(2)]:
         save(process)
     assert name_of(entered(2)) == "1.1"
-    expected = "train goes on from checkpoint 1.1; it was saved by 2 processes, and now there are 1\n"
+    expected = "train continues from checkpoint 1.1; it was saved by 2 processes, and now there are 1\n"
     assert capfd.readouterr().err == f"upshift: {expected}"
 
 

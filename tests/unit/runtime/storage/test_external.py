@@ -109,7 +109,7 @@ def test_a_name_that_means_nothing_is_refused_where_it_is_written(uri: Any) -> N
 
 
 def test_a_version_that_is_no_text_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"External\(version=1\.5\) makes no sense"):
+    with pytest.raises(UsageError, match=r"External\(version=1\.5\) is invalid"):
         External("/data", version=1.5)  # type: ignore[arg-type]
     assert External("/data", version=3).version == "3"  # type: ignore[arg-type]
 

@@ -162,7 +162,7 @@ def test_addresses_that_mean_nothing_are_refused() -> None:
     assert "folder" in str(caught.value)
     with pytest.raises(ConfigError, match="address is empty"):
         open_store("")
-    with pytest.raises(ConfigError, match="durability = 'disk' makes no sense"):
+    with pytest.raises(ConfigError, match="durability = 'disk' is invalid"):
         open_store("/tmp/x", durability="disk")
 
 

@@ -94,9 +94,7 @@ class Nvml:
             except pynvml.NVMLError as error:
                 problems.append(f"GPU {index} is left out: {reason(error)}")
             except ValueError as error:
-                problems.append(
-                    f"GPU {index} is left out, since what NVML says of it makes no sense: {error}"
-                )
+                problems.append(f"GPU {index} is left out, since what NVML says of it is invalid: {error}")
         for uuid, card in known.items():  # one that is lost goes on telling so
             self._cards.setdefault(uuid, card).succeed(card)
         self._listen()
