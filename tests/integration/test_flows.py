@@ -80,7 +80,7 @@ def test_a_flow_is_run_by_its_own_file(project: Project) -> None:
     ):
         assert text in shown
     assert "nothing is wrong with its 4 steps" in project.python("flow.py", "check").out
-    assert "is complete" in project.python("flow.py", "resume").err
+    assert "is already complete" in project.python("flow.py", "resume").err
     assert "training 3" in project.python("flow.py", "logs", "latest").out
     assert "plan of Training" in project.python("flow.py", "plan").out
 

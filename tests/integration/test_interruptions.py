@@ -200,7 +200,7 @@ def test_resuming_a_completed_run_changes_nothing_and_says_so(project: Project) 
     before = project.show()
     project.write(CODE.replace("2 * x", "3 * x"))
     outcome = project.upshift("resume", "latest")
-    assert f"run {before['id']} is complete" in outcome.err
+    assert f"run {before['id']} is already complete" in outcome.err
     assert times(project, "second.log") == 1
     assert project.show() == before
 

@@ -187,7 +187,7 @@ def test_a_complete_run_stays_as_it_is(
     run = upshift.resume("latest")
     assert not given
     assert run.row == before
-    assert "run 20260101-000000-abcd is complete" in capsys.readouterr().err
+    assert "run 20260101-000000-abcd is already complete" in capsys.readouterr().err
 
 
 def test_same_code_takes_the_recorded_graph_and_package(
