@@ -180,7 +180,7 @@ def test_a_step_that_outlives_its_engine_is_shown_to_run_and_waited_for(project:
     shown = project.upshift("show", "latest", env={"COLUMNS": "200"}).out
     assert (
         f"upshift resume {run} continues from the last completed step; train still runs, which it waits for"
-        in shown
+        in " ".join(shown.split())
     )
     (line,) = (line for line in shown.splitlines() if line.startswith("train "))
     assert line.split()[1] == "running"
