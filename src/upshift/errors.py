@@ -97,10 +97,16 @@ class UpshiftError(Exception):
         from traceback import format_exception
 
         _show_users_frames_only(self)
+        self.__traceback__ = only(self.__traceback__, _is_no_shells)
         return with_cells("".join(format_exception(type(self), self, self.__traceback__))).splitlines()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.__dict__.copy()))
+
+
+def _is_no_shells(part: TracebackType) -> bool:
+    """Whether a frame is not that in which IPython runs a cell."""
+    return not part.tb_frame.f_code.co_filename.endswith("/IPython/core/interactiveshell.py")
 
 
 def _writable(text: Any) -> Any:

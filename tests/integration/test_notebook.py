@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -104,6 +106,14 @@ def training():
 
 def execute(cells: list[str], folder: Path, *, allow_errors: bool = False) -> list[str]:
     """Run these cells in a kernel; what each printed, or the traceback that it ended with."""
+    return [
+        "".join(o.get("text", "\n".join(o.get("traceback", ()))) for o in outputs)
+        for outputs in outputs_of(cells, folder, allow_errors=allow_errors)
+    ]
+
+
+def outputs_of(cells: list[str], folder: Path, *, allow_errors: bool = False) -> list[list[Any]]:
+    """Run these cells in a kernel; what each shows."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(
         notebook,
@@ -112,17 +122,14 @@ def execute(cells: list[str], folder: Path, *, allow_errors: bool = False) -> li
         allow_errors=allow_errors,
         resources={"metadata": {"path": folder}},
     ).execute()
-    return [
-        "".join(o.get("text", "\n".join(o.get("traceback", ()))) for o in cell.outputs)
-        for cell in notebook.cells
-    ]
+    return [cell.outputs for cell in notebook.cells]
 
 
 @pytest.mark.filterwarnings("ignore")  # what Jupyter's own packages warn of is theirs
 def test_a_failing_step_is_shown_with_the_lines_of_its_cells(tmp_path: Path) -> None:
     _, _, read, _, where = execute(FAILING, tmp_path, allow_errors=True)
-    assert "Cell In[2], line 3, in act\n        return read(text)\n" in read
-    assert "Cell In[1], line 5, in read\n        return json.loads(text)\n" in read
+    for line in ("Cell In[2], line 3, in act", "return read(text)", "Cell In[1], line 5, in read"):
+        assert line in read
     assert "ipykernel_" not in read
     assert where.strip() == "In[2]:7"
 
@@ -150,3 +157,59 @@ def test_a_pipeline_runs_in_a_notebook_and_an_edited_cell_counts(tmp_path: Path)
     assert "completed 18" in printed[1]
     assert printed[2].strip() == "True"
     assert "30" in printed[4]
+
+
+SHOWN = [
+    """\
+from upshift import pipeline, step, list_runs
+
+@step
+def load(n: int) -> list[int]:
+    print("loading")
+    return list(range(n))
+
+@step
+def half(x: int) -> float:
+    return 1 / (x - 2)
+
+@pipeline
+def halving(n: int = 2):
+    return half.map(load(n))
+""",
+    "run = halving()",
+    "run",
+    "run['half']",
+    "run['half'].tasks",
+    "halving",
+    "half",
+    "halving(3)",
+    "list_runs()",
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_is_a_quiet_block_and_what_it_gives_is_drawn(tmp_path: Path) -> None:
+    _, ran, run, step, tasks, pipeline, definition, failed, runs = outputs_of(
+        SHOWN, tmp_path, allow_errors=True
+    )
+    for outputs in (ran, run, step, tasks, pipeline, definition, failed, runs):
+        assert all(output.get("name") != "stderr" for output in outputs)
+    (block,) = (output for output in ran if output.output_type == "display_data")
+    assert block.data["text/plain"].startswith("halving completed · ")
+    assert [output.text.strip() for output in ran if output.output_type == "stream"] == ["[load] loading"]
+    for (shown,), text, html in (
+        (run, r"<Run \S+ of halving: completed in .* s on local>", "<svg width="),
+        (step, "<Step half: completed, 2 tasks>", "half[1]"),
+        (tasks, r"task +index +status", "half[1]"),
+        (pipeline, r"<pipeline halving\(n: int = 2\), In\[1\]:\d+>", "one task per item"),
+        (definition, r"<step half\(x: int\), In\[1\]:\d+>", "half(x: int)"),
+        (runs, r"run +pipeline +status", "halving"),
+    ):
+        assert re.match(text, shown.data["text/plain"])
+        assert html in shown.data["text/html"]
+        assert "\x1b" not in shown.data["text/html"]
+    (block,) = (output for output in failed if output.output_type == "display_data")
+    assert "half[2] failed (user-error): ZeroDivisionError" in block.data["text/html"]
+    (error,) = (output for output in failed if output.output_type == "error")
+    assert error.traceback[:2] == ["Traceback (most recent call last):", "  Cell In[8], line 1, in <module>"]
+    assert "return 1 / (x - 2)" in "\n".join(error.traceback)

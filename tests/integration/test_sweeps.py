@@ -104,7 +104,7 @@ def test_python_has_what_tasks_were_given_and_logged(project: Project) -> None:
     table = fit.tasks.to_pandas()
     assert list(table.columns)[:5] == ["task", "index", "status", "cached", "seconds"]
     assert table.sort_values("metrics.loss")["inputs.config.lr"].iloc[0] == 0.25
-    assert "<td>fit[3]</td>" in fit.tasks._repr_html_()
+    assert "<bdi>fit[3]</bdi>" in fit.tasks._repr_html_()
     with pytest.raises(NotFound, match="no task of step 'fit' logged a number 'note'"):
         fit.best("note", "max")
     with pytest.raises(UsageError, match='Say mode="max"'):

@@ -17,6 +17,7 @@ from upshift.runtime.streams import tell
 
 if TYPE_CHECKING:
     from upshift.authoring.signatures import CallSignature
+    from upshift.model.graph.model import Graph
     from upshift.runtime.launch.merging import LaunchRequest
 
 _KINDS = (
@@ -142,6 +143,22 @@ def look_like(wrapper: Any, function: Callable[..., Any]) -> None:
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(wrapper, attribute, getattr(function, attribute))
     wrapper.__wrapped__ = function  # what inspect.signature, help() and editors follow
+
+
+def written(wrapper: Any) -> str:
+    """A step or pipeline with its parameters, and the line where it is defined."""
+    call = str(wrapper.callee.signature).removeprefix(wrapper.callee.function.__name__)
+    return f"{wrapper.name}{call}, {wrapper.callee.location}"
+
+
+def drawn(wrapper: Any, graph: Graph | None = None) -> str:
+    """How a notebook shows a step or pipeline."""
+    from upshift.report.html.objects import drawn_definition, html_of
+
+    callee = wrapper.callee
+    text = inspect.cleandoc(callee.function.__doc__ or "").partition("\n")[0]
+    kind = wrapper.__upshift_kind__
+    return html_of(drawn_definition(kind, wrapper.name, str(callee.signature), callee.location, text, graph))
 
 
 def missing_attribute(wrapper: Any, name: str) -> AttributeError:

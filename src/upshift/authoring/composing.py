@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,6 +19,7 @@ from upshift.model.plain import UNKNOWN, has_parts, is_opaque, plain_of, type_na
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.calls import bind
 from upshift.runtime.storage.artifacts import described
+from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
@@ -53,6 +55,19 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
         texts=texts_of(callee.signature, arguments, params),
         sources=composition.sources,
     )
+
+
+def sketch(pipeline: Pipeline[Any, Any]) -> Graph | None:
+    """The graph that a pipeline's defaults make, to look at; None: it takes arguments, or cannot be made."""
+    if pipeline.callee.signature.required:
+        return None
+    with TemporaryDirectory() as folder:
+        store = open_store(folder)
+        try:
+            with store.claims.held():
+                return pipeline.build({}, store)
+        except Exception:  # of the pipeline's own function, which is told where it is run
+            return None
 
 
 def parameters_saved(

@@ -6,7 +6,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from upshift.authoring.callee import Callee, checked_function, look_like, missing_attribute, reduced
+from upshift.authoring.callee import (
+    Callee,
+    checked_function,
+    drawn,
+    look_like,
+    missing_attribute,
+    reduced,
+    written,
+)
 from upshift.authoring.inert import Inert
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import PipelineOptions, Settings, checked_tags, identifier, settings_said
@@ -190,7 +198,12 @@ class Pipeline(Generic[P, R]):
             raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
-        return f"<pipeline {self.name}>"
+        return f"<pipeline {written(self)}>"
+
+    def _repr_html_(self) -> str:
+        from upshift.authoring.composing import sketch
+
+        return drawn(self, sketch(self))
 
     def __reduce__(self) -> Any:
         return reduced(self)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from upshift.authoring.callee import (
     Callee,
     checked_function,
+    drawn,
     look_like,
     missing_attribute,
     reduced,
     tell_of_one_process,
+    written,
 )
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.keywords import checked_keywords
@@ -204,7 +206,10 @@ class Step(Generic[P, R]):
             raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
-        return f"<step {self.name}>"
+        return f"<step {written(self)}>"
+
+    def _repr_html_(self) -> str:
+        return drawn(self)
 
     def __reduce__(self) -> Any:
         return reduced(self)

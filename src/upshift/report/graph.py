@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
 
 import attrs
 
 from upshift.model.graph.model import Graph
+from upshift.model.graph.order import needs as needs_of
 from upshift.model.graph.order import references
-from upshift.report.groups import Group, connections
+from upshift.report.groups import MOST_STEPS, Group, connections
 from upshift.report.human import span
 from upshift.report.layered import Layout, layered
 
@@ -68,14 +70,49 @@ def picture(groups: Sequence[Group], graph: Graph) -> Picture | None:
     needs = connections(groups, graph)
     if needs is None or sum(map(len, needs.values())) > _MOST_EDGES:
         return None
+    by_name = {group.name: group for group in groups}
+    of = {step.name: group.name for group in groups for step in group.steps}
+    return _drawn(needs, _without_data(of, graph), lambda name: _texts(by_name[name], needs[name]))
+
+
+def outline(graph: Graph) -> Picture | None:
+    """The picture of what has not run yet; None: it is too large."""
+    nodes = {node.name: node for node in graph.nodes}
+    needed = {name: sorted(needs_of(node)) for name, node in nodes.items()}
+    if len(nodes) > MOST_STEPS or sum(map(len, needed.values())) > _MOST_EDGES:
+        return None
+
+    def of(name: str) -> dict[str, Any]:
+        told = ["one task per item"] if nodes[name].mapped else []
+        needs = [f"Needs {', '.join(needed[name])}"] if needed[name] else []
+        return {
+            "anchor": "",
+            "title": name,
+            "more": "".join(told),
+            "told": ". ".join(told + needs),
+            "status": "pending",
+            "many": nodes[name].mapped,
+            "done": 0.0,
+            "failed": 0.0,
+        }
+
+    return _drawn(needed, _without_data({name: name for name in nodes}, graph), of)
+
+
+def _drawn(
+    needs: Mapping[str, Sequence[str]],
+    loose: Container[tuple[str, str]],
+    of: Callable[[str], Mapping[str, Any]],
+) -> Picture:
     layout = layered(needs)
     turned = _is_turned(layout)
-    loose = _without_data(groups, graph)
-    by_name = {group.name: group for group in groups}
     edges = [
         EdgeView(path=_path(passed, turned), loose=ends in loose) for ends, passed in layout.edges.items()
     ]
-    nodes = [_node(by_name[name], needs[name], _corner(layout.places[name], turned)) for name in needs]
+    nodes = []
+    for name in needs:
+        x, y = _corner(layout.places[name], turned)
+        nodes.append(NodeView(name=_fitting(name, _NAME, 8.7), x=x, y=y, **of(name)))
     width, height = _size(layout, turned)
     return Picture(width=width, height=height, nodes=nodes, edges=edges)
 
@@ -86,9 +123,8 @@ def _is_turned(layout: Layout) -> bool:
     return along > _WIDEST and across < along
 
 
-def _without_data(groups: Sequence[Group], graph: Graph) -> set[tuple[str, str]]:
-    """The edges that no value takes."""
-    of = {step.name: group.name for group in groups for step in group.steps}
+def _without_data(of: Mapping[str, str], graph: Graph) -> set[tuple[str, str]]:
+    """The edges that no value takes, between what the steps are told as."""
     every, data = set(), set()
     for node in graph.nodes:
         given = {r.node for source in node.inputs.values() for r in references(source)}
@@ -98,7 +134,7 @@ def _without_data(groups: Sequence[Group], graph: Graph) -> set[tuple[str, str]]
     return every - data
 
 
-def _node(group: Group, needs: Sequence[str], corner: tuple[float, float]) -> NodeView:
+def _texts(group: Group, needs: Sequence[str]) -> dict[str, Any]:
     counts, total = group.statuses, len(group.tasks)
     ended = total - counts.get("running", 0) - counts.get("pending", 0)
     took = span(group.seconds) if group.seconds else ""
@@ -107,19 +143,16 @@ def _node(group: Group, needs: Sequence[str], corner: tuple[float, float]) -> No
     if group.many and counts.get("failed"):
         word = f"{counts['failed']:,} failed"
     told = " · ".join(filter(None, (group.word, f"{far} tasks" if far else "", took)))
-    return NodeView(
-        anchor=group.anchor,
-        name=_fitting(group.name, _NAME, 8.7),
-        title=group.title,
-        more=_first([part for part in (far, word, took) if part] or [group.word], _MORE, 6.3),
-        told=told + (f". Needs {', '.join(needs)}." if needs else ""),
-        status=group.word,
-        many=group.many,
-        done=(counts.get("completed", 0) + counts.get("reused", 0)) / total if total else 0.0,
-        failed=counts.get("failed", 0) / total if total else 0.0,
-        x=corner[0],
-        y=corner[1],
-    )
+    return {
+        "anchor": group.anchor,
+        "title": group.title,
+        "more": _first([part for part in (far, word, took) if part] or [group.word], _MORE, 6.3),
+        "told": told + (f". Needs {', '.join(needs)}." if needs else ""),
+        "status": group.word,
+        "many": group.many,
+        "done": (counts.get("completed", 0) + counts.get("reused", 0)) / total if total else 0.0,
+        "failed": counts.get("failed", 0) / total if total else 0.0,
+    }
 
 
 def _fitting(text: str, pixels: float, each: float) -> str:

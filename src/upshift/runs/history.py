@@ -7,7 +7,6 @@ then kept: ask :func:`get_run` again to see how a run goes on.
 from __future__ import annotations
 
 import functools
-import html
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -22,11 +21,11 @@ from upshift.runs.catalog import Catalog, RunRow, open_catalog
 from upshift.runs.history_attempts import Attempt
 from upshift.runs.history_json import row_as_json, run_as_json
 from upshift.runs.history_records import RunRecords, utc
-from upshift.runs.history_steps import Outputs, Step, Task, TaskList
+from upshift.runs.history_steps import Outputs, Step, StepList, Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
-from upshift.runs.tabular import Rows, measured, named
+from upshift.runs.tabular import Drawn, Rows, measured, named
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers bring it; it need not be installed
@@ -46,6 +45,7 @@ __all__ = [
     "Run",
     "RunList",
     "Step",
+    "StepList",
     "Task",
     "TaskList",
     "get_run",
@@ -134,7 +134,7 @@ class RunList(Rows["Run[Any]"]):
                 "user": run.user,
                 "tags": list(run.tags),
                 "started": run.started,
-                "seconds": None if run.ended is None else (run.ended - run.started).total_seconds(),
+                "seconds": run.seconds,
                 **named("params", run.flat_params),
                 **measured(run.metrics),
             }
@@ -146,7 +146,7 @@ class RunList(Rows["Run[Any]"]):
         RunRecords.measure_all([run._records for run in self])
 
 
-class Run(Generic[T]):
+class Run(Drawn, Generic[T]):
     """One execution of a pipeline. ``run["train"]`` is a step of it.
 
     Parameters
@@ -188,6 +188,11 @@ class Run(Generic[T]):
     def ended(self) -> datetime | None:
         """When it ended, in UTC; None while it goes on, and where it was interrupted."""
         return None if self.row.ended is None else utc(self.row.ended)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None while it goes on, and where it was interrupted."""
+        return None if self.row.ended is None else self.row.ended - self.row.started
 
     @functools.cached_property
     def params(self) -> dict[str, object]:
@@ -238,9 +243,9 @@ class Run(Generic[T]):
         return self._records.graph
 
     @functools.cached_property
-    def steps(self) -> list[Step]:
+    def steps(self) -> StepList:
         """The steps, each after those that it needs."""
-        return [Step(name, self._records) for name in self._records.nodes]
+        return StepList(Step(name, self._records) for name in self._records.nodes)
 
     @functools.cached_property
     def output(self) -> T:
@@ -278,16 +283,5 @@ class Run(Generic[T]):
         return tuple(values) if source.form == "tuple" else values
 
     def __repr__(self) -> str:
-        took = "" if self.row.ended is None else f" in {self.row.ended - self.row.started:.1f} s"
+        took = "" if self.seconds is None else f" in {self.seconds:.1f} s"
         return f"<Run {self.id} of {self.pipeline}: {self.row.status}{took} on {self.target}>"
-
-    def _repr_html_(self) -> str:
-        header = "".join(f"<th>{name}</th>" for name in ("step", "status", "tasks", "reused"))
-        counts = self._records.counts
-        rows = []
-        for step in self.steps:
-            count = counts.get(step.name)
-            cells = (step.name, step.status, len(step), count["cached"] if count else 0)
-            rows.append("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>")
-        table = f"<table><thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        return f"<p><code>{html.escape(repr(self)[1:-1])}</code></p>{table}"

@@ -15,6 +15,7 @@ from upshift.model.spec.task import Failure
 from upshift.model.spec.telemetry import Gap, MetricSummary
 from upshift.runs.catalog import AttemptRow
 from upshift.runs.history_records import RunRecords, utc
+from upshift.runs.tabular import Drawn
 from upshift.runtime.storage.cards import Shown, read_cards
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.metrics import Curve, first_of, read_by_rank, summaries_of
@@ -25,7 +26,7 @@ _TAIL = 1 << 14
 """Bytes of a series that are read to know its devices."""
 
 
-class Attempt:
+class Attempt(Drawn):
     """One try of a task, and its four records: asked, granted, seen, used.
 
     Attributes

@@ -18,11 +18,11 @@ from upshift.runs.history_attempts import Attempt
 from upshift.runs.history_records import UNFINISHED, RunRecords
 from upshift.runs.inputs import inputs_of
 from upshift.runs.measures import best_of, known_mode, last_values
-from upshift.runs.tabular import Rows, named
+from upshift.runs.tabular import Drawn, Rows, named
 from upshift.runtime.storage.artifacts import described
 
 
-class _Maker(abc.ABC):
+class _Maker(Drawn, abc.ABC):
     """Has outputs, and so a value."""
 
     @property
@@ -72,6 +72,24 @@ class Step(_Maker):
         Of a mapped step a list of these, in the order of its tasks: None of a task that did not log it.
         """
         return self._records.metrics(self.name)
+
+    @property
+    def reused(self) -> int:
+        """How many of its tasks have the result of an earlier run."""
+        count = self._records.counts.get(self.name)
+        return count["cached"] if count else 0
+
+    @property
+    def seconds(self) -> float | None:
+        """From the start of its first task to the end of its last; None: nothing has run, or it goes on."""
+        ran = [task.attempts for task in self.tasks if not task.cached and task.attempts]
+        began = [attempts[0].started for attempts in ran]
+        ended = [attempts[-1].ended for attempts in ran]
+        starts = [moment for moment in began if moment is not None]
+        ends = [moment for moment in ended if moment is not None]
+        if not starts or len(ends) < len(ended) or self.status in UNFINISHED:
+            return None
+        return (max(ends) - min(starts)).total_seconds()
 
     def best(self, metric: str, mode: str | None = None) -> Task:
         """The task of a mapped step whose last value of a metric is the best.
@@ -247,6 +265,23 @@ class Task(_Maker):
     def __repr__(self) -> str:
         reused = " (reused)" if self.cached else ""
         return f"<Task {self.row.task}: {self.status}{reused}>"
+
+
+class StepList(Rows[Step]):
+    """The steps of a run: a list, and a table with a row for each."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary for each step; ``seconds`` are those of :attr:`Step.seconds`."""
+        return [
+            {
+                "step": step.name,
+                "status": step.status,
+                "tasks": len(step),
+                "reused": step.reused or None,
+                "seconds": step.seconds,
+            }
+            for step in self
+        ]
 
 
 class TaskList(Rows[Task]):

@@ -1,12 +1,14 @@
-"""Lists of runs, and of the tasks of a step, that are tables as well, for pandas and notebooks."""
+"""Runs, steps and tasks in notebooks and for pandas: they draw themselves, and lists of them are tables."""
 
 from __future__ import annotations
 
-import html
+import shutil
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from upshift.errors import MissingExtra
+from upshift.errors import MissingExtra, UpshiftError
 from upshift.model.plain import is_opaque, words
 from upshift.runs.measures import best_of, mode_of, number
 
@@ -15,11 +17,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SHOWN = 20
-"""Rows that a notebook shows."""
+SHOWN = 20
+"""Rows that are shown."""
+_NARROW = 80
+_GAP = 2
 
 
-class Rows(list[T]):
+class Drawn:
+    """Draws itself in a notebook. How is known to the reports, above this layer, and looked up only there."""
+
+    def _repr_html_(self) -> str | None:
+        objects = import_module("upshift.report.html.objects")
+        try:
+            return str(objects.html_of(objects.drawn(self)))
+        except UpshiftError:  # what is to be drawn is not there any more; its text still is
+            return None
+
+
+class Rows(Drawn, list[T]):
     """A list whose items are rows of a table."""
 
     def rows(self) -> list[dict[str, Any]]:
@@ -41,17 +56,33 @@ class Rows(list[T]):
         rows = self.rows()
         return pandas.DataFrame(rows, columns=_columns(rows))
 
-    def _repr_html_(self) -> str:
+    def shown(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """The columns in which a row says something, and the first rows."""
         rows = self.rows()
-        told = {name for row in rows for name, value in row.items() if value is not None}
-        heads = [name for name in _columns(rows) if name in told]
-        shown = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(_text(row.get(name)))}</td>' for name in heads)}</tr>"
-            for row in rows[:_SHOWN]
-        )
-        more = f"<p>… and {len(rows) - _SHOWN:,} more</p>" if len(rows) > _SHOWN else ""
-        return f"<table><thead><tr>{shown}</tr></thead><tbody>{body}</tbody></table>{more}"
+        told = {
+            name
+            for row in rows
+            for name, value in row.items()
+            if value not in (None, []) and value is not False
+        }
+        return [name for name in _columns(rows) if name in told], rows[:SHOWN]
+
+    def __repr__(self) -> str:
+        heads, rows = self.shown()
+        if not rows:
+            return "[]"
+        columns = [[name, *(cell_text(row.get(name)) for row in rows)] for name in heads]
+        widths = [max(map(len, column)) for column in columns]
+        room, most = max(shutil.get_terminal_size().columns, _NARROW) - len(" …"), len(heads)
+        while most > 1 and sum(widths[:most]) + _GAP * (most - 1) > room:
+            most -= 1
+        lines = [
+            "  ".join(text.ljust(width) for text, width in zip(line, widths[:most], strict=False)).rstrip()
+            + (" …" if most < len(heads) else "")
+            for line in zip(*columns, strict=True)
+        ]
+        more = [f"… and {len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
+        return "\n".join([*lines, *more])
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -80,9 +111,14 @@ def measured(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _text(value: object) -> str:
+def cell_text(value: object) -> str:
+    """A value of a column as people read it."""
+    if isinstance(value, bool):
+        return "yes" if value else ""
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.4g}"
+    if isinstance(value, datetime):
+        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -471,13 +472,14 @@ def test_views_show_themselves_in_a_line_and_in_notebooks(run: Run) -> None:
     assert repr(run["load"].outputs) == "<outputs of step 'load': data, labels>"
     page = run._repr_html_()
     assert page.count("<tr>") == 4
-    assert "<td>train</td><td>completed</td><td>3</td><td>0</td>" in page
+    assert re.search(r"<bdi>train</bdi></td>.*completed.*>3</bdi></td>", page)
 
 
 def test_html_is_escaped(recorder: Recorder) -> None:
     graph = Graph(pipeline="<b>", output=None)
     run = get_run(recorder.start("run1", graph), recorder.configuration)
-    assert "<b>" not in run._repr_html_()
+    assert "&lt;b&gt;" in run._repr_html_()
+    assert "<bdi><b>" not in run._repr_html_()
     assert run.output is None
 
 

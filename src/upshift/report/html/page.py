@@ -34,18 +34,19 @@ def report_page(
 def render(view: RunView, cards: Cards, *, every: float | None = None) -> str:
     """The page of a view."""
     shown = [(group, cards.shown(group.cards)) for group in view.cards]
-    plot, script = _asset("uplot/uPlot.iife.min.js"), "".join(map(_asset, _SCRIPTS))
+    plot, script = asset("uplot/uPlot.iife.min.js"), "".join(map(asset, _SCRIPTS))
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     page = environment().get_template("page.html")
     return page.render(
         run=view,
+        paged=True,
         cards=shown,
         libraries=cards.libraries,
         draw=cards.draw,
         every=every if view.going_on else None,
         figures=Figures(),
         version=__version__,
-        style=Markup(_asset("uplot/uPlot.min.css") + _asset("report.css")),
+        style=Markup(asset("uplot/uPlot.min.css") + asset("report.css")),
         plot=Markup(plot),
         script=Markup(script),
         policy=_policy([digest(plot), digest(script), *sorted(cards.hashes)]),
@@ -94,7 +95,8 @@ def environment() -> Environment:
 
 
 @functools.cache
-def _asset(file: str) -> str:
+def asset(file: str) -> str:
+    """The text of a style sheet or script."""
     return (resources.files("upshift.report.html") / "assets" / file).read_text(encoding="utf-8")
 
 

@@ -21,16 +21,26 @@ class ClosableProgress(Progress, Protocol):
 
 
 def make_progress(stream: TextIO | None = None, *, live: bool = True) -> ClosableProgress:
-    """A progress for one run: live on a terminal, plain lines elsewhere.
+    """A progress for one run: live on a terminal, a block of HTML in a notebook, plain lines elsewhere.
 
     What steps print goes to stdout, line by line; all else to ``stream``.
     """
+    if live and stream is None and _in_notebook():
+        from upshift.report.html.progress import NotebookProgress, in_this_cell
+
+        return NotebookProgress(in_this_cell(), sys.stdout)
     stream = sys.stderr if stream is None else stream
     if not live or not _is_screen(stream):
         return PlainProgress(stream, sys.stdout)
     from upshift.report.terminal.live import LiveProgress
 
     return LiveProgress(stream, sys.stdout)
+
+
+def _in_notebook() -> bool:
+    """Whether this is a kernel of Jupyter's. Where IPython is not loaded it is not asked for."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
 
 
 def _is_screen(stream: TextIO) -> bool:

@@ -1,0 +1,219 @@
+"""A run in a notebook: one short block that is drawn again in place. What steps print stays text below it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TextIO
+
+from upshift.model.spec.task import TaskId
+from upshift.model.spec.telemetry import MetricValue
+from upshift.report.human import about, count, duration
+from upshift.report.progress import ImageChange, TaskChange
+from upshift.report.terminal.announcements import Announcer
+from upshift.report.terminal.layout import Page
+from upshift.report.terminal.making import ending
+from upshift.report.terminal.streams import Outlet, cleaned, label
+from upshift.report.terminal.tally import Clock, RunTally, StepTally
+
+if TYPE_CHECKING:
+    from upshift.report.html.objects import Box
+
+PAUSE = 0.3
+"""Seconds, at least, between two drawings."""
+_STEPS, _WARNINGS, _FAILURES = 5, 10, 3
+"""Steps that run, notices and failures that are shown at most."""
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+
+Show = Callable[[Mapping[str, str]], None]
+"""Shows a block, as text by MIME type, in place of the one before."""
+
+
+class NotebookProgress:
+    """Progress as a block of HTML; the error that the cell ends with has the traceback."""
+
+    shows = False
+
+    def __init__(self, show: Show, output: TextIO, clock: Clock = time.monotonic) -> None:
+        self._show = show
+        self._output = Outlet(output)
+        self._tally = RunTally(clock)
+        self._announcer = Announcer(self._tally, Page())
+        self._warnings: dict[str, None] = {}
+        self._failures: list[str] = []
+        self._failed = 0
+        self._end: tuple[str, float] | None = None
+        self._drawn = clock() - PAUSE
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
+        with self._lock:
+            self._tally.start(run, pipeline, target, steps)
+        self._changed()
+
+    def step_sized(self, step: str, tasks: int) -> None:
+        with self._lock:
+            self._tally.size(step, tasks)
+        self._changed()
+
+    def image_changed(self, change: ImageChange) -> None:
+        with self._lock:
+            self._tally.image(change)
+            if change.status == "failed":
+                self._warn(ending(change))
+        self._changed()
+
+    def task_changed(self, change: TaskChange) -> None:
+        with self._lock:
+            self._tally.change(change)
+            if change.retry_in is not None:
+                self._warn(self._announcer.failure(change))
+            elif change.status == "failed":
+                self._failed += 1
+                self._failures.append(_failure(change))
+            self._warn(self._announcer.verdict(change))
+        if self._thread is None and change.status == "running":
+            # Not before: with a second thread no process can fork safely; by now the fork server is there.
+            self._thread = threading.Thread(target=self._keep_drawing, name="run display", daemon=True)
+            self._thread.start()
+        self._changed()
+
+    def notice(self, text: str, *, task: TaskId | None = None) -> None:
+        with self._lock:
+            self._warn(self._announcer.notice(text, task.step if task else None))
+        self._changed()
+
+    def output(self, task: TaskId, text: str) -> None:
+        prefix = label(str(task), screen=False)
+        self._output.write("".join(f"{prefix}{line}\n" for line in text.removesuffix("\n").split("\n")))
+
+    def unfinished(self, task: TaskId, text: str) -> None:
+        with self._lock:
+            self._tally.unfinished.pop(str(task), None)
+            if text:
+                plain = _COLOURS.sub("", cleaned(text))
+                self._tally.unfinished[str(task)] = plain.split("\n")
+        self._changed()
+
+    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None:
+        with self._lock:
+            self._tally.logged(task, values, step)
+        self._changed()
+
+    def run_ended(self, run: str, status: str, seconds: float) -> None:
+        self._end = (status, seconds)
+        self.close()
+
+    def close(self) -> None:
+        """Draw for the last time. Further calls do nothing."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._tally.run:
+            self._draw()
+
+    def _warn(self, text: str | None) -> None:
+        if text is not None:
+            self._warnings[text] = None
+
+    def _changed(self) -> None:
+        if self._thread is not None:
+            self._wake.set()
+        elif self._tally.run and self._tally.clock() - self._drawn >= PAUSE:
+            self._draw()
+
+    def _keep_drawing(self) -> None:
+        while not self._over.is_set():
+            self._draw()
+            self._wake.wait(1.0)  # the block shows seconds that pass
+            self._wake.clear()
+            self._over.wait(PAUSE)
+
+    def _draw(self) -> None:
+        from upshift.report.html.objects import html_of
+
+        self._drawn = self._tally.clock()
+        with self._lock:
+            box = self._box()
+        said = " · ".join(filter(None, (f"{box.head} {box.status}".strip(), *box.facts)))
+        self._show({"text/html": html_of(box), "text/plain": said})
+
+    def _box(self) -> Box:
+        from upshift.report.html.objects import Box, shortened
+
+        tally, now = self._tally, self._tally.clock()
+        steps = list(tally.steps.values())
+        going_on = not self._over.is_set()
+        total = sum(step.total or 1 for step in steps)
+        status, seconds = self._end or ("running", now - tally.began)
+        took = duration(seconds) if self._end else f"{seconds:.0f} s" if seconds < 60 else duration(seconds)
+        running = [step for step in steps if step.status == "running"] if going_on else []
+        lines = [_line(step, now) for step in running[:_STEPS]]
+        if going_on:
+            lines += [f"{name}: {said}" for name, (_, said) in tally.images.items()]
+            for name, drawn in list(tally.unfinished.items())[:_STEPS]:
+                lines += [f"{name} │ {line}" for line in drawn]
+        failures = self._failures[:_FAILURES]
+        if self._failed > _FAILURES:
+            failures.append(f"… and {count(self._failed - _FAILURES, 'more failure')}")
+        return Box(
+            head=tally.pipeline,
+            status=status,
+            facts=[took, _counts(steps), f"on {tally.target}", f"run {tally.run}"],
+            done=sum(step.ended for step in steps) / total if going_on and total else None,
+            lines=lines,
+            warnings=[shortened(text) for text in list(self._warnings)[:_WARNINGS]],
+            failures=[shortened(text) for text in failures],
+        )
+
+
+def _counts(steps: list[StepTally]) -> str:
+    """``3 steps, 8 tasks, 2 reused``; while it runs ``1 of 3 steps``."""
+    over = sum(step.over for step in steps)
+    if over < len(steps):
+        return f"{over:,} of {count(len(steps), 'step')}"
+    tasks, reused = (
+        sum(step.total or len(step.statuses) for step in steps),
+        sum(step.reused for step in steps),
+    )
+    told = [count(len(steps), "step")]
+    told += [count(tasks, "task")] if tasks != len(steps) else []
+    told += [f"{reused:,} reused" if reused < tasks else "all reused"] if reused else []
+    return ", ".join(told)
+
+
+def _line(step: StepTally, now: float) -> str:
+    """How far a step is: ``fit: 12 of 40 tasks, about 30 s left, best loss 0.1 [5] (0.1–0.2)``."""
+    left = step.left(now)
+    told = [f"{step.done:,} of {step.total:,} tasks"] if step.mapped and step.total is not None else []
+    told += [] if left is None else [f"about {about(left)} left"]
+    told += filter(None, [step.best if step.mapped else step.metrics, step.notice])
+    return f"{step.name}: {', '.join(told) or 'running'}"
+
+
+def _failure(change: TaskChange) -> str:
+    failure = change.failure
+    return f"{change.task} failed" + (f" ({failure.reason}): {failure.in_a_line}" if failure else "")
+
+
+def in_this_cell() -> Show:
+    """What shows a block in the output of the cell that runs now."""
+    from IPython.display import display
+
+    shown: list[object] = []
+
+    def show(bundle: Mapping[str, str]) -> None:
+        if shown:
+            shown[0].update(dict(bundle), raw=True)  # type: ignore[attr-defined]
+        else:
+            shown.append(display(dict(bundle), raw=True, display_id=True))  # type: ignore[no-untyped-call]
+
+    return show
