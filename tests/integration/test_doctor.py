@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,27 @@ def test_devices_of_other_vendors_are_shown(project: Project) -> None:
     trees.amd(project.folder / "root", 2)
     text = said(project.upshift("doctor", env={"UPSHIFT_DEVICE_ROOT": "root", "COLUMNS": "120"}, expect=None))
     assert "✓ AMD 2 × AMD Instinct MI300X OAM" in text
+
+
+def test_a_home_that_every_user_can_enter_is_told(project: Project) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        home = Path(folder, "home")
+        home.mkdir()
+        said = {}
+        for mode in (0o700, 0o2770, 0o755, 0o777):
+            home.chmod(mode)
+            out = project.upshift("doctor", "--json", expect=None, env={"UPSHIFT_HOME": str(home)}).out
+            (check,) = [check for check in json.loads(out)["checks"] if check["name"] == "home"]
+            said[mode] = (check["status"], check["text"].partition("; ")[2], check["remedy"])
+    remedy = f"chmod 700 {home}, or share it with a group only: mode 2770."
+    every = "every user of this machine can"
+    assert said == {
+        0o700: ("ok", "", None),
+        0o2770: ("ok", "", None),
+        0o755: ("warning", f"{every} read what is in it: values, parameters, logs", remedy),
+        0o777: ("warning", f"{every} change what is in it: values, parameters, logs", remedy),
+    }
 
 
 def test_a_folder_that_cannot_be_written_is_named(project: Project) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+import sqlite3
 
 import pytest
 
 import upshift
 from project import Project
 from upshift.errors import NotFound, UsageError
+from upshift.runs import database
 
 TRAINING = """
 import upshift
@@ -53,6 +56,17 @@ def trained(project: Project) -> Project:
     for lr in ("0.5", "0.1", "0.5"):
         project.upshift("run", "pipeline.py:training", "-p", f"lr={lr}")
     return project
+
+
+def test_values_are_found_where_the_catalog_cannot_be_written(
+    trained: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    with contextlib.closing(sqlite3.connect(trained.home / "catalog.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        seen = [(one.name, one.version, one.run) for one in upshift.list_artifacts("training/fit")]
+    assert [version for _, version, _ in seen] == [2, 1]
+    assert [(one.name, one.version, one.run) for one in upshift.list_artifacts("training/fit")] == seen
 
 
 def test_each_new_result_is_a_version_that_keeps_its_number(trained: Project) -> None:

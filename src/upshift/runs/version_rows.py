@@ -96,6 +96,12 @@ class VersionRows:
         """The versions that are still there, by number."""
         return self._read("pipeline = ? AND step = ? AND holder IN (SELECT id FROM runs)", (pipeline, step))
 
+    def as_numbered(self, pipeline: str, step: str) -> list[VersionRow]:
+        """What :meth:`of_step` gives once new results have their numbers, without giving them any."""
+        new = self._unnumbered(pipeline, step, None)
+        rows = {row.number: row for row in (*self.of_step(pipeline, step), *new)}
+        return [rows[number] for number in sorted(rows)]
+
     def of_run(self, run: str) -> list[VersionRow]:
         """The versions that a run was the first to have."""
         return self._read("holder = ?", (run,))

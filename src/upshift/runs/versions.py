@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.errors import NotFound, UsageError, suggestion
+from upshift.errors import NotFound, StoreUnavailable, UsageError, suggestion
 from upshift.model.checks import shown
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import TaskId, TaskResult
@@ -282,8 +282,11 @@ def _outputs(name: ArtifactName, catalog: Catalog) -> Iterable[str]:
 
 def _numbered(name: ArtifactName, catalog: Catalog) -> list[VersionRow]:
     """The versions that are there, in the order of their numbers; new ones get theirs."""
-    new = catalog.versions.number(name.pipeline, name.step)
-    _write_down(new, catalog)
+    try:
+        new = catalog.versions.number(name.pipeline, name.step)
+        _write_down(new, catalog)
+    except StoreUnavailable:  # somebody else's, which can only be read
+        return catalog.versions.as_numbered(name.pipeline, name.step)
     return catalog.versions.of_step(name.pipeline, name.step)
 
 

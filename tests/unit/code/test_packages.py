@@ -220,6 +220,15 @@ def test_secrets_environments_and_state_are_left_out_with_a_word(
         *("infra/terraform.tfstate", "terraform.tfstate.backup", "prod.tfvars", "prod.auto.tfvars.json"),
         *(".docker/config.json", "a/.docker/config.json", ".huggingface", "huggingface/token", "token"),
         *("pip.conf", "password.txt", "db_password.txt", "passwords.txt", "hub_token.txt", "API_KEY.txt"),
+        *(
+            "authinfo",
+            "aws_credentials",
+            "gcp-key.json",
+            "htpasswd",
+            "my.cnf",
+            "oauth_token",
+            "vault_pass.txt",
+        ),
     ],
 )
 def test_names_that_look_like_secrets(name: str) -> None:

@@ -72,8 +72,17 @@ _SECRET_FILES = (
         "pip.conf",
         "pip.ini",
     ),
-    *("*password.txt", "*passwords.txt", "*passwd.txt", ".vault_pass*"),
-    *(".token", "token.txt", "*_token.txt"),
+    *(
+        "*password.txt",
+        "*passwords.txt",
+        "*passwd.txt",
+        "*vault_pass*",
+        "htpasswd",
+        "my.cnf",
+        ".authinfo*",
+        "authinfo",
+    ),
+    *(".token", "token.txt", "*_token.txt", "*_token", "*[-_]credentials", "*[-_]key.json"),
     *("*.docker/config.json", "*huggingface/stored_tokens", "*gh/hosts.yml", "*gcloud/*.db"),
 )
 """Names of files and folders that look like secrets, or the ends of their paths, whatever their case."""

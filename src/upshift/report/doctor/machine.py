@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +48,26 @@ def _python() -> Check:
 
 
 def _home() -> Check:
-    return _folder("home", home(), "Set UPSHIFT_HOME to a folder that you may write to.")
+    folder = home()
+    check = _folder("home", folder, "Set UPSHIFT_HOME to a folder that you may write to.")
+    if check.status != "ok" or not (open_to := _open_to_others(folder)):
+        return check
+    return _check(
+        "home",
+        f"{check.text}; every user of this machine can {open_to} in it: values, parameters, logs",
+        status="warning",
+        remedy=f"chmod 700 {shlex.quote(str(folder))}, or share it with a group only: mode 2770.",
+    )
+
+
+def _open_to_others(folder: Path) -> str | None:
+    """What others than its owner and its group can do with a folder; None: nothing, or it is not there."""
+    folder = folder.resolve()
+    if not folder.is_dir() or not all(
+        place.stat().st_mode & stat.S_IXOTH for place in (folder, *folder.parents)
+    ):
+        return None
+    return "change what is" if folder.stat().st_mode & stat.S_IWOTH else "read what is"
 
 
 def _store(target: Target, configuration: Configuration) -> Check:
