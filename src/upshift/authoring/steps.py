@@ -51,6 +51,14 @@ class Step(Generic[P, R]):
 
     __upshift_kind__ = "step"
 
+    def __new__(cls, *given: Any, **options: Any) -> Any:
+        """``Step("Training/RUN/train")`` is a step of a run, as in Metaflow."""
+        if given and isinstance(given[0], str):
+            from upshift.runs.client import found
+
+            return found(given[0], "step")
+        return super().__new__(cls)
+
     def __init__(
         self,
         callee: Callee,

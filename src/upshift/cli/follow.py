@@ -104,11 +104,11 @@ class _Follower:
         self._run = get_run(self._run.id)
         # What still ran when its engine was killed goes on to its end, and prints.
         return self._run.interrupted or any(
-            self._run[name].status in _UNFINISHED for name in self._steps.values()
+            self._run.by_name[name].status in _UNFINISHED for name in self._steps.values()
         )
 
     def _show_reused(self) -> None:
-        steps = [self._run[name] for name in self._steps.values()]
+        steps = [self._run.by_name[name] for name in self._steps.values()]
         for name, path in log_files(self._run, steps, self._index, self._attempt, self._rank):
             if path.parent not in self._steps and path not in self._reused:
                 self._reused.add(path)
@@ -144,13 +144,13 @@ class _Follower:
             return False
         if match[3] != self._rank_of(step):
             return False
-        mapped = self._run[step].mapped
+        mapped = self._run.by_name[step].mapped
         name = str(TaskId(run=self._run.id, step=step, index=index if mapped else None))
         self._names[path] = name
         return self._merged.grow(name, path)
 
     def _rank_of(self, step: str) -> str | None:
         """Which rank's logs of a step are shown; None: those with what all of them print."""
-        if self._rank is None or (self._rank == 0 and self._run[step].launch is None):
+        if self._rank is None or (self._rank == 0 and self._run.by_name[step].launch is None):
             return None
         return str(self._rank)

@@ -188,6 +188,17 @@ class Catalog:
             if not connection.execute(change, (status, ended, run)).rowcount:
                 raise _no_run(run)
 
+    def change_tags(self, run: str, remove: Collection[str], add: Collection[str]) -> RunRow:
+        """A run loses these tags, and gets those; the run as it stands then."""
+        with self._database.writing() as connection:
+            rows = connection.execute("SELECT tags FROM runs WHERE id = ?", (run,)).fetchall()
+            if not rows:
+                raise _no_run(run)
+            kept = [tag for tag in json.loads(rows[0][0]) if tag not in remove]
+            tags = dict.fromkeys((*kept, *sorted(add)))
+            connection.execute("UPDATE runs SET tags = ? WHERE id = ?", (_json(list(tags)), run))
+        return self.run(run)
+
     def record(self, tasks: Iterable[TaskRow] = (), attempts: Iterable[AttemptRow] = ()) -> None:
         """Record tasks and attempts as they stand now, in one transaction."""
         with self._database.writing() as connection:

@@ -7,21 +7,23 @@ then kept: ask :func:`get_run` again to see how a run goes on.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from upshift.errors import NotFound, suggestion
+from upshift.errors import NotFound, UsageError, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.graph.model import Collection, Constant, FromStep, Graph, Source
 from upshift.model.plain import words
 from upshift.model.spec.artifact import Artifact
-from upshift.model.spec.codec import decode
+from upshift.model.spec.codec import decode, to_json
 from upshift.model.spec.task import TaskId
 from upshift.runs.catalog import Catalog, RunRow, open_catalog
 from upshift.runs.history_attempts import Attempt
 from upshift.runs.history_json import row_as_json, run_as_json
-from upshift.runs.history_records import RunRecords, utc
-from upshift.runs.history_steps import Outputs, Step, StepList, Task, TaskList
+from upshift.runs.history_outputs import Outputs
+from upshift.runs.history_records import UNFINISHED, RunRecords, utc
+from upshift.runs.history_steps import Step, StepList, Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers bring it; it need not be installed
 
     from upshift.model.configuration import Configuration
+    from upshift.runs.client import Flow
+    from upshift.runtime.storage.state import State
     from upshift.runtime.storage.store import Store
 
     T = TypeVar("T", default=Any)
@@ -152,15 +156,28 @@ class Run(Drawn, Generic[T]):
     Parameters
     ----------
     row
-        The run's own record.
+        The run's own record; or where it is: ``"20261123-160338-9g7y"``, ``"Training/20261123-160338-9g7y"``.
     catalog
         Where its tasks are.
     store
         Where its values are; default: the store that the run names.
+
+    Raises
+    ------
+    NotFound
+        There is no such run.
     """
 
-    def __init__(self, row: RunRow, catalog: Catalog, store: Store | None = None) -> None:
-        self.row = row
+    def __init__(self, row: RunRow | str, catalog: Catalog | None = None, store: Store | None = None) -> None:
+        if catalog is None:
+            catalog = _catalog(None)
+        if not isinstance(row, RunRow):
+            pipeline, _, ref = row.rpartition("/")
+            (row,) = standing([catalog.run(ref)], catalog)
+            if pipeline not in ("", row.pipeline):
+                raise NotFound(f"run {row.id} is one of {row.pipeline}, not of {shown(pipeline)}")
+        self.row: RunRow = row
+        self._catalog = catalog
         self._records = RunRecords(row, catalog, store)
         self.id = row.id
         self.pipeline = row.pipeline
@@ -168,6 +185,7 @@ class Run(Drawn, Generic[T]):
         self.target = row.target
         self.user = row.user
         self.tags = row.tags
+        self.pathspec = f"{row.pipeline}/{row.id}"
 
     @property
     def interrupted(self) -> bool:
@@ -244,8 +262,92 @@ class Run(Drawn, Generic[T]):
 
     @functools.cached_property
     def steps(self) -> StepList:
-        """The steps, each after those that it needs."""
-        return StepList(Step(name, self._records) for name in self._records.nodes)
+        """The steps, each after those that it needs.
+
+        Of a flow, a step inside a foreach inside another, and one that a loop comes to again, is there once
+        for each time: ``train.0``, ``train.1``. ``run["train"]`` and ``for step in run`` have them together.
+        """
+        return StepList((Step(name, self._records) for name in self._records.nodes), self)
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Step]:
+        """The same, by name."""
+        return {step.name: step for step in self.steps}
+
+    @property
+    def parent(self) -> Flow:
+        """The flow that it is a run of."""
+        from upshift.runs.client import Flow
+
+        return Flow(self.pipeline, check=False)
+
+    @property
+    def created_at(self) -> datetime:
+        """When it started, in UTC."""
+        return self.started
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it ended, in UTC; None while it goes on."""
+        return self.ended
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over, well or not."""
+        return self.status not in UNFINISHED
+
+    @property
+    def successful(self) -> bool:
+        """Whether all of it is done."""
+        return self.status == "completed"
+
+    @property
+    def end_task(self) -> Task | None:
+        """The task of its last step; None: it has not come to that."""
+        last = list(self)[-1:]
+        return next((task for step in last for task in step.tasks if task.successful), None)
+
+    @property
+    def data(self) -> State | None:
+        """The artifacts that the last step left, as attributes; None: the run did not come to its end."""
+        return None if self.end_task is None else self.end_task.data
+
+    @property
+    def user_tags(self) -> frozenset[str]:
+        """The tags that it was given."""
+        return frozenset(self.tags)
+
+    @property
+    def system_tags(self) -> frozenset[str]:
+        """What it can be found by besides: ``user:NAME``, ``target:NAME``."""
+        return frozenset((f"user:{self.user}", f"target:{self.target}"))
+
+    def add_tag(self, tag: str | Iterable[str]) -> None:
+        """Give it a tag, or several."""
+        self.replace_tags((), tag)
+
+    def remove_tag(self, tag: str | Iterable[str]) -> None:
+        """Take a tag away, or several."""
+        self.replace_tags(tag, ())
+
+    def replace_tags(self, remove: str | Iterable[str], add: str | Iterable[str]) -> None:
+        """Take tags away, and give it others; also as ``add_tags``, ``remove_tags``, ``replace_tag``.
+
+        Raises
+        ------
+        UsageError
+            A tag is none.
+        """
+        gone, new = ({tags} if isinstance(tags, str) else set(tags) for tags in (remove, add))
+        for tag in new:
+            if not isinstance(tag, str) or not tag.strip():
+                raise UsageError(f"{shown(tag)} is no tag", where=user_location(), fix="Give it a text.")
+        self.row = self._catalog.change_tags(self.id, gone, new)
+        self.tags = self.row.tags
+        if self.finished:  # else whoever runs it writes its record
+            self._records.store.write_record(self.id, "run.json", to_json(self.row))
+
+    add_tags, remove_tags, replace_tag = add_tag, remove_tag, replace_tags
 
     @functools.cached_property
     def output(self) -> T:
@@ -260,22 +362,27 @@ class Run(Drawn, Generic[T]):
         return cast(T, None if source is None else self._value(source))
 
     def __getitem__(self, step: str) -> Step:
-        for candidate in self.steps:
-            if candidate.name == step:
-                return candidate
+        nodes = self._records.groups.get(step, ())
+        if len(nodes) > 1 or (nodes and step not in self.by_name):
+            return Step(step, self._records, nodes)
+        if step in self.by_name:
+            return self.by_name[step]
         raise NotFound(
             f"run {self.id} has no step {shown(step)}",
-            fix=suggestion(f"{step}", [s.name for s in self.steps]),
+            fix=suggestion(f"{step}", dict.fromkeys((*self._records.groups, *self.by_name))),
         )
 
+    def __iter__(self) -> Iterator[Step]:
+        return (self[name] for name in self._records.groups)
+
     def __contains__(self, step: object) -> bool:
-        return step in self._records.nodes
+        return step in self._records.nodes or step in self._records.groups
 
     def _value(self, source: Source) -> object:
         if isinstance(source, Constant):
             return self._records.load(source.artifact)
         if isinstance(source, FromStep):
-            return self[source.node].outputs[source.output]
+            return self.by_name[source.node].outputs[source.output]
         assert isinstance(source, Collection)
         values = [self._value(item) for item in source.items]
         if source.form == "dict":

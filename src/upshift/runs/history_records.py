@@ -101,6 +101,14 @@ class RunRecords:
         return {node.name: node for node in self.graph.nodes}
 
     @functools.cached_property
+    def groups(self) -> dict[str, list[str]]:
+        """The nodes of each step of a flow, as a foreach or a loop makes several; else each by itself."""
+        groups: dict[str, list[str]] = {}
+        for name, node in self.nodes.items():
+            groups.setdefault(name if self.graph.flow is None else node.step, []).append(name)
+        return groups
+
+    @functools.cached_property
     def counts(self) -> Mapping[str, Counter[str]]:
         """For each step, how many of its tasks have which status; ``cached`` counts, too."""
         counts: dict[str, Counter[str]] = {}
@@ -112,9 +120,9 @@ class RunRecords:
         """Names of a step's outputs, in order."""
         return self.graph.definition(self.nodes[step]).outputs
 
-    def status(self, step: str) -> str:
-        """The status of a step: see :func:`step_status`."""
-        counts = self.counts.get(step, Counter())
+    def status(self, *steps: str) -> str:
+        """The status of a step, or of several taken together: see :func:`step_status`."""
+        counts = sum((self.counts.get(step, Counter()) for step in steps), Counter())
         return step_status({name: counts[name] for name in counts if name != "cached"}, self.row.status)
 
     def hindrance(self, step: str) -> str:

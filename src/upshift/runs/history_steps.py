@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from upshift.errors import NotFound, suggestion
+from upshift.model.checks import shown
 from upshift.model.plain import flat, is_opaque
 from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.launch import Launch
@@ -15,15 +17,22 @@ from upshift.model.spec.task import Failure, TaskId
 from upshift.model.spec.telemetry import MetricValue
 from upshift.runs.catalog import TaskRow
 from upshift.runs.history_attempts import Attempt
+from upshift.runs.history_outputs import Artifacts, DataArtifact, Outputs
 from upshift.runs.history_records import UNFINISHED, RunRecords
 from upshift.runs.inputs import inputs_of
 from upshift.runs.measures import best_of, known_mode, last_values
 from upshift.runs.tabular import Drawn, Rows, named
 from upshift.runtime.storage.artifacts import described
+from upshift.runtime.storage.state import State
+
+if TYPE_CHECKING:
+    from upshift.runs.history import Run
 
 
 class _Maker(Drawn, abc.ABC):
     """Has outputs, and so a value."""
+
+    _records: RunRecords
 
     @property
     @abc.abstractmethod
@@ -39,31 +48,66 @@ class _Maker(Drawn, abc.ABC):
         NotFound
             It failed, was skipped or is not over.
         """
+        if self._records.graph.flow is not None:  # beside its state, it may have said how the flow goes on
+            return self.outputs["output"]
         values = tuple(self.outputs.values())
         return values[0] if len(values) == 1 else values
 
 
 class Step(_Maker):
-    """A step of a run. ``len(step)`` is its number of tasks so far."""
+    """A step of a run. ``len(step)`` is its number of tasks so far.
 
-    def __init__(self, name: str, records: RunRecords) -> None:
-        self.name = name
+    Parameters
+    ----------
+    name
+        What it is called.
+    records
+        The run that it is a step of.
+    nodes
+        Of a step that a foreach or a loop of a flow has made several times: each by its name.
+    """
+
+    def __init__(self, name: str, records: RunRecords, nodes: Sequence[str] = ()) -> None:
+        self.name = self.id = name
         self._records = records
+        self._nodes = nodes or (name,)
+        self.pathspec = f"{records.row.pipeline}/{records.row.id}/{name}"
 
     @functools.cached_property
     def status(self) -> str:
         """As :func:`upshift.runs.history_records.step_status` says."""
-        return self._records.status(self.name)
+        return self._records.status(*self._nodes)
 
     @functools.cached_property
     def tasks(self) -> TaskList:
         """The tasks, in the order of their indices; one if the step is not mapped."""
-        return TaskList(Task(row, self._records) for row in self._records.tasks(self.name))
+        return TaskList(Task(row, self._records) for name in self._nodes for row in self._records.tasks(name))
+
+    @property
+    def task(self) -> Task | None:
+        """Its first task; None: there is none yet."""
+        return next(iter(self.tasks), None)
+
+    @property
+    def parent(self) -> Run[Any]:
+        """The run that it is a step of."""
+        return _run_of(self._records)
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When its first task started, in UTC; None: none has."""
+        return min((task.created_at for task in self.tasks if task.created_at is not None), default=None)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When its last task ended, in UTC; None: not all are over."""
+        times = [task.finished_at for task in self.tasks]
+        return max((time for time in times if time is not None), default=None) if all(times) else None
 
     @functools.cached_property
     def hindrance(self) -> str:
         """What kept tasks of it from running: ``train failed``, ``the run was cancelled``."""
-        return self._records.hindrance(self.name)
+        return self._records.hindrance(self._nodes[0])
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -71,13 +115,16 @@ class Step(_Maker):
 
         Of a mapped step a list of these, in the order of its tasks: None of a task that did not log it.
         """
-        return self._records.metrics(self.name)
+        if len(self._nodes) > 1:
+            names = dict.fromkeys(name for task in self.tasks for name in task.metrics)
+            return {name: [task.metrics.get(name) for task in self.tasks] for name in names}
+        return self._records.metrics(self._nodes[0])
 
     @property
     def reused(self) -> int:
         """How many of its tasks have the result of an earlier run."""
-        count = self._records.counts.get(self.name)
-        return count["cached"] if count else 0
+        counts = self._records.counts
+        return sum(counts[name]["cached"] for name in self._nodes if name in counts)
 
     @property
     def seconds(self) -> float | None:
@@ -120,12 +167,12 @@ class Step(_Maker):
     @property
     def mapped(self) -> bool:
         """Whether the step has one task for each item."""
-        return self._records.nodes[self.name].mapped
+        return len(self._nodes) > 1 or self._records.nodes[self._nodes[0]].mapped
 
     @property
     def launch(self) -> Launch | None:
         """How it is started as several processes; None: it is an ordinary step, of one."""
-        return self._records.graph.definition(self._records.nodes[self.name]).launch
+        return self._records.graph.definition(self._records.nodes[self._nodes[0]]).launch
 
     @functools.cached_property
     def outputs(self) -> Outputs:
@@ -136,7 +183,7 @@ class Step(_Maker):
         NotFound
             It failed, was skipped or is not over.
         """
-        names = self._records.outputs(self.name)
+        names = self._records.outputs(self._nodes[0])
         if not self.mapped:
             if not self.tasks:
                 raise _no_output(f"step {self.name!r}", self.status)
@@ -150,8 +197,21 @@ class Step(_Maker):
         )
 
     def __len__(self) -> int:
-        count = self._records.counts.get(self.name)
-        return sum(tasks for status, tasks in count.items() if status != "cached") if count else 0
+        counts = [self._records.counts[name] for name in self._nodes if name in self._records.counts]
+        return sum(tasks for count in counts for status, tasks in count.items() if status != "cached")
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __getitem__(self, task: str) -> Task:
+        """The task of this id, such as ``"3"``."""
+        for candidate in self.tasks:
+            if candidate.id == str(task):
+                return candidate
+        raise NotFound(
+            f"step {self.name!r} has no task {shown(task)}",
+            fix=suggestion(str(task), [candidate.id for candidate in self.tasks]),
+        )
 
     def __bool__(self) -> bool:
         return True
@@ -161,9 +221,30 @@ class Step(_Maker):
 
 
 class Task(_Maker):
-    """One instance of a step."""
+    """One instance of a step.
 
-    def __init__(self, row: TaskRow, records: RunRecords) -> None:
+    Parameters
+    ----------
+    row
+        Its record; or where it is: ``"Training/20261123-160338-9g7y/train/3"``.
+    records
+        The run that it is of.
+
+    Raises
+    ------
+    NotFound
+        There is no such task.
+    """
+
+    row: TaskRow
+
+    def __init__(self, row: TaskRow | str, records: RunRecords | None = None) -> None:
+        if isinstance(row, str):
+            from upshift.runs.client import found
+
+            task: Task = found(row, "task")
+            row, records = task.row, task._records
+        assert records is not None
         self.row = row
         self._records = records
         self.index = row.task.index
@@ -188,13 +269,105 @@ class Task(_Maker):
         run, step, index, _ = self.row.origin
         return TaskId(run=run, step=step, index=index)
 
+    @property
+    def id(self) -> str:
+        """What it is called within its step: its index, ``"0"`` without one, ``"1.0"`` in two foreaches."""
+        inside = self.row.task.step.removeprefix(self._step).lstrip(".")
+        index = None if self.index is None else str(self.index)
+        return ".".join(part for part in (inside, index) if part) or "0"
+
+    @property
+    def pathspec(self) -> str:
+        """``Training/20261123-160338-9g7y/train/3``."""
+        run = self._records.row
+        return f"{run.pipeline}/{run.id}/{self._step}/{self.id}"
+
+    @property
+    def parent(self) -> Step:
+        """The step that it is a task of."""
+        return _run_of(self._records)[self._step]
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When it first started, in UTC; None: it has not."""
+        return self.attempts[0].started if self.attempts else None
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it ended, in UTC; None: it is not over."""
+        return self.attempts[-1].ended if self.finished and self.attempts else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over, well or not."""
+        return self.status not in UNFINISHED
+
+    @property
+    def successful(self) -> bool:
+        """Whether it is done."""
+        return self.status == "completed"
+
+    @property
+    def exception(self) -> Failure | None:
+        """Why its last attempt failed: ``message``, ``traceback``, ``where``; None: it did not."""
+        return self.attempts[-1].error if self.attempts else None
+
+    @property
+    def stdout(self) -> str:
+        """What its last attempt printed, to whichever of the two streams."""
+        return self.attempts[-1].log if self.attempts else ""
+
+    @property
+    def stderr(self) -> str:
+        """Nothing: what is printed there is in :attr:`stdout`, in the order in which it was printed."""
+        return ""
+
+    @property
+    def data(self) -> State:
+        """The artifacts that it left, as attributes, each loaded when it is touched.
+
+        Of a step that is a function, its outputs by name: ``task.data.output``.
+
+        Raises
+        ------
+        NotFound
+            It failed, was skipped or is not over.
+        """
+        if self._in_flow:
+            state = self.outputs["output"]
+            assert isinstance(state, State)
+            return state
+        _ = self.outputs
+        return State(artifacts=self.artifacts, load=self._records.load)
+
+    def __getitem__(self, name: str) -> DataArtifact:
+        """An artifact: ``task["score"].data``."""
+        return self.artifacts.named(name)
+
+    def __iter__(self) -> Iterator[DataArtifact]:
+        return iter([self[name] for name in self.artifacts.visible])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.artifacts.visible
+
     @functools.cached_property
-    def artifacts(self) -> dict[str, Artifact]:
-        """The outputs as they were saved, by name and in order; empty if the task did not complete."""
+    def artifacts(self) -> Artifacts:
+        """The outputs as they were saved, by name and in order; empty if the task did not complete.
+
+        Of a flow ``task.artifacts.score.data`` is the value of one of its artifacts.
+        """
         result = self._records.result(self.row)
-        if result is None:
-            return {}
-        return {name: result.outputs[name] for name in self._order(result.outputs)}
+        saved = {} if result is None else {n: result.outputs[n] for n in self._order(result.outputs)}
+        return Artifacts(saved, self)
+
+    @property
+    def _step(self) -> str:
+        node = self.row.task.step
+        return self._records.nodes[node].step if self._in_flow else node
+
+    @property
+    def _in_flow(self) -> bool:
+        return self._records.graph.flow is not None
 
     @functools.cached_property
     def outputs(self) -> Outputs:
@@ -268,7 +441,14 @@ class Task(_Maker):
 
 
 class StepList(Rows[Step]):
-    """The steps of a run: a list, and a table with a row for each."""
+    """The steps of a run: a list, and a table with a row for each; called, it is ``iter(run)``."""
+
+    def __init__(self, steps: Iterable[Step], run: Run[Any]) -> None:
+        super().__init__(steps)
+        self._run = run
+
+    def __call__(self) -> Iterator[Step]:
+        return iter(self._run)
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary for each step; ``seconds`` are those of :attr:`Step.seconds`."""
@@ -284,8 +464,17 @@ class StepList(Rows[Step]):
         ]
 
 
+def _run_of(records: RunRecords) -> Run[Any]:
+    from upshift.runs.history import Run
+
+    return Run(records.row, records.catalog, records.store)
+
+
 class TaskList(Rows[Task]):
     """The tasks of a step: a list, and a table with a row for each."""
+
+    def __call__(self) -> Iterator[Task]:
+        return iter(self)
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary for each task; ``inputs.NAME`` are plain inputs, ``metrics.NAME`` last values."""
@@ -301,39 +490,6 @@ class TaskList(Rows[Task]):
             }
             for task in self
         ]
-
-
-class Outputs(Mapping[str, object]):
-    """Values by name, in order, each loaded when it is first asked for."""
-
-    def __init__(self, owner: str, loaders: Mapping[str, Callable[[], object]], noun: str = "output") -> None:
-        self._owner = owner
-        self._loaders = loaders
-        self._noun = noun
-        self._values: dict[str, object] = {}
-
-    def __getitem__(self, name: str) -> object:
-        if name not in self._loaders:
-            raise NotFound(f"{self._owner} has no {self._noun} {name!r}", fix=suggestion(name, self._loaders))
-        if name not in self._values:
-            self._values[name] = self._loaders[name]()
-        return self._values[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._loaders
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of this name, or ``default``."""
-        return self[name] if name in self._loaders else default
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._loaders)
-
-    def __len__(self) -> int:
-        return len(self._loaders)
-
-    def __repr__(self) -> str:
-        return f"<{self._noun}s of {self._owner}: {', '.join(self)}>"
 
 
 def _column(each: list[Outputs], name: str) -> list[object]:

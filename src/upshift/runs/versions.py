@@ -103,7 +103,7 @@ class ArtifactVersion:
         catalog = _catalog(None)
         try:
             run: Run[Any] = Run(catalog.run(self.run), catalog)
-            tasks = run[self._row.made_step].tasks
+            tasks = run.by_name[self._row.made_step].tasks
         except NotFound:
             return None
         return next((task for task in tasks if task.index == self._row.item), None)

@@ -178,7 +178,7 @@ def _differing(runs: Sequence[Run]) -> dict[str, list[str | None]]:
 
 
 def _step(run: Run, name: str) -> Step | None:
-    return run[name] if name in run else None  # noqa: SIM401  # it has no get()
+    return run.by_name.get(name)  # it has no get()
 
 
 def _step_names(runs: Sequence[Run]) -> list[str]:

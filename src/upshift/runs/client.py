@@ -1,0 +1,147 @@
+"""Runs by where they are, as Metaflow's client names them: flows, pathspecs and namespaces."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from typing import Any
+
+from upshift.errors import NotFound, UsageError, user_location
+from upshift.model.checks import shown
+from upshift.model.configuration import load_configuration
+from upshift.runs.catalog import catalog_path, no_pipeline, open_catalog
+from upshift.runs.history import Run, list_runs
+
+_PARTS = ("flow", "run", "step", "task", "artifact")
+_namespace: list[str | None] = []
+"""The namespace that was set; empty: the default one."""
+
+
+def namespace(name: str | None) -> str | None:
+    """See the runs of one user, or of one tag, only, in :class:`Flow` and :class:`Metaflow`.
+
+    Parameters
+    ----------
+    name
+        ``"user:ann"``, or a tag; None: the runs of everybody.
+    """
+    _namespace[:] = [name]
+    return name
+
+
+def get_namespace() -> str | None:
+    """The namespace in use; before :func:`namespace` is called, that of whoever asks: ``"user:NAME"``."""
+    return _namespace[0] if _namespace else f"user:{getpass.getuser()}"
+
+
+def default_namespace() -> str | None:
+    """Go back to the namespace that is in use where :func:`namespace` was not called, and return it."""
+    _namespace.clear()
+    return get_namespace()
+
+
+def get_metadata() -> str:
+    """Where runs are recorded: ``"local@PATH"``."""
+    return f"local@{catalog_path(load_configuration().catalog)}"
+
+
+class Flow:
+    """All runs of a pipeline, newest first. ``Flow("Training").latest_run["train"].task.data.score``
+
+    Parameters
+    ----------
+    name
+        Of the flow, or of a pipeline that is a function.
+
+    Raises
+    ------
+    NotFound
+        It has no run in the namespace.
+    """
+
+    def __init__(self, name: str, *, check: bool = True) -> None:
+        self.id = self.pathspec = name
+        if check and self.latest_run is None:
+            catalog = open_catalog(load_configuration())
+            if not catalog.runs(pipeline=name, limit=1):
+                raise no_pipeline(name, catalog)
+            raise NotFound(
+                f"{name} has no run in the namespace {get_namespace()!r}",
+                where=user_location(),
+                fix="See the runs of everybody: namespace(None).",
+            )
+
+    @property
+    def latest_run(self) -> Run[Any] | None:
+        """The newest run; None: the namespace has none."""
+        return next(self._runs(limit=1), None)
+
+    @property
+    def latest_successful_run(self) -> Run[Any] | None:
+        """The newest run of which all is done; None: there is none."""
+        return next(self._runs(status="completed", limit=1), None)
+
+    def runs(self, *tags: str) -> Iterator[Run[Any]]:
+        """The runs that have all of these tags."""
+        return (run for run in self._runs() if {*tags} <= run.user_tags | run.system_tags)
+
+    def __iter__(self) -> Iterator[Run[Any]]:
+        return self._runs()
+
+    def __getitem__(self, run: str) -> Run[Any]:
+        return Run(f"{self.id}/{run}")
+
+    def _runs(self, **which: Any) -> Iterator[Run[Any]]:
+        return iter(list_runs(pipeline=self.id, **_within(), **which))
+
+    def __repr__(self) -> str:
+        return f"Flow({self.id!r})"
+
+
+class Metaflow:
+    """All flows that have a run in the namespace: ``Metaflow().flows``."""
+
+    @property
+    def flows(self) -> list[Flow]:
+        """The flows, by name."""
+        names = {run.pipeline for run in list_runs(**_within())}
+        return [Flow(name, check=False) for name in sorted(names)]
+
+    def __iter__(self) -> Iterator[Flow]:
+        return iter(self.flows)
+
+    def __getitem__(self, name: str) -> Flow:
+        return Flow(name)
+
+
+def found(pathspec: str, kind: str) -> Any:
+    """What is at a place such as ``"Training/20261123-160338-9g7y/train/3"``; of an artifact its task.
+
+    Raises
+    ------
+    UsageError
+        It is no place of this kind: ``"step"``, ``"task"``, ``"artifact"``.
+    NotFound
+        There is none.
+    """
+    parts = pathspec.split("/")
+    named = _PARTS[: _PARTS.index(kind) + 1]
+    taken = named if kind != "artifact" else named[:-1]
+    if len(parts) != len(taken) or not all(parts):
+        raise UsageError(
+            f"{shown(pathspec)} is no place of {'an' if kind == 'artifact' else 'a'} {kind}",
+            where=user_location(),
+            fix=f"Write {'/'.join(named)}, with names and ids in their places.",
+        )
+    at: Any = Run("/".join(parts[:2]))
+    for part in parts[2:]:
+        at = at[part]
+    return at
+
+
+def _within() -> dict[str, Any]:
+    name = get_namespace()
+    if name is None:
+        return {}
+    kind, _, user = name.partition(":")
+    return {"user": user} if kind == "user" and user else {"tag": name}
