@@ -150,7 +150,7 @@ def follow(page: Path, project: Project) -> Iterator[tuple[Block, list[list[str]
         elif block.language == "python":
             script = project.folder / f"block_{block.first}.py"
             script.write_text(block.text, encoding="utf-8")
-            project.python(script.name)
+            project.python(script.name, env={"LOGNAME": _USER})
             script.unlink()
         else:
             yield block, _run_console(block, project)
@@ -202,7 +202,7 @@ def _run_console(block: Block, project: Project) -> list[list[str]]:
         user.mkdir()
         (user / ".upshift").symlink_to(project.home)
     caches = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-    environment = {"PATH": path, "LOGNAME": "me", "HOME": str(user), "XDG_CACHE_HOME": caches}
+    environment = {"PATH": path, "LOGNAME": _USER, "HOME": str(user), "XDG_CACHE_HOME": caches}
     done = project.call(["bash", "-c", "\n".join(script)], env=environment)
     pieces = done.text.split(_MARK)
     printed = []
@@ -265,6 +265,7 @@ def _normalized(text: str, project: Project) -> list[str]:
     return [line.strip() for line in text.splitlines()]
 
 
+_USER = "me"
 _OF_THE_MACHINE = ("host", "node", "platform", "python", "user", "digest", "traceback", "where")
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         trigger_on_finish,
     )
     from upshift.authoring.flow.parameters import JSONType, Parameter
+    from upshift.authoring.flow.runner import Runner
     from upshift.authoring.flow.spec import FlowSpec
     from upshift.authoring.flow.task import CaughtException
     from upshift.authoring.launching import run_with_accelerate, run_with_torchrun
@@ -105,6 +106,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunOwned",
+    "Runner",
     "SettingsError",
     "Step",
     "StoreError",
@@ -166,6 +168,7 @@ _HOMES = {
     "Pipeline": "upshift.authoring.pipelines",
     "ResourceSettings": "upshift.model.settings.resources",
     "Retry": "upshift.model.settings.retry",
+    "Runner": "upshift.authoring.flow.runner",
     "Run": "upshift.runs.history",
     "Step": "upshift.authoring.steps",
     "Task": "upshift.runs.history_steps",

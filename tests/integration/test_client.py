@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 import upshift
 from project import Project
-from upshift import DataArtifact, Flow, Metaflow, Run, Step, Task
+from upshift import DataArtifact, Flow, Metaflow, Run, Runner, Step, Task
+from upshift.authoring.flow.runner import ExecutingRun
 from upshift.errors import NotFound, UsageError
 
 SHAPES = """
@@ -198,3 +200,58 @@ def test_a_pipeline_of_functions_is_looked_at_in_the_same_way(project: Project) 
     assert run is not None
     assert [task.data.output for task in run["double"]] == [2, 4]
     assert Task(f"{run.pathspec}/double/1").artifacts.output.data == 4
+
+
+def ran(runner: Runner, **given: object) -> ExecutingRun:
+    """A run that is over, and had no reason to fail."""
+    running = runner.run(**given)
+    assert running.status == "successful", running.stderr
+    return running
+
+
+def test_a_flow_is_run_from_python(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    project.write(SHAPES, "flow.py", header="")
+    with Runner("flow.py", cwd=str(project.folder)) as runner:
+        running = ran(runner, scale=2, tags=["mine"])
+        assert running.run.data.total == 16
+        assert running.run.tags == ("mine",)
+        assert "inner 3" in running.stdout
+        assert "inner 3" in capfd.readouterr().out
+        folder = running.folder
+        assert folder.exists()
+    assert not folder.exists()
+
+
+def test_a_run_from_python_may_fail_and_go_on(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    project.write(SHAPES, "flow.py", header="")
+    with Runner("flow.py", show_output=False, cwd=str(project.folder)) as runner:
+        failed = runner.run(fail=True)
+        assert (failed.status, failed.returncode, failed.run.successful) == ("failed", 1, False)
+        assert "ValueError: as asked" in failed.stderr
+        project.write(SHAPES.replace("if self.fail:", "if False:"), "flow.py", header="")
+        resumed = runner.resume(origin_run_id=failed.run.id)
+        assert (resumed.status, resumed.run.successful) == ("successful", True)
+        refused = runner.run(scael=3)
+        assert refused.status == "failed"
+        with pytest.raises(UsageError, match="no run has begun: exit code 2"):
+            _ = refused.run
+    assert capfd.readouterr().out == ""
+    with pytest.raises(UsageError, match="there is no file"):
+        Runner("none.py")
+
+
+def test_a_flow_is_followed_while_it_runs(project: Project) -> None:
+    project.write(SHAPES, "flow.py", header="")
+
+    async def follow() -> list[str]:
+        async with Runner("flow.py", show_output=False, cwd=str(project.folder)) as runner:
+            running = await runner.async_run()
+            assert running.run.pipeline == "Shapes"
+            lines = [line async for _, line in running.stream_log("stdout")]
+            await running.wait(timeout=60)
+            assert running.status == "successful"
+            return lines
+
+    assert sorted(line for line in asyncio.run(follow()) if "inner" in line) == [
+        f"[inner.{i}[{j}]] inner {i + j + 1}" for i in (0, 1) for j in (0, 1)
+    ]

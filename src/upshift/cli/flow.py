@@ -34,6 +34,11 @@ _OF_ANY = {
 }
 
 
+_run_id_file = click.option(
+    "--run-id-file", metavar="FILE", help="Where to write the id of the run, once it starts."
+)
+
+
 def main(flow: type[FlowSpec]) -> NoReturn:
     """Do what was typed after ``python flow.py``.
 
@@ -77,7 +82,7 @@ def _run(pipeline: FlowPipeline) -> click.Command:
     @_place
     @shared.keep_going("Default: stop.")
     @click.option("-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag to find the run by.")
-    @click.option("--run-id-file", metavar="FILE", help="Where to write the id of the run, once it starts.")
+    @_run_id_file
     def run(
         target: str | None,
         strict: bool | None,
@@ -93,11 +98,14 @@ def _run(pipeline: FlowPipeline) -> click.Command:
 
         options = RunOptions(target=target, strict=strict, reuse=cache, keep_going=keep_going, tags=tags)
         with shown(live=True) as progress:
-            noting: Any = progress if run_id_file is None else _Noting(progress, run_id_file)
-            pipeline.run(arguments, options=options, progress=noting)
+            pipeline.run(arguments, options=options, progress=_noting(progress, run_id_file))
         return 0
 
     return run
+
+
+def _noting(progress: Progress, file: str | None) -> Any:
+    return progress if file is None else _Noting(progress, file)
 
 
 class _Noting:
@@ -136,9 +144,10 @@ def _plan(pipeline: FlowPipeline) -> click.Command:
 def _resume(pipeline: FlowPipeline) -> click.Command:
     @click.command("resume", help=_COMMANDS["resume"])
     @click.option("--origin-run-id", "run", metavar="RUN", help="Default: the last one of this flow.")
+    @_run_id_file
     @shared.strict("Default: as before.")
     @shared.keep_going("Default: as before.")
-    def resume(run: str | None, strict: bool | None, keep_going: bool | None) -> int:
+    def resume(run: str | None, run_id_file: str | None, strict: bool | None, keep_going: bool | None) -> int:
         from upshift.authoring.resume import resume_run
         from upshift.cli.watch import shown
         from upshift.errors import NotFound
@@ -150,7 +159,8 @@ def _resume(pipeline: FlowPipeline) -> click.Command:
                 raise NotFound(f"flow {pipeline.name} has no run yet", fix="Start one: run.")
             run = latest[0].id
         with shown(live=True) as progress:
-            resume_run(run, same_code=False, progress=progress, strict=strict, keep_going=keep_going)
+            noting = _noting(progress, run_id_file)
+            resume_run(run, same_code=False, progress=noting, strict=strict, keep_going=keep_going)
         return 0
 
     return resume

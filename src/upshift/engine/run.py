@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import secrets
 import time
@@ -40,6 +39,7 @@ from upshift.engine.walk import Walk
 from upshift.errors import NotFound, RunCancelled, RunFailed, UpshiftError, together
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
+from upshift.model.home import user_name
 from upshift.model.settings.secrets import secret_files
 from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.launch import Stack
@@ -292,7 +292,7 @@ class _Run:
             pipeline=self.graph.pipeline,
             status="running",
             target=self.places[0].target.name,
-            user=self.options.user or (earlier.user if earlier else None) or _user(),
+            user=self.options.user or (earlier.user if earlier else None) or user_name(),
             tags=self.options.tags,
             started=earlier.started if earlier else now,
             store=self.store.address,
@@ -349,13 +349,6 @@ def new_run_id(now: float) -> str:
     """An id that sorts by time, and that no other run has: ``20261121-032154-k3f9``."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        return str(os.getuid())
 
 
 def _plain(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from pathlib import Path
 
@@ -20,6 +21,14 @@ def home() -> Path:
         said = f"UPSHIFT_HOME = {shown(configured)}" if configured else "the default, ~/.upshift,"
         fix = "Set UPSHIFT_HOME to a folder that can be written."
         raise ConfigError(f"{said} {error}", fix=fix) from None
+
+
+def user_name() -> str:
+    """Who asks: the name of the operating system's user."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return str(os.getuid())
 
 
 def make_folder(folder: Path) -> None:

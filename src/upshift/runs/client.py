@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterator
 from typing import Any
 
 from upshift.errors import NotFound, UsageError, user_location
 from upshift.model.checks import shown
 from upshift.model.configuration import load_configuration
+from upshift.model.home import user_name
 from upshift.runs.catalog import catalog_path, no_pipeline, open_catalog
 from upshift.runs.history import Run, list_runs
 
@@ -31,7 +31,7 @@ def namespace(name: str | None) -> str | None:
 
 def get_namespace() -> str | None:
     """The namespace in use; before :func:`namespace` is called, that of whoever asks: ``"user:NAME"``."""
-    return _namespace[0] if _namespace else f"user:{getpass.getuser()}"
+    return _namespace[0] if _namespace else f"user:{user_name()}"
 
 
 def default_namespace() -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.errors import MisuseError, SettingsError, location, user_location
 from upshift.model.checks import shown
+from upshift.model.home import user_name
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.spec import FlowSpec
@@ -145,7 +145,7 @@ class Parameter:
         make: Callable[..., Any] = self.default
         try:
             takes = bool(inspect.signature(make).parameters)
-            return make(Context(self._flow, getpass.getuser(), self.name)) if takes else make()
+            return make(Context(self._flow, user_name(), self.name)) if takes else make()
         except Exception as error:
             raise SettingsError(
                 f"the default of parameter {self.name!r} cannot be made",
