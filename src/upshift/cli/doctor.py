@@ -28,8 +28,8 @@ def doctor(target: str | None, as_json: bool) -> int:
     from upshift.backends.registry import capabilities_of
     from upshift.model.configuration import load_configuration
     from upshift.report.doctor import checkup
-    from upshift.report.doctor.page import GLYPHS, heading, line, verdict
-    from upshift.report.doctor.page import as_json as checks_as_json
+    from upshift.report.doctor.check import GLYPHS, heading, line, verdict
+    from upshift.report.doctor.check import as_json as checks_as_json
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.streams import shows
 

@@ -49,7 +49,7 @@ def list_images(target: str | None, registry: str | None, repository: str, as_js
     """
     import json
 
-    from upshift.report.terminal.kept_images import kept_json, kept_table
+    from upshift.report.terminal.images import kept_json, kept_table
     from upshift.report.terminal.layout import Page
 
     with _places(target, registry, repository) as places:
@@ -93,7 +93,7 @@ def prune(
     import time
 
     from upshift.errors import ImageError, UsageError
-    from upshift.report.terminal.kept_images import kept_json, pruned_text
+    from upshift.report.terminal.images import kept_json, pruned_text
 
     if registry and older_than is not None:
         raise UsageError(

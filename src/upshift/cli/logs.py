@@ -62,7 +62,7 @@ def _tell_of_gaps(
 ) -> None:
     """Say which of the logs are not whole, and why."""
     from upshift.cli.selection import chosen
-    from upshift.report.gaps import in_words
+    from upshift.report.human import in_words
 
     for task, one in chosen(run, [step.name for step in steps], index, attempt):
         gaps = [gap for gap in one.gaps if gap.what == "log" and gap.rank == rank]
@@ -78,8 +78,7 @@ def _tell_of_failures(
 ) -> None:
     """Say why attempts failed, with the traceback; those that failed alike once."""
     from upshift.cli.selection import chosen
-    from upshift.report.human import count
-    from upshift.report.ranks import on_rank
+    from upshift.report.human import count, on_rank
 
     alike: dict[tuple[str, str, str], list[tuple[Task, Attempt]]] = {}
     for task, one in chosen(run, [step.name for step in steps], index, attempt):

@@ -99,8 +99,7 @@ def _chosen(run: str, text: str, number: int | None) -> Attempt:
 
 
 def _told(replayed: Replayed) -> str:
-    from upshift.report.human import duration
-    from upshift.report.ranks import on_rank
+    from upshift.report.human import duration, on_rank
 
     result, recorded = replayed.result, replayed.recorded
     there = on_rank(recorded.failure) if recorded is not None and recorded.failure is not None else ""

@@ -47,7 +47,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
 
         echo(show_run(found, page=page, tasks=tasks or sort is not None, sort=sort, stacks=stacks))
         return
-    from upshift.report.terminal.tasks import show_task, tasks_table
+    from upshift.report.terminal.steps_table import show_task, tasks_table
 
     (chosen,), index = selected(found, step)
     if chosen.mapped and index is None:

@@ -31,6 +31,6 @@ def top(once: bool, as_json: bool) -> None:
     elif once or not sys.stdout.isatty():
         echo("\n".join(lines(watch.look(), Page.of_stdout())))
     else:
-        from upshift.report.terminal.fullscreen import show
+        from upshift.report.terminal.top import show
 
         show(lambda page: lines(watch.look(wait=False), page))

@@ -19,7 +19,7 @@ from upshift.engine.attempts import Attempt
 from upshift.errors import StoreUnavailable
 from upshift.model.home import home, make_folder
 from upshift.report.human import count, delay
-from upshift.report.terminal.making import image_of
+from upshift.report.terminal.tally import image_of
 from upshift.runtime import forks, sockets
 
 

@@ -41,7 +41,7 @@ from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import Failure, TaskId, TaskResult
-from upshift.report.gaps import in_words
+from upshift.report.human import in_words
 from upshift.report.progress import TaskChange
 from upshift.runs.catalog import AttemptRow
 from upshift.runtime.storage import artifacts

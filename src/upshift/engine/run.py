@@ -44,9 +44,8 @@ from upshift.model.settings.secrets import secret_files
 from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.launch import Stack
 from upshift.model.spec.task import Code, Failure, TaskId
-from upshift.report.human import count
+from upshift.report.human import count, on_rank, worth_a_look
 from upshift.report.progress import Progress
-from upshift.report.ranks import on_rank, worth_a_look
 from upshift.runs.backlog import Backlog
 from upshift.runs.catalog import RunRow, open_catalog
 from upshift.runs.endings import record_ending

@@ -11,13 +11,10 @@ import attrs
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Device
 from upshift.model.spec.task import Failure
-from upshift.report.charts import Chart, gpu_numbers, gpu_usage, known, usage
+from upshift.report.charts import Cell, Chart, Table, gpu_numbers, gpu_usage, known, told, usage
 from upshift.report.evidence import TAIL, Evidence, Log
-from upshift.report.gaps import in_words
 from upshift.report.groups import Rows, records_of, since, took
-from upshift.report.human import DASH, clock, count, duration, short_image
-from upshift.report.ranks import elsewhere, together
-from upshift.report.table import Cell, Table, told
+from upshift.report.human import DASH, clock, count, duration, elsewhere, in_words, short_image, together
 from upshift.runs.history import Attempt, Run, Task
 from upshift.runs.history_attempts import AttemptRank
 from upshift.runtime.storage.series import Series

@@ -9,8 +9,8 @@ import attrs
 
 from upshift.errors import UsageError, suggestion
 from upshift.model.plain import UNKNOWN, words
+from upshift.report.charts import Cell, Table
 from upshift.report.human import DASH, duration
-from upshift.report.table import Cell, Table
 from upshift.runs.history import Run, Step, Task
 from upshift.runs.measures import best_of, mode_of, number
 from upshift.runtime.storage.metric_words import value_text

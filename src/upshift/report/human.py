@@ -1,10 +1,23 @@
-"""Seconds, moments and counts in people's words."""
+"""In people's words: seconds, moments and counts, ranks, reasons, and what is not on record of an attempt."""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from upshift.model.settings.sizes import format_size
+from upshift.model.spec.telemetry import Gap
+from upshift.runtime.launch.whereabouts import listed as ranks_listed
+from upshift.runtime.launch.whereabouts import whereabouts
+
+if TYPE_CHECKING:
+    from upshift.model.spec.hardware import Hardware
+    from upshift.model.spec.launch import Stack
+    from upshift.model.spec.task import Failure
+    from upshift.runs.history import Attempt, Task
 
 DASH = "\N{EN DASH}"
 """Between two ends of a range, and where nothing is known."""
@@ -116,3 +129,135 @@ def _figures(value: float, number: int) -> str:
     """So many figures, no exponent where it can do without, all figures of a large whole number."""
     whole = 10**number - 0.5 <= abs(value) < 1e9
     return f"{value:,.0f}" if whole else f"{value:.{number}g}"
+
+
+def processes(hardware: Hardware | None) -> int | None:
+    """How many a record tells of: of what was asked or granted by number, of what was seen each by itself."""
+    if hardware is None:
+        return None
+    if hardware.processes is not None:
+        return hardware.processes
+    seen = hardware.details.get("ranks")
+    return len(seen) if isinstance(seen, Sequence) and seen else None
+
+
+def many(hardware: Hardware | None) -> str:
+    """``4 processes``, ``8 processes on 2 nodes``; empty where it is an ordinary step, of one."""
+    number = processes(hardware)
+    if number is None:
+        return ""
+    nodes = hardware.nodes if hardware is not None else None
+    where = f" on {nodes} nodes" if nodes is not None and nodes > 1 else ""
+    return f"{number:,} process{'' if number == 1 else 'es'}{where}"
+
+
+def on_rank(failure: Failure) -> str:
+    """`` on rank 3``, and of another host its name; empty where it is not one of several that failed."""
+    if failure.rank is None:
+        return ""
+    other = failure.node is not None and failure.node != os.uname().nodename
+    return f" on rank {failure.rank}" + (f", node {failure.node}" if other else "")
+
+
+def elsewhere(failure: Failure, stacks: Sequence[Stack]) -> str:
+    """Where the ranks were whose place is neither in the failure's message nor in its traceback."""
+    told = failure.rank if failure.traceback else None
+    text = whereabouts([stack for stack in stacks if stack.rank != told])
+    return "" if text in failure.message else text
+
+
+def together(stacks: Iterable[Stack]) -> list[tuple[str, str]]:
+    """Stacks as they are read: where the ranks are, in words, and the text; those that are equal once."""
+    alike: dict[tuple[str | None, str | None, str], list[Stack]] = {}
+    for stack in sorted(stacks, key=lambda stack: stack.rank):
+        alike.setdefault((stack.waits, stack.where, stack.text.strip()), []).append(stack)
+    return [
+        (whereabouts(same) or ranks_listed(stack.rank for stack in same), text)
+        for (_, _, text), same in alike.items()
+    ]
+
+
+def worth_a_look(failure: Failure, stacks: Sequence[Stack]) -> bool:
+    """Whether the stacks say more of a failure than it says itself: an exception has a traceback."""
+    return bool(stacks) and failure.traceback is None
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Numbers as Linux lists CPUs: ``0-3,6``."""
+    parts: list[list[int]] = []
+    for item in sorted(numbers):
+        if parts and item == parts[-1][-1] + 1:
+            parts[-1][1:] = [item]
+        else:
+            parts.append([item])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+TOLD = 20
+"""Sentences that are told of the tasks of a run, or of a step."""
+
+
+def of_tasks(tasks: Iterable[Task]) -> Iterator[tuple[str, str]]:
+    """What is not on record of these tasks: the task or its attempt, and a sentence; not of reused ones."""
+    lines = [
+        (f"{task.row.task}{_which(task, attempt)}", sentence)
+        for task in tasks
+        if not task.cached
+        for attempt in task.attempts
+        for sentence in in_words(attempt.gaps)
+    ]
+    yield from lines[:TOLD]
+    if len(lines) > TOLD:
+        yield "", f"… and {len(lines) - TOLD:,} more"
+
+
+def in_words(gaps: Iterable[Gap]) -> Iterator[str]:
+    """A sentence for each file that is not whole; one for the logs of all ranks."""
+    found = list(gaps)
+    ranks = [gap for gap in found if gap.rank is not None]
+    for gap in found:
+        if gap.rank is None:
+            yield _sentence(gap.name, [gap])
+    if ranks:
+        logs = "the logs of" if len(ranks) > 1 else "the log of"
+        yield _sentence(f"{logs} {ranks_listed([gap.rank for gap in ranks if gap.rank is not None])}", ranks)
+
+
+def _which(task: Task, attempt: Attempt) -> str:
+    return f", attempt {attempt.number}" if len(task.attempts) > 1 else ""
+
+
+def _sentence(name: str, gaps: list[Gap]) -> str:
+    since = duration(min(gap.since for gap in gaps))
+    ends = [gap.until for gap in gaps if gap.until is not None]
+    verb = "are" if len(gaps) > 1 else "is"
+    why = f"{gaps[0].why}, in {os.path.dirname(gaps[0].path)}"
+    if len(ends) == len(gaps):
+        when = f"between {since} and {duration(max(ends))} after the start"
+    else:
+        when = f"from {since} after the start on"
+    what = format_size(sum(gap.bytes or 0 for gap in gaps))
+    missing = f"{what} are missing, {when}" if gaps[0].bytes is not None else f"nothing is in it {when}"
+    return f"{name} {verb} not whole: {missing} ({why})"
+
+
+_INPUT = "input changed: "
+
+
+def counted(reasons: Iterable[str]) -> Counter[str]:
+    """How many tasks have which reason; where they differ, the values of changed inputs are left out."""
+    found = Counter(reasons)
+    if len(found) < 2:
+        return found
+    without: Counter[str] = Counter()
+    for reason, number in found.items():
+        without[_without_values(reason)] += number
+    return without
+
+
+def _without_values(reason: str) -> str:
+    """``input changed: x, data`` of ``input changed: x: 2 → 5, data``."""
+    if not reason.startswith(_INPUT):
+        return reason
+    parts = reason.removeprefix(_INPUT).split(", ")
+    return _INPUT + ", ".join(part.partition(": ")[0] for part in parts)

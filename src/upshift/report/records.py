@@ -13,8 +13,7 @@ import attrs
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Device, Hardware
-from upshift.report.human import DASH, count, number, of_its_own
-from upshift.report.ranks import listed, many, processes
+from upshift.report.human import DASH, count, listed, many, number, of_its_own, processes
 from upshift.runtime.accelerators.matching import admits, listing
 
 if TYPE_CHECKING:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
+from upshift.model.plain import UNKNOWN
+from upshift.model.settings.sizes import format_size
 from upshift.report.attempts import AttemptView, attempt_view
+from upshift.report.comparing import differing_in, plainly, short_names
 from upshift.report.evidence import TAIL, Evidence
-from upshift.report.groups import Group, Rows
-from upshift.report.human import DASH, count, short_image, span
-from upshift.report.reasons import counted
+from upshift.report.groups import Group, Rows, records_of, since, took
+from upshift.report.human import DASH, count, counted, duration, short_image, span
 from upshift.report.records import RECORDS, SAME, SHORT
-from upshift.report.tasks import in_full
-from upshift.runs.history import Attempt, Step, Task
+from upshift.runs.history import Attempt, Run, Step, Task
+from upshift.runs.measures import number
 
 _TAIL_OF_MANY = 4096
 """Bytes of the end of the log of one of many tasks."""
@@ -161,3 +163,202 @@ def _earlier(group: Group) -> list[str]:
         lines.append(f"{task.row.task}: attempt {attempt.number} {attempt.status}{why}{told}")
     more = len(tries) - _EARLIER
     return [*lines, f"… and {count(more, 'earlier attempt')} more"] if more > 0 else lines
+
+
+_FEW = 50
+"""Tasks of a step that are all shown in full."""
+_FAILED, _SLOWEST, _LARGEST = 8, 3, 1
+"""Of more, so many of those that failed, took longest and needed most memory."""
+_INPUTS = 8
+"""Inputs that have a column …"""
+_METRICS = 12
+"""… and metrics."""
+_LONGEST = 300
+"""Letters of a message in the table."""
+
+
+@attrs.frozen(kw_only=True)
+class Column:
+    """One column; its values are in the order of the tasks."""
+
+    title: str
+    # ``"text"`` or ``"status"``: the values are places in the texts of the table. ``"number"``,
+    # ``"bytes"``, ``"duration"`` or ``"s"``, seconds since the run started: they are numbers
+    kind: str
+    values: Sequence[float | None]  # one per task; None: not known
+
+
+@attrs.frozen(kw_only=True)
+class TaskTable:
+    """Columns of all tasks of a step."""
+
+    anchor: str
+    step: str
+    title: str
+    columns: Sequence[Column]  # what is known of each task
+    texts: Sequence[str]  # those that columns and records refer to by their place, each once
+    # rows of asked, granted, seen, used, as texts; and which of the rows each task has
+    rows: Sequence[Sequence[int]]
+    records: Sequence[Sequence[int]]
+    summary: str
+    full: Sequence[int]  # the places of those tasks that are shown in full
+
+
+def task_table(group: Group) -> TaskTable:
+    """The table."""
+    texts: dict[str, int] = {}
+
+    def number_of(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
+    def column(title: str, kind: str, value: Callable[[Task, Attempt | None], float | str | None]) -> Column:
+        values: list[float | None] = []
+        for task in group.tasks:
+            found = value(task, task.attempts[-1] if task.attempts else None)
+            values.append(number_of(found) if isinstance(found, str) else found)
+        return Column(title=title, kind=kind, values=values)
+
+    columns = [
+        column("task", "text", lambda task, _: _label(group, task)),
+        *(column(label, kind, _input(name, kind)) for name, label, kind in _inputs(group)),
+        column("status", "status", lambda task, _: "reused" if task.cached else task.status),
+        *(column(name, "number", _last(name)) for name in _metrics(group)),
+        column("started", "s", lambda _, attempt: _started(attempt, group.run)),
+        column("took", "duration", lambda _, attempt: _seconds(attempt)),
+        column("CPU, mean", "number", lambda _, attempt: _cpu(attempt)),
+        column("memory, peak", "bytes", lambda _, attempt: None if attempt is None else memory_peak(attempt)),
+        column("attempts", "number", lambda task, _: len(task.attempts)),
+        column("why", "text", _note),
+    ]
+    rows: dict[tuple[str, ...], int] = {}
+    records = [
+        [rows.setdefault(row, len(rows)) for row in records_of(task.attempts[-1:])] for task in group.tasks
+    ]
+    return TaskTable(
+        anchor=group.anchor,
+        step=group.name,
+        title=group.title,
+        columns=[each for each in columns if _tells(each)],
+        rows=[[number_of(cell) for cell in row] for row in rows],
+        texts=list(texts),
+        records=records,
+        summary=_summary(group),
+        full=in_full(group.tasks),
+    )
+
+
+def in_full(tasks: Sequence[Task]) -> list[int]:
+    """Places of the tasks that are shown in full: all, if there are few; else failures and extremes."""
+    tried = [number for number, task in enumerate(tasks) if task.attempts]
+    if len(tasks) <= _FEW:
+        return tried
+    chosen = [number for number in tried if tasks[number].status == "failed"][:_FAILED]
+    chosen += [number for number in tried if tasks[number].status == "running"][:_FAILED]
+    chosen += sorted(tried, key=lambda number: took(tasks[number].attempts[-1]) or 0.0)[-_SLOWEST:]
+    chosen += sorted(tried, key=lambda number: memory_peak(tasks[number].attempts[-1]) or 0)[-_LARGEST:]
+    return sorted(set(chosen))
+
+
+def memory_peak(attempt: Attempt) -> int | None:
+    """Bytes that it used at most; None: not known."""
+    used = attempt.used
+    if used is None:
+        return None
+    peak = used.details.get("memory_peak", used.memory)
+    return peak if isinstance(peak, int) else None
+
+
+def _tells(column: Column) -> bool:
+    """Whether a column has more to say than that all is as usual."""
+    if column.title == "attempts":
+        return bool(set(column.values) - {0, 1})
+    return column.title != "why" or len(set(column.values)) > 1
+
+
+def _label(group: Group, task: Task) -> str:
+    return f"{task.index}" if len(group.steps) == 1 and task.index is not None else str(task.row.task)
+
+
+def _started(attempt: Attempt | None, run: Run) -> float | None:
+    if attempt is None or attempt.started is None or attempt.run != run.id:
+        return None
+    return round(since(attempt.started, run), 3)
+
+
+def _seconds(attempt: Attempt | None) -> float | None:
+    seconds = took(attempt) if attempt is not None else None
+    return None if seconds is None else round(seconds, 3)
+
+
+def _cpu(attempt: Attempt | None) -> float | None:
+    if attempt is None or attempt.used is None:
+        return None
+    mean = attempt.used.details.get("cpu_mean", attempt.used.cpu_count)
+    return float(f"{mean:.3g}") if isinstance(mean, (int, float)) else None
+
+
+def _inputs(group: Group) -> list[tuple[str, str, str]]:
+    """The inputs that tell the tasks apart: name, short name, and whether they are numbers or texts."""
+    given = [task.plain_inputs for task in group.tasks]
+    names = differing_in(given)[:_INPUTS]
+    labels = short_names(names)
+    return [
+        (name, labels[name], "number" if all(number(one.get(name)) is not None for one in given) else "text")
+        for name in names
+    ]
+
+
+def _input(name: str, kind: str) -> Callable[[Task, Attempt | None], float | str | None]:
+    """How to find an input of a task."""
+
+    def value(task: Task, _: Attempt | None) -> float | str | None:
+        plain = task.plain_inputs.get(name, UNKNOWN)
+        if plain is UNKNOWN:
+            return None
+        return number(plain) if kind == "number" else plainly(plain)
+
+    return value
+
+
+def _metrics(group: Group) -> list[str]:
+    """The metrics that are numbers, in the order in which tasks logged them first."""
+    found: dict[str, None] = {}
+    for attempt in group.attempts:
+        numbers = (name for name, summary in attempt.metric_summaries.items() if summary.min is not None)
+        found.update(dict.fromkeys(numbers))
+        if len(found) >= _METRICS:
+            break
+    return list(found)[:_METRICS]
+
+
+def _last(metric: str) -> Callable[[Task, Attempt | None], float | None]:
+    """How to find the last value of a metric."""
+
+    def last(_: Task, attempt: Attempt | None) -> float | None:
+        summary = attempt.metric_summaries.get(metric) if attempt is not None else None
+        value = summary.last if summary is not None else None
+        finite = isinstance(value, (int, float)) and math.isfinite(value)
+        return float(f"{value:.6g}") if finite else None
+
+    return last
+
+
+def _note(task: Task, attempt: Attempt | None) -> str:
+    """Why it failed, else why it ran or was reused."""
+    if attempt is not None and attempt.error is not None and task.status != "completed":
+        text = attempt.error.message.partition("\n")[0]
+        return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return task.cache_reason or ""
+
+
+def _summary(group: Group) -> str:
+    """How time and memory are distributed, in words."""
+    peaks = [float(peak) for attempt in group.attempts if (peak := memory_peak(attempt)) is not None]
+    spread = (("time", group.seconds, duration), ("memory", peaks, format_size))
+    return " · ".join(_spread(title, sorted(values), words) for title, values, words in spread if values)
+
+
+def _spread(title: str, ordered: Sequence[float], words: Callable[[float], str]) -> str:
+    median, most = ordered[len(ordered) // 2], ordered[-1]
+    ninth = ordered[min(int(0.9 * len(ordered)), len(ordered) - 1)]
+    return f"{title}: median {words(median)}, 9 of 10 below {words(ninth)}, most {words(most)}"

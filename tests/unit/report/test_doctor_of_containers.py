@@ -11,9 +11,8 @@ import pytest
 
 from upshift.errors import MissingExtra
 from upshift.model.configuration import Target
-from upshift.report.doctor.check import Check
+from upshift.report.doctor.check import Check, verdict
 from upshift.report.doctor.containers import containers
-from upshift.report.doctor.page import verdict
 from upshift.report.terminal.layout import Page
 
 DOCKER = {

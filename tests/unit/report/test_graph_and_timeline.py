@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.report.layered import layered
+from upshift.report.graph import layered
 from upshift.report.timeline import Bar, at_once, in_lanes, marks, most_at_once
 
 

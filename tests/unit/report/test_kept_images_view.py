@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import pytest
 
 from upshift.images.kept import Kept
-from upshift.report.terminal.kept_images import kept_json, kept_table, pruned_text
+from upshift.report.terminal.images import kept_json, kept_table, pruned_text
 from upshift.report.terminal.layout import Page, cells
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)

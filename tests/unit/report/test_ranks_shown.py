@@ -17,8 +17,8 @@ from upshift.errors import RunFailed
 from upshift.model.spec import Failure, Hardware, TaskId
 from upshift.report.attempts import notable
 from upshift.report.html.page import report_page
+from upshift.report.human import elsewhere, many, on_rank
 from upshift.report.progress import TaskChange
-from upshift.report.ranks import elsewhere, many, on_rank
 from upshift.report.records import brief
 from upshift.report.terminal.compare import compared, compared_json
 from upshift.report.terminal.plain import PlainProgress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from upshift.report.reasons import counted
+from upshift.report.human import counted
 
 
 def test_one_reason_is_kept_whole() -> None:

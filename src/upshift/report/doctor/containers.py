@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from upshift.errors import UpshiftError
+from upshift.errors import ImageError, MissingExtra, UpshiftError
 from upshift.images.base import RECIPE_LABEL
 from upshift.images.building.uv import find_uv
 from upshift.images.containers.engine import NAMES, PODMAN, ContainerEngine, find_engine
@@ -22,6 +22,8 @@ from upshift.images.containers.facts import (
     limits,
     way_back,
 )
+from upshift.images.reference import DEFAULT_REPOSITORY, Reference
+from upshift.images.registries.credentials import Credentials
 from upshift.model.configuration import Target
 from upshift.model.settings.sizes import format_size
 from upshift.report.doctor.check import Check, Status
@@ -47,8 +49,6 @@ def containers(target: Target) -> Iterator[Check]:
     if target.backend in NAMES:
         yield from _engine_and_more(target)
     if target.registry:
-        from upshift.report.doctor.registry import registry
-
         yield from registry(target.registry)
 
 
@@ -142,3 +142,44 @@ def _disk(engine: ContainerEngine, facts: Mapping[str, Any]) -> Iterator[Check]:
         yield _check("disk", text, status="problem" if free < _TOO_LITTLE else "warning", remedy=remedy)
     else:
         yield _check("disk", text)
+
+
+_SILENCE = 10.0
+"""Seconds that the registry may be silent."""
+
+
+def registry(prefix: str) -> Iterator[Check]:
+    """Look at a registry.
+
+    Parameters
+    ----------
+    prefix
+        As a target has it: ``registry.example.org/ml``.
+    """
+    try:
+        reference = Reference.parse(f"{prefix.rstrip('/')}/{DEFAULT_REPOSITORY}")
+    except ImageError as error:
+        yield _of_registry("registry", error.in_short, status="problem", remedy=error.fix)
+        return
+    found = Credentials().find(reference.registry, reference.repository)
+    for problem in found.problems:
+        yield _of_registry("credentials", problem, status="warning")
+    where = f"from {found.login.source}" if found.login else "none"
+    looked = "" if found.login or not found.looked else f", looked for in {', '.join(found.looked)}"
+    yield _of_registry("credentials", f"{where}, for {reference.registry}{looked}")
+    yield _writable(reference)
+
+
+def _of_registry(name: str, text: str, *, status: Status = "ok", remedy: str | None = None) -> Check:
+    return Check(group="registry", name=name, status=status, text=text, remedy=remedy)
+
+
+def _writable(reference: Reference) -> Check:
+    try:
+        from upshift.images.registries.client import Registries
+
+        with Registries(timeout=_SILENCE) as registries:
+            registries.check_writable(reference)
+    except (ImageError, MissingExtra) as error:
+        return _of_registry("registry", error.in_short, status="problem", remedy=error.fix)
+    return _of_registry("registry", f"{reference.name} can be pushed to")

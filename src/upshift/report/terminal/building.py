@@ -16,9 +16,8 @@ from upshift.report.human import elapsed
 from upshift.report.progress import ImageChange
 from upshift.report.terminal.images import GLYPHS, finding_lines
 from upshift.report.terminal.layout import Page, cut, wants_colour
-from upshift.report.terminal.making import Pace, ending, image_of, making
 from upshift.report.terminal.streams import Outlet, cleaned, shows
-from upshift.report.terminal.tally import Clock
+from upshift.report.terminal.tally import Clock, Pace, ending, image_of, making
 
 if TYPE_CHECKING:
     from upshift.images.base import Finding, Image, Progress

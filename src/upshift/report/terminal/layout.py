@@ -1,7 +1,8 @@
-"""Text on a page: colours where they are wanted, columns that line up, nothing wider than the page."""
+"""Text on a page: columns that line up, curves, nothing wider than the page."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -171,3 +172,29 @@ def heading(names: Sequence[str], widths: Sequence[int], page: Page) -> list[str
     """Names of columns, and a rule below them."""
     rule = "─" * (sum(widths) + GAP * (len(widths) - 1))
     return [columns(names, widths), page.paint(rule, "dim")]
+
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+WIDTH = 16
+
+
+def spark(values: Sequence[object], *, width: int = WIDTH, bounds: tuple[float, float] | None = None) -> str:
+    """The shape of a curve, from its least value to its greatest; empty, if it has none."""
+    numbers = _finite(values)
+    low, high = bounds or (min(numbers, default=0.0), max(numbers, default=0.0))
+    if low == high:
+        return ""
+    size = max(len(values) / width, 1.0)
+    ends = [round(i * size) for i in range(1, min(len(values), width) + 1)]
+    return "".join(_level(_finite(values[a:b]), low, high) for a, b in zip([0, *ends], ends, strict=False))
+
+
+def _level(numbers: Sequence[float], low: float, high: float) -> str:
+    share = (sum(numbers) / len(numbers) - low) / (high - low) if numbers else math.nan
+    if not math.isfinite(share):  # no number, or numbers whose difference is none
+        return " "
+    return _LEVELS[max(0, min(int(share * len(_LEVELS)), len(_LEVELS) - 1))]
+
+
+def _finite(values: Sequence[object]) -> list[float]:
+    return [v for v in values if type(v) in (int, float) and math.isfinite(v)]  # type: ignore

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import Failure, TaskId
 from upshift.report.failures import alike, named
-from upshift.report.gaps import of_tasks
-from upshift.report.human import TIMES, count
-from upshift.report.ranks import elsewhere, on_rank, together, worth_a_look
+from upshift.report.human import TIMES, count, elsewhere, of_tasks, on_rank, together, worth_a_look
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
 from upshift.report.verdicts import Verdicts
 

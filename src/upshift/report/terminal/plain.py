@@ -1,4 +1,4 @@
-"""A run in plain lines, for pipes, files and CI."""
+"""A run in plain lines, for pipes, files and CI; what is announced reads the same on a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import TextIO
 
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricValue
-from upshift.report.human import about, duration
+from upshift.report.human import about, count, delay, duration, many, on_rank
 from upshift.report.progress import ImageChange, TaskChange
-from upshift.report.ranks import many
-from upshift.report.terminal.announcements import Announcer
 from upshift.report.terminal.layout import Page
-from upshift.report.terminal.making import Pace, ending, image_of, making
 from upshift.report.terminal.streams import Outlet, label
-from upshift.report.terminal.tally import Clock, RunTally, StepTally
+from upshift.report.terminal.tally import ENDED, Clock, Pace, RunTally, StepTally, ending, image_of, making
+from upshift.report.verdicts import Verdicts
 
 INTERVAL = 5.0
 """Seconds, at least, between two lines on how far a step is."""
@@ -109,3 +107,117 @@ class PlainProgress:
             told = [f"{step.done:,}{total} tasks done after {duration(step.seconds(now) or 0)}"]
             told += [] if left is None else [f"about {about(left)} left"]
             self._say(f"{step.name}: {', '.join(filter(None, (*told, step.best)))}")
+
+
+TRACEBACKS = 3
+"""Failures of one step that are shown with their traceback …"""
+FAILURES = 20
+"""… and failures that are shown at all. All of them are in ``upshift show``."""
+
+
+class Announcer:
+    """Puts what happens into words; says the same thing of a step once."""
+
+    def __init__(self, tally: RunTally, page: Page) -> None:
+        self._tally = tally
+        self._page = page
+        self._noticed: set[tuple[str | None, str]] = set()
+        self._failures: dict[tuple[str, bool], int] = {}
+        self._verdicts: dict[str, Verdicts] = {}
+
+    def opening(self) -> str:
+        """The first line of a run."""
+        tally = self._tally
+        return f"run {tally.run}: {tally.pipeline} on {tally.target}, {count(len(tally.steps), 'step')}"
+
+    def notice(self, text: str, step: str | None) -> str | None:
+        """A line for a notice; None where it was given already."""
+        if (step, text) in self._noticed:
+            return None
+        self._noticed.add((step, text))
+        return self._page.paint(f"{step}: {text}" if step else text, "yellow")
+
+    def failure(self, change: TaskChange) -> str | None:
+        """Lines for an attempt that failed; None where its step has failed too often to repeat it."""
+        step, failure, again = change.task.step, change.failure, change.retry_in is not None
+        seen = self._failures[step, again] = self._failures.get((step, again), 0) + 1
+        if seen > FAILURES:
+            return None
+        if change.retry_in is not None:
+            lines = [self._page.paint(_retry(change, change.retry_in), "yellow")]
+            if seen == FAILURES:
+                lines.append(f"{step}: further attempts that failed are not shown here")
+            return "\n".join(lines)
+        attempt = f"attempt {change.attempt} " if change.attempt > 1 else ""
+        after = "" if change.seconds is None else f" after {duration(change.seconds)}"
+        which = "" if failure is None else on_rank(failure)
+        what = f"{change.task}: {attempt}failed{which}{after}"
+        if failure is not None:
+            what += f" ({failure.reason}): " + failure.message.replace("\n", "\n    ")
+        lines = [self._page.paint(what, "red")]
+        if failure is not None and seen <= TRACEBACKS:
+            if failure.traceback:
+                lines += [f"    {line}" for line in failure.traceback.rstrip().splitlines()]
+            elif failure.where:
+                lines.append(f"    where: {failure.where}")
+            if failure.fix:
+                lines.append("    fix: " + failure.fix.replace("\n", "\n" + " " * len("    fix: ")))
+        if seen == FAILURES:
+            lines.append(f"{step}: further failures are not shown here")
+        return "\n".join(lines)
+
+    def ended(self, step: StepTally) -> str:
+        """A line for a step all of whose tasks are over."""
+        if step.total == 0:
+            return f"{step.name}: completed, no tasks"
+        seconds = step.seconds(self._tally.clock())
+        took = "" if seconds is None or step.status == "reused" else f" in {duration(seconds)}"
+        told = ", ".join(filter(None, (self.shares(step), step.best))) if step.mapped else step.metrics
+        tail = f": {told}" if told else ""
+        if step.status == "skipped" and step.skipped:
+            tail += f": {step.skipped}"
+        return f"{step.name}: {self._page.paint(step.status, _STYLES.get(step.status))}{took}{tail}"
+
+    def verdict(self, change: TaskChange) -> str | None:
+        """A line on what a step needs, once all of its tasks are over; None: there is nothing to say."""
+        step = self._tally.step(change.task.step)
+        if change.status in ENDED and change.used is not None and not change.cached:
+            records = {"asked": change.asked, "granted": change.granted, "used": change.used}
+            self._verdicts.setdefault(step.name, Verdicts()).add(str(change.task), records)
+        if not step.over or step.name not in self._verdicts:
+            return None
+        line = self._verdicts.pop(step.name).line()
+        return None if line is None else self._page.paint(f"{step.name}: {line}", "yellow")
+
+    def shares(self, step: StepTally) -> str:
+        """How many tasks of a mapped step are what: ``12 tasks, 3 reused, 1 failed``."""
+        parts = [count(step.total or len(step.statuses), "task")]
+        if step.reused and step.status != "reused":
+            parts.append(f"{step.reused:,} reused")
+        parts += [
+            f"{step.counts[status]:,} {status}"
+            for status in ("failed", "cancelled", "skipped")
+            if step.counts[status] and step.counts[status] != step.total
+        ]
+        return ", ".join(parts)
+
+    def closing(self, run: str, status: str, seconds: float) -> str:
+        """The last line of a run."""
+        painted = self._page.paint(status, _STYLES.get(status))
+        return f"run {run}: {painted} in {duration(seconds)} · upshift show {run}"
+
+
+def _retry(change: TaskChange, pause: float) -> str:
+    """A line for an attempt that failed and is followed by another one."""
+    what = f"{change.task}: attempt {change.attempt} failed"
+    failure = change.failure
+    if failure is not None:
+        what += f"{on_rank(failure)} ({failure.reason}): {failure.in_a_line}"
+    if not change.retries:
+        return f"{what}; the flow goes on, as @catch has it"
+    when = f" in {delay(pause)}" if pause > 0 else ""
+    when += f" with {change.retry_with}" if change.retry_with else ""
+    return f"{what}; trying again{when} ({change.retry} of {change.retries})"
+
+
+_STYLES = {"completed": "green", "reused": "blue", "failed": "red", "cancelled": "yellow", "skipped": "dim"}

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.model.settings.retry import RETRYABLE
 from upshift.model.settings.sizes import format_size
-from upshift.report.human import DASH, TIMES, count, duration, number
-from upshift.report.reasons import counted
+from upshift.report.human import DASH, TIMES, count, counted, duration, number
 from upshift.report.records import SHORT, side_by_side
 from upshift.report.terminal.drawing import draw
 from upshift.report.terminal.images import finding_lines, in_order, in_short, origins_of
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, labelled, pad, wrap
-from upshift.report.terminal.plan_code import LABEL, show_code
 from upshift.runs.params import param_items
 
 if TYPE_CHECKING:
+    from upshift.code.packages import Part
     from upshift.model.settings.retry import Retry
-    from upshift.report.plan import Plan, PlannedStep, PlannedTask
+    from upshift.report.plan import Plan, PlannedCode, PlannedStep, PlannedTask
 
 _MARKS = {"runs": "●", "reused": "○", "depends": "◐", "skipped": "□", "fails": "×", "refused": "×"}
 _MEANINGS = {
@@ -402,3 +401,37 @@ def _image(step: PlannedStep) -> Iterable[_Detail]:
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else repr(list(value) if isinstance(value, tuple) else value)
+
+
+LABEL = 9
+"""Columns of the words before what is said."""
+"""Parts of it, and files left out, that are named."""
+_TIE = "\0"
+"""A blank at which no line ends, for as long as lines are made."""
+
+
+def show_code(code: PlannedCode, page: Page) -> str:
+    """What the run would keep of the project, or send to other machines."""
+    if code.files is None or code.bytes is None:
+        text = f"no package of {code.project}: {code.problem}"
+    else:
+        text = f"{count(code.files, 'file')}, {format_size(code.bytes)}, of {code.project}"
+    lines = labelled("code", text, page.width - LABEL)
+    if len(code.parts) > 1:
+        parts = [_part(part) for part in code.parts[:_LISTED]]
+        more = len(code.parts) - _LISTED
+        parts += [f"{more:,} more: --json"] if more > 0 else []
+        whole = ", ".join(part.replace(" ", _TIE) for part in parts)  # no line ends within one of them
+        held = labelled("holds", whole, page.width - LABEL)
+        lines += [(label, line.replace(_TIE, " ")) for label, line in held]
+    if code.left_out:
+        named = ", ".join(f"{item.path} ({item.why})" for item in code.left_out[:_LISTED])
+        more = len(code.left_out) - _LISTED
+        named += f" and {more:,} more: --json" if more > 0 else ""
+        lines += labelled("left out", named, page.width - LABEL)
+    return "\n".join(f"{page.paint(pad(label, LABEL), 'dim')}{line}" for label, line in lines)
+
+
+def _part(part: Part) -> str:
+    many = f"{count(part.files, 'file')}, " if part.name.endswith("/") else ""
+    return f"{part.name} ({many}{format_size(part.bytes)})"

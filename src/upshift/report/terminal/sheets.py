@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from upshift.model.plain import words
+from upshift.report.charts import Cell, Table
 from upshift.report.comparing import Comparison
 from upshift.report.human import count
-from upshift.report.table import Cell, Table
-from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, cut, heading, labelled
-from upshift.report.terminal.sparks import spark
+from upshift.report.terminal.layout import (
+    GAP,
+    STATUS_STYLES,
+    Page,
+    cells,
+    columns,
+    cut,
+    heading,
+    labelled,
+    spark,
+)
 
 _WIDEST, _SENTENCE = 40, 120
 """Columns that a cell takes at most, and one with a sentence."""

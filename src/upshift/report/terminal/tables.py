@@ -126,8 +126,7 @@ def show_run(
     """
     from upshift.report.terminal import outcome
     from upshift.report.terminal.metrics import cards_table, metrics_table
-    from upshift.report.terminal.steps_table import steps_table
-    from upshift.report.terminal.tasks import tasks_tables
+    from upshift.report.terminal.steps_table import steps_table, tasks_tables
 
     page = page or Page()
     parts = (
