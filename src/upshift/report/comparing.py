@@ -22,60 +22,31 @@ _MOST = 200
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """A run, or a task.
+    """A run, or a task."""
 
-    Parameters
-    ----------
-    name, status
-        Its id or name, and how it ended.
-    given
-        Parameters or inputs in plain form, by dotted name.
-    metrics
-        Last values; of several tasks a list.
-    seconds
-        How long it took; None: it is not over.
-    facts
-        What else is told of it, by title.
-    curves
-        Values of each metric in the order of the calls, where one task logged it.
-    """
-
-    name: str
+    name: str  # name, status: its id or name, and how it ended
     status: str
-    given: Mapping[str, Any]
-    metrics: Mapping[str, Any]
-    seconds: float | None = None
-    facts: Mapping[str, str] = attrs.field(factory=dict)
+    given: Mapping[str, Any]  # parameters or inputs in plain form, by dotted name
+    metrics: Mapping[str, Any]  # last values; of several tasks a list
+    seconds: float | None = None  # how long it took; None: it is not over
+    facts: Mapping[str, str] = attrs.field(factory=dict)  # what else is told of it, by title
     curves: Mapping[str, Sequence[object]] = attrs.field(factory=dict)
+    """Values of each metric in the order of the calls, where one task logged it."""
 
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """Rows in an order, with the columns that are worth showing.
+    """Rows in an order, with the columns that are worth showing."""
 
-    Parameters
-    ----------
-    noun
-        What a row is: ``"run"``, ``"task"``.
-    rows
-        The best first, or in the order of their sorting.
-    given, metrics
-        Names of the columns: of ``given`` those that are not the same in all rows.
-    same
-        What is the same in all rows, by name.
-    sorted_by
-        The name of the column that the rows are sorted by; None: by none.
-    best
-        For each metric the best value of the rows; None: nobody knows which that is.
-    """
-
-    noun: str
-    rows: Sequence[Row]
+    noun: str  # what a row is: ``"run"``, ``"task"``
+    rows: Sequence[Row]  # the best first, or in the order of their sorting
     given: Sequence[str]
+    """Names of the columns: of ``given`` those that are not the same in all rows."""
     metrics: Sequence[str]
-    same: Mapping[str, Any]
-    sorted_by: str | None
+    same: Mapping[str, Any]  # what is the same in all rows, by name
+    sorted_by: str | None  # the name of the column that the rows are sorted by; None: by none
     best: Mapping[str, float | None]
+    """For each metric the best value of the rows; None: nobody knows which that is."""
 
     def labels(self) -> dict[str, str]:
         """Short names of the columns: without what no two names need to be told apart."""
@@ -120,33 +91,12 @@ def compare(
     rows: Iterable[Row],
     noun: str,
     *,
-    sort: str | None = None,
-    metrics: Sequence[str] | None = None,
-    given: Sequence[str] | None = None,
-    by_best: bool = False,
+    sort: str | None = None,  # a metric, the best first; a parameter, an input or ``time``, the least first
+    metrics: Sequence[str] | None = None,  # in this order; None: all, in the order of their logging
+    given: Sequence[str] | None = None,  # parameters or inputs; None: what is not the same in all rows
+    by_best: bool = False,  # sort by the first metric that has a best, where nothing is said
 ) -> Comparison:
-    """Put rows side by side.
-
-    Parameters
-    ----------
-    rows
-        The rows.
-    noun
-        What a row is.
-    sort
-        What to sort by: a metric, the best first; or a parameter, an input, or ``time``, the least first. A
-        name may be cut to its end: ``lr`` for ``config.optimizer.lr``. None: as they come.
-    metrics, given
-        The metrics, parameters or inputs to show, in this order; default: all metrics in the order in which
-        they were logged, and what is not the same in all rows.
-    by_best
-        Sort by the first metric whose best value is known, where nothing is said.
-
-    Raises
-    ------
-    UsageError
-        Nothing has such a name, or several have.
-    """
+    """Put rows side by side; a name may be cut to its end: ``lr`` for ``config.optimizer.lr``."""
     every = list(rows)
     logged = dict.fromkeys(name for row in every for name in row.metrics)
     known = dict.fromkeys(name for row in every for name in row.given)

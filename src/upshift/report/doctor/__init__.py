@@ -14,15 +14,7 @@ __all__ = ["Check", "checkup"]
 
 
 def checkup(target: Target, configuration: Configuration, *, remote: bool) -> Iterator[Check]:
-    """Look at one thing after the other; the last ones take seconds.
-
-    Parameters
-    ----------
-    target, configuration
-        For which target: its store is looked at.
-    remote
-        Whether its steps run on other machines, whose devices cannot be seen from here.
-    """
+    """Look at one thing after the other; the last ones take seconds."""
     yield from machine(target, configuration)
     here = target.backend in NAMES
     if here or not remote:

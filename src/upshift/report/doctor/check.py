@@ -13,26 +13,15 @@ Status = Literal["ok", "warning", "absent", "problem"]
 
 @attrs.frozen(kw_only=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Parameters
-    ----------
-    group, name
-        What it is.
-    status
-        ``"problem"``: it would stop a step, or a step on GPUs. ``"absent"``: there is no device, and
-        nothing wrong with that. ``"warning"``: it is worth knowing.
-    text
-        What was found.
-    remedy
-        What to do about it.
-    """
-
-    group: str
+    group: str  # group, name: what it is
     name: str
     status: Status = "ok"
-    text: str
-    remedy: str | None = None
+    """``"problem"``: it would stop a step, or a step on GPUs. ``"absent"``: there is no device, and
+    nothing wrong with that. ``"warning"``: it is worth knowing."""
+    text: str  # what was found
+    remedy: str | None = None  # what to do about it
 
     @property
     def stops(self) -> bool:

@@ -149,13 +149,7 @@ _SILENCE = 10.0
 
 
 def registry(prefix: str) -> Iterator[Check]:
-    """Look at a registry.
-
-    Parameters
-    ----------
-    prefix
-        As a target has it: ``registry.example.org/ml``.
-    """
+    """Look at a registry."""
     try:
         reference = Reference.parse(f"{prefix.rstrip('/')}/{DEFAULT_REPOSITORY}")
     except ImageError as error:

@@ -46,13 +46,7 @@ _INTEGRATED = "intel"
 
 
 def devices(*, environment: bool = True) -> Iterator[Check]:
-    """Everything that has to do with devices, and with the frameworks of this environment.
-
-    Parameters
-    ----------
-    environment
-        Whether steps run in this environment, with its frameworks.
-    """
+    """Everything that has to do with devices, and with the frameworks of this environment."""
     snapshots = _snapshots()
     inventories = [snapshot.inventory for snapshot in snapshots]
     found = [inventory for inventory in inventories if inventory.devices]

@@ -45,23 +45,7 @@ class _Row:
 def compared(
     runs: Sequence[Run], page: Page | None = None, *, sort: str | None = None, metrics: Sequence[str] = ()
 ) -> str:
-    """The runs side by side, for a person.
-
-    Parameters
-    ----------
-    runs
-        Which.
-    page
-        What to lay them out for.
-    sort, metrics
-        As for :func:`upshift.report.comparing.compare`. Runs that are to be sorted are rows, also if there
-        are two; else they are sorted by the first metric whose best value is known.
-
-    Raises
-    ------
-    UsageError
-        No run has such a parameter or metric.
-    """
+    """The runs side by side, for a person."""
     page = page or Page()
     if len(runs) > _COLUMNS or sort or metrics:
         runs = RunList(runs)

@@ -36,19 +36,7 @@ _TOLD = ("torch", "tensorflow", "jax", "torchvision", "torchaudio", "accelerate"
 def show_image(
     prepared: Prepared, *, steps: Sequence[str], place: str, page: Page | None = None, glyphs: bool = True
 ) -> str:
-    """Everything that is known of an image that may have to be built.
-
-    Parameters
-    ----------
-    prepared
-        The image.
-    steps, place
-        The steps that run in it, and where in words: ``on docker``.
-    page
-        What to lay it out for; default: 100 columns without colours.
-    glyphs
-        Whether marks beyond ASCII can be shown.
-    """
+    """Everything that is known of an image that may have to be built."""
     page = page or Page()
     first, *more = wrap(f"{image_of(steps)} · {place}", page.width)
     lines = [page.paint(first, "bold"), *more]
@@ -302,26 +290,12 @@ def kept_json(images: Sequence[Kept]) -> list[dict[str, Any]]:
 def pruned_text(
     removed: Sequence[Kept],
     stayed: Mapping[str, str],
-    others: Sequence[Kept] = (),
-    ageless: Sequence[Kept] = (),
+    others: Sequence[Kept] = (),  # somebody else had them built
+    ageless: Sequence[Kept] = (),  # they do not tell when they were built, where that counts
     *,
     dry_run: bool,
 ) -> str:
-    """What was removed, and what stays and why.
-
-    Parameters
-    ----------
-    removed
-        The images.
-    stayed
-        Names of images, each with the reason.
-    others
-        Images that stay because somebody else had them built.
-    ageless
-        Images that stay because they do not tell when they were built, where that counts.
-    dry_run
-        Whether nothing was changed.
-    """
+    """What was removed, and what stays and why."""
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {_title(image)}, in {image.place}" for image in removed]
     lines += [f"{'would stay' if dry_run else 'stays'}: {name}: {why}" for name, why in stayed.items()]

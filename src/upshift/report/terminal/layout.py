@@ -37,21 +37,11 @@ STATUS_STYLES: Mapping[str, str] = {
 
 @attrs.frozen
 class Page:
-    """What text is laid out for.
+    """What text is laid out for."""
 
-    Parameters
-    ----------
-    width
-        Columns.
-    colour
-        Whether ANSI colours are understood and wanted.
-    terminal
-        Columns that the terminal has.
-    """
-
-    width: int = _PIPED_WIDTH
-    colour: bool = False
-    terminal: int = 0
+    width: int = _PIPED_WIDTH  # columns
+    colour: bool = False  # whether ANSI colours are understood and wanted
+    terminal: int = 0  # columns that the terminal has
 
     @property
     def whole(self) -> Page:
@@ -143,17 +133,7 @@ def pad(text: str, width: int) -> str:
 
 
 def fit(natural: Sequence[int], available: int, least: Sequence[int]) -> list[int]:
-    """Widths of columns that share ``available`` columns: the widest give way first.
-
-    Parameters
-    ----------
-    natural
-        What each column would take.
-    available
-        What they may take together.
-    least
-        What each column keeps, even where that is too much together.
-    """
+    """Widths of columns that share ``available`` columns: the widest give way first."""
     widths = list(natural)
     while sum(widths) > available:
         yielding = [i for i, width in enumerate(widths) if width > least[i]]

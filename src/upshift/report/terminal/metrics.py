@@ -23,17 +23,7 @@ ROWS = 40
 def metrics_table(
     run: Run, page: Page, *, ranks: bool = False, only: Collection[TaskId] | None = None
 ) -> str:
-    """Last, best, least and greatest value of each metric; empty: nothing was logged.
-
-    Parameters
-    ----------
-    run, page
-        What to show, and what to lay it out for.
-    ranks
-        Whether a task of several processes has rows for each rank that has logged, instead of for the first.
-    only
-        The tasks that are shown, each by itself; None: all, those of a mapped step together.
-    """
+    """Last, best, least and greatest value of each metric; empty: nothing was logged."""
     found = [row for name, tasks in _tasks(run, only) for row in _metrics(name, tasks, ranks)]
     names: tuple[str, ...] = ("metric", "", "last", "best", "min", "max", "values", "")
     empty = {at for at in (3, 7) if not any(row[at] for row in found)}

@@ -39,15 +39,7 @@ _LISTED = 6
 
 
 def show_plan(plan: Plan, *, page: Page | None = None) -> str:
-    """Everything that a plan says.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    page
-        What to lay it out for; default: 100 columns without colours.
-    """
+    """Everything that a plan says."""
     page = page or Page()
     parts = [
         _header(plan, page),

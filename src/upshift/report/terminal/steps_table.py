@@ -49,37 +49,18 @@ _NARROW_NAME = 14
 
 @attrs.frozen
 class Block:
-    """One row of the table: a step, or one of its tasks.
+    """One row of the table: a step, or one of its tasks."""
 
-    Parameters
-    ----------
-    name, status, time
-        As shown. Several tasks took from the shortest to the longest time.
-    remark
-        Why it ran or was reused, and the like.
-    records
-        A line for each kind of hardware: asked, granted, seen, used.
-    """
-
-    name: str
+    name: str  # name, status, time: as shown. Several tasks took from the shortest to the longest time.
     status: str
     time: str
-    remark: str
+    remark: str  # why it ran or was reused, and the like
     records: Sequence[tuple[str, str, str, str]]
+    """A line for each kind of hardware: asked, granted, seen, used."""
 
 
 def steps_table(run: Run, page: Page, *, only: Collection[TaskId] | None = None) -> str:
-    """The table.
-
-    Parameters
-    ----------
-    run
-        The run.
-    page
-        What to lay it out for.
-    only
-        The tasks that are shown, each in a row of its own; None: all, those of a mapped step in one row.
-    """
+    """The table; ``only``: these tasks, each in a row of its own, instead of one row for a mapped step."""
     blocks = [block for step in run.steps for block in _blocks(step, only)]
     if not blocks:
         return "No steps: the pipeline called none."
@@ -194,13 +175,7 @@ def tasks_tables(run: Run, page: Page, *, sort: str | None = None) -> str:
 
 
 def tasks_table(step: Step, page: Page, *, sort: str | None = None) -> str:
-    """The tasks of one step, sorted by an input or a metric of theirs.
-
-    Raises
-    ------
-    UsageError
-        Nothing is called what they are to be sorted by.
-    """
+    """The tasks of one step, sorted by an input or a metric of theirs."""
     comparison = compare(_explained(step, rows_of_tasks(step)), "task", sort=sort)
     what = f"{step.name} {TIMES}{len(step.tasks):,}"
     return f"{page.paint(title(comparison, what), 'bold')}\n{sheet(comparison, page.whole)}"

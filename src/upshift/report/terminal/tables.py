@@ -41,17 +41,7 @@ def runs_table(
     now: datetime | None = None,
     more: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
-    """The runs, one per line: id, pipeline, status, started, duration, tags; on a narrow page on several.
-
-    Parameters
-    ----------
-    rows
-        The runs.
-    page, now
-        What to lay them out for, and when.
-    more
-        Further columns, by title: a text for each run.
-    """
+    """The runs, one per line: id, pipeline, status, started, duration, tags; on a narrow page on several."""
     page = page or Page()
     if not rows:
         return "No runs."
@@ -104,25 +94,12 @@ def show_run(
     run: Run,
     *,
     page: Page | None = None,
-    tasks: bool = False,
-    sort: str | None = None,
-    stacks: bool = False,
+    tasks: bool = False,  # a table of those of each mapped step, and a row for what each rank logged
+    sort: str | None = None,  # what these tables are sorted by; None: the order of the tasks
+    stacks: bool = False,  # of processes that hung, or were stopped, below the failures
 ) -> str:
     """Everything about a run, for a person: header, steps with their four records, failures,
     metrics, cards, outputs.
-
-    Parameters
-    ----------
-    run
-        The run.
-    page
-        What to lay it out for; default: 100 columns without colours.
-    tasks
-        Whether there is a table of the tasks of each mapped step, and a row for what each rank logged.
-    sort
-        What these tables are sorted by: an input, or a metric; default: the order of the tasks.
-    stacks
-        Whether those of processes that hung, or were stopped, are shown below the failures.
     """
     from upshift.report.terminal import outcome
     from upshift.report.terminal.metrics import cards_table, metrics_table
