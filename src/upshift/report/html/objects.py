@@ -11,14 +11,14 @@ from markupsafe import Markup
 
 from upshift.model.graph.model import Graph
 from upshift.model.plain import words
+from upshift.report.charts import Cell, Table, texts
 from upshift.report.failures import alike
 from upshift.report.graph import Picture, outline, picture
 from upshift.report.groups import four_records, grouped
 from upshift.report.html.page import asset, environment
 from upshift.report.human import count, duration, moment
 from upshift.report.records import RECORDS, side_by_side
-from upshift.report.results import result_of
-from upshift.report.table import Cell, Table, texts
+from upshift.report.view import result_of
 from upshift.runs.history import Attempt, Run, Step, Task
 from upshift.runs.tabular import SHOWN, Rows, cell_text, measured
 from upshift.runtime.storage.metric_words import value_text
