@@ -59,6 +59,8 @@ def test_the_tasks_of_a_sweep_have_names_whether_its_items_are_known_before_or_n
         r"fit ×6 +loss +0\.25–2 +0\.25 \[3\] +0\.25 +4 +18",
     ):
         assert re.search(rf"^{line}$", shown, re.M), (line, shown)
+    page = project.upshift("report", "latest", "-o", "-").out
+    assert re.search(r'"title":"loss","kind":"number","values":\[[^]]*\],"of":"metric","best":3}', page)
     best = project.upshift("show", "latest", "fit", "--sort", "loss").out.splitlines()
     assert best[0] == "fit ×6, by loss, best first"
     assert [line.split()[0] for line in best[3:9]] == [f"fit[{index}]" for index in (3, 1, 2, 0, 5, 4)]
@@ -77,6 +79,10 @@ def test_one_task_is_shown_with_its_inputs(project: Project) -> None:
     assert re.search(r"^fit\[1\] +loss +1 +1 +2 +3 +█▅▁$", shown, re.M)
     failed = project.upshift("show", "latest", "fit[2]").out
     assert "fit[2] failed (user-error)" in failed and "too fast" in failed
+    assert "\n  item:  lr=9.0, depth=1\n" in failed
+    page = project.upshift("report", "latest", "-o", "-").out
+    assert '<p class="quiet"><bdi>lr=9.0, depth=1</bdi></p>' in page
+    assert "fit[2] with lr=9.0, depth=1 failed" in str(upshift.get_run("latest")._repr_html_())
     assert "fit[1]" not in failed
     table = project.upshift("show", "latest", "fit").out
     failed = r"^fit\[2\] +9\.0 +1 +– +– +failed +\S+ \S+ +user-error: AssertionError: too fast.*$"

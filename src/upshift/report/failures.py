@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
+from upshift.model.plain import words
 from upshift.report.attempts import FailureView, LogView, failure_view, log_view, stacks_view
+from upshift.report.comparing import differing_in, short_names
 from upshift.report.evidence import Evidence
 from upshift.report.groups import Group
 from upshift.report.human import count
@@ -15,6 +17,10 @@ from upshift.runs.history import Attempt, Run, Task
 
 _NAMED = 12
 """Tasks that failed alike and are named."""
+_COMPARED = 50
+"""Tasks among which an item is told apart …"""
+_INPUTS = 8
+"""… by at most so many inputs."""
 _LINES = 15
 """Lines of its log that are shown with a failure."""
 
@@ -24,6 +30,7 @@ class TaskFailure:
     """A task that failed, with the end of its log, those that failed alike, and what to run next."""
 
     task: str
+    item: str  # of a mapped step, the inputs that tell it from other tasks
     anchor: str
     status: str
     reason: str
@@ -54,6 +61,17 @@ def failures(run: Run, groups: Sequence[Group], evidence: Evidence) -> Iterator[
         yield _failure(run, task, others, anchors[task.row.task.step], evidence)
 
 
+def item_of(run: Run, task: Task) -> str:
+    """Which item a task of a mapped step has, by the inputs in which it differs from others; or nothing."""
+    step = run[task.row.task.step]
+    if not step.mapped:
+        return ""
+    given = [task.plain_inputs, *(other.plain_inputs for other in step.tasks[:_COMPARED])]
+    names = differing_in(given)[:_INPUTS]
+    labels = short_names(names)
+    return ", ".join(f"{labels[name]}={words(given[0][name])}" for name in names if name in given[0])
+
+
 def named(tasks: Sequence[Task]) -> str:
     """The names of tasks that failed like another one."""
     names = ", ".join(str(task.row.task) for task in tasks[:_NAMED])
@@ -77,6 +95,7 @@ def _failure(run: Run, task: Task, others: Sequence[Task], anchor: str, evidence
         commands.append(("run it again under a debugger", f"upshift replay {run.id} {shlex.quote(name)}"))
     return TaskFailure(
         task=name,
+        item=item_of(run, task),
         anchor=anchor,
         status=task.status,
         reason=f"{attempt.reason or ''}{tries}",

@@ -17,7 +17,7 @@ from upshift.report.groups import Group, Rows, records_of, since, took
 from upshift.report.human import DASH, count, counted, duration, short_image, span
 from upshift.report.records import RECORDS, SAME, SHORT
 from upshift.runs.history import Attempt, Run, Step, Task
-from upshift.runs.measures import number
+from upshift.runs.measures import best_of, mode_of, number
 
 _TAIL_OF_MANY = 4096
 """Bytes of the end of the log of one of many tasks."""
@@ -186,6 +186,8 @@ class Column:
     # ``"bytes"``, ``"duration"`` or ``"s"``, seconds since the run started: they are numbers
     kind: str
     values: Sequence[float | None]  # one per task; None: not known
+    of: str = ""  # ``"input"`` or ``"metric"``, of the task
+    best: int | None = None  # the place of the best value of a metric; None: its name does not tell
 
 
 @attrs.frozen(kw_only=True)
@@ -211,18 +213,21 @@ def task_table(group: Group) -> TaskTable:
     def number_of(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
-    def column(title: str, kind: str, value: Callable[[Task, Attempt | None], float | str | None]) -> Column:
+    def column(
+        title: str, kind: str, value: Callable[[Task, Attempt | None], float | str | None], of: str = ""
+    ) -> Column:
         values: list[float | None] = []
         for task in group.tasks:
             found = value(task, task.attempts[-1] if task.attempts else None)
             values.append(number_of(found) if isinstance(found, str) else found)
-        return Column(title=title, kind=kind, values=values)
+        best = best_of(values, mode_of(title)) if of == "metric" and len(values) > 1 else None
+        return Column(title=title, kind=kind, values=values, of=of, best=best)
 
     columns = [
         column("task", "text", lambda task, _: _label(group, task)),
-        *(column(label, kind, _input(name, kind)) for name, label, kind in _inputs(group)),
+        *(column(label, kind, _input(name, kind), "input") for name, label, kind in _inputs(group)),
         column("status", "status", lambda task, _: "reused" if task.cached else task.status),
-        *(column(name, "number", _last(name)) for name in _metrics(group)),
+        *(column(name, "number", _last(name), "metric") for name in _metrics(group)),
         column("started", "s", lambda _, attempt: _started(attempt, group.run)),
         column("took", "duration", lambda _, attempt: _seconds(attempt)),
         column("CPU, mean", "number", lambda _, attempt: _cpu(attempt)),

@@ -72,17 +72,25 @@ class Rows(Drawn, list[T]):
         if not rows:
             return "[]"
         columns = [[name, *(cell_text(row.get(name)) for row in rows)] for name in heads]
-        widths = [max(map(len, column)) for column in columns]
-        room, most = max(shutil.get_terminal_size().columns, _NARROW) - len(" …"), len(heads)
-        while most > 1 and sum(widths[:most]) + _GAP * (most - 1) > room:
-            most -= 1
-        lines = [
-            "  ".join(text.ljust(width) for text, width in zip(line, widths[:most], strict=False)).rstrip()
-            + (" …" if most < len(heads) else "")
-            for line in zip(*columns, strict=True)
-        ]
+        lines = _side_by_side(columns, max(shutil.get_terminal_size().columns, _NARROW))
         more = [f"… and {len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
         return "\n".join([*lines, *more])
+
+
+def _side_by_side(columns: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Lines of text; where there is no room for all columns, those go first that say the same in each row."""
+    widths = [max(map(len, column)) for column in columns]
+    same = [at for at, column in enumerate(columns) if at and len(set(column[1:])) == 1 < len(column) - 1]
+    left = [at for at in range(len(columns)) if at not in same]
+    dropped = [*reversed(same), *reversed(left[1:])]
+    shown = list(range(len(columns)))
+    while dropped and sum(widths[at] for at in shown) + _GAP * len(shown) > width:
+        shown.remove(dropped.pop(0))
+    more = " …" if len(shown) < len(columns) else ""
+    return [
+        (" " * _GAP).join(line[at].ljust(widths[at]) for at in shown).rstrip() + more
+        for line in zip(*columns, strict=True)
+    ]
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

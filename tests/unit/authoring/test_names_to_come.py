@@ -35,7 +35,16 @@ def test_any_other_name_is_just_unknown() -> None:
     exec("from upshift import errors, config")
 
 
-@pytest.mark.parametrize(("name", "instead"), [("task", "from upshift import step"), ("flow", "@pipeline")])
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("task", "from upshift import step"),
+        ("flow", "@pipeline"),
+        ("Client", "get_run"),
+        ("get_step_context", "upshift.current"),
+        ("log_metadata", r"upshift\.log\(loss=0\.1\)"),
+    ],
+)
 def test_names_of_other_tools_lead_to_those_here(name: str, instead: str) -> None:
     with pytest.raises(ImportError, match=f"upshift has no {name!r}.*{instead}"):
         exec(f"from upshift import {name}")

@@ -6,6 +6,7 @@ import io
 import re
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from upshift.report.html.objects import _metrics
 from upshift.report.html.progress import NotebookProgress
 from upshift.report.progress import TaskChange
 from upshift.runs.history import Run, RunList
+from upshift.runs.tabular import Rows
 
 
 def words(page: str) -> str:
@@ -151,6 +153,17 @@ def test_lists_are_tables_in_a_terminal_as_well(run: Run) -> None:
     assert (len(rows), more) == (20, "… and 10 more")
     assert all(len(row) <= 80 for row in rows)
     assert repr(RunList()) == "[]"
+
+
+def test_columns_that_say_the_same_in_each_row_make_room_for_others() -> None:
+    class Wide(Rows[int]):
+        def rows(self) -> list[dict[str, Any]]:
+            return [{"task": f"t{i}", "inputs.text": "x" * 60, "metrics.loss": i / 4} for i in self]
+
+    heads, *rows = repr(Wide([1, 2])).splitlines()
+    assert heads.split() == ["task", "metrics.loss", "…"]
+    assert [row.split() for row in rows] == [["t1", "0.25", "…"], ["t2", "0.5", "…"]]
+    assert "inputs.text" in repr(Wide([1]))[:40]
 
 
 def test_what_the_store_lost_is_not_drawn_and_still_has_a_line(

@@ -7,7 +7,14 @@ _NAMES = {
 }
 
 _ELSEWHERE = {
+    "Client": "Runs and values are found by upshift.get_run, list_runs, get_artifact and list_artifacts.",
     "flow": "A pipeline is a function with @pipeline, or a class: from upshift import FlowSpec.",
+    "get_pipeline_context": "A running step knows its run by upshift.current.",
+    "get_run_logger": "What a step prints, or writes to its logger, is kept: upshift logs RUN.",
+    "get_step_context": "A running step knows its run, step and attempt by upshift.current.",
+    "log_artifact": "What a step returns is kept, with a name and a version: upshift artifacts.",
+    "log_metadata": "Numbers and texts are logged by name: upshift.log(loss=0.1).",
+    "log_metric": "Metrics are logged by name: upshift.log(loss=0.1, step=1).",
     "task": "What other tools call a task is a step: from upshift import step.",
 }
 _TASK = "Call it in a pipeline, {name}(…): each call is a task. {name}.map(items) makes one for each item."

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from upshift.model.graph.model import Graph
 from upshift.model.plain import words
 from upshift.report.charts import Cell, Table, texts
-from upshift.report.failures import alike
+from upshift.report.failures import alike, item_of
 from upshift.report.graph import Picture, outline, picture
 from upshift.report.groups import four_records, grouped
 from upshift.report.html.page import asset, environment
@@ -80,7 +80,7 @@ def _run(run: Run) -> Box:
         head=run.pipeline,
         status=run.row.status,
         facts=[*took, f"started {moment(run.started)}", f"on {run.target}", f"run {run.id}", *run.tags],
-        failures=[_failure(tasks[0], len(tasks)) for tasks in failed[:_FAILURES]],
+        failures=[_failure(tasks[0], len(tasks), item_of(run, tasks[0])) for tasks in failed[:_FAILURES]],
         params=run.param_texts,
         results={value.name: value.text for value in result_of(run)} | _metrics(run.metrics),
         table=table,
@@ -171,9 +171,11 @@ def _metrics(metrics: Mapping[str, Any]) -> dict[str, str]:
     return told
 
 
-def _failure(task: Task, alike: int) -> str:
+def _failure(task: Task, alike: int, item: str = "") -> str:
     error = task.attempts[-1].error if task.attempts else None
-    what = f"{task.row.task} failed" + (f", and {alike - 1:,} like it" if alike > 1 else "")
+    what = f"{task.row.task}{item and f' with {item}'} failed" + (
+        f", and {alike - 1:,} like it" if alike > 1 else ""
+    )
     if error is None:
         return what
     said = shortened(f"{what} ({error.reason}): {error.message}")

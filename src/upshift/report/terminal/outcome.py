@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import Failure, TaskId
-from upshift.report.failures import alike, named
+from upshift.report.failures import alike, item_of, named
 from upshift.report.human import TIMES, count, elsewhere, of_tasks, on_rank, together, worth_a_look
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
 from upshift.report.verdicts import Verdicts
@@ -26,13 +26,13 @@ ATTEMPTS = 20
 def failures(run: Run, page: Page, *, only: Only = None) -> str:
     """Reason, message, traceback and remedy of what failed, each kind once; empty: nothing did."""
     failed = alike(task for step in run.steps for task in _of(step, only))
-    parts = [_failure(task, others, page) for task, *others in failed[:FAILURES]]
+    parts = [_failure(run, task, others, page) for task, *others in failed[:FAILURES]]
     if len(failed) > FAILURES:
         parts.append(f"… and {count(len(failed) - FAILURES, 'more failure')}: upshift show {run.id} --json")
     return "\n\n".join(parts)
 
 
-def _failure(task: Task, others: Sequence[Task], page: Page) -> str:
+def _failure(run: Run, task: Task, others: Sequence[Task], page: Page) -> str:
     name, failure = str(task.row.task), task.attempts[-1].error
     assert failure is not None
     tries = f" after {count(len(task.attempts), 'attempt')}" if len(task.attempts) > 1 else ""
@@ -41,6 +41,7 @@ def _failure(task: Task, others: Sequence[Task], page: Page) -> str:
     if failure.traceback:
         lines += [page.paint(f"    {line}", "dim") for line in failure.traceback.rstrip().splitlines()]
     told = {
+        "item": item_of(run, task),
         "where": None if failure.traceback else failure.where,
         "fix": failure.fix,
         "ranks": _ranks(failure, task.attempts[-1]),

@@ -14,8 +14,8 @@ class Scatter {
       select.addEventListener("change", () => this.draw());
       return { select, get column() { return columns[select.selectedIndex]; } };
     };
-    this.up = choose("What goes up", numeric, varied.find(({ kind }) => kind === "number") || numeric[0]);
-    this.along = choose("What goes along", [number, ...varied], number);
+    this.up = choose("What goes up", numeric, varied.find((column) => column.of === "metric") || varied.find(({ kind }) => kind === "number") || numeric[0]);
+    this.along = choose("What goes along", [number, ...varied], varied.find((column) => column.of === "input" && column !== this.up.column) || number);
     figure.querySelector("figcaption").append(this.up.select, " by ", this.along.select);
     fill(this);
   }

@@ -130,7 +130,7 @@ class Tasks {
         cell.append(make("span", { class: `state ${text}` }, text));
       } else {
         if (column.kind === "text") cell.title = text; else cell.className = "number";
-        cell.append(make("bdi", {}, text));
+        cell.append(make("bdi", i === column.best ? { class: "best", title: "the best" } : {}, text));
       }
       return cell;
     });
