@@ -5,7 +5,7 @@ from __future__ import annotations
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
 from upshift.model.settings.spans import FORMS, parse_span
-from upshift.runtime.supervisor.devices.waiting import WAIT
+from upshift.runtime.supervisor.devices.queue import WAIT
 
 MANNERS = ("device_wait", "busy_devices")
 """The options."""

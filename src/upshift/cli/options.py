@@ -184,7 +184,7 @@ def _said_if_slow(text: str) -> Iterator[None]:
 def before_users_code() -> None:
     """Make this process fit for modules of the user's."""
     from upshift.runtime.supervisor.starters import asked_at_import
-    from upshift.runtime.supervisor.starters.pools import quiet_pools
+    from upshift.runtime.supervisor.starters.thread_pools import quiet_pools
 
     asked_at_import.watch()
     quiet_pools()  # before they can start native threads, which would make forking unsafe

@@ -30,7 +30,7 @@ from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.files import available, stale
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.supervisor.serving import server_place
+from upshift.runtime.supervisor.serving import server_files
 
 
 @attrs.frozen(kw_only=True)
@@ -298,11 +298,11 @@ def _drafts() -> Iterator[str]:
             yield path
 
 
-def _dead_servers() -> Iterator[server_place.Place]:
+def _dead_servers() -> Iterator[server_files.Place]:
     """Fork servers that died, with everything below them. A dead one of which something lives is left to
     whoever resumes its run, and kills that first."""
     for path in _entries("forkservers"):
-        place = server_place.Place(path.stem)
+        place = server_files.Place(path.stem)
         if path.suffix != ".lock" or _age(path) < ABANDONED:  # a young one may be about to lock it
             continue
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:

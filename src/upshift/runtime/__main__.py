@@ -16,15 +16,15 @@ def main() -> NoReturn:
     """Run what the command line says."""
     own = take_arguments()
     if own[:1] == ["--step"]:
-        from upshift.runtime.supervisor.starters import fresh
+        from upshift.runtime.supervisor.starters import direct
 
-        fresh.main(*map(int, own[1:4]))
+        direct.main(*map(int, own[1:4]))
     if own[:1] == ["--forkserver"]:
         from upshift.runtime.supervisor.serving import forkserver
-        from upshift.runtime.supervisor.starters import asked_at_import, pools
+        from upshift.runtime.supervisor.starters import asked_at_import, thread_pools
 
         asked_at_import.watch()
-        pools.quiet_pools()
+        thread_pools.quiet_pools()
         forkserver.main(int(own[1]), own[2])
     if own[:1] == ["--accelerator"]:
         from upshift.runtime.accelerators import agent
@@ -42,18 +42,18 @@ def main() -> NoReturn:
         used = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
         signal.pthread_sigmask(signal.SIG_BLOCK, used)
         os.write(1, b'{"event": "ready"}\n')  # so that the order comes while the rest is imported
-        from upshift.runtime.supervisor.serving import alone
+        from upshift.runtime.supervisor.serving import single_task
 
-        sys.exit(alone.run_for_backend(Path(own[1])))
+        sys.exit(single_task.run_for_backend(Path(own[1])))
     parser = argparse.ArgumentParser(
         prog="python -m upshift.runtime", description="Run one task from its spec, and record its result."
     )
     parser.add_argument("spec", metavar="SPEC", help="path of a task's spec (JSON)")
     parser.add_argument("--store", help="address of the store, instead of the one in the spec")
     arguments = parser.parse_args(own)
-    from upshift.runtime.supervisor.serving import alone
+    from upshift.runtime.supervisor.serving import single_task
 
-    sys.exit(alone.run_by_hand(Path(arguments.spec), arguments.store))
+    sys.exit(single_task.run_by_hand(Path(arguments.spec), arguments.store))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from upshift.backends.docker.watch import Watch
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.model.spec import Code, EntryPoint, Failure, Hardware, TaskId, TaskSpec
-from upshift.runtime.supervisor.devices.stock import Grant
+from upshift.runtime.supervisor.devices.pool import Grant
 
 NAME = "upshift-one-1-0123456789ab"
 

@@ -15,7 +15,7 @@ import pytest
 from upshift.backends.local import link as links
 from upshift.errors import BackendError
 from upshift.runtime import forks, marks, sockets
-from upshift.runtime.supervisor.serving.server_place import Place
+from upshift.runtime.supervisor.serving.server_files import Place
 
 LISTENER = """
 import os, signal, socket, sys

@@ -37,7 +37,7 @@ from upshift.runtime.storage.store import open_store
 if TYPE_CHECKING:
     from upshift.images.destination import Destination
     from upshift.runtime.accelerators.base import Inventory
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.pool import Grant
 
 
 class DockerBackend:

@@ -19,11 +19,11 @@ import attrs
 from upshift.model.spec.hardware import ENFORCED
 from upshift.model.spec.task import Failure, TaskSpec
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.devices.waiting import Devices, Ready, Refuse, Tell
-from upshift.runtime.supervisor.starters.pools import OWN_THREAD_PREFIX
+from upshift.runtime.supervisor.devices.queue import Devices, Ready, Refuse, Tell
+from upshift.runtime.supervisor.starters.thread_pools import OWN_THREAD_PREFIX
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.pool import Grant
 
 
 class Desk:
@@ -113,7 +113,7 @@ class Desk:
         ready.wait()
 
     def _serve(self, reader: int, ready: threading.Event) -> None:
-        from upshift.runtime.supervisor.devices.accelerators import Accelerators
+        from upshift.runtime.supervisor.devices.monitor import Accelerators
 
         loop = Loop().confined(self._failed)
         accelerators = Accelerators(loop)

@@ -17,7 +17,7 @@ from upshift.model.spec import TaskSpec
 
 if TYPE_CHECKING:
     from upshift.backends.docker.desk import Lent
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.pool import Grant
 
 _commands: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
@@ -53,7 +53,7 @@ class Launch:
 
 def order_for(spec: TaskSpec, secrets: Mapping[str, str], grant: Grant | None) -> bytes:
     """What the supervisor in the container is told when it is ready."""
-    from upshift.runtime.supervisor.serving.order import order_of
+    from upshift.runtime.supervisor.serving.protocol import order_of
 
     if grant is None:
         devices = () if spec.granted is not None and spec.granted.gpus == () else None

@@ -32,7 +32,7 @@ from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Hardware
 from upshift.runtime.confine import host_facts
-from upshift.runtime.supervisor.serving import server_place
+from upshift.runtime.supervisor.serving import server_files
 
 if TYPE_CHECKING:
     from upshift.images.destination import Destination
@@ -110,7 +110,7 @@ class LocalBackend:
             self._server = links.start(job.spec, self._hear)
             self._links[self._server.place.name] = self._server
         server = self._server
-        handle = server_place.handle(server.place.name, job.spec.task, job.spec.attempt)
+        handle = server_files.handle(server.place.name, job.spec.task, job.spec.attempt)
         with self._changed:
             self._running[handle] = server.place.name
         spec = job.spec
@@ -148,7 +148,7 @@ class LocalBackend:
             try:
                 server.say("query", name=handle)
             except ServerGone:
-                server_place.sweep(server.place)
+                server_files.sweep(server.place)
                 self._running.pop(handle, None)
                 return False
             if not self._changed.wait_for(
@@ -162,8 +162,8 @@ class LocalBackend:
 
     def find(self, job: Job) -> Handle | None:
         """Ask every fork server on this machine whether it has the task."""
-        for path in sorted(server_place.Place("").folder.glob("*.sock")):
-            handle = server_place.handle(path.stem, job.spec.task, job.spec.attempt)
+        for path in sorted(server_files.Place("").folder.glob("*.sock")):
+            handle = server_files.handle(path.stem, job.spec.task, job.spec.attempt)
             if self.attach(handle, job):
                 return handle
         return None
@@ -214,7 +214,7 @@ class LocalBackend:
         why = server.last_words()
         message = "the fork server died" + (f": {why.splitlines()[-1]}" if why else ", and its tasks with it")
         try:
-            server_place.sweep(server.place)
+            server_files.sweep(server.place)
         except BackendError as error:
             message = f"{message}; and {error.in_short}"
         with self._changed:

@@ -21,9 +21,9 @@ from upshift.model.spec import TaskSpec, encode
 from upshift.runtime import forks, proc, sockets
 from upshift.runtime.interpreter import command_for_users
 from upshift.runtime.sockets import PACKET
-from upshift.runtime.supervisor.serving import forkserver, server_place
-from upshift.runtime.supervisor.serving.server_place import Place
-from upshift.runtime.supervisor.starters.pools import OWN_THREAD_PREFIX, unsafe_to_fork
+from upshift.runtime.supervisor.serving import forkserver, server_files
+from upshift.runtime.supervisor.serving.server_files import Place
+from upshift.runtime.supervisor.starters.thread_pools import OWN_THREAD_PREFIX, unsafe_to_fork
 
 CLOSING = 5.0
 """Seconds that an idle fork server is given to leave, once nobody is connected."""
@@ -186,13 +186,13 @@ def find(name: str, hear: Callable[[Link, Mapping[str, Any] | None], None]) -> L
     try:
         connection = _connect(place)
     except OSError:
-        server_place.sweep(place)
+        server_files.sweep(place)
         return None
     pid, _ = sockets.peer(connection)
     found = proc.stat(pid) if pid else None
     if pid and (found is None or not found.alive):  # what it has left behind keeps its socket
         connection.close()
-        server_place.sweep(place)
+        server_files.sweep(place)
         return None
     return Link(place, connection, hear)
 
@@ -211,7 +211,7 @@ def _fork(listener: socket.socket, place: Place) -> int:
 
 
 def _start_fresh(listener: socket.socket, place: Place) -> int:
-    from upshift.runtime.supervisor.starters.pools import inherited
+    from upshift.runtime.supervisor.starters.thread_pools import inherited
 
     process = subprocess.Popen(
         command_for_users("--forkserver", str(listener.fileno()), place.name),

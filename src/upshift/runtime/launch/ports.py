@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from upshift.errors import BackendError
-from upshift.runtime import sockets
+from upshift.model.spec import Launch
+from upshift.runtime import forks, sockets
 
 _LISTENS: Final = "0A"
 """The state of a socket that listens, as proc(5) shows it: ``TCP_LISTEN`` of ``tcp_states.h``."""
@@ -208,3 +209,19 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def keep_port(launch: Launch) -> Port:
+    """Keep the port of a launch; no child of this process does.
+
+    Raises
+    ------
+    BackendError
+        It is taken, or may not be used.
+    """
+    from upshift.runtime.launch.arguments.meanings import LAUNCHERS  # no other step needs its tables
+
+    port = keep(launch.port, argument=LAUNCHERS[launch.launcher].port)
+    for one in port.held:
+        forks.private(one)
+    return port

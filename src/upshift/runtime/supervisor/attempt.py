@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from upshift.errors import StoreError
 from upshift.model.spec import (
     Checkpoints,
     Failure,
     Hardware,
+    MetricValue,
     Rank,
     Stack,
     TaskResult,
@@ -24,31 +25,47 @@ from upshift.model.spec import (
 )
 from upshift.runtime import causes
 from upshift.runtime.forms import BEFORE, Outcome
-from upshift.runtime.launch.ports import Port
+from upshift.runtime.launch.ports import Port, keep_port
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
 from upshift.runtime.messages import understood
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.edits import Sources
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.accounts import Accounts
+from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.ends import Ends, Stop
-from upshift.runtime.supervisor.gang import GRACE, Gang
-from upshift.runtime.supervisor.ledger import Ledger
-from upshift.runtime.supervisor.meeting import keep_port
-from upshift.runtime.supervisor.member import LocalMember, Member
+from upshift.runtime.supervisor.members import GRACE, Gang, LocalMember, Member
+from upshift.runtime.supervisor.node_runtime import Machine, Site
+from upshift.runtime.supervisor.output.logs import TaskLog
 from upshift.runtime.supervisor.output.losses import Losses
-from upshift.runtime.supervisor.output.task_log import TaskLog
-from upshift.runtime.supervisor.seen import Sights
-from upshift.runtime.supervisor.site import Machine, Site
+from upshift.runtime.supervisor.output.recorder import Ledger
+from upshift.runtime.supervisor.records import Accounts, Sights
 from upshift.runtime.supervisor.starters.starter import Born, Starter
-from upshift.runtime.supervisor.starting import ranks_of
-from upshift.runtime.supervisor.watching import Watcher
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.hang_detector import Vigil
     from upshift.runtime.supervisor.several.nodes import Nodes
-    from upshift.runtime.supervisor.vigil import Vigil
+
+
+class Watcher(Protocol):
+    """Somebody who wants to know how an attempt goes."""
+
+    def started(self, attempt: Attempt) -> None:
+        """The step process runs."""
+
+    def log_grew(self, attempt: Attempt, size: int) -> None:
+        """The log has this many bytes."""
+
+    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+        """Metrics have these values now, at a step of the caller's own count; told now and then."""
+
+    def noticed(self, attempt: Attempt, text: str) -> None:
+        """Something that a person should know now, and that the log of the step cannot say, in a line."""
+
+    def ended(self, attempt: Attempt, problem: str | None) -> None:
+        """The result is in the store; or it is not, because of ``problem``."""
+
 
 EXITING = 10.0
 """Seconds that a process is given to end after it has said that its step returned."""
@@ -149,7 +166,9 @@ class Attempt:
             self._timers.append(self._loop.after(self.spec.settings.timeout, self._timed_out))
         self._watcher.started(self)
         if self.spec.launch is not None:
-            from upshift.runtime.supervisor.vigil import Vigil  # what no other step needs is not imported
+            from upshift.runtime.supervisor.hang_detector import (
+                Vigil,  # what no other step needs is not imported
+            )
 
             self._ends.name_cells()
             stop = partial(self._give_up, grace=min(self.spec.settings.grace_period, GRACE))

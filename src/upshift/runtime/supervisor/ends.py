@@ -15,9 +15,8 @@ from upshift.errors import UpshiftError
 from upshift.model.spec import Failure, Stack, TaskSpec
 from upshift.runtime import causes
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.gang import Gang
-from upshift.runtime.supervisor.member import LocalMember, Member
-from upshift.runtime.supervisor.site import Site
+from upshift.runtime.supervisor.members import Gang, LocalMember, Member
+from upshift.runtime.supervisor.node_runtime import Site
 from upshift.runtime.usercode import cells, last_stack
 from upshift.runtime.usercode.packaged import at_home
 

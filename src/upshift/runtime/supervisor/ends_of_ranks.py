@@ -14,8 +14,7 @@ from upshift.runtime.launch import blame
 from upshift.runtime.launch.stacks import Answer, answer, waits_for_others
 from upshift.runtime.launch.whereabouts import listed, whereabouts
 from upshift.runtime.supervisor.ends import Ends
-from upshift.runtime.supervisor.gang import Gang
-from upshift.runtime.supervisor.member import Member
+from upshift.runtime.supervisor.members import Gang, Member
 from upshift.runtime.usercode.packaged import at_home
 
 _TAIL = 1 << 14

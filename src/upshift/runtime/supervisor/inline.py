@@ -6,13 +6,16 @@ devices in this process already.
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import attrs
 
@@ -21,7 +24,7 @@ from upshift.runtime import proc
 from upshift.runtime.confine import host_facts
 from upshift.runtime.launch.environment import environment_of
 from upshift.runtime.loop import Loop
-from upshift.runtime.masking import Mask
+from upshift.runtime.masking import Mask, Masking
 from upshift.runtime.step import ranks
 from upshift.runtime.step.checkpoint import checkpoint
 from upshift.runtime.step.context import current
@@ -30,13 +33,13 @@ from upshift.runtime.step.step import perform
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import tell
-from upshift.runtime.supervisor.devices.waiting import Devices
-from upshift.runtime.supervisor.output.screened import screened
+from upshift.runtime.supervisor.devices.queue import Devices
 from upshift.runtime.supervisor.usage.totals import Totals
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.accelerators import Accelerators
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.devices.pool import Grant
+
 
 GONE = 1.0
 """Seconds that are waited, at most, for the processes that have found the devices to be gone."""
@@ -146,7 +149,7 @@ def _devices(spec: TaskSpec) -> tuple[Grant | None, Failure | None]:
     watching: list[Accelerators] = []
 
     def accelerators() -> Accelerators:
-        from upshift.runtime.supervisor.devices.accelerators import (
+        from upshift.runtime.supervisor.devices.monitor import (
             Accelerators,  # what no task needs is not imported
         )
 
@@ -193,3 +196,67 @@ def _as_the_step(spec: TaskSpec, store: Store, variables: Mapping[str, str]) -> 
         os.chdir(folder)
         if main:
             signal.signal(signal.SIGINT, interrupt)
+
+
+@contextlib.contextmanager
+def screened(mask: Mask) -> Iterator[None]:
+    """For a while let ``sys.stdout`` and ``sys.stderr`` show no secrets.
+
+    What other programs print, or this process itself below Python, does not go through them.
+    """
+    before = sys.stdout, sys.stderr
+    out, err = _Screen(sys.stdout, mask), _Screen(sys.stderr, mask)
+    sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for screen in (out, err):
+            with contextlib.suppress(Exception):  # the step has closed it
+                screen.end()
+
+
+class _Screen:
+    """A text stream that is another one but for what is written."""
+
+    def __init__(self, stream: Any, mask: Mask) -> None:
+        self._stream = stream
+        self._masking = Masking(mask)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, text: str) -> int:
+        self._put(self._masking.feed(text.encode("utf-8", "surrogatepass")))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    @property
+    def buffer(self) -> _Bytes:
+        return _Bytes(self)
+
+    def end(self) -> None:
+        """Write what was held back because it might have become a secret."""
+        self._put(self._masking.end())
+        self._stream.flush()
+
+    def _put(self, data: bytes) -> None:
+        self._stream.write(self._decoder.decode(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Bytes:
+    """The binary stream below a text stream, for those that write to it."""
+
+    def __init__(self, screen: _Screen) -> None:
+        self._screen = screen
+
+    def write(self, data: Any) -> int:
+        self._screen._put(self._screen._masking.feed(bytes(data)))
+        return len(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._screen._stream.buffer, name)

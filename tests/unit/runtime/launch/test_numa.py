@@ -8,7 +8,7 @@ import pytest
 
 import trees
 from upshift.runtime.launch import numa
-from upshift.runtime.supervisor.bounds.cpus import CpuSet
+from upshift.runtime.supervisor.bounds import CpuSet
 
 TWO = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
 

@@ -12,7 +12,7 @@ import pytest
 
 from upshift.runtime.confine import detach, forking
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.member import LocalMember
+from upshift.runtime.supervisor.members import LocalMember
 from upshift.runtime.supervisor.starters.starter import Born
 
 

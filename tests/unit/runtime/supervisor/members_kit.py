@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from upshift.model.spec import Rank
-from upshift.runtime.supervisor.member import Member
+from upshift.runtime.supervisor.members import Member
 
 
 class Process(Member):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from upshift.runtime import cgroups, proc
-from upshift.runtime.supervisor.bounds.limits import HostMemory
+from upshift.runtime.supervisor.bounds import HostMemory
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from members_kit import Process
 from upshift.model.spec import Failure, Rank
 from upshift.runtime.forms import Outcome
 from upshift.runtime.loop import Timer
-from upshift.runtime.supervisor import gang as gangs
-from upshift.runtime.supervisor.gang import Gang
-from upshift.runtime.supervisor.member import Member
+from upshift.runtime.supervisor import members as gangs
+from upshift.runtime.supervisor.members import Gang, Member
 
 CAUSE = Failure(reason="user-error", message="ValueError: boom")
 EFFECT = Failure(reason="user-error", message="Connection closed by peer")

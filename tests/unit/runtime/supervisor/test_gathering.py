@@ -14,9 +14,9 @@ from upshift.runtime.launch import wire
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.launch.wire import FORM, Frames, pack, proof, say
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.several import gathering
-from upshift.runtime.supervisor.several.gathering import Gathering, attempt_name
+from upshift.runtime.supervisor.several import rendezvous
 from upshift.runtime.supervisor.several.nodes import Nodes
+from upshift.runtime.supervisor.several.rendezvous import Gathering, attempt_name
 
 TOKEN = "sesame"
 
@@ -121,7 +121,7 @@ def test_who_proves_nothing_is_sent_away_and_does_no_harm(main, nonsense: bytes)
 
 
 def test_strangers_take_no_more_than_their_place(main, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(gathering, "STRANGERS", 1)
+    monkeypatch.setattr(rendezvous, "STRANGERS", 1)
     here = main()
     strangers = [Caller(here) for _ in range(3)]
     with socket.create_connection(("127.0.0.1", here.gathering.port)) as more:

@@ -19,9 +19,9 @@ from upshift.runtime.masking import Mask
 from upshift.runtime.messages import channel, understood
 from upshift.runtime.storage.cards import read_cards
 from upshift.runtime.storage.metrics import read_by_rank, read_metrics
-from upshift.runtime.supervisor import ledger
-from upshift.runtime.supervisor.ledger import Ledger
+from upshift.runtime.supervisor.output import recorder
 from upshift.runtime.supervisor.output.losses import Losses
+from upshift.runtime.supervisor.output.recorder import Ledger
 
 
 class Kept:
@@ -115,7 +115,7 @@ def test_nothing_is_made_where_nothing_is_logged(kept: Kept) -> None:
 def test_notices_come_now_and_then_and_the_last_values_are_told(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "QUIET", 0.01)
+    monkeypatch.setattr(recorder, "QUIET", 0.01)
     for i in range(50):
         upshift.log(step=i, loss=i)
         kept.ledger.logged(kept.sent())
@@ -213,7 +213,7 @@ def test_a_disk_that_is_full_leaves_a_gap_that_is_told_and_all_else_is_right(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger, "write_all", full)
+        patch.setattr(recorder, "write_all", full)
         upshift.log(step=2, loss=0.25)
         upshift.log(step=2, other=7)
         upshift.log(step=2, one_more="text")
@@ -236,7 +236,7 @@ def test_a_disk_that_is_full_leaves_a_gap_that_is_told_and_all_else_is_right(
 def test_sets_of_names_that_never_come_again_do_not_fill_memory(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "_KNOWN", 3)
+    monkeypatch.setattr(recorder, "_KNOWN", 3)
     for i in range(10):
         upshift.log({f"m{i % 5}": i})
         kept.ledger.logged(kept.sent())

@@ -11,9 +11,8 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.masking import Mask
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.output import logs
-from upshift.runtime.supervisor.output.logs import Lines
+from upshift.runtime.supervisor.output.logs import Lines, TaskLog
 from upshift.runtime.supervisor.output.losses import Losses
-from upshift.runtime.supervisor.output.task_log import TaskLog
 
 SPEC = TaskSpec(
     task=TaskId(run="r", step="train"),

@@ -11,7 +11,7 @@ import pytest
 # In a process of its own: what is left of a zygote is killed among the children of the process.
 PROGRAM = """
 import os, select
-from upshift.runtime.supervisor.starters import nursery
+from upshift.runtime.supervisor.starters import zygote_pool
 from upshift.runtime.loop import Loop
 
 started = 0
@@ -19,17 +19,17 @@ started = 0
 def main(connection):
     {main}
 
-nursery.zygote.main = main
-start = nursery.Nursery._start
+zygote_pool.zygote.main = main
+start = zygote_pool.Nursery._start
 
 def counted(self):
     global started
     started += 1
     start(self)
 
-nursery.Nursery._start = counted
+zygote_pool.Nursery._start = counted
 loop, told = Loop(), []
-made = nursery.Nursery(loop, exited=print, changed=lambda: told.append(1), kin=lambda: ())
+made = zygote_pool.Nursery(loop, exited=print, changed=lambda: told.append(1), kin=lambda: ())
 made.open("/nowhere", "process")
 made.keep(2)
 os.waitid(os.P_PID, made.pid, os.WEXITED | os.WNOWAIT)  # it has left something unread
@@ -68,7 +68,7 @@ from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskS
 from upshift.runtime.supervisor.starters import zygote
 from upshift.runtime.confine import Confinement
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.starters.nursery import Nursery
+from upshift.runtime.supervisor.starters.zygote_pool import Nursery
 
 def be_step(self, order, seen, messages):
     print("upshift.runtime.step.sighting" in sys.modules, flush=True)

@@ -10,7 +10,7 @@ import pytest
 
 from upshift.runtime.launch.stacks import answer
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor import spying
+from upshift.runtime.supervisor import hang_detector
 
 
 class Look:
@@ -20,7 +20,7 @@ class Look:
         self.texts: dict[int, str] = {}
         self.done = 0
         self.loop = Loop()
-        self.spying = spying.Spying(
+        self.spying = hang_detector.Spying(
             self.loop, program, pids, found=self.texts.__setitem__, done=self._finished
         )
 
@@ -52,7 +52,7 @@ def test_where_it_may_not_look_nothing_is_found(tmp_path: Path) -> None:
 
 
 def test_what_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spying, "DEADLINE", 0.0)
+    monkeypatch.setattr(hang_detector, "DEADLINE", 0.0)
     look = Look(stand_in(tmp_path, "exec tail -f /dev/null"), [11]).finish()
     assert (look.texts, look.done) == ({}, 1)
 
@@ -74,7 +74,7 @@ def test_who_does_not_want_to_know_any_more_is_not_told(tmp_path: Path) -> None:
 
 
 def test_py_spy_sees_what_a_process_does_in_native_code() -> None:
-    program = spying.find()
+    program = hang_detector.find()
     assert program is not None, "py-spy is in the dev group"
     code = (
         "import threading, os\nos.write(1, b'ready')\nthreading.Lock().acquire() and threading.Event().wait()"

@@ -17,7 +17,7 @@ from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.agent import Snapshot
 from upshift.runtime.accelerators.base import Inventory, Reading
 from upshift.runtime.accelerators.root import LOCKS
-from upshift.runtime.supervisor.devices.stock import Grant, Stock
+from upshift.runtime.supervisor.devices.pool import Grant, Stock
 
 GPUS = tuple(
     Device(vendor="nvidia", model="NVIDIA L4", memory=24 << 30, index=n, uuid=f"GPU-{n}") for n in range(3)

@@ -11,8 +11,8 @@ from members_kit import Process
 from upshift.model.spec import Code, EntryPoint, Failure, Launch, Rank, TaskId, TaskSpec, to_json
 from upshift.runtime.forms import Outcome, Seen
 from upshift.runtime.loop import Timer
-from upshift.runtime.supervisor.gang import Gang
-from upshift.runtime.supervisor.vigil import Vigil
+from upshift.runtime.supervisor.hang_detector import Vigil
+from upshift.runtime.supervisor.members import Gang
 
 WAITS = """\
 Current thread 0x00007f29ecde0b80 (most recent call first):

@@ -16,10 +16,10 @@ from upshift.model.spec.hardware import ENFORCED
 from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.root import LOCKS
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.devices import waiting as devices
-from upshift.runtime.supervisor.devices.accelerators import Accelerators
-from upshift.runtime.supervisor.devices.stock import Grant
-from upshift.runtime.supervisor.devices.waiting import Devices
+from upshift.runtime.supervisor.devices import queue as devices
+from upshift.runtime.supervisor.devices.monitor import Accelerators
+from upshift.runtime.supervisor.devices.pool import Grant
+from upshift.runtime.supervisor.devices.queue import Devices
 
 GPU = Device(vendor="nvidia", model="NVIDIA H100 80GB HBM3")
 BOTH = TaskSpec(

@@ -1,14 +1,24 @@
-"""Who has a device, in words for whoever waits for it."""
+"""Who has a device, in words for whoever waits for it.
+
+A lock decides who has a device, and names a process. A note in ``UPSHIFT_HOME`` says which task of which
+run that process has taken it for. It counts only as long as the lock is that process's, so nobody has to
+remove it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
+from upshift.model.home import home, make_folder
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Device, Model
+from upshift.model.spec.task import TaskId
 from upshift.runtime import proc
 from upshift.runtime.accelerators.base import Reading
+from upshift.runtime.storage.files import replacing
 
 MUCH = 0.5
 """Share of a device's memory that counts as use though no process is seen. Drivers and desktops take some."""
@@ -108,3 +118,25 @@ def _user(pid: int) -> str | None:
         return pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_name
     except (OSError, KeyError):
         return None
+
+
+def note(names: Iterable[str], task: TaskId) -> None:
+    """This process has taken devices, by the names of their locks, for a task."""
+    with contextlib.suppress(OSError):  # then nobody is told more than the lock says
+        make_folder(_folder())
+        for name in names:
+            with replacing(_folder() / name) as draft:
+                draft.write_text(f"{os.getpid()} {task.run} {task}", "utf-8")
+
+
+def noted(name: str, taker: int | None) -> str | None:
+    """``train of run 20261121-164606-8yvk``, if that is for whom a process has a device; None: not known."""
+    try:
+        pid, run, task = (_folder() / name).read_text("utf-8").split(" ", 2)
+    except (OSError, ValueError):
+        return None
+    return f"{task} of run {run}" if pid == str(taker) else None
+
+
+def _folder() -> Path:
+    return home() / "devices"

@@ -12,7 +12,7 @@ process cannot be forked safely; where its zygote cannot be, step processes star
 the engine's session and outlives the engine: tasks that run when the engine is killed finish, and
 record their results. When it dies itself, its zygote and its step processes die with it; what they
 had started in turn carries its mark (:mod:`upshift.runtime.marks`), and is ended by
-:func:`upshift.runtime.supervisor.serving.server_place.sweep`.
+:func:`upshift.runtime.supervisor.serving.server_files.sweep`.
 
 The socket takes packets of JSON: ``run``, ``cancel``, ``preload``, ``query``; it gives ``waiting``,
 ``started``, ``log``, ``ended``, ``status``.
@@ -40,16 +40,16 @@ from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.attempt import Attempt
+from upshift.runtime.supervisor.bounds import processes
 from upshift.runtime.supervisor.serving.peer import Peer
-from upshift.runtime.supervisor.serving.server_place import Place, handle
+from upshift.runtime.supervisor.serving.server_files import Place, handle
 from upshift.runtime.supervisor.serving.supervisor import Key, Supervisor
-from upshift.runtime.supervisor.starters.fresh import FreshStarter
-from upshift.runtime.supervisor.starters.nursery import Nursery
-from upshift.runtime.supervisor.starting import processes
+from upshift.runtime.supervisor.starters.direct import FreshStarter
+from upshift.runtime.supervisor.starters.zygote_pool import Nursery
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.stock import Grant
-    from upshift.runtime.supervisor.serving.rehearsal import Rehearsal
+    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.several.local_nodes import Rehearsal
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 
@@ -271,7 +271,7 @@ class ForkServer:
 
     def _gather(self, waiting: _Waiting, wait: float, share: bool) -> None:
         """Start the further nodes of a task, and go on when they are there."""
-        from upshift.runtime.supervisor.serving.rehearsal import (
+        from upshift.runtime.supervisor.several.local_nodes import (
             Rehearsal,  # what no other task needs is not imported
         )
 

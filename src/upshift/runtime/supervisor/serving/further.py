@@ -12,11 +12,11 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.serving.supervisor import Supervisor
-from upshift.runtime.supervisor.several.outpost import Outpost
+from upshift.runtime.supervisor.several.remote_supervisor import Outpost
 from upshift.runtime.supervisor.starters.starter import Starter
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.pool import Grant
 
 
 class Further:

@@ -16,15 +16,14 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.edits import RECORD, Sources
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.attempt import Attempt
-from upshift.runtime.supervisor.devices.waiting import Devices
-from upshift.runtime.supervisor.site import Machine
+from upshift.runtime.supervisor.attempt import Attempt, Watcher
+from upshift.runtime.supervisor.devices.queue import Devices
+from upshift.runtime.supervisor.node_runtime import Machine
 from upshift.runtime.supervisor.starters.starter import Starter
-from upshift.runtime.supervisor.watching import Watcher
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.accelerators import Accelerators
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.devices.pool import Grant
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 Key = tuple[TaskId, int]
@@ -57,7 +56,7 @@ class Supervisor:
     def accelerators(self) -> Accelerators:
         """The devices of this machine; nobody watches them before ``want()`` is called."""
         if self._accelerators is None:
-            from upshift.runtime.supervisor.devices.accelerators import (
+            from upshift.runtime.supervisor.devices.monitor import (
                 Accelerators,  # what no task needs is not imported
             )
 

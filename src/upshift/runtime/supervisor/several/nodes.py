@@ -2,7 +2,7 @@
 
 ::
 
-    supervisor of node 0                              supervisor of node 1 (outpost.py)
+    supervisor of node 0                              supervisor of node 1 (remote_supervisor.py)
     the attempt: all members, policy, result          processes, bounds, usage
 
            ◄── ready: its devices ────────────────────
@@ -29,11 +29,10 @@ from upshift.runtime.launch import wire
 from upshift.runtime.launch.ports import Port
 from upshift.runtime.launch.wire import Frame, WireError
 from upshift.runtime.proc import Consumed
-from upshift.runtime.supervisor.member import Member
+from upshift.runtime.supervisor.bounds import ranks_of
+from upshift.runtime.supervisor.members import Member
 from upshift.runtime.supervisor.output.logs import Log
-from upshift.runtime.supervisor.several import records
 from upshift.runtime.supervisor.several.connection import Connection
-from upshift.runtime.supervisor.starting import ranks_of
 
 ORPHANED = 3.0
 """Seconds between SIGTERM and SIGKILL for processes whose node 0 is gone: nobody takes what they do."""
@@ -212,27 +211,6 @@ class Nodes:
     def verdict(self) -> Failure | None:
         """The failure, if the processes of one of them went beyond their memory."""
         return next((remote.verdict for remote in self.remotes if remote.verdict is not None), None)
-
-    def granted(self, own: Hardware | None) -> Hardware | None:
-        """The record ``granted`` of all nodes, of which ``own`` is that of the first one."""
-        others = {remote: remote.granted for remote in self.remotes if remote.granted is not None}
-        return None if own is None else records.granted(own, self.name, others)
-
-    def seen(self, own: Hardware) -> Hardware:
-        """The record ``seen`` of all nodes."""
-        return records.seen(own, self.name, self.remotes)
-
-    def used(
-        self,
-        own: Hardware,
-        seconds: float,
-        *,
-        consumed: Callable[[int], Consumed],
-        peak: Callable[[int], int | None],
-    ) -> Hardware:
-        """The record ``used`` of all nodes."""
-        others = {r: r.record(seconds, consumed(r.number), peak(r.number)) for r in self.remotes}
-        return records.used(own, self.name, others)
 
     @property
     def less(self) -> bool:

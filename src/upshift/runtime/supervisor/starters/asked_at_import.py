@@ -22,7 +22,7 @@ from upshift.model.spec import TaskSpec
 from upshift.runtime.confine import Confinement
 from upshift.runtime.launch.environment import GROUP
 from upshift.runtime.step.context import current
-from upshift.runtime.supervisor.starters.pools import VARIABLES
+from upshift.runtime.supervisor.starters.thread_pools import VARIABLES
 
 _OF_ACCELERATE: Final = "ACCELERATE_"
 _PLAIN: Final = type(os.environ)

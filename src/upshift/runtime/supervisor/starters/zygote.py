@@ -56,8 +56,8 @@ from upshift.runtime.storage import artifacts, serializers
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.starters import asked_at_import
-from upshift.runtime.supervisor.starters.pools import Pools, unsafe_to_fork
-from upshift.runtime.supervisor.starters.strays import Strays
+from upshift.runtime.supervisor.starters.starter import Strays
+from upshift.runtime.supervisor.starters.thread_pools import Pools, unsafe_to_fork
 
 MOST_HELD = 250
 """Descriptors that come with an order, at most; the kernel stops at 253 (``SCM_MAX_FD``)."""
@@ -217,9 +217,9 @@ class Zygote:
         enter(bounds)
         self._pools.size(bounds.threads, bounds.environment)
         if outdated:
-            from upshift.runtime.supervisor.starters import fresh  # what no other step needs is not imported
+            from upshift.runtime.supervisor.starters import direct  # what no other step needs is not imported
 
-            fresh.start_over(spec, bounds, seen, messages)
+            direct.start_over(spec, bounds, seen, messages)
         step.run(
             spec,
             self._stores.get(spec.store) or open_store(spec.store, **spec.store_options),

@@ -10,13 +10,12 @@ from upshift.model.spec import Failure, Gap, Hardware, TaskSpec
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.usage.network import FRESH, Network
-from upshift.runtime.supervisor.usage.processes import Processes, SharedMemory
+from upshift.runtime.supervisor.usage.counters import FRESH, Network, Processes, SharedMemory
 from upshift.runtime.supervisor.usage.totals import Totals
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.series import Number, SeriesWriter
-    from upshift.runtime.supervisor.usage.gpu_usage import GpuUsage
+    from upshift.runtime.supervisor.usage.gpus import GpuUsage
 
 INTERVAL = 1.0
 """Seconds between two samples."""

@@ -29,11 +29,12 @@ from upshift.runtime import causes
 from upshift.runtime.accelerators.root import lock_folder
 from upshift.runtime.loop import Loop, Timer
 
-if TYPE_CHECKING:  # what no task needs is not imported
+if TYPE_CHECKING:
     from upshift.model.settings.resources import ResourceSettings
     from upshift.runtime.accelerators.matching import Lack
-    from upshift.runtime.supervisor.devices.accelerators import Accelerators
-    from upshift.runtime.supervisor.devices.stock import Grant, Stock
+    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.devices.pool import Grant, Stock
+
 
 Ready = Callable[["Grant | None"], None]
 Tell = Callable[[str], None]
@@ -184,7 +185,7 @@ class Devices:
     def _watch(self) -> None:
         accelerators = self._accelerators()
         if self._stock is None:
-            from upshift.runtime.supervisor.devices.stock import Stock
+            from upshift.runtime.supervisor.devices.pool import Stock
 
             self._stock = Stock(accelerators, engine=self._engine, returned=self._returned)
         if self._stop_listening is None:
@@ -306,7 +307,7 @@ class Devices:
 
 def _nothing(spec: TaskSpec) -> Grant:
     from upshift.runtime.accelerators.vendors import environment
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.pool import Grant
 
     return Grant(devices=(), environment=environment((), spec.environment))
 

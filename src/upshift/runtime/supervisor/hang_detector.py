@@ -1,19 +1,27 @@
-"""Watches over the processes of a launch: whether they get on, and where each of them is when they do not."""
+"""Whether the processes of a launch get on, and where each of them is when they do not.
+
+They are asked by a signal, and write their stacks themselves. Before they are stopped, py-spy looks into
+them as well, where it is installed: it shows the frames of native code. It needs the right to trace them,
+as root has, and others where ``kernel.yama.ptrace_scope`` is 0; in a container, the capability
+``SYS_PTRACE``.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from upshift.model.spec import Failure, TaskSpec
 from upshift.runtime.launch.stacks import JOINING, Answer
 from upshift.runtime.launch.watchdog import QUIET, Look, Watchdog
 from upshift.runtime.launch.whereabouts import listed, whereabouts
 from upshift.runtime.loop import Loop, Timer
-from upshift.runtime.supervisor import spying
 from upshift.runtime.supervisor.ends_of_ranks import HALTED, answers_of, places, stacks_of
-from upshift.runtime.supervisor.gang import ANSWERING, GRACE, Gang
-from upshift.runtime.supervisor.member import LocalMember, Member
+from upshift.runtime.supervisor.members import ANSWERING, GRACE, Gang, LocalMember, Member
 
 ANSWER = 0.5
 """Seconds that processes are given to write where they are."""
@@ -80,7 +88,7 @@ class Vigil:
         self._timer = Timer(self._look)
         self._told = False
         self._ending = False
-        self._spying: spying.Spying | None = None
+        self._spying: Spying | None = None
         self._joining = Timer(self._ask_joining)
         self._joins = _Joining()
         self._wait()
@@ -100,7 +108,7 @@ class Vigil:
             for member in self._gang.running
             if isinstance(member, LocalMember) and member.state not in HALTED  # it would wait
         }
-        program = spying.find()
+        program = find()
         if program is None:
             self._timer = self._loop.after(ANSWERING, then)
             return
@@ -111,7 +119,7 @@ class Vigil:
         def done() -> None:  # where it may not look, it is done before the processes have answered
             self._timer = self._loop.after(ANSWERING, then)
 
-        self._spying = spying.Spying(self._loop, program, members, found=found, done=done)
+        self._spying = Spying(self._loop, program, members, found=found, done=done)
 
     def stopping(self, grace: float, kill: Callable[[], None]) -> None:
         """They have ``grace`` seconds to end; fewer, if all that are left wait for each other."""
@@ -238,3 +246,105 @@ class Vigil:
             if one is None or earlier is None or not one.for_others or one.state != earlier.state:
                 return
         kill()
+
+
+DEADLINE = 2.0
+"""Seconds that it is given for all of them: with native code it takes one, or less."""
+_CHUNK = 1 << 16
+
+
+def find() -> str | None:
+    """Path of the py-spy that is installed beside this Python, or is on the PATH; None: there is none."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+class Spying:
+    """Looks into some processes at once.
+
+    Parameters
+    ----------
+    loop
+        For what comes.
+    program
+        Path of py-spy.
+    pids
+        The processes.
+    found
+        Takes the process and the text, of each that it could look into.
+    done
+        Called once: it is over, or has taken too long.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        program: str,
+        pids: Iterable[int],
+        *,
+        found: Callable[[int, str], None],
+        done: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._found = found
+        self._done = done
+        self._texts: dict[int, bytearray] = {}
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._deadline: Timer = loop.after(DEADLINE, self._give_up)
+        for pid in pids:
+            self._start(program, pid)
+        if not self._running:
+            self._end()
+
+    def close(self) -> None:
+        """Nobody wants to know any more."""
+        self._done = _nothing
+        self._give_up()
+
+    def _start(self, program: str, pid: int) -> None:
+        command = [program, "dump", "--native", "--full-filenames", "--pid", str(pid)]
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except OSError:
+            return
+        assert process.stdout is not None
+        self._running[pid] = process
+        self._texts[pid] = bytearray()
+        self._loop.watch(process.stdout.fileno(), lambda: self._read(pid))
+
+    def _read(self, pid: int) -> None:
+        stream = self._running[pid].stdout
+        assert stream is not None
+        data = os.read(stream.fileno(), _CHUNK)
+        self._texts[pid] += data
+        if data:
+            return
+        self._leave(pid)
+        if self._texts[pid]:
+            self._found(pid, self._texts[pid].decode(errors="replace"))
+        if not self._running:
+            self._end()
+
+    def _give_up(self) -> None:
+        for pid in list(self._running):
+            self._leave(pid)
+        self._end()
+
+    def _leave(self, pid: int) -> None:
+        process = self._running.pop(pid)
+        assert process.stdout is not None
+        self._loop.unwatch(process.stdout.fileno())
+        process.stdout.close()
+        process.kill()  # whatever it has to say, it has said
+        process.wait()
+
+    def _end(self) -> None:
+        self._deadline.cancel()
+        done, self._done = self._done, _nothing
+        done()
+
+
+def _nothing() -> None:
+    return

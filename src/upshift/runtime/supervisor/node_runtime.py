@@ -21,18 +21,16 @@ from upshift.runtime.proc import Consumed
 from upshift.runtime.storage import claims
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.bounds.cpus import CpuSet
-from upshift.runtime.supervisor.bounds.limits import HostMemory
-from upshift.runtime.supervisor.devices.waiting import QUIET
-from upshift.runtime.supervisor.member import LocalMember
+from upshift.runtime.supervisor.bounds import CpuSet, HostMemory, bounds_of, start
+from upshift.runtime.supervisor.devices.queue import QUIET
+from upshift.runtime.supervisor.members import LocalMember
 from upshift.runtime.supervisor.starters.starter import Born, Starter
-from upshift.runtime.supervisor.starting import bounds_of, start
 from upshift.runtime.supervisor.usage.sampling import INTERVAL, Node, Sampler
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.accelerators import Accelerators
-    from upshift.runtime.supervisor.devices.stock import Grant
-    from upshift.runtime.supervisor.usage.gpu_usage import GpuUsage
+    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.usage.gpus import GpuUsage
 
 
 class Machine:
@@ -266,7 +264,7 @@ class Site:
         devices = self._spec.granted.gpus if self._spec.granted is not None else None
         if not devices:
             return None
-        from upshift.runtime.supervisor.usage.gpu_usage import GpuUsage  # what no task needs is not imported
+        from upshift.runtime.supervisor.usage.gpus import GpuUsage  # what no task needs is not imported
 
         return GpuUsage(
             devices, self._machine.accelerators(), interval=self._spec.settings.profile or INTERVAL

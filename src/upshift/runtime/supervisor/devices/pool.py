@@ -18,10 +18,10 @@ from upshift.runtime.accelerators.base import Inventory
 from upshift.runtime.accelerators.locks import Hold, key
 from upshift.runtime.accelerators.matching import Lack, Links, Match, choose, match
 from upshift.runtime.accelerators.vendors import environment
-from upshift.runtime.supervisor.devices import occupants, takers
+from upshift.runtime.supervisor.devices import occupants
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.accelerators import Accelerators
+    from upshift.runtime.supervisor.devices.monitor import Accelerators
 
 
 class Grant:
@@ -209,7 +209,7 @@ class Stock:
     ) -> Grant:
         names = set(map(key, hold.devices))
         self._mine |= dict.fromkeys(names, str(spec.task))
-        takers.note(names, spec.task)
+        occupants.note(names, spec.task)
         return Grant(
             devices=hold.devices,
             environment={
@@ -285,7 +285,7 @@ class Stock:
         if not locks.free(device):
             left = holders.end_orphans(device)
             taker = holders.holder(device)
-            return occupants.held(taker, left, takers.noted(key(device), taker))
+            return occupants.held(taker, left, occupants.noted(key(device), taker))
         littered = self._littered.get(key(device))
         return occupants.held(None, littered) if littered else self._trouble(device)
 

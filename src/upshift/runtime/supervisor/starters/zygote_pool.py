@@ -18,8 +18,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.supervisor.starters import zygote
-from upshift.runtime.supervisor.starters.starter import Born
-from upshift.runtime.supervisor.starters.strays import Strays
+from upshift.runtime.supervisor.starters.starter import Born, Strays
 
 Exited = Callable[[int, int, Consumed], None]
 """Takes a process id, its wait status, and what it has consumed."""

@@ -23,17 +23,18 @@ from upshift.runtime.launch.wire import Frame
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.member import LocalMember, Member
+from upshift.runtime.supervisor.bounds import ranks_of
+from upshift.runtime.supervisor.members import LocalMember, Member
+from upshift.runtime.supervisor.node_runtime import Machine, Site
 from upshift.runtime.supervisor.output.logs import Log
 from upshift.runtime.supervisor.several.connection import Connection
-from upshift.runtime.supervisor.several.joining import Joining
 from upshift.runtime.supervisor.several.nodes import ORPHANED
-from upshift.runtime.supervisor.site import Machine, Site
+from upshift.runtime.supervisor.several.rendezvous import Joining
 from upshift.runtime.supervisor.starters.starter import Born, Starter
-from upshift.runtime.supervisor.starting import ranks_of
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.pool import Grant
+
 
 TRYING = 5.0
 """Seconds in which the port of rank 0 has to answer; node 0 believes in a silent node for longer."""

@@ -26,14 +26,15 @@ from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import EXITING
-from upshift.runtime.supervisor.bounds.cpus import CpuSet
-from upshift.runtime.supervisor.serving.order import order_of
-from upshift.runtime.supervisor.several.gathering import Gathering
+from upshift.runtime.supervisor.bounds import CpuSet
+from upshift.runtime.supervisor.serving.protocol import order_of
 from upshift.runtime.supervisor.several.nodes import Nodes, Remote
-from upshift.runtime.supervisor.starters.pools import inherited
+from upshift.runtime.supervisor.several.rendezvous import Gathering
+from upshift.runtime.supervisor.starters.thread_pools import inherited
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.stock import Grant
+    from upshift.runtime.supervisor.devices.pool import Grant
+
 
 WAIT = 120.0
 """Seconds that nodes wait for each other: nothing has to be fetched, and they have their devices."""
@@ -63,9 +64,9 @@ class Rehearsal:
     keep_open
         Descriptors that every process below is to hold.
     wait, share
-        As for :meth:`upshift.runtime.supervisor.devices.waiting.Devices.ask`.
+        As for :meth:`upshift.runtime.supervisor.devices.queue.Devices.ask`.
     complete, refuse, tell
-        As for :class:`~upshift.runtime.supervisor.several.gathering.Gathering`.
+        As for :class:`~upshift.runtime.supervisor.several.rendezvous.Gathering`.
     ended
         Called when nothing of it runs any more.
 

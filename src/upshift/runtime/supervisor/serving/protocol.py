@@ -1,4 +1,8 @@
-"""Events of one attempt, for a backend that reads standard output: a line of JSON each."""
+"""What a backend and the supervisor of a single task say to each other.
+
+The backend writes one order to standard input, which has what no file may hold (secrets, devices). The
+supervisor writes events to standard output, a line of JSON each. Signals cancel.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,57 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from upshift.model.spec import MetricValue
+import attrs
+
+from upshift.model.spec import Device, MetricValue, encode
 from upshift.runtime.loop import Loop
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.store import Store
     from upshift.runtime.supervisor.attempt import Attempt
+
+
+@attrs.frozen(kw_only=True)
+class Order:
+    """What a backend says on standard input.
+
+    Parameters
+    ----------
+    secrets
+        Values of the step's secrets, by variable.
+    devices
+        Which accelerators it gets, whose locks this process takes over; None: the backend hands out none.
+    descriptors
+        Open files of this process by which it has their locks already.
+    held
+        :data:`upshift.runtime.accelerators.locks.HELD` where the backend runs: what these locks are called.
+    remarks
+        What to say of the devices in the step's log.
+    less, waited
+        As of a :class:`~upshift.runtime.supervisor.devices.pool.Grant`.
+    wait, share
+        Where this process chooses devices itself, as for
+        :meth:`upshift.runtime.supervisor.devices.queue.Devices.ask`; ``wait`` is None where it does not.
+    argv
+        What modules of the user's are to find in ``sys.argv``.
+    """
+
+    secrets: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    devices: tuple[Device, ...] | None = None
+    descriptors: tuple[int, ...] = ()
+    held: str | None = None
+    remarks: tuple[str, ...] = ()
+    less: bool = False
+    waited: float = 0.0
+    wait: float | None = None
+    share: bool = False
+    argv: tuple[str, ...] = ()
+
+
+def order_of(**fields: Any) -> bytes:
+    """An order as it is said: a line."""
+    return json.dumps(encode(Order(**fields))).encode() + b"\n"
+
 
 UNWANTED = 3
 """Exit code of a supervisor that nobody gave an order."""

@@ -1,0 +1,337 @@
+"""The processes of a task on one node: which ranks they are, and the CPUs and the memory that they share."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import attrs
+
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec import Rank, TaskSpec
+from upshift.model.spec.hardware import CONTAINED, ENFORCED
+from upshift.model.spec.task import Failure
+from upshift.runtime import cgroups, proc
+from upshift.runtime.accelerators.root import device_root
+from upshift.runtime.confine import Confinement
+from upshift.runtime.launch import numa
+from upshift.runtime.launch.addresses import interface_towards
+from upshift.runtime.launch.environment import environment_of, threads_of
+from upshift.runtime.launch.processes import own_device
+from upshift.runtime.loop import Loop, Timer
+from upshift.runtime.supervisor.members import LocalMember
+from upshift.runtime.supervisor.starters.starter import Born, Starter
+from upshift.runtime.supervisor.starters.thread_pools import users_own
+
+
+def processes(spec: TaskSpec) -> int:
+    """How many processes a task has on each node."""
+    return 1 if spec.launch is None else spec.launch.each
+
+
+def ranks_of(spec: TaskSpec, *, address: str, port: int, node: int = 0, nodes: int = 1) -> list[Rank]:
+    """Which processes of a task with a launch are to be on a node, by the address of the first of all."""
+    count = processes(spec)
+    return [
+        Rank(
+            rank=node * count + number,
+            world_size=nodes * count,
+            local_rank=number,
+            local_world_size=count,
+            node=node,
+            nodes=nodes,
+            address=address,
+            port=port,
+        )
+        for number in range(count)
+    ]
+
+
+def bounds_of(
+    spec: TaskSpec, cpus: CpuSet, environment: Mapping[str, str]
+) -> tuple[MemoryLimit | None, Confinement]:
+    """The bounds of a task on this node, and what keeps its memory there; CPUs are taken from ``cpus``."""
+    granted = spec.granted
+    devices = [device.numa_node for device in (granted.gpus if granted is not None else None) or ()]
+    memory = taken = threads = None
+    by = None if granted is None else granted.details.get("enforced_by")
+    if granted is not None and by in (ENFORCED, CONTAINED):
+        if granted.memory is not None:
+            asked = spec.request.memory
+            memory = MemoryLimit(granted.memory, asked=asked, contained=by == CONTAINED)
+        if granted.cpu_count is not None and by == CONTAINED:  # by a quota, on any of the CPUs
+            threads = math.ceil(granted.cpu_count)
+        elif granted.cpu_count is not None:
+            near = numa.near(devices, numa.nodes(device_root())) if devices else ()
+            taken = cpus.take(granted.cpu_count, near)
+            threads = len(taken)
+    bounds = Confinement(
+        cpus=taken,
+        threads=threads,
+        group=memory.folder if memory else None,
+        memory=memory.limit if memory else None,
+        environment=environment,
+    )
+    return memory, bounds
+
+
+def start(
+    spec: TaskSpec,
+    starter: Starter,
+    bounds: Confinement,
+    ranks: Sequence[Rank | None],
+    *,
+    held: Sequence[int],
+    member: Callable[[Born, Rank | None], LocalMember],
+) -> list[LocalMember]:
+    """Start the processes of a task on this node: all of them, or none.
+
+    Parameters
+    ----------
+    bounds
+        Of the task; its processes share them.
+    ranks
+        Which processes; None: one that is on its own.
+    held
+        Descriptors that they keep open.
+    member
+        Makes of a process what the supervisor knows it by.
+
+    Raises
+    ------
+    OSError
+        There can be no further process.
+    """
+    started: list[LocalMember] = []
+    try:
+        for rank, own in zip(ranks, list(_bounds_of_each(ranks, spec, bounds)), strict=True):
+            started.append(member(starter(spec, own, held), rank))
+    except BaseException:
+        for one in started:
+            one.kill()
+            one.close()
+        raise
+    return started
+
+
+def _bounds_of_each(
+    ranks: Sequence[Rank | None], spec: TaskSpec, bounds: Confinement
+) -> Iterator[Confinement]:
+    """The bounds of each process, within those of the task."""
+    places = _places([rank for rank in ranks if rank is not None], spec, bounds)
+    for rank in ranks:
+        if rank is None or spec.launch is None:
+            yield bounds
+            continue
+        own = places[rank.local_rank] if places else None
+        cpus = own or bounds.cpus or os.sched_getaffinity(0)
+        room = len(cpus) // (rank.local_world_size if own is None else places.count(own))
+        if bounds.cpus is None and bounds.threads is not None:  # a quota, on any of the CPUs
+            room = min(room, bounds.threads // rank.local_world_size)
+        environment = environment_of(
+            spec.launch,
+            rank,
+            task=str(spec.task),
+            devices=spec.granted is not None and bool(spec.granted.gpus),
+            own={**users_own(), **bounds.environment},
+            inherited=os.environ,
+            interface=interface_towards(rank.address) if rank.nodes > 1 else None,
+        )
+        yield attrs.evolve(
+            bounds,
+            rank=rank,
+            cpus=bounds.cpus if own is None else own,
+            threads=threads_of(spec.launch, room),
+            environment=environment,
+        )
+
+
+def _places(ranks: Sequence[Rank], spec: TaskSpec, bounds: Confinement) -> list[tuple[int, ...]]:
+    """The CPUs of each process, where they are to be near its device; none: it is where the task is."""
+    launch = spec.launch
+    if launch is None or not (len(ranks) > 1 if launch.numa_binding is None else launch.numa_binding):
+        return []
+    devices = [own_device(spec, rank) for rank in ranks]
+    cpus = bounds.cpus or tuple(os.sched_getaffinity(0))
+    nodes = [None if device is None else device.numa_node for device in devices]
+    shares = numa.shares(cpus, numa.nodes(device_root()), nodes)
+    return shares if any(len(share) < len(cpus) for share in shares) else []
+
+
+class CpuSet:
+    """The CPUs that this process may use, lent to tasks: the least used ones first."""
+
+    def __init__(self) -> None:
+        self._lent = dict.fromkeys(sorted(os.sched_getaffinity(0)), 0)
+
+    def take(self, count: float, near: Sequence[Collection[int]] = ()) -> tuple[int, ...]:
+        """As many CPUs as ``count``, rounded up; all of them where there are fewer.
+
+        Of those that are used as little as any, the ones ``near`` each device come first, in turn.
+        """
+        left, chosen = dict(self._lent), list[int]()
+        while left and len(chosen) < math.ceil(count):
+            close = near[len(chosen) % len(near)] if near else ()
+            chosen.append(min(left, key=lambda cpu: (left[cpu], cpu not in close)))
+            del left[chosen[-1]]
+        for cpu in chosen:
+            self._lent[cpu] += 1
+        return tuple(sorted(chosen))
+
+    def give_back(self, cpus: tuple[int, ...]) -> None:
+        """Return what was taken."""
+        for cpu in cpus:
+            self._lent[cpu] -= 1
+
+
+WATCH = 0.05
+"""Seconds between two looks of the watchdog."""
+REST = 20
+"""After a look it rests for so many times as long: of large processes that share memory one takes seconds."""
+
+DISABLE = "UPSHIFT_NO_CGROUPS"
+"""Environment variable: set, memory is limited by the watchdog everywhere."""
+
+_numbers = itertools.count(1)
+
+
+class HostMemory:
+    """Whether the kernel has killed for want of memory: of this host, or of the container that this is in."""
+
+    def __init__(self) -> None:
+        self._groups = cgroups.own_limits()
+        self._kills = self._count()
+
+    def killed(self) -> str | None:
+        """What has run out of memory since the last look, in words; None: nothing has."""
+        before, self._kills = self._kills, self._count()
+        host, *groups = (now > then for now, then in zip(self._kills, before, strict=True))
+        for (limit, _), killed in zip(self._groups, groups, strict=True):
+            if killed:
+                return f"the container or cgroup of this run, which may have {format_size(limit)}"
+        return f"this machine, which has {format_size(proc.host_memory())}" if host else None
+
+    def _count(self) -> list[int]:
+        return [proc.kernel_kills(), *(group.kills() for _, group in self._groups)]
+
+
+class MemoryLimit:
+    """Keeps a task below its limit, and knows when it was not.
+
+    With a cgroup the kernel kills the process that goes beyond. Without one, anonymous and shared
+    memory of the task's processes above what they were forked with is looked at twenty times a
+    second, and the peak once more at the end; mapped inputs do not count. What the watchdog cannot
+    see: memory that was taken and given back between two looks by a process other than the step's
+    own.
+
+    Parameters
+    ----------
+    limit
+        Bytes.
+    asked
+        Bytes that were asked for, where those are more than are granted.
+    contained
+        Whether this process, with all that it starts, is in a cgroup that somebody else has limited for
+        this task: a container's. It is read, and none is made.
+    """
+
+    def __init__(self, limit: int, *, asked: int | None = None, contained: bool = False) -> None:
+        self.limit = limit
+        self._asked = limit if asked is None else asked
+        self.exceeded: int | None = None
+        self.largest: int | None = None
+        self._made = self._own = None
+        if contained:
+            self._own = cgroups.own_group()
+        elif not os.environ.get(DISABLE):
+            self._made = cgroups.create(f"upshift-{os.getpid()}-{next(_numbers)}", limit)
+        self._group = self._made or self._own
+        self._timer: Timer | None = None
+
+    @property
+    def kind(self) -> str:
+        """How the limit is enforced: ``"cgroup"`` or ``"watchdog"``."""
+        return "watchdog" if self._group is None else "cgroup"
+
+    @property
+    def folder(self) -> str | None:
+        """The folder of the cgroup that the step process has to join."""
+        return None if self._made is None else str(self._made.path)
+
+    def watch(self, loop: Loop, baselines: Mapping[int, int], stop: Callable[[], None]) -> None:
+        """Look after processes; call ``stop`` if they go beyond the limit.
+
+        Parameters
+        ----------
+        baselines
+            Of each process, by its id, the bytes that it has from its parent.
+        """
+        if self._group is not None:
+            return
+
+        def look() -> None:
+            began = time.monotonic()
+            trees = {pid: proc.tree(pid) for pid in baselines}
+            each = {
+                pid: max(0, sum(map(proc.unreclaimable, tree)) - baselines[pid])
+                for pid, tree in trees.items()
+            }
+            pids, memory = [pid for tree in trees.values() for pid in tree], sum(each.values())
+            if memory > self.limit and len(pids) > 1:  # shared pages were counted more than once
+                memory = proc.proportional(pids)
+            if memory > self.limit:
+                self.exceeded, self.largest = memory, max(each, key=each.__getitem__)
+                stop()
+            else:
+                self._timer = loop.after(max(WATCH, REST * (time.monotonic() - began)), look)
+
+        look()
+
+    def verdict(self, peak: int | None, *, processes: int = 1) -> Failure | None:
+        """The failure, if the limit was exceeded.
+
+        Parameters
+        ----------
+        peak
+            Bytes that the step process itself found to be its peak.
+        processes
+            How many have the limit together.
+        """
+        killed = self._group is not None and self._group.kills() > 0
+        if self._group is None and self.exceeded is None and peak is not None and peak > self.limit:
+            self.exceeded = peak
+        if not killed and self.exceeded is None:
+            return None
+        peak = self.exceeded or self.limit
+        who, it = ("", "it") if processes == 1 else (f"its {processes} processes together ", "them")
+        reached = f"{who}reached {format_size(peak)}"
+        reached += "" if self.exceeded else f", where the kernel stopped {it}"
+        asked = f"asked for {format_size(self._asked)} of memory"
+        fix = f'Ask for more, for example memory="{_more(peak)}".'
+        if self._asked > self.limit:
+            asked += f", was granted {format_size(self.limit)}"
+            fix = "Run it where there is more memory (--on TARGET), or let it need less."
+        return Failure(
+            reason="out-of-memory", message=f"the step {asked}, and {reached}", fix=fix, memory=peak
+        )
+
+    def reached(self, peak: int | None) -> int | None:
+        """Bytes that the task had at least: its own ``peak``, and what the verdict was about."""
+        if self.verdict(peak) is None:
+            return peak
+        return max(peak or 0, self.exceeded or self.limit)
+
+    def close(self) -> None:
+        """End the watch and remove the cgroup that was made, with whatever still lives in it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._made is not None:
+            self._made.remove()
+
+
+def _more(size: int) -> str:
+    megabytes = -(-size * 2 // 1_000_000)
+    return f"{-(-megabytes // 1000)}GB" if megabytes >= 4000 else f"{megabytes}MB"

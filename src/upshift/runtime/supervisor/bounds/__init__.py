@@ -1,1 +1,0 @@
-"""The bounds of a step process: memory, CPUs, session and environment."""

@@ -1,0 +1,293 @@
+"""The records ``granted``, ``seen`` and ``used`` of an attempt, on one node or on several."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.model.spec import Device, Failure, Framework, Hardware, decode, encode
+from upshift.runtime.forms import Diagnosis, Seen
+from upshift.runtime.launch import numa
+from upshift.runtime.proc import Consumed
+from upshift.runtime.supervisor.members import Gang, LocalMember, Member
+from upshift.runtime.supervisor.node_runtime import Site
+
+if TYPE_CHECKING:
+    from upshift.runtime.accelerators.base import Inventory
+    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.several.nodes import Nodes, Remote
+
+
+class Accounts:
+    """The records of an attempt.
+
+    Parameters
+    ----------
+    gang
+        Its processes.
+    site, nodes
+        What it has on this node, and the further ones; None: there are none.
+    """
+
+    def __init__(self, gang: Gang, site: Site, nodes: Nodes | None) -> None:
+        self._gang = gang
+        self._site = site
+        self._nodes = nodes
+
+    def verdict(self) -> Failure | None:
+        """The failure, if the step went beyond its memory on a node."""
+        own = self._site.verdict(self._peak(0))
+        return own if own is not None or self._nodes is None else self._nodes.verdict
+
+    def granted(self) -> Hardware | None:
+        """The record ``granted``."""
+        own = self._site.granted()
+        return own if own is None or self._nodes is None else _granted_on_all(own, self._nodes)
+
+    def seen(self, sights: Sights, host: Mapping[str, Any], *, by_rank: bool) -> Hardware | None:
+        """The record ``seen``; None: the processes were killed before they looked.
+
+        Parameters
+        ----------
+        sights
+            What was found beside what the processes say.
+        host
+            What is known of this machine.
+        by_rank
+            Whether to say what each of the processes has found.
+        """
+        found = [seen for member in self._on(0) if (seen := member.sight()[0]) is not None]
+        if not found:
+            return None
+        details = {**host, "pid": self._gang.main.pid}
+        if by_rank:
+            details["ranks"] = [_seen_by(member) for member in self._gang.members]
+        record = sights.record(cpu_count=_cpus(found), memory=found[0].memory, details=details)
+        return record if self._nodes is None else _seen_on_all(record, self._nodes)
+
+    def used(self, seconds: float, *, by_rank: bool) -> Hardware:
+        """The record ``used``, of so many seconds."""
+        record = self._site.used(seconds=seconds, consumed=self._consumed(0), peak=self._peak(0))
+        if self._nodes is not None:
+            others = {
+                remote: remote.record(seconds, self._consumed(remote.number), self._peak(remote.number))
+                for remote in self._nodes.remotes
+            }
+            record = _used_on_all(record, self._nodes, others)
+        if not by_rank:
+            return record
+        ranks = [self._used_by(member) for member in self._gang.members]
+        return attrs.evolve(record, details={**record.details, "ranks": ranks})
+
+    def _used_by(self, member: Member) -> dict[str, Any]:
+        told = member.outcome.peak if member.outcome is not None else None
+        seen = self._site.peak_of(member.pid) if isinstance(member, LocalMember) else None
+        return {
+            "rank": member.number,
+            "cpu_seconds": round(_consumed_by(member).cpu_seconds, 6) or None,  # 0: its node was lost
+            "memory_peak": max((peak for peak in (told, seen) if peak is not None), default=None),
+        }
+
+    def _on(self, node: int) -> list[Member]:
+        return [one for one in self._gang.members if one.rank is None or one.rank.node == node]
+
+    def _consumed(self, node: int) -> Consumed:
+        return Consumed.sum(_consumed_by(one) for one in self._on(node))
+
+    def _peak(self, node: int) -> int | None:
+        """Bytes of memory at most, as the processes of a node saw it themselves."""
+        peaks = [one.outcome.peak for one in self._on(node) if one.outcome and one.outcome.peak is not None]
+        return sum(peaks) if peaks else None
+
+
+def _consumed_by(member: Member) -> Consumed:
+    """What a process has consumed, as the kernel tells at its end, or itself at that of the call."""
+    return member.consumed if member.ended or member.outcome is None else member.outcome.consumed
+
+
+def _cpus(found: Sequence[Seen]) -> int:
+    """How many CPUs processes find together: each may have been placed on some of them."""
+    sets = [set(numa.numbers(seen.cpus or "")) for seen in found]
+    if all(seen.cpu_count == len(cpus) for seen, cpus in zip(found, sets, strict=True)):
+        return len(set().union(*sets))
+    return max(seen.cpu_count for seen in found)  # one that is by itself, or a quota, which is all they have
+
+
+def _seen_by(member: Member) -> dict[str, Any]:
+    seen, _ = member.sight()
+    found = {"rank": member.number, "host": member.host, "pid": member.pid}
+    if member.rank is not None:
+        found |= {"node": member.rank.node, "local_rank": member.rank.local_rank}
+    return found | {
+        "world_size": None if seen is None else seen.world_size,
+        "group": None if member.outcome is None else member.outcome.group,
+        "device": None if seen is None else seen.device,
+        "cpus": None if seen is None else seen.cpus,
+        "returned": member.returned,
+    }
+
+
+_NONSENSE = (TypeError, ValueError, KeyError, AttributeError)
+"""What reading a message raises that a step has written itself: it may write to any descriptor."""
+
+
+class Sights:
+    """What is found in the course of an attempt. On a machine without devices that is nothing but frameworks.
+
+    Parameters
+    ----------
+    granted
+        What the attempt was granted.
+    accelerators
+        Who knows the devices of this machine; asked only where some were granted.
+    """
+
+    def __init__(self, granted: Hardware | None, accelerators: Callable[[], Accelerators]) -> None:
+        self._granted: tuple[Device, ...] = (granted.gpus if granted else None) or ()
+        self._inventories: tuple[Inventory, ...] = ()
+        self._frameworks: list[Framework] = []
+        self._diagnosis: Diagnosis | None = None
+        self._missed: list[str] = []
+        if self._granted:
+            watched = accelerators()
+
+            def look() -> None:  # once: what they look like at the start
+                self._inventories = watched.inventories
+
+            watched.want(look)
+
+    def framework(self, content: Mapping[str, Any]) -> None:
+        """A framework in the step's process sees this: a :class:`~upshift.model.spec.Framework`."""
+        with contextlib.suppress(*_NONSENSE):
+            self._frameworks.append(decode(Framework, content))
+
+    def diagnosis(self, content: Mapping[str, Any]) -> Failure | None:
+        """Why the step must not go on; None: it may, or that is no :class:`Diagnosis`."""
+        with contextlib.suppress(*_NONSENSE):
+            found = decode(Diagnosis, content)
+            if found.failure is None:
+                self._missed.append(found.framework)
+            else:
+                self._diagnosis = found
+            return found.failure
+        return None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether the step goes on though it does not see what it was granted."""
+        return bool(self._missed)
+
+    def record(self, *, cpu_count: int, memory: int, details: Mapping[str, Any]) -> Hardware:
+        """The record.
+
+        Parameters
+        ----------
+        cpu_count, memory
+            As the step's process finds them.
+        details
+            What is known beyond that.
+        """
+        known = dict(details)
+        if self._frameworks:
+            known["frameworks"] = [encode(framework) for framework in self._frameworks]
+        if self._diagnosis is not None:
+            known["diagnosis"] = {"cause": self._diagnosis.cause, "evidence": list(self._diagnosis.evidence)}
+        if self._missed:
+            known["missed_by"] = list(self._missed)
+        vendors = {device.vendor for device in self._granted}
+        asked = [inventory for inventory in self._inventories if inventory.vendor in vendors]
+        for name in ("driver", "runtime"):
+            values = [value for inventory in asked if (value := getattr(inventory, name)) is not None]
+            if values:
+                known[name] = values[0]
+        problems = [problem for inventory in asked for problem in inventory.problems]
+        if problems:
+            known["problems"] = problems
+        return Hardware(cpu_count=cpu_count, memory=memory, nodes=1, gpus=self._gpus(asked), details=known)
+
+    def _gpus(self, asked: list[Inventory]) -> tuple[Device, ...] | None:
+        """The granted devices as they were found; None: nobody could say."""
+        if not any(inventory.devices for inventory in asked):
+            return None
+        found = {device.uuid: device for inventory in asked for device in inventory.devices}
+        return tuple(
+            attrs.evolve(found[device.uuid], node=device.node)
+            for device in self._granted
+            if device.uuid in found
+        )
+
+
+# Of a task on several nodes there is one record of each kind. Its numbers are per node, as in all records:
+# the most that any node used. What adds up (CPU seconds, bytes) is added up in the details, and each node
+# has a line there. Devices tell by themselves on which node they are.
+_SUMS = ("cpu_seconds", "disk_read", "disk_written", "network_received", "network_sent", "samples")
+_MOST = ("seconds", "cpu_mean", "cpu_peak", "memory_peak", "memory_mean")
+_FACTS = ("cpus", "memory_limit", "waited")
+
+
+def _granted_on_all(own: Hardware, others: Nodes) -> Hardware:
+    known = {remote: remote.granted for remote in others.remotes if remote.granted is not None}
+    each = _each(own, others.name, known)
+    gpus = None if own.gpus is None else _devices(each)
+    nodes = [
+        {"node": number, "host": host, **{fact: one.details[fact] for fact in _FACTS if fact in one.details}}
+        for number, host, one in each
+    ]
+    return attrs.evolve(own, gpus=gpus, nodes=len(each), details={**own.details, "by_node": nodes})
+
+
+def _seen_on_all(own: Hardware, nodes: Nodes) -> Hardware:
+    """Of the others' devices that is what their supervisors have found."""
+    gpus = own.gpus
+    others = [device for remote in nodes.remotes for device in _on(remote.number, remote.devices)]
+    if gpus is not None or others:
+        gpus = (*(gpus or ()), *others)
+    first = {key: own.details[key] for key in ("platform", "python", "cgroup") if key in own.details}
+    by_node = [
+        {"node": 0, **first, "host": nodes.name},
+        *({"node": r.number, **r.facts, "host": r.name} for r in nodes.remotes),
+    ]
+    return attrs.evolve(own, gpus=gpus, nodes=nodes.count, details={**own.details, "by_node": by_node})
+
+
+def _used_on_all(own: Hardware, nodes: Nodes, others: Mapping[Remote, Hardware]) -> Hardware:
+    each = _each(own, nodes.name, others)
+    details: dict[str, Any] = dict(own.details)
+    for key in _SUMS:
+        known = [one.details[key] for _, _, one in each if one.details.get(key) is not None]
+        details[key] = sum(known) if known else None
+    for key in _MOST:
+        known = [one.details[key] for _, _, one in each if one.details.get(key) is not None]
+        details[key] = max(known) if known else None
+    details["cpu_seconds"] = round(details["cpu_seconds"] or 0.0, 6)
+    details["by_node"] = [
+        {"node": number, "host": host, **{key: one.details.get(key) for key in (*_MOST, *_SUMS)}}
+        for number, host, one in each
+    ]
+    return attrs.evolve(
+        own,
+        cpu_count=_most(one.cpu_count for _, _, one in each),
+        memory=_most(one.memory for _, _, one in each),
+        gpus=None if all(one.gpus is None for _, _, one in each) else _devices(each),
+        nodes=len(each),
+        details=details,
+    )
+
+
+def _each(own: Hardware, name: str, others: Mapping[Remote, Hardware]) -> list[tuple[int, str, Hardware]]:
+    return [(0, name, own), *((remote.number, remote.name, record) for remote, record in others.items())]
+
+
+def _most(values: Any) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _devices(each: Sequence[tuple[int, str, Hardware]]) -> tuple[Device, ...]:
+    return tuple(device for number, _, one in each for device in _on(number, one.gpus))
+
+
+def _on(node: int, devices: Sequence[Device] | None) -> tuple[Device, ...]:
+    return tuple(attrs.evolve(device, node=node) for device in devices or ())

@@ -1,0 +1,432 @@
+"""One task under a supervisor of its own: by hand, or where a backend has started it.
+
+By hand the log is shown on standard output. A backend gets events there instead, as lines of JSON
+(:mod:`.protocol`), and says on standard input what no file may hold::
+
+    supervisor ── {"event": "ready"} ──────────────────────────► backend
+               ◄── {"secrets": …, "devices": …} ────────────────
+               ── {"event": "started"}, "log", "logged", "ended" ►
+
+Without an order, at the end of the file or for an empty line, there is nobody who wants the task any
+more, and the supervisor leaves without a trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+import upshift
+from upshift.errors import BackendError, UpshiftError
+from upshift.model.home import home
+from upshift.model.spec import Failure, MetricValue, TaskSpec, decode, from_json
+from upshift.runtime import causes, marks
+from upshift.runtime.launch import seats
+from upshift.runtime.launch.seats import Seat
+from upshift.runtime.loop import Loop
+from upshift.runtime.storage import unpacking
+from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.supervisor.attempt import Attempt
+from upshift.runtime.supervisor.serving.protocol import AT_ONCE, TAKEN, UNWANTED, WITH_GRACE, Order, Reporter
+from upshift.runtime.supervisor.serving.supervisor import Supervisor
+from upshift.runtime.supervisor.starters.direct import ForkStarter, FreshStarter
+
+if TYPE_CHECKING:
+    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.several.nodes import Nodes
+    from upshift.runtime.supervisor.several.rendezvous import Gathering
+
+
+EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
+
+
+def run_by_hand(path: Path, store_address: str | None) -> int:
+    """Run a task from its spec, and show its log. The exit code tells how it ended."""
+    from upshift.model.settings.secrets import read_secrets
+    from upshift.runtime.supervisor.serving.single_task import Console
+
+    try:
+        seat = seats.take(os.environ)
+        spec, store = _opened(path, store_address)
+        if store.read_result(spec.task, spec.attempt) is not None:
+            raise UpshiftError(
+                f"attempt {spec.attempt} of {spec.task} has a result already",
+                fix="A result never changes. Set another attempt in the spec to run it again.",
+            )
+        secrets = read_secrets(spec.settings.secret_sources, project=spec.code.project)
+    except (UpshiftError, ValueError) as error:
+        return _complain(str(error))
+    loop, console = Loop(), Console()
+    supervisor = Supervisor(f"worker-{os.getpid()}", loop=loop, watcher=console)
+    starter = FreshStarter(loop, exited=supervisor.exited, kin=lambda: supervisor.kin)
+    part = _part(spec, store, loop, supervisor, secrets, seat=seat, starter=starter)
+    course = Course(spec, part, loop, supervisor, ordered=False)
+
+    def tell(why: str) -> None:
+        _say(f"{spec.task} {why}")
+        part.tell(why)
+
+    supervisor.devices.ask(spec, ready=part.start, tell=tell, refuse=part.refuse)
+    problem = course.to_its_end() or console.problem
+    if seat is not None and seat.node and problem is None:
+        return 0
+    result = None if problem else store.read_result(spec.task, spec.attempt)
+    if result is None:
+        return _complain(problem or "the result could not be read back", code=1)
+    if result.failure is not None:
+        _say(f"{spec.task}: {result.failure.reason}: {result.failure.message}")
+    return EXIT_CODES[result.status]
+
+
+def run_for_backend(path: Path) -> int:
+    """Run a task from its spec as a backend orders, and report to it. It was told that this is ready."""
+    loop = Loop()
+    reporter = Reporter(loop)
+    try:
+        seat = seats.take(os.environ)
+        spec, store = _opened(path, None)
+        for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
+            unpacking.use(str(folder))
+        supervisor = Supervisor(
+            f"worker-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}", loop=loop, watcher=reporter
+        )
+        starter = ForkStarter(loop, store, exited=supervisor.exited, kin=lambda: supervisor.kin)
+        said = sys.stdin.buffer.readline()
+        if not said.strip():
+            return UNWANTED
+        order = decode(Order, json.loads(said))
+        sys.argv[:] = order.argv or sys.argv
+        grant = None if order.devices is None else _taken_over(order)
+        if order.devices and grant is None:
+            return TAKEN
+    except (UpshiftError, ValueError) as error:
+        reporter.end(str(error))
+        return 2
+    reporter.store = store
+    part = _part(spec, store, loop, supervisor, order.secrets, seat=seat, starter=starter)
+    course = Course(spec, part, loop, supervisor, ordered=True)
+    if order.wait is None:
+        part.start(grant)
+    else:
+        ask = supervisor.devices.ask
+        ask(spec, ready=part.start, tell=part.tell, refuse=part.refuse, wait=order.wait, share=order.share)
+    problem = course.to_its_end()
+    if problem is not None:
+        reporter.end(problem)
+    _remove_what_is_mine()
+    return 0 if problem is None else 1
+
+
+def _part(
+    spec: TaskSpec,
+    store: Store,
+    loop: Loop,
+    supervisor: Supervisor,
+    secrets: Mapping[str, str],
+    *,
+    seat: Seat | None,
+    starter: FreshStarter,
+) -> Part:
+    """What this supervisor does of the task: what its seat says."""
+    if seat is None or seat.node == 0:
+        return First(spec, store, loop, supervisor, secrets, starter=starter, seat=seat)
+    from upshift.runtime.supervisor.serving.further import Further  # what no other task needs is not imported
+
+    part = Further(spec, store, loop, supervisor, secrets, starter=starter, seat=seat)
+    starter.tell(part.exited)
+    return part
+
+
+def _opened(path: Path, store_address: str | None) -> tuple[TaskSpec, Store]:
+    try:
+        spec = from_json(TaskSpec, path.read_bytes())
+    except OSError as error:
+        raise UpshiftError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UpshiftError(f"{path} is not a task's spec: {error}") from None
+    if store_address:
+        spec = attrs.evolve(spec, store=store_address)
+    return spec, open_store(spec.store, **spec.store_options)
+
+
+def _taken_over(order: Order) -> Grant | None:
+    """The devices, once this process holds them: it was handed the locks, or they have just been let go of.
+
+    None: somebody else was faster.
+    """
+    from upshift.runtime.accelerators import locks
+    from upshift.runtime.accelerators.vendors import environment
+    from upshift.runtime.supervisor.devices.pool import Grant
+
+    devices = order.devices or ()
+    if not devices:
+        return Grant(devices=(), environment=environment(()), remarks=order.remarks, less=order.less)
+    if order.held is not None:
+        os.environ[locks.HELD] = order.held
+    for descriptor in order.descriptors:
+        os.set_inheritable(descriptor, False)
+    hold = locks.Hold(devices, order.descriptors) if order.descriptors else locks.hold(devices)
+    if hold is None:
+        return None
+    grant = Grant(
+        devices=devices,
+        environment={
+            **environment(devices),
+            locks.HELD: hold.names,
+            locks.TAKER: marks.identity(),
+        },
+        remarks=order.remarks,
+        hold=hold,
+        less=order.less,
+    )
+    grant.waited = order.waited
+    return grant
+
+
+def _remove_what_is_mine() -> None:
+    """Whoever owns the folder of this attempt may not be able to, where this runs as somebody else."""
+    own = home()
+    if own.is_dir() and own.stat().st_uid != os.geteuid():
+        for name in ("home", "tmp", "code", "scratch"):
+            with contextlib.suppress(OSError):
+                for left in sorted((own / name).iterdir()):
+                    scratch.remove(str(left)) if left.is_dir() else left.unlink()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def _complain(text: str, *, code: int = 2) -> int:
+    _say(text)
+    return code
+
+
+ENDING = 5.0
+"""Seconds that a step is given at most where an engine is told to stop its container: it waits for 10."""
+
+
+class Part(Protocol):
+    """What a supervisor does of a task: all of it, or what is to be done on one of its nodes."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is not over."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing was recorded; None: that is told elsewhere, if so."""
+
+    def start(self, grant: Grant | None) -> None:
+        """It has what it was granted here."""
+
+    def refuse(self, failure: Failure) -> None:
+        """It gets nothing."""
+
+    def tell(self, why: str) -> None:
+        """It waits for that."""
+
+    def stop(self, name: str, *, asked: bool, grace: float) -> None:
+        """A signal of this name has come: because the run is cancelled, or by somebody else."""
+
+
+class Course:
+    """Turns the loop until a task is over. From now on signals stop it.
+
+    Parameters
+    ----------
+    spec
+        The task.
+    part
+        What is to be done of it.
+    ordered
+        Whether a backend has ordered it, which then tells apart what it asks for from what others do.
+    """
+
+    def __init__(
+        self, spec: TaskSpec, part: Part, loop: Loop, supervisor: Supervisor, *, ordered: bool
+    ) -> None:
+        self._spec = spec
+        self._part = part
+        self._loop = loop
+        self._supervisor = supervisor
+        self._ordered = ordered
+        self._signals, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer)
+        used = {signal.SIGTERM, signal.SIGINT, WITH_GRACE, AT_ONCE}
+        for number in used:
+            signal.signal(number, lambda *_: None)  # what matters is the byte in the pipe
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, used)
+        loop.watch(self._signals, self._signalled)
+
+    def to_its_end(self) -> str | None:
+        """Wait until it is over, and say why nothing was recorded; None: that was told elsewhere, if so."""
+        while self._part.busy or self._supervisor.devices.asking:
+            self._loop.turn()
+        self._supervisor.close()
+        return self._part.problem
+
+    def _signalled(self) -> None:
+        got = os.read(self._signals, 16)
+        asked = not self._ordered or WITH_GRACE in got or AT_ONCE in got
+        grace = 0.0 if AT_ONCE in got else self._spec.settings.grace_period
+        self._supervisor.devices.cancel(self._spec)
+        name = signal.Signals(got[0]).name
+        self._part.stop(name, asked=asked, grace=grace if asked else min(grace, ENDING))
+
+
+class First:
+    """The part of the only node, or of the first one: all that is decided is decided here.
+
+    Parameters
+    ----------
+    spec, store
+        The task.
+    secrets
+        Values of the step's secrets, by variable.
+    starter
+        Starts a process.
+    seat
+        Where further nodes come to; None: there are none.
+    """
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        store: Store,
+        loop: Loop,
+        supervisor: Supervisor,
+        secrets: Mapping[str, str],
+        *,
+        starter: FreshStarter,
+        seat: Seat | None = None,
+    ) -> None:
+        self.problem: str | None = None
+        self._spec = spec
+        self._store = store
+        self._loop = loop
+        self._supervisor = supervisor
+        self._secrets = secrets
+        self._starter = starter
+        self._seat = seat
+        self._gathering: Gathering | None = None
+        self._grant: Grant | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._supervisor.busy or self._gathering is not None
+
+    def start(self, grant: Grant | None) -> None:
+        if self._seat is None:
+            self._begin(grant, None)
+            return
+        from upshift.runtime.supervisor.several.rendezvous import (
+            Gathering,  # what no other task needs is not imported
+        )
+
+        self._grant = grant
+        try:
+            self._gathering = Gathering(
+                self._loop,
+                self._spec,
+                self._store,
+                self._seat,
+                complete=self._gathered,
+                refuse=self._ungathered,
+                tell=self.tell,
+            )
+        except BackendError as error:
+            self._ungathered(causes.unavailable(error))
+
+    def refuse(self, failure: Failure) -> None:
+        try:
+            self._supervisor.refuse(self._spec, self._store, failure)
+        except UpshiftError as error:
+            self._cannot(error)
+
+    def tell(self, why: str) -> None:
+        """Nobody is told of that here."""
+
+    def stop(self, name: str, *, asked: bool, grace: float) -> None:
+        what = "the container" if self._seat is None else "the supervisor of node 0"
+        why = None if asked else causes.stopped_from_outside(what, name)
+        if self._gathering is not None:
+            self._gathering.cancel()
+            cancelled = Failure(reason="cancelled", message="cancelled before it ran")
+            self._ungathered(why or cancelled)
+        else:
+            self._supervisor.cancel(self._spec.task, self._spec.attempt, grace, why)
+
+    def _gathered(self, nodes: Nodes) -> None:
+        self._gathering = None
+        self._begin(self._grant, nodes)
+
+    def _ungathered(self, failure: Failure) -> None:
+        self._gathering = None
+        if self._grant is not None:
+            self._grant.give_back()
+        self.refuse(failure)
+
+    def _begin(self, grant: Grant | None, nodes: Nodes | None) -> None:
+        try:
+            self._supervisor.start(self._spec, self._store, self._starter, self._secrets, grant, nodes)
+        except (OSError, UpshiftError) as error:
+            if grant is not None:
+                grant.give_back()
+            if nodes is not None:
+                nodes.close()
+            if isinstance(error, BackendError):
+                self.refuse(causes.unavailable(error))
+            else:
+                self._cannot(error)
+
+    def _cannot(self, error: OSError | UpshiftError) -> None:
+        self.problem = causes.not_started(error)
+
+
+class Console:
+    """Watches an attempt, and shows its log as it grows.
+
+    ``problem`` says, once the attempt has ended, why its result is not in the store.
+    """
+
+    def __init__(self) -> None:
+        self.problem: str | None = None
+        self._shown = 0
+
+    def started(self, attempt: Attempt) -> None:
+        """Nothing to show."""
+
+    def log_grew(self, attempt: Attempt, size: int) -> None:
+        """Show what is new."""
+        if not size:  # a process draws, and nobody has ended a line
+            return
+        with open(attempt.log.path, "rb") as file:
+            file.seek(self._shown)
+            while data := file.read(1 << 16):
+                self._shown += len(data)
+                sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+        """Nothing to show: the store has it."""
+
+    def noticed(self, attempt: Attempt, text: str) -> None:
+        """Say what the log cannot."""
+        sys.stderr.write(f"upshift: {text}\n")
+
+    def ended(self, attempt: Attempt, problem: str | None) -> None:
+        """Show the rest."""
+        self.problem = problem
+        if attempt.log.path.exists():
+            self.log_grew(attempt, attempt.log.size)
