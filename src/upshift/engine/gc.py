@@ -298,11 +298,11 @@ def _drafts() -> Iterator[str]:
             yield path
 
 
-def _dead_servers() -> Iterator[server_files.Place]:
+def _dead_servers() -> Iterator[server_files.ServerFiles]:
     """Fork servers that died, with everything below them. A dead one of which something lives is left to
     whoever resumes its run, and kills that first."""
     for path in _entries("forkservers"):
-        place = server_files.Place(path.stem)
+        place = server_files.ServerFiles(path.stem)
         if path.suffix != ".lock" or _age(path) < ABANDONED:  # a young one may be about to lock it
             continue
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:

@@ -15,7 +15,7 @@ import pytest
 from upshift.backends.local import link as links
 from upshift.errors import BackendError
 from upshift.runtime import forks, marks, sockets
-from upshift.runtime.supervisor.serving.server_files import Place
+from upshift.runtime.supervisor.serving.server_files import ServerFiles
 
 LISTENER = """
 import os, signal, socket, sys
@@ -31,15 +31,15 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def place(upshift_home: Path) -> Place:
-    place = Place("1-ab")
+def place(upshift_home: Path) -> ServerFiles:
+    place = ServerFiles("1-ab")
     place.folder.mkdir(parents=True)
     place.lock.touch()
     return place
 
 
 @pytest.fixture
-def server(place: Place, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+def server(place: ServerFiles, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
     """A process that listens at the place, and either lives or leaves its socket to a child."""
     with (
         sockets.address(place.socket) as address,
@@ -63,7 +63,7 @@ def fill(link: links.Link) -> None:
 
 @pytest.mark.parametrize("server", ["lives"], indirect=True)
 def test_a_server_that_does_not_answer_is_named(
-    place: Place, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    place: ServerFiles, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "ANSWER", 0.01)
     link = links.find(place.name, lambda *_: None)
@@ -80,14 +80,14 @@ def test_a_server_that_does_not_answer_is_named(
 
 @pytest.mark.parametrize("server", ["dies"], indirect=True)
 def test_a_dead_server_whose_socket_somebody_keeps_is_dead(
-    place: Place, server: subprocess.Popen[bytes]
+    place: ServerFiles, server: subprocess.Popen[bytes]
 ) -> None:
     server.wait()
     assert links.find(place.name, lambda *_: None) is None
     assert not place.lock.exists()
 
 
-def test_what_has_the_mark_of_a_dead_server_is_ended(place: Place) -> None:
+def test_what_has_the_mark_of_a_dead_server_is_ended(place: ServerFiles) -> None:
     reader, writer = os.pipe()
     mark = marks.make(place.name)
     child = os.fork()

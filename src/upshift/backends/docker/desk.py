@@ -19,7 +19,7 @@ import attrs
 from upshift.model.spec.hardware import ENFORCED
 from upshift.model.spec.task import Failure, TaskSpec
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.devices.queue import Devices, Ready, Refuse, Tell
+from upshift.runtime.supervisor.devices.queue import DeviceQueue, Ready, Refuse, Tell
 from upshift.runtime.supervisor.starters.thread_pools import OWN_THREAD_PREFIX
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Desk:
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._asking: dict[str, tuple[TaskSpec, Refuse]] = {}
-        self._devices: Devices | None = None
+        self._devices: DeviceQueue | None = None
         self._thread: threading.Thread | None = None
         self._wake = -1
         self._open = True
@@ -48,7 +48,7 @@ class Desk:
         wait: float,
         share: bool,
     ) -> None:
-        """As :meth:`.Devices.ask` of the supervisor; what it is given runs on the desk's thread.
+        """As :meth:`.DeviceQueue.ask` of the supervisor; what it is given runs on the desk's thread.
 
         If that raises anything, whoever waits then is refused.
 
@@ -113,11 +113,11 @@ class Desk:
         ready.wait()
 
     def _serve(self, reader: int, ready: threading.Event) -> None:
-        from upshift.runtime.supervisor.devices.monitor import Accelerators
+        from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
 
         loop = Loop().confined(self._failed)
-        accelerators = Accelerators(loop)
-        self._devices = Devices(loop, lambda: accelerators, engine=os.getpid())
+        accelerators = DeviceMonitor(loop)
+        self._devices = DeviceQueue(loop, lambda: accelerators, engine=os.getpid())
         loop.watch(reader, lambda: self._hear(reader))
         ready.set()
         while self._open:

@@ -162,7 +162,7 @@ class LocalBackend:
 
     def find(self, job: Job) -> Handle | None:
         """Ask every fork server on this machine whether it has the task."""
-        for path in sorted(server_files.Place("").folder.glob("*.sock")):
+        for path in sorted(server_files.ServerFiles("").folder.glob("*.sock")):
             handle = server_files.handle(path.stem, job.spec.task, job.spec.attempt)
             if self.attach(handle, job):
                 return handle

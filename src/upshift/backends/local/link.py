@@ -22,7 +22,7 @@ from upshift.runtime import forks, proc, sockets
 from upshift.runtime.interpreter import command_for_users
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.supervisor.serving import forkserver, server_files
-from upshift.runtime.supervisor.serving.server_files import Place
+from upshift.runtime.supervisor.serving.server_files import ServerFiles
 from upshift.runtime.supervisor.starters.thread_pools import OWN_THREAD_PREFIX, unsafe_to_fork
 
 CLOSING = 5.0
@@ -52,7 +52,7 @@ class Link:
 
     def __init__(
         self,
-        place: Place,
+        place: ServerFiles,
         connection: socket.socket,
         hear: Callable[[Link, Mapping[str, Any] | None], None],
         pid: int | None = None,
@@ -148,7 +148,7 @@ def start(spec: TaskSpec, hear: Callable[[Link, Mapping[str, Any] | None], None]
     StoreUnavailable
         ``UPSHIFT_HOME`` cannot be written.
     """
-    place = Place(f"{os.getpid()}-{secrets.token_hex(4)}")
+    place = ServerFiles(f"{os.getpid()}-{secrets.token_hex(4)}")
     try:
         make_folder(place.folder)
         listener = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -182,7 +182,7 @@ def find(name: str, hear: Callable[[Link, Mapping[str, Any] | None], None]) -> L
     BackendError
         Something of a dead one cannot be ended.
     """
-    place = Place(name)
+    place = ServerFiles(name)
     try:
         connection = _connect(place)
     except OSError:
@@ -197,7 +197,7 @@ def find(name: str, hear: Callable[[Link, Mapping[str, Any] | None], None]) -> L
     return Link(place, connection, hear)
 
 
-def _fork(listener: socket.socket, place: Place) -> int:
+def _fork(listener: socket.socket, place: ServerFiles) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()  # else the child would write it out once more
@@ -210,7 +210,7 @@ def _fork(listener: socket.socket, place: Place) -> int:
     return pid
 
 
-def _start_fresh(listener: socket.socket, place: Place) -> int:
+def _start_fresh(listener: socket.socket, place: ServerFiles) -> int:
     from upshift.runtime.supervisor.starters.thread_pools import inherited
 
     process = subprocess.Popen(
@@ -224,7 +224,7 @@ def _start_fresh(listener: socket.socket, place: Place) -> int:
     return process.pid
 
 
-def _connect(place: Place) -> socket.socket:
+def _connect(place: ServerFiles) -> socket.socket:
     connection = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     try:
         with sockets.address(place.socket) as address:

@@ -31,7 +31,7 @@ from upshift.runtime.accelerators.matching import listing
 from upshift.runtime.accelerators.root import device_root
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices import occupants
-from upshift.runtime.supervisor.devices.monitor import Accelerators
+from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
 
 _DEVICES, _FRAMEWORKS = "devices", "frameworks"
 # PCI vendor ids, and the classes of what computes: display, 3D, processing accelerator. Source: pci.ids.
@@ -81,7 +81,7 @@ def _snapshots() -> list[Snapshot]:
     if not present():
         return []
     loop = Loop()
-    accelerators = Accelerators(loop)
+    accelerators = DeviceMonitor(loop)
     over = False
 
     def give_up() -> None:

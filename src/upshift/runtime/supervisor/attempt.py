@@ -35,16 +35,16 @@ from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.ends import Ends, Stop
 from upshift.runtime.supervisor.members import GRACE, Gang, LocalMember, Member
-from upshift.runtime.supervisor.node_runtime import Machine, Site
+from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.output.logs import TaskLog
 from upshift.runtime.supervisor.output.losses import Losses
-from upshift.runtime.supervisor.output.recorder import Ledger
-from upshift.runtime.supervisor.records import Accounts, Sights
-from upshift.runtime.supervisor.starters.starter import Born, Starter
+from upshift.runtime.supervisor.output.recorder import Recorder
+from upshift.runtime.supervisor.records import Observations, Records
+from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.hang_detector import Vigil
+    from upshift.runtime.supervisor.hang_detector import HangDetector
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 
@@ -106,11 +106,11 @@ class Attempt:
         self._sources = sources
         self._stopping: Stop | None = None
         self._checkpoints: Checkpoints | None = None
-        self._vigil: Vigil | None = None
+        self._hang_detector: HangDetector | None = None
         self._timers: list[Timer] = []
         self._over = False
         self._mask = Mask(secrets.values()) if secrets else None
-        self._sights = Sights(spec.granted, machine.accelerators)
+        self._observations = Observations(spec.granted, machine.accelerators)
         self._gang = Gang(
             self._loop, grace=spec.settings.grace_period, follows=lambda member: self._ends.follows(member)
         )
@@ -120,12 +120,12 @@ class Attempt:
         try:
             ranks = self._ranks()
             self._open_files()
-            self._site = Site(
+            self._node_runtime = NodeRuntime(
                 spec, store=store, loop=self._loop, machine=machine, grant=grant, secrets=secrets
             )
-            self._accounts = Accounts(self._gang, self._site, nodes)
+            self._records = Records(self._gang, self._node_runtime, nodes)
             self._ends = self._ends_of_all()
-            members = self._site.start(starter, ranks, self._member)
+            members = self._node_runtime.start(starter, ranks, self._member)
         except BaseException:
             self._let_go_of_port()
             raise
@@ -148,7 +148,7 @@ class Attempt:
             losses=self._losses,
             mask=self._mask,
         )
-        self._ledger = Ledger(
+        self._recorder = Recorder(
             self._loop,
             self._store.metrics_path(task, number),
             self._store.cards_path(task, number),
@@ -167,18 +167,20 @@ class Attempt:
         self._watcher.started(self)
         if self.spec.launch is not None:
             from upshift.runtime.supervisor.hang_detector import (
-                Vigil,  # what no other step needs is not imported
+                HangDetector,  # what no other step needs is not imported
             )
 
             self._ends.name_cells()
             stop = partial(self._give_up, grace=min(self.spec.settings.grace_period, GRACE))
-            self._vigil = Vigil(self._loop, self.spec, self._gang, tell=self.log.remark, stop=stop)
+            self._hang_detector = HangDetector(
+                self._loop, self.spec, self._gang, tell=self.log.remark, stop=stop
+            )
         idle = partial(self._give_up, grace=self.spec.settings.grace_period)
-        self._site.watch(members, tell=self.log.remark, stop=idle, kill=self._gang.kill)
+        self._node_runtime.watch(members, tell=self.log.remark, stop=idle, kill=self._gang.kill)
         if self._nodes is not None:
             self._nodes.look_after()
 
-    def _member(self, born: Born, rank: Rank | None) -> LocalMember:
+    def _member(self, born: Spawned, rank: Rank | None) -> LocalMember:
         member = LocalMember(born, rank, loop=self._loop, log=self.log.of(rank), told=self._hear)
         if self._nodes is not None:
             member.host = self._nodes.name
@@ -198,12 +200,12 @@ class Attempt:
     def _ends_of_all(self) -> Ends:
         """What is different where processes have been launched together."""
         if self.spec.launch is None:
-            return Ends(self.spec, self._store, self._gang, self._site)
+            return Ends(self.spec, self._store, self._gang, self._node_runtime)
         from upshift.runtime.supervisor.ends_of_ranks import (
             EndsOfRanks,  # what no other step needs is not imported
         )
 
-        return EndsOfRanks(self.spec, self._store, self._gang, self._site)
+        return EndsOfRanks(self.spec, self._store, self._gang, self._node_runtime)
 
     def _let_go_of_port(self) -> None:
         if self._port is not None:
@@ -261,8 +263,8 @@ class Attempt:
         if grace <= 0:
             self._gang.kill()
             return
-        if self._vigil is not None and failure.reason in ("timeout", "hang"):
-            self._vigil.look_into(partial(self._terminate, grace))
+        if self._hang_detector is not None and failure.reason in ("timeout", "hang"):
+            self._hang_detector.look_into(partial(self._terminate, grace))
         else:
             self._terminate(grace)
 
@@ -280,8 +282,8 @@ class Attempt:
 
     def _terminate(self, grace: float) -> None:
         self._gang.signal(signal.SIGTERM)
-        if self._vigil is not None:
-            self._vigil.stopping(grace, self._gang.kill)
+        if self._hang_detector is not None:
+            self._hang_detector.stopping(grace, self._gang.kill)
         self._timers.append(self._loop.after(grace, partial(self._grace_is_over, grace)))
 
     def _grace_is_over(self, grace: float) -> None:
@@ -303,7 +305,7 @@ class Attempt:
 
     def _logged(self, member: Member, lines: list[bytes]) -> None:
         with contextlib.suppress(Exception):  # as below
-            self._ledger.logged(lines, member.number)
+            self._recorder.logged(lines, member.number)
 
     def _told(self, member: Member, line: bytes) -> None:
         """Take a line. The step may have written it itself: if it makes no sense, it is nothing."""
@@ -312,17 +314,17 @@ class Attempt:
                 getattr(self, f"_told_{kind}")(member, content)
 
     def _told_card(self, member: Member, content: Mapping[str, Any]) -> None:
-        self._ledger.shown(content, member.number)
+        self._recorder.shown(content, member.number)
 
     def _told_checkpoint(self, member: Member, content: Mapping[str, Any]) -> None:
         self._checkpoints = (self._checkpoints or Checkpoints()).and_then(decode(Checkpoints, content))
 
     def _told_framework(self, member: Member, content: Mapping[str, Any]) -> None:
-        self._sights.framework(content)
+        self._observations.framework(content)
 
     def _told_diagnosis(self, member: Member, content: Mapping[str, Any]) -> None:
         """A framework misses devices. If the step must not go on, it is killed if it does."""
-        failure = self._sights.diagnosis(content)
+        failure = self._observations.diagnosis(content)
         if failure is not None:
             self._because("failed", failure)
             self._timers.append(self._loop.after(self.spec.settings.grace_period, self._gang.kill))
@@ -331,8 +333,8 @@ class Attempt:
         member.outcome = decode(Outcome, content)
         if not member.returned:
             self._gang.fail(member)
-        elif self._vigil is not None:
-            self._vigil.returned()
+        elif self._hang_detector is not None:
+            self._hang_detector.returned()
 
     # -- ending -----------------------------------------------------------------------------------
 
@@ -356,7 +358,7 @@ class Attempt:
         self._exiting.cancel()
         for one in self._gang.members:
             one.close()
-        self._site.release()
+        self._node_runtime.release()
         if self._nodes is not None:
             self._nodes.close()
         self._left = True
@@ -374,11 +376,11 @@ class Attempt:
     def _finish(self) -> None:
         self._over = True
         self._gang.cancel()
-        if self._vigil is not None:
-            self._vigil.close()
+        if self._hang_detector is not None:
+            self._hang_detector.close()
         for timer in self._timers:
             timer.cancel()
-        self._site.give_back_cpus()
+        self._node_runtime.give_back_cpus()
         try:
             problem = self._record()
         except Exception as error:  # as in _troubled(), where there is no result to say it
@@ -395,9 +397,9 @@ class Attempt:
             for line in self._ends.remarks():
                 self.log.remark(line)
         self.log.close()
-        self._site.end_watch()
+        self._node_runtime.end_watch()
         self._let_go_of_port()
-        result = self._result(self._accounts.verdict())
+        result = self._result(self._records.verdict())
         try:
             return None if self._store.create_result(result) else "this attempt has a result already"
         except StoreError as error:
@@ -418,22 +420,24 @@ class Attempt:
             outputs=main.outputs if main is not None and status == "completed" else {},
             failure=failure,
             edited=self._sources.edited() if status == "completed" and spec.code.package is None else (),
-            started=self._site.started,
-            ended=self._site.started + seconds,
+            started=self._node_runtime.started,
+            ended=self._node_runtime.started + seconds,
             node=os.uname().nodename,
             target=spec.target,
             backend=spec.backend,
             image=spec.image,
             asked=Hardware.asked(spec.request, spec.launch),
-            granted=self._accounts.granted(),
-            seen=self._accounts.seen(self._sights, self._host, by_rank=spec.launch is not None),
-            used=self._accounts.used(seconds, by_rank=spec.launch is not None),
+            granted=self._records.granted(),
+            seen=self._records.seen(self._observations, self._host, by_rank=spec.launch is not None),
+            used=self._records.used(seconds, by_rank=spec.launch is not None),
             log_bytes=self.log.size,
-            metrics=self._ledger.close(),
-            cards=tuple(self._ledger.cards),
-            gaps=(*self._losses.gaps, *self._site.gaps),
+            metrics=self._recorder.close(),
+            cards=tuple(self._recorder.cards),
+            gaps=(*self._losses.gaps, *self._node_runtime.gaps),
             checkpoints=self._checkpoints,
             key=spec.key,
-            degraded=spec.degraded or self._sights.degraded or (self._nodes is not None and self._nodes.less),
+            degraded=spec.degraded
+            or self._observations.degraded
+            or (self._nodes is not None and self._nodes.less),
             stacks=tuple(stacks),
         )

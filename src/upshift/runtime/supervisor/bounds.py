@@ -23,7 +23,7 @@ from upshift.runtime.launch.environment import environment_of, threads_of
 from upshift.runtime.launch.processes import own_device
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.supervisor.members import LocalMember
-from upshift.runtime.supervisor.starters.starter import Born, Starter
+from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 from upshift.runtime.supervisor.starters.thread_pools import users_own
 
 
@@ -85,7 +85,7 @@ def start(
     ranks: Sequence[Rank | None],
     *,
     held: Sequence[int],
-    member: Callable[[Born, Rank | None], LocalMember],
+    member: Callable[[Spawned, Rank | None], LocalMember],
 ) -> list[LocalMember]:
     """Start the processes of a task on this node: all of them, or none.
 

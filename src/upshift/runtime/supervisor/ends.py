@@ -16,7 +16,7 @@ from upshift.model.spec import Failure, Stack, TaskSpec
 from upshift.runtime import causes
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.members import Gang, LocalMember, Member
-from upshift.runtime.supervisor.node_runtime import Site
+from upshift.runtime.supervisor.node_runtime import NodeRuntime
 from upshift.runtime.usercode import cells, last_stack
 from upshift.runtime.usercode.packaged import at_home
 
@@ -36,15 +36,15 @@ class Ends:
     ----------
     spec, store
         The task, and where its records are.
-    gang, site
+    gang, node_runtime
         Its processes, and what they have on this node.
     """
 
-    def __init__(self, spec: TaskSpec, store: Store, gang: Gang, site: Site) -> None:
+    def __init__(self, spec: TaskSpec, store: Store, gang: Gang, node_runtime: NodeRuntime) -> None:
         self._spec = spec
         self._store = store
         self._gang = gang
-        self._site = site
+        self._node_runtime = node_runtime
         self._deaths: dict[int, Failure] = {}
 
     def name_cells(self) -> None:
@@ -128,5 +128,5 @@ class Ends:
         if code >= 0:
             return causes.exited(code)
         here = isinstance(member, LocalMember)
-        explained = self._site.killed_for_memory(code) if here else member.explained
+        explained = self._node_runtime.killed_for_memory(code) if here else member.explained
         return explained or causes.killed(-code, last_stack.user_stack(stack, self._spec.code.project))

@@ -83,7 +83,7 @@ class EndsOfRanks(Ends):
         return stopped(failure, self._gang, self._spec)
 
     def _beyond(self, failure: Failure) -> Failure:
-        largest = self._site.largest
+        largest = self._node_runtime.largest
         named = next((one for one in self._gang.members if one.pid == largest), self._gang.culprit)
         return attrs.evolve(failure, rank=named.number, node=named.host)
 

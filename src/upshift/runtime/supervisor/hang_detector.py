@@ -48,7 +48,7 @@ class _Joining:
         return self.pause
 
 
-class Vigil:
+class HangDetector:
     """Looks at the processes of a task now and then, as long as they are silent.
 
     Parameters
@@ -88,7 +88,7 @@ class Vigil:
         self._timer = Timer(self._look)
         self._told = False
         self._ending = False
-        self._spying: Spying | None = None
+        self._py_spy: PySpy | None = None
         self._joining = Timer(self._ask_joining)
         self._joins = _Joining()
         self._wait()
@@ -119,7 +119,7 @@ class Vigil:
         def done() -> None:  # where it may not look, it is done before the processes have answered
             self._timer = self._loop.after(ANSWERING, then)
 
-        self._spying = Spying(self._loop, program, members, found=found, done=done)
+        self._py_spy = PySpy(self._loop, program, members, found=found, done=done)
 
     def stopping(self, grace: float, kill: Callable[[], None]) -> None:
         """They have ``grace`` seconds to end; fewer, if all that are left wait for each other."""
@@ -131,8 +131,8 @@ class Vigil:
     def close(self) -> None:
         """They have ended, or are about to."""
         self._cancel()
-        if self._spying is not None:
-            self._spying.close()
+        if self._py_spy is not None:
+            self._py_spy.close()
 
     def _cancel(self) -> None:
         self._timer.cancel()
@@ -259,7 +259,7 @@ def find() -> str | None:
     return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-class Spying:
+class PySpy:
     """Looks into some processes at once.
 
     Parameters

@@ -33,11 +33,11 @@ from upshift.runtime.step.step import perform
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import tell
-from upshift.runtime.supervisor.devices.queue import Devices
+from upshift.runtime.supervisor.devices.queue import DeviceQueue
 from upshift.runtime.supervisor.usage.totals import Totals
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
     from upshift.runtime.supervisor.devices.pool import Grant
 
 
@@ -53,7 +53,7 @@ def run_inline(
     A step that a launcher starts in several processes is one here, in a world of its own.
 
     Standard input and output are the terminal's; what Python's own streams show there is masked. Time
-    and memory are not limited: a person who thinks takes long. Devices that others hold are waited for.
+    and memory are not limited: a person who thinks takes long. DeviceQueue that others hold are waited for.
 
     Parameters
     ----------
@@ -146,18 +146,18 @@ def _alone(own: Mapping[str, str], spec: TaskSpec) -> Mapping[str, str]:
 def _devices(spec: TaskSpec) -> tuple[Grant | None, Failure | None]:
     """The step's devices, when they are free; or why it gets none."""
     loop = Loop()
-    watching: list[Accelerators] = []
+    watching: list[DeviceMonitor] = []
 
-    def accelerators() -> Accelerators:
+    def accelerators() -> DeviceMonitor:
         from upshift.runtime.supervisor.devices.monitor import (
-            Accelerators,  # what no task needs is not imported
+            DeviceMonitor,  # what no task needs is not imported
         )
 
-        watching.append(watching[0] if watching else Accelerators(loop))
+        watching.append(watching[0] if watching else DeviceMonitor(loop))
         return watching[0]
 
     answers: list[tuple[Grant | None, Failure | None]] = []
-    Devices(loop, accelerators).ask(
+    DeviceQueue(loop, accelerators).ask(
         spec,
         ready=lambda grant: answers.append((grant, None)),
         tell=lambda why: tell([f"{spec.task} {why}"]),

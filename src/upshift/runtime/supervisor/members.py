@@ -20,7 +20,7 @@ from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.messages import HEEDS, Lines
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.output.logs import Log
-from upshift.runtime.supervisor.starters.starter import Born
+from upshift.runtime.supervisor.starters.starter import Spawned
 
 CHUNK = 1 << 16
 
@@ -140,7 +140,7 @@ class LocalMember(Member):
 
     def __init__(
         self,
-        born: Born,
+        born: Spawned,
         rank: Rank | None,
         *,
         loop: Loop,

@@ -1,6 +1,6 @@
 """What an attempt has on one machine: bounds, processes within them, and what these use.
 
-An attempt has one site, or one on each of its nodes; each is looked after by the supervisor that is there.
+An attempt has one, or one on each of its nodes; each is looked after by the supervisor that is there.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.bounds import CpuSet, HostMemory, bounds_of, start
 from upshift.runtime.supervisor.devices.queue import QUIET
 from upshift.runtime.supervisor.members import LocalMember
-from upshift.runtime.supervisor.starters.starter import Born, Starter
-from upshift.runtime.supervisor.usage.sampling import INTERVAL, Node, Sampler
+from upshift.runtime.supervisor.starters.starter import Spawned, Starter
+from upshift.runtime.supervisor.usage.sampling import INTERVAL, Sampler, SharedCounters
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
     from upshift.runtime.supervisor.devices.pool import Grant
     from upshift.runtime.supervisor.usage.gpus import GpuUsage
 
@@ -44,16 +44,16 @@ class Machine:
         Gives who knows the devices of this machine.
     """
 
-    def __init__(self, supervisor: str, accelerators: Callable[[], Accelerators]) -> None:
+    def __init__(self, supervisor: str, accelerators: Callable[[], DeviceMonitor]) -> None:
         self.supervisor = supervisor
         self.accelerators = accelerators
         self.cpus = CpuSet()
         self.kills = HostMemory()
-        self.node = Node()
+        self.node = SharedCounters()
         self.facts = {key: value for key, value in host_facts().items() if key != "memory"}
 
 
-class Site:
+class NodeRuntime:
     """The bounds of an attempt on this machine, and its processes there.
 
     Parameters
@@ -100,7 +100,7 @@ class Site:
         self,
         starter: Starter,
         ranks: Sequence[Rank | None],
-        member: Callable[[Born, Rank | None], LocalMember],
+        member: Callable[[Spawned, Rank | None], LocalMember],
     ) -> list[LocalMember]:
         """Start the processes: all of them, or none.
 

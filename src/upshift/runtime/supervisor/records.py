@@ -13,46 +13,46 @@ from upshift.runtime.forms import Diagnosis, Seen
 from upshift.runtime.launch import numa
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.members import Gang, LocalMember, Member
-from upshift.runtime.supervisor.node_runtime import Site
+from upshift.runtime.supervisor.node_runtime import NodeRuntime
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.base import Inventory
-    from upshift.runtime.supervisor.devices.monitor import Accelerators
-    from upshift.runtime.supervisor.several.nodes import Nodes, Remote
+    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
+    from upshift.runtime.supervisor.several.nodes import Nodes, RemoteNode
 
 
-class Accounts:
+class Records:
     """The records of an attempt.
 
     Parameters
     ----------
     gang
         Its processes.
-    site, nodes
+    node_runtime, nodes
         What it has on this node, and the further ones; None: there are none.
     """
 
-    def __init__(self, gang: Gang, site: Site, nodes: Nodes | None) -> None:
+    def __init__(self, gang: Gang, node_runtime: NodeRuntime, nodes: Nodes | None) -> None:
         self._gang = gang
-        self._site = site
+        self._node_runtime = node_runtime
         self._nodes = nodes
 
     def verdict(self) -> Failure | None:
         """The failure, if the step went beyond its memory on a node."""
-        own = self._site.verdict(self._peak(0))
+        own = self._node_runtime.verdict(self._peak(0))
         return own if own is not None or self._nodes is None else self._nodes.verdict
 
     def granted(self) -> Hardware | None:
         """The record ``granted``."""
-        own = self._site.granted()
+        own = self._node_runtime.granted()
         return own if own is None or self._nodes is None else _granted_on_all(own, self._nodes)
 
-    def seen(self, sights: Sights, host: Mapping[str, Any], *, by_rank: bool) -> Hardware | None:
+    def seen(self, observations: Observations, host: Mapping[str, Any], *, by_rank: bool) -> Hardware | None:
         """The record ``seen``; None: the processes were killed before they looked.
 
         Parameters
         ----------
-        sights
+        observations
             What was found beside what the processes say.
         host
             What is known of this machine.
@@ -65,12 +65,12 @@ class Accounts:
         details = {**host, "pid": self._gang.main.pid}
         if by_rank:
             details["ranks"] = [_seen_by(member) for member in self._gang.members]
-        record = sights.record(cpu_count=_cpus(found), memory=found[0].memory, details=details)
+        record = observations.record(cpu_count=_cpus(found), memory=found[0].memory, details=details)
         return record if self._nodes is None else _seen_on_all(record, self._nodes)
 
     def used(self, seconds: float, *, by_rank: bool) -> Hardware:
         """The record ``used``, of so many seconds."""
-        record = self._site.used(seconds=seconds, consumed=self._consumed(0), peak=self._peak(0))
+        record = self._node_runtime.used(seconds=seconds, consumed=self._consumed(0), peak=self._peak(0))
         if self._nodes is not None:
             others = {
                 remote: remote.record(seconds, self._consumed(remote.number), self._peak(remote.number))
@@ -84,7 +84,7 @@ class Accounts:
 
     def _used_by(self, member: Member) -> dict[str, Any]:
         told = member.outcome.peak if member.outcome is not None else None
-        seen = self._site.peak_of(member.pid) if isinstance(member, LocalMember) else None
+        seen = self._node_runtime.peak_of(member.pid) if isinstance(member, LocalMember) else None
         return {
             "rank": member.number,
             "cpu_seconds": round(_consumed_by(member).cpu_seconds, 6) or None,  # 0: its node was lost
@@ -134,7 +134,7 @@ _NONSENSE = (TypeError, ValueError, KeyError, AttributeError)
 """What reading a message raises that a step has written itself: it may write to any descriptor."""
 
 
-class Sights:
+class Observations:
     """What is found in the course of an attempt. On a machine without devices that is nothing but frameworks.
 
     Parameters
@@ -145,7 +145,7 @@ class Sights:
         Who knows the devices of this machine; asked only where some were granted.
     """
 
-    def __init__(self, granted: Hardware | None, accelerators: Callable[[], Accelerators]) -> None:
+    def __init__(self, granted: Hardware | None, accelerators: Callable[[], DeviceMonitor]) -> None:
         self._granted: tuple[Device, ...] = (granted.gpus if granted else None) or ()
         self._inventories: tuple[Inventory, ...] = ()
         self._frameworks: list[Framework] = []
@@ -253,7 +253,7 @@ def _seen_on_all(own: Hardware, nodes: Nodes) -> Hardware:
     return attrs.evolve(own, gpus=gpus, nodes=nodes.count, details={**own.details, "by_node": by_node})
 
 
-def _used_on_all(own: Hardware, nodes: Nodes, others: Mapping[Remote, Hardware]) -> Hardware:
+def _used_on_all(own: Hardware, nodes: Nodes, others: Mapping[RemoteNode, Hardware]) -> Hardware:
     each = _each(own, nodes.name, others)
     details: dict[str, Any] = dict(own.details)
     for key in _SUMS:
@@ -277,7 +277,7 @@ def _used_on_all(own: Hardware, nodes: Nodes, others: Mapping[Remote, Hardware])
     )
 
 
-def _each(own: Hardware, name: str, others: Mapping[Remote, Hardware]) -> list[tuple[int, str, Hardware]]:
+def _each(own: Hardware, name: str, others: Mapping[RemoteNode, Hardware]) -> list[tuple[int, str, Hardware]]:
     return [(0, name, own), *((remote.number, remote.name, record) for remote, record in others.items())]
 
 

@@ -13,7 +13,7 @@ import pytest
 from upshift.runtime.confine import detach, forking
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.members import LocalMember
-from upshift.runtime.supervisor.starters.starter import Born
+from upshift.runtime.supervisor.starters.starter import Spawned
 
 
 class Unheard:
@@ -39,7 +39,7 @@ def member_of(pid: int) -> LocalMember:
     pipes = [os.pipe() for _ in range(3)]
     for _, writer in pipes:
         os.close(writer)
-    born = Born(pid, *(reader for reader, _ in pipes), baseline=0)
+    born = Spawned(pid, *(reader for reader, _ in pipes), baseline=0)
     return LocalMember(born, None, loop=Loop(), log=Unheard(), told=lambda *_: None)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from upshift.model.spec import Code, EntryPoint, Failure, Launch, Rank, TaskId, 
 from upshift.runtime.forms import Seen
 from upshift.runtime.supervisor.ends_of_ranks import EndsOfRanks, stopped
 from upshift.runtime.supervisor.members import Gang
-from upshift.runtime.supervisor.several.nodes import Remote, RemoteMember
+from upshift.runtime.supervisor.several.nodes import RemoteMember, RemoteNode
 
 SPEC = TaskSpec(
     task=TaskId(run="r", step="train"),
@@ -41,7 +41,7 @@ class Silent:
 def gang() -> Gang:
     """Two processes on each of two nodes; those of this node have answered."""
     gang = Gang(None, grace=10, follows=lambda member: False)  # type: ignore[arg-type]
-    remote = Remote(1, "127.0.0.2", Silent(), {})  # type: ignore[arg-type]
+    remote = RemoteNode(1, "127.0.0.2", Silent(), {})  # type: ignore[arg-type]
     for number in range(4):
         rank = Rank(rank=number, world_size=4, node=number // 2, nodes=2)
         log: Any = None

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tqdm import tqdm, trange
 
 from upshift.runtime.storage.log_text import last_frames
-from upshift.runtime.supervisor.output.frames import Frames
+from upshift.runtime.supervisor.output.frames import ProgressBars
 
 
 def log_of(*pieces: bytes, watched: bool = False) -> bytes:
     """The log of what is printed in these pieces; ``watched``: a frame is kept after each of them."""
-    frames = Frames()
+    frames = ProgressBars()
     log = b""
     for piece in pieces:
         log += frames.feed(piece)
@@ -58,7 +58,7 @@ def test_lines_that_are_drawn_together_end_one_below_the_other() -> None:
 
 
 def test_rows_above_what_is_drawn_end_while_it_goes_on() -> None:
-    frames = Frames()
+    frames = ProgressBars()
     log = frames.feed(b"\router 0%\n\rinner 0%\x1b[A")
     log += frames.feed(b"\r         \n\r         \r\x1b[Ahello\n\router 1%\n\rinner 1%\x1b[A")
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_rows_above_what_is_drawn_end_while_it_goes_on() -> None:
 
 
 def test_a_line_feed_that_comes_back_at_once_ends_nothing() -> None:
-    frames = Frames()
+    frames = ProgressBars()
     log = b""
     for i in range(100):
         pieces = [b"\router %d%%" % i, b"\n", b"\rinner", b"\x1b[A"]
@@ -80,7 +80,7 @@ def test_a_line_feed_that_comes_back_at_once_ends_nothing() -> None:
 
 
 def test_rows_that_have_ended_are_drawn_again_without_blank_lines() -> None:
-    frames = Frames()
+    frames = ProgressBars()
     log = frames.feed(b"\rone\n\rtwo\n") + frames.settle() + frames.settle()
     assert log == b"one\ntwo\n"
     log += frames.feed(b"\x1b[2A\rONE\n\rTWO\n") + frames.end()
@@ -102,10 +102,10 @@ def test_colours_pass_and_a_sequence_may_be_cut_anywhere() -> None:
 
 
 def test_no_row_and_no_number_of_rows_fills_memory() -> None:
-    frames = Frames()
+    frames = ProgressBars()
     sizes = [len(frames.feed(b"\r" + b"x" * 100_000)) for _ in range(50)]
     assert sum(sizes) >= 49 * 100_000 - 65_536
-    frames = Frames()
+    frames = ProgressBars()
     log = b"".join(frames.feed(b"\rrow %d\n" % i) for i in range(1000))
     assert log.count(b"\n") > 900
     assert log_of(b"\x1b[999999A\x1b[99999999999999A\rx\n") == b"x\n"
@@ -116,7 +116,7 @@ class Terminal(io.StringIO):
 
     def __init__(self, every: int) -> None:
         super().__init__()
-        self.frames = Frames()
+        self.frames = ProgressBars()
         self.log = b""
         self.every = every
         self.writes = 0
@@ -143,7 +143,7 @@ def test_nested_bars_of_tqdm_leave_their_last_frames_and_what_was_written_betwee
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
 def test_what_neither_returns_nor_moves_passes_at_once_as_it_is(pieces: list[bytes]) -> None:
-    frames = Frames()
+    frames = ProgressBars()
     for piece in pieces:
         plain = piece.replace(b"\r", b"").replace(b"\x1b", b"")
         assert frames.feed(plain) == plain

@@ -16,7 +16,7 @@ from upshift.runtime.launch.wire import FORM, Frames, pack, proof, say
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.several import rendezvous
 from upshift.runtime.supervisor.several.nodes import Nodes
-from upshift.runtime.supervisor.several.rendezvous import Gathering, attempt_name
+from upshift.runtime.supervisor.several.rendezvous import Rendezvous, attempt_name
 
 TOKEN = "sesame"
 
@@ -31,7 +31,7 @@ class Main:
         self.nodes: list[Nodes] = []
         self.refused: list[Failure] = []
         self.callers: list[Caller] = []
-        self.gathering = Gathering(
+        self.gathering = Rendezvous(
             self.loop,
             self.spec,
             bench.store,

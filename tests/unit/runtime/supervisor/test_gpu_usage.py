@@ -21,7 +21,7 @@ DEVICES = [Device(uuid=f"GPU-{n}", vendor="nvidia", model="H100", memory=80, ind
 
 
 class Scripted:
-    """Accelerators that say what they are told to."""
+    """DeviceMonitor that say what they are told to."""
 
     def __init__(self) -> None:
         self.inventories = (Inventory(vendor="nvidia", devices=tuple(DEVICES), driver="570.86"),)

@@ -21,7 +21,7 @@ from upshift.runtime.storage.cards import read_cards
 from upshift.runtime.storage.metrics import read_by_rank, read_metrics
 from upshift.runtime.supervisor.output import recorder
 from upshift.runtime.supervisor.output.losses import Losses
-from upshift.runtime.supervisor.output.recorder import Ledger
+from upshift.runtime.supervisor.output.recorder import Recorder
 
 
 class Kept:
@@ -38,8 +38,8 @@ class Kept:
         self.ledger = self.open(mask)
         self._descriptor = descriptor
 
-    def open(self, mask: Mask | None = None) -> Ledger:
-        return Ledger(
+    def open(self, mask: Mask | None = None) -> Recorder:
+        return Recorder(
             self.loop,
             self.metrics,
             self.cards,

@@ -20,16 +20,16 @@ def main(connection):
     {main}
 
 zygote_pool.zygote.main = main
-start = zygote_pool.Nursery._start
+start = zygote_pool.ZygotePool._start
 
 def counted(self):
     global started
     started += 1
     start(self)
 
-zygote_pool.Nursery._start = counted
+zygote_pool.ZygotePool._start = counted
 loop, told = Loop(), []
-made = zygote_pool.Nursery(loop, exited=print, changed=lambda: told.append(1), kin=lambda: ())
+made = zygote_pool.ZygotePool(loop, exited=print, changed=lambda: told.append(1), kin=lambda: ())
 made.open("/nowhere", "process")
 made.keep(2)
 os.waitid(os.P_PID, made.pid, os.WEXITED | os.WNOWAIT)  # it has left something unread
@@ -68,7 +68,7 @@ from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskS
 from upshift.runtime.supervisor.starters import zygote
 from upshift.runtime.confine import Confinement
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.starters.zygote_pool import Nursery
+from upshift.runtime.supervisor.starters.zygote_pool import ZygotePool
 
 def be_step(self, order, seen, messages):
     print("upshift.runtime.step.sighting" in sys.modules, flush=True)
@@ -91,7 +91,7 @@ def spec(*gpus):
 
 zygote.Zygote._be_step = be_step
 loop, ended = Loop(), []
-made = Nursery(loop, exited=lambda *end: ended.append(end), changed=lambda: None, kin=lambda: ())
+made = ZygotePool(loop, exited=lambda *end: ended.append(end), changed=lambda: None, kin=lambda: ())
 spare()
 """
 

@@ -20,7 +20,7 @@ class Look:
         self.texts: dict[int, str] = {}
         self.done = 0
         self.loop = Loop()
-        self.spying = hang_detector.Spying(
+        self.spying = hang_detector.PySpy(
             self.loop, program, pids, found=self.texts.__setitem__, done=self._finished
         )
 

@@ -17,7 +17,7 @@ from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.agent import Snapshot
 from upshift.runtime.accelerators.base import Inventory, Reading
 from upshift.runtime.accelerators.root import LOCKS
-from upshift.runtime.supervisor.devices.pool import Grant, Stock
+from upshift.runtime.supervisor.devices.pool import DevicePool, Grant
 
 GPUS = tuple(
     Device(vendor="nvidia", model="NVIDIA L4", memory=24 << 30, index=n, uuid=f"GPU-{n}") for n in range(3)
@@ -46,9 +46,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def stock() -> Callable[..., Stock]:
+def stock() -> Callable[..., DevicePool]:
     """Makes a stock of three GPUs with these readings."""
-    return lambda *readings: Stock(cast(Any, Watched(*readings)), engine=0, returned=lambda: None)
+    return lambda *readings: DevicePool(cast(Any, Watched(*readings)), engine=0, returned=lambda: None)
 
 
 def spec(count: int = 1) -> TaskSpec:
@@ -64,7 +64,7 @@ def spec(count: int = 1) -> TaskSpec:
     )
 
 
-def taken(stock: Stock, count: int = 1, *, share: bool = False) -> list[int | None] | None:
+def taken(stock: DevicePool, count: int = 1, *, share: bool = False) -> list[int | None] | None:
     """The numbers of the devices, which go back at once; None: none."""
     grant = stock.take(spec(count), share=share)
     if grant is None:
@@ -73,19 +73,19 @@ def taken(stock: Stock, count: int = 1, *, share: bool = False) -> list[int | No
     return [device.index for device in grant.devices or ()]
 
 
-def grant_of(stock: Stock, count: int = 1, *, share: bool = False) -> Grant:
+def grant_of(stock: DevicePool, count: int = 1, *, share: bool = False) -> Grant:
     grant = stock.take(spec(count), share=share)
     assert grant is not None
     return grant
 
 
-def test_what_programs_of_ones_own_work_with_comes_last(stock: Callable[..., Stock]) -> None:
+def test_what_programs_of_ones_own_work_with_comes_last(stock: Callable[..., DevicePool]) -> None:
     some = stock(Reading(uuid="GPU-0", processes={os.getpid(): 1 << 30}))
     assert taken(some) == [1]
     assert taken(some, 3) == [0, 1, 2]
 
 
-def test_what_other_programs_work_with_is_left_to_them(stock: Callable[..., Stock]) -> None:
+def test_what_other_programs_work_with_is_left_to_them(stock: Callable[..., DevicePool]) -> None:
     some = stock(Reading(uuid="GPU-0", processes={SOMEBODY: 3 << 30}))
     grant = grant_of(some, 2)
     assert [device.index for device in grant.devices or ()] == [1, 2]
@@ -96,7 +96,7 @@ def test_what_other_programs_work_with_is_left_to_them(stock: Callable[..., Stoc
     assert f"waits for 3 × GPU: GPU 0 (NVIDIA L4) is in use by process {SOMEBODY}" in some.why(spec(3))
 
 
-def test_it_is_shared_where_that_is_wanted_and_nothing_else_is_left(stock: Callable[..., Stock]) -> None:
+def test_it_is_shared_where_that_is_wanted_and_nothing_else_is_left(stock: Callable[..., DevicePool]) -> None:
     some = stock(Reading(uuid="GPU-0", processes={SOMEBODY: None}))
     assert taken(some, share=True) == [1]
     grant = grant_of(some, 3, share=True)
@@ -104,7 +104,7 @@ def test_it_is_shared_where_that_is_wanted_and_nothing_else_is_left(stock: Calla
     grant.give_back()
 
 
-def test_a_process_that_has_ended_since_is_no_trouble(stock: Callable[..., Stock]) -> None:
+def test_a_process_that_has_ended_since_is_no_trouble(stock: Callable[..., DevicePool]) -> None:
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -112,7 +112,7 @@ def test_a_process_that_has_ended_since_is_no_trouble(stock: Callable[..., Stock
     assert taken(stock(Reading(uuid="GPU-0", processes={child: 1 << 30}))) == [0]
 
 
-def test_memory_without_a_program_is_trouble_unless_it_was_a_steps(stock: Callable[..., Stock]) -> None:
+def test_memory_without_a_program_is_trouble_unless_it_was_a_steps(stock: Callable[..., DevicePool]) -> None:
     full = [Reading(uuid=gpu.uuid or "", memory=20 << 30) for gpu in GPUS]
     some = stock(*full[1:])
     grant = grant_of(some)  # the one that is empty
@@ -125,14 +125,14 @@ def test_memory_without_a_program_is_trouble_unless_it_was_a_steps(stock: Callab
     assert taken(some) == [0]  # the reading is older than its return
 
 
-def test_a_device_that_is_lost_is_not_handed_out(stock: Callable[..., Stock]) -> None:
+def test_a_device_that_is_lost_is_not_handed_out(stock: Callable[..., DevicePool]) -> None:
     some = stock(Reading(uuid="GPU-0", problem="it has fallen off the bus"))
     assert taken(some) == taken(some, share=True) == [1]
     assert taken(some, 3, share=True) is None
     assert "GPU 0 (NVIDIA L4) is out of order: it has fallen off the bus" in some.why(spec(3))
 
 
-def test_who_has_what_is_said_in_words(stock: Callable[..., Stock]) -> None:
+def test_who_has_what_is_said_in_words(stock: Callable[..., DevicePool]) -> None:
     some = stock()
     mine = grant_of(some)
     others = locks.hold(GPUS[1:])
@@ -145,7 +145,7 @@ def test_who_has_what_is_said_in_words(stock: Callable[..., Stock]) -> None:
     mine.give_back()
 
 
-def test_who_did_not_ask_sees_what_nobody_has(stock: Callable[..., Stock]) -> None:
+def test_who_did_not_ask_sees_what_nobody_has(stock: Callable[..., DevicePool]) -> None:
     some = stock()
     assert some.rest().environment == {}
     held = grant_of(some, 2)
@@ -155,21 +155,21 @@ def test_who_did_not_ask_sees_what_nobody_has(stock: Callable[..., Stock]) -> No
 
 
 def test_who_did_not_ask_keeps_what_somebody_had_for_an_instant(
-    stock: Callable[..., Stock], monkeypatch: pytest.MonkeyPatch
+    stock: Callable[..., DevicePool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some, looks = stock(), iter([False, True, True, True])
     monkeypatch.setattr(locks, "free", lambda device: next(looks))
     assert some.rest().environment == {}
 
 
-def test_fewer_devices_than_were_promised_are_waited_for(stock: Callable[..., Stock]) -> None:
+def test_fewer_devices_than_were_promised_are_waited_for(stock: Callable[..., DevicePool]) -> None:
     some = stock()
     four = attrs.evolve(spec(3), request=ResourceSettings(gpu_count=4), granted=Hardware(gpus=(GPUS[0],) * 4))
     assert some.take(four, share=False) is None
     assert "this machine has 3 × NVIDIA L4" in some.why(four)
 
 
-def test_what_is_left_will_do_where_that_is_said(stock: Callable[..., Stock]) -> None:
+def test_what_is_left_will_do_where_that_is_said(stock: Callable[..., DevicePool]) -> None:
     some = stock(Reading(uuid="GPU-0", problem="GPU is lost"))
     assert (some.lack(spec(2)), some.take(spec(2), share=False, less=True).less) == (None, False)  # type: ignore[union-attr]
     lack = some.lack(spec(3))
@@ -180,7 +180,7 @@ def test_what_is_left_will_do_where_that_is_said(stock: Callable[..., Stock]) ->
     )
 
 
-def test_what_is_left_is_waited_for_as_well(stock: Callable[..., Stock]) -> None:
+def test_what_is_left_is_waited_for_as_well(stock: Callable[..., DevicePool]) -> None:
     some = stock(Reading(uuid="GPU-0", problem="GPU is lost"))
     held = grant_of(some)
     assert some.take(spec(3), share=False, less=True) is None
@@ -192,7 +192,7 @@ def test_what_is_left_is_waited_for_as_well(stock: Callable[..., Stock]) -> None
     grant.give_back()
 
 
-def test_nothing_is_left(stock: Callable[..., Stock]) -> None:
+def test_nothing_is_left(stock: Callable[..., DevicePool]) -> None:
     some = stock(*(Reading(uuid=gpu.uuid or "", problem="GPU is lost") for gpu in GPUS))
     assert some.take(spec(), share=True) is None
     grant = some.take(spec(), share=False, less=True)
@@ -200,7 +200,7 @@ def test_nothing_is_left(stock: Callable[..., Stock]) -> None:
     assert (grant.devices, grant.environment["CUDA_VISIBLE_DEVICES"]) == ((), "")
 
 
-def test_another_model_than_was_promised_is_less(stock: Callable[..., Stock]) -> None:
+def test_another_model_than_was_promised_is_less(stock: Callable[..., DevicePool]) -> None:
     some = stock()
     promised = Device(vendor="nvidia", model="NVIDIA H100 80GB HBM3", memory=80 << 30)
     large = attrs.evolve(
@@ -212,7 +212,7 @@ def test_another_model_than_was_promised_is_less(stock: Callable[..., Stock]) ->
     grant.give_back()
 
 
-def test_nodes_of_one_machine_get_theirs_at_once_or_none_does(stock: Callable[..., Stock]) -> None:
+def test_nodes_of_one_machine_get_theirs_at_once_or_none_does(stock: Callable[..., DevicePool]) -> None:
     some, other = stock(), stock()
     one = grant_of(other)
     two = attrs.evolve(spec(), granted=Hardware(gpus=GPUS[:1], nodes=3))
@@ -233,7 +233,7 @@ def test_nodes_of_one_machine_get_theirs_at_once_or_none_does(stock: Callable[..
 
 
 def test_a_node_gets_no_more_than_it_was_promised_where_others_need_the_rest(
-    stock: Callable[..., Stock],
+    stock: Callable[..., DevicePool],
 ) -> None:
     less = attrs.evolve(spec(3), granted=Hardware(gpus=GPUS[:1], nodes=2))  # 3 on each were asked for
     grant = stock().take(less, share=False, nodes=2)

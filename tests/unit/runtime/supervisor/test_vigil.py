@@ -11,7 +11,7 @@ from members_kit import Process
 from upshift.model.spec import Code, EntryPoint, Failure, Launch, Rank, TaskId, TaskSpec, to_json
 from upshift.runtime.forms import Outcome, Seen
 from upshift.runtime.loop import Timer
-from upshift.runtime.supervisor.hang_detector import Vigil
+from upshift.runtime.supervisor.hang_detector import HangDetector
 from upshift.runtime.supervisor.members import Gang
 
 WAITS = """\
@@ -80,7 +80,7 @@ class World:
     clock: Clock
     ranks: list[Answering]
     gang: Gang
-    vigil: Vigil
+    vigil: HangDetector
     said: list[str]
     stopped: list[Failure]
 
@@ -107,7 +107,7 @@ def world() -> Callable[[float | None], World]:
             stopped.append(failure)
             vigil.stopping(10.0, lambda: None)
 
-        vigil = Vigil(
+        vigil = HangDetector(
             clock,  # type: ignore[arg-type]
             spec,
             gang,

@@ -17,9 +17,9 @@ from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.root import LOCKS
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices import queue as devices
-from upshift.runtime.supervisor.devices.monitor import Accelerators
+from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
 from upshift.runtime.supervisor.devices.pool import Grant
-from upshift.runtime.supervisor.devices.queue import Devices
+from upshift.runtime.supervisor.devices.queue import DeviceQueue
 
 GPU = Device(vendor="nvidia", model="NVIDIA H100 80GB HBM3")
 BOTH = TaskSpec(
@@ -43,8 +43,8 @@ class Asked:
         self.grant: Grant | None = None
         self.failure: Failure | None = None
         self._loop = Loop()
-        self.accelerators = Accelerators(self._loop)
-        self._devices = Devices(self._loop, lambda: self.accelerators)
+        self.accelerators = DeviceMonitor(self._loop)
+        self._devices = DeviceQueue(self._loop, lambda: self.accelerators)
 
     def ask(self, spec: TaskSpec = BOTH) -> None:
         self.grant = self.failure = None

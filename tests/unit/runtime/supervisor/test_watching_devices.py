@@ -21,7 +21,7 @@ from upshift.runtime.accelerators import agent
 from upshift.runtime.accelerators.agent import Agent, AgentFailed
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices import monitor
-from upshift.runtime.supervisor.devices.monitor import Accelerators
+from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
 
 Make = Callable[..., FakeNvml]
 
@@ -32,10 +32,10 @@ def loop() -> Loop:
 
 
 @pytest.fixture
-def watching(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Accelerators]:
+def watching(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceMonitor]:
     """A watcher without patience, so that no test waits for long."""
     monkeypatch.setattr(monitor, "PAUSES", (0.01, 0.02))
-    one = Accelerators(loop)
+    one = DeviceMonitor(loop)
     yield one
     one.close()
     while one.pids():
@@ -60,7 +60,7 @@ def turn_until(loop: Loop, done: Callable[[], object]) -> None:
 
 
 def test_a_machine_without_devices_costs_no_process(
-    watching: Accelerators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watching: DeviceMonitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UPSHIFT_DEVICE_ROOT", str(tmp_path))
     known: list[bool] = []
@@ -70,14 +70,14 @@ def test_a_machine_without_devices_costs_no_process(
 
 
 def test_nothing_is_started_before_somebody_wants_to_know(
-    watching: Accelerators, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     on(fake_nvml(1))
     assert (watching.known, watching.pids(), watching.latest) == (False, set(), ())
 
 
 def test_what_there_is_is_told_once_and_then_readings_come(
-    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     machine = on(fake_nvml([Gpu(busy=5)]))
     told: list[int] = []
@@ -91,7 +91,7 @@ def test_what_there_is_is_told_once_and_then_readings_come(
 
 
 def test_each_vendor_has_an_agent_of_its_own(
-    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     machine = on(fake_nvml(1, crash="nvmlInitWithFlags"))
     trees.amd(machine.root, 2)
@@ -104,7 +104,7 @@ def test_each_vendor_has_an_agent_of_its_own(
 
 
 def test_an_agent_that_crashes_is_started_again(
-    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     machine = on(fake_nvml(1))
     watching.want(interval=0.01)
@@ -122,7 +122,7 @@ def test_an_agent_that_crashes_is_started_again(
 
 
 def test_an_agent_that_hangs_is_killed_and_started_again(
-    watching: Accelerators,
+    watching: DeviceMonitor,
     loop: Loop,
     fake_nvml: Make,
     on: Callable[[FakeNvml], FakeNvml],
@@ -144,7 +144,7 @@ def test_an_agent_that_hangs_is_killed_and_started_again(
 
 
 def test_a_driver_that_never_answers_is_unknown_after_the_deadline(
-    watching: Accelerators,
+    watching: DeviceMonitor,
     loop: Loop,
     fake_nvml: Make,
     on: Callable[[FakeNvml], FakeNvml],
@@ -171,7 +171,7 @@ def test_a_driver_that_never_answers_is_unknown_after_the_deadline(
     ],
 )
 def test_an_agent_that_talks_nonsense_is_not_believed(
-    watching: Accelerators,
+    watching: DeviceMonitor,
     loop: Loop,
     fake_nvml: Make,
     on: Callable[[FakeNvml], FakeNvml],
@@ -205,7 +205,7 @@ def test_nobody_waits_for_an_agent_that_has_closed_its_pipe(monkeypatch: pytest.
 
 
 def test_an_agent_that_stops_talking_and_does_not_end_is_given_up(
-    watching: Accelerators,
+    watching: DeviceMonitor,
     loop: Loop,
     fake_nvml: Make,
     on: Callable[[FakeNvml], FakeNvml],
@@ -220,7 +220,7 @@ def test_an_agent_that_stops_talking_and_does_not_end_is_given_up(
 
 
 def test_an_agent_that_cannot_be_started_is_unknown(
-    watching: Accelerators,
+    watching: DeviceMonitor,
     loop: Loop,
     fake_nvml: Make,
     on: Callable[[FakeNvml], FakeNvml],
@@ -235,7 +235,7 @@ def test_an_agent_that_cannot_be_started_is_unknown(
 
 
 def test_who_wants_it_more_often_gets_it(
-    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     on(fake_nvml(1))
     watching.want(interval=1000)
@@ -246,7 +246,7 @@ def test_who_wants_it_more_often_gets_it(
 
 
 def test_those_who_listen_hear_of_each_snapshot_until_they_have_enough(
-    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     on(fake_nvml(1))
     heard: list[float] = []
@@ -260,7 +260,7 @@ def test_those_who_listen_hear_of_each_snapshot_until_they_have_enough(
 
 
 def test_a_lost_gpu_is_none_of_the_inventory_and_still_read(
-    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     machine = on(fake_nvml(2))
     watching.want(interval=0.01)
@@ -272,7 +272,7 @@ def test_a_lost_gpu_is_none_of_the_inventory_and_still_read(
 
 
 def test_a_gpu_that_comes_back_is_in_the_inventory_again(
-    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     machine = on(fake_nvml(2))
     watching.want(interval=0.01)
@@ -286,7 +286,7 @@ def test_a_gpu_that_comes_back_is_in_the_inventory_again(
 
 
 def test_whoever_was_not_there_at_first_is_found_by_asking_anew(
-    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     machine = on(fake_nvml([Gpu(), Gpu(error=nvml.GPU_IS_LOST)]))
     watching.want()
@@ -339,7 +339,7 @@ def test_the_agent_ends_when_nobody_asks_it_any_more(
 
 
 def test_the_agent_is_no_child_that_has_the_users_modules(
-    watching: Accelerators, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
+    watching: DeviceMonitor, loop: Loop, fake_nvml: Make, on: Callable[[FakeNvml], FakeNvml]
 ) -> None:
     on(fake_nvml(1))
     watching.want()

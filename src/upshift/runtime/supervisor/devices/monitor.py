@@ -48,7 +48,7 @@ class _Watched:
     ending: int | None = None
 
 
-class Accelerators:
+class DeviceMonitor:
     """What is known of this machine's devices, kept up to date on an event loop."""
 
     def __init__(self, loop: Loop) -> None:

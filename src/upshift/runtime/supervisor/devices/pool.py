@@ -21,7 +21,7 @@ from upshift.runtime.accelerators.vendors import environment
 from upshift.runtime.supervisor.devices import occupants
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
 
 
 class Grant:
@@ -87,7 +87,7 @@ class Grant:
             self._given_back()
 
 
-class Stock:
+class DevicePool:
     """What there is, and who has it.
 
     Parameters
@@ -100,7 +100,7 @@ class Stock:
         Called when a grant has come back.
     """
 
-    def __init__(self, accelerators: Accelerators, *, engine: int, returned: Callable[[], None]) -> None:
+    def __init__(self, accelerators: DeviceMonitor, *, engine: int, returned: Callable[[], None]) -> None:
         self._accelerators = accelerators
         self._tell_returned = returned
         self._engine = engine

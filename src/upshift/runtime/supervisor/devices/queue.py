@@ -3,7 +3,7 @@
 ::
 
     ask ──► nothing to do with devices ──────────────────────────────► ready
-      └───► the stock is known ──► it has what is asked for, locked ──► ready
+      └───► the pool is known ──► it has what is asked for, locked ──► ready
                      └───────────────────────┴──► tried again, explained, given up
 
 Nobody tells when a lock has come free or another program has left a device, so what waits is tried
@@ -32,8 +32,8 @@ from upshift.runtime.loop import Loop, Timer
 if TYPE_CHECKING:
     from upshift.model.settings.resources import ResourceSettings
     from upshift.runtime.accelerators.matching import Lack
-    from upshift.runtime.supervisor.devices.monitor import Accelerators
-    from upshift.runtime.supervisor.devices.pool import Grant, Stock
+    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
+    from upshift.runtime.supervisor.devices.pool import DevicePool, Grant
 
 
 Ready = Callable[["Grant | None"], None]
@@ -80,7 +80,7 @@ class _Asking:
         self.since = time.monotonic()
 
 
-class Devices:
+class DeviceQueue:
     """Where the attempts of one supervisor get their devices.
 
     Parameters
@@ -94,12 +94,12 @@ class Devices:
     """
 
     def __init__(
-        self, loop: Loop, accelerators: Callable[[], Accelerators], *, engine: int | None = None
+        self, loop: Loop, accelerators: Callable[[], DeviceMonitor], *, engine: int | None = None
     ) -> None:
         self._loop = loop
         self._accelerators = accelerators
         self._engine = os.getppid() if engine is None else engine
-        self._stock: Stock | None = None
+        self._pool: DevicePool | None = None
         self._asking: list[_Asking] = []
         self._retry: Timer | None = None
         self._lost: dict[ResourceSettings, float] = {}
@@ -184,10 +184,10 @@ class Devices:
 
     def _watch(self) -> None:
         accelerators = self._accelerators()
-        if self._stock is None:
-            from upshift.runtime.supervisor.devices.pool import Stock
+        if self._pool is None:
+            from upshift.runtime.supervisor.devices.pool import DevicePool
 
-            self._stock = Stock(accelerators, engine=self._engine, returned=self._returned)
+            self._pool = DevicePool(accelerators, engine=self._engine, returned=self._returned)
         if self._stop_listening is None:
             self._stop_listening = accelerators.listen(self._look)
         accelerators.want(self._look)
@@ -202,31 +202,31 @@ class Devices:
             self._retry.cancel()
             self._retry = None
         for asking in list(self._asking):
-            if self._stock is None or not self._stock.known:  # or the driver has just been asked again
+            if self._pool is None or not self._pool.known:  # or the driver has just been asked again
                 break
             if asking in self._asking:  # a task before it may have had it withdrawn
-                self._try(asking, self._stock)
+                self._try(asking, self._pool)
         if self._asking:
             self._retry = self._loop.after(RETRY, self._look)
         elif self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None
 
-    def _try(self, asking: _Asking, stock: Stock, *, last: bool = False) -> None:
+    def _try(self, asking: _Asking, pool: DevicePool, *, last: bool = False) -> None:
         """Give a task what is free. At the ``last`` try it is done with what is lost."""
         spec = asking.spec
         lack = None
         try:
             if spec.granted is None or spec.granted.gpus is None:
-                grant: Grant | None = stock.rest(spec.environment)
+                grant: Grant | None = pool.rest(spec.environment)
             else:
-                grant = stock.take(spec, share=asking.share, nodes=asking.nodes)
-                lack = stock.lack(spec) if grant is None else None
+                grant = pool.take(spec, share=asking.share, nodes=asking.nodes)
+                lack = pool.lack(spec) if grant is None else None
                 if lack is None:
                     self._lost.pop(spec.request, None)
                     self._renewals = self._renewals if self._lost else 0
                 elif self._is_final(spec, last=last) and not spec.strict:
-                    grant = stock.take(spec, share=asking.share, less=True, nodes=asking.nodes)
+                    grant = pool.take(spec, share=asking.share, less=True, nodes=asking.nodes)
         except UpshiftError as error:
             self._forget(asking)
             asking.refuse(Failure(reason="infrastructure", message=error.in_short, fix=error.fix))
@@ -274,17 +274,17 @@ class Devices:
         asking.repeated = due
 
     def _why(self, asking: _Asking) -> str:
-        assert self._stock is not None  # since the first one asked
+        assert self._pool is not None  # since the first one asked
         try:
-            return self._stock.why(asking.spec, nodes=asking.nodes)
+            return self._pool.why(asking.spec, nodes=asking.nodes)
         except UpshiftError as error:
             return f"waits for devices: {error.in_short}"
 
     def _give_up(self, asking: _Asking, wait: float) -> None:
-        if self._stock is None or not self._stock.known:  # a driver that is slow to answer has its own limit
+        if self._pool is None or not self._pool.known:  # a driver that is slow to answer has its own limit
             asking.give_up = self._loop.after(RETRY, lambda: self._give_up(asking, wait))
             return
-        self._try(asking, self._stock, last=True)
+        self._try(asking, self._pool, last=True)
         if asking not in self._asking:
             return
         why = self._why(asking)

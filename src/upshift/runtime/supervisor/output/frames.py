@@ -27,7 +27,7 @@ _BEGUN = re.compile(rb"\x1b(?:\[[0-9;]{0,16})?\Z")
 """What may become a movement when more is read."""
 
 
-class Frames:
+class ProgressBars:
     """Turns what is printed into what the log gets.
 
     Of each row above the cursor it is settled that it has ended when the cursor has been below it for

@@ -15,7 +15,7 @@ from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask, Masking
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.output.frames import Frames
+from upshift.runtime.supervisor.output.frames import ProgressBars
 from upshift.runtime.supervisor.output.losses import Loss, Losses
 
 QUIET = 0.02
@@ -112,7 +112,7 @@ class Log:
         self._sinks = sinks
         self._mask = mask
         self._masking = Masking(mask) if mask is not None else None
-        self._frames = Frames()
+        self._frames = ProgressBars()
         self._whole = True
         self._frame: Timer | None = None
 
@@ -153,7 +153,7 @@ class Log:
                 sink(data)
 
 
-class Lines:
+class RankLines:
     """Whole lines of one of several processes, each with the prefix that tells whose it is.
 
     Of a line that is drawn again and again only what it says in the end goes on.
@@ -223,7 +223,7 @@ class TaskLog:
         self._losses = losses
         self._file = LogFile(loop, self.path, grew, losses.of("log", self.path))
         self._files = [self._file]
-        self._lines: list[Lines] = []
+        self._lines: list[RankLines] = []
         self._own = Log(loop, self._file.append, mask=mask)
 
     @property
@@ -239,7 +239,7 @@ class TaskLog:
         # What the first one draws is shown while it does so, though no whole line has come of it yet.
         drawn = self._drawn if rank.rank == 0 else lambda size: None
         file = LogFile(self._loop, path, drawn, self._losses.of("log", path, rank.rank))
-        lines = Lines(rank.rank, self._file.append)
+        lines = RankLines(rank.rank, self._file.append)
         self._files.append(file)
         self._lines.append(lines)
         return Log(self._loop, file.append, lines.feed, mask=self._mask)

@@ -33,7 +33,7 @@ _NONSENSE = (ValueError, RecursionError)
 """What parsing a text raises that is no JSON, or was not meant to be read."""
 
 
-class Ledger:
+class Recorder:
     """Files of an attempt's metrics and cards, and what is known of them in short.
 
     When a file cannot be written (the disk is full), the step goes on, and what it says then is not in the

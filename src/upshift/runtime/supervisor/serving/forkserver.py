@@ -41,15 +41,15 @@ from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.attempt import Attempt
 from upshift.runtime.supervisor.bounds import processes
-from upshift.runtime.supervisor.serving.peer import Peer
-from upshift.runtime.supervisor.serving.server_files import Place, handle
+from upshift.runtime.supervisor.serving.peer import EngineConnection
+from upshift.runtime.supervisor.serving.server_files import ServerFiles, handle
 from upshift.runtime.supervisor.serving.supervisor import Key, Supervisor
 from upshift.runtime.supervisor.starters.direct import FreshStarter
-from upshift.runtime.supervisor.starters.zygote_pool import Nursery
+from upshift.runtime.supervisor.starters.zygote_pool import ZygotePool
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.several.local_nodes import Rehearsal
+    from upshift.runtime.supervisor.several.local_nodes import LocalNodes
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 
@@ -59,7 +59,7 @@ UNWANTED = 60.0
 """Seconds in which the first engine connects, if it ever does."""
 
 
-def serve(listener: socket.socket, place: Place) -> NoReturn:
+def serve(listener: socket.socket, place: ServerFiles) -> NoReturn:
     """Be the fork server, until no engine is connected and nothing runs."""
     code = 0
     try:
@@ -77,7 +77,7 @@ def serve(listener: socket.socket, place: Place) -> NoReturn:
         _exit(code)
 
 
-def _settle(place: Place) -> None:
+def _settle(place: ServerFiles) -> None:
     """Leave the engine's session, terminal and signals."""
     if os.getsid(0) != os.getpid():
         os.setsid()
@@ -133,7 +133,7 @@ _BEFORE_IT_RAN = Failure(reason="cancelled", message="cancelled before it ran")
 class ForkServer:
     """Supervises attempts for whoever is connected."""
 
-    def __init__(self, listener: socket.socket, place: Place) -> None:
+    def __init__(self, listener: socket.socket, place: ServerFiles) -> None:
         self._place = place
         self._listener = forks.private(listener)  # before anything is forked
         self._lock = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -145,9 +145,9 @@ class ForkServer:
             self._loop,
             exited=exited,
             keep_open=(self._supervisor.mark,),
-            kin=lambda: {self._nursery.pid, *self._kin()},
+            kin=lambda: {self._zygotes.pid, *self._kin()},
         )
-        self._nursery = Nursery(
+        self._zygotes = ZygotePool(
             self._loop,
             exited=exited,
             changed=self._dispatch,
@@ -155,9 +155,9 @@ class ForkServer:
         )
         self._wanted: list[_Wanted] = []
         self._waiting: collections.deque[_Waiting] = collections.deque()
-        self._gathering: dict[Key, tuple[_Waiting, Rehearsal]] = {}
-        self._rehearsals: set[Rehearsal] = set()
-        self._engines: set[Peer] = set()
+        self._gathering: dict[Key, tuple[_Waiting, LocalNodes]] = {}
+        self._local_nodes: set[LocalNodes] = set()
+        self._engines: set[EngineConnection] = set()
         self._stores: dict[str, Store] = {}
         self._engine_came = False
 
@@ -169,9 +169,9 @@ class ForkServer:
         while not self._engine_came or self._engines or self._keys() or self._supervisor.busy:
             self._loop.turn()
             self._look_for_ports()
-        while self._rehearsals:  # those that were let go leave by themselves
+        while self._local_nodes:  # those that were let go leave by themselves
             self._loop.turn()
-        self._nursery.close()
+        self._zygotes.close()
         self._supervisor.close()
 
     # -- engines ----------------------------------------------------------------------------------
@@ -182,13 +182,13 @@ class ForkServer:
         except BlockingIOError:
             return
         self._engine_came = True
-        self._engines.add(Peer(self._loop, connection, self._receive, self._gone))
+        self._engines.add(EngineConnection(self._loop, connection, self._receive, self._gone))
 
     def _give_up_waiting(self) -> None:
         """The engine that has started this one was killed before it could connect."""
         self._engine_came = True
 
-    def _gone(self, engine: Peer) -> None:
+    def _gone(self, engine: EngineConnection) -> None:
         self._engines.discard(engine)
         if not self._engines:  # what has not started does not start: resume asks for it anew
             self._wanted.clear()
@@ -196,7 +196,7 @@ class ForkServer:
             for key in list(self._gathering):
                 self._stop_gathering(key)
 
-    def _receive(self, engine: Peer, message: dict[str, Any]) -> None:
+    def _receive(self, engine: EngineConnection, message: dict[str, Any]) -> None:
         getattr(self, f"_do_{message.pop('do')}")(engine, **message)
 
     def _tell(self, message: Mapping[str, Any], *, droppable: bool = False) -> None:
@@ -207,7 +207,7 @@ class ForkServer:
 
     def _do_run(
         self,
-        engine: Peer,
+        engine: EngineConnection,
         name: str,
         store: str,
         spec: str,
@@ -220,7 +220,7 @@ class ForkServer:
             opened = self._stores.get(store)
             if opened is None:
                 opened = self._stores[store] = open_store(store, **options)
-                self._nursery.open(store, options)
+                self._zygotes.open(store, options)
             task = opened.read_spec(spec)
         except Exception as error:
             self._not_started(name, error)
@@ -272,7 +272,7 @@ class ForkServer:
     def _gather(self, waiting: _Waiting, wait: float, share: bool) -> None:
         """Start the further nodes of a task, and go on when they are there."""
         from upshift.runtime.supervisor.several.local_nodes import (
-            Rehearsal,  # what no other task needs is not imported
+            LocalNodes,  # what no other task needs is not imported
         )
 
         spec = waiting.spec
@@ -294,7 +294,7 @@ class ForkServer:
                 self._supervisor.cancel(*key, 0, causes.mistake(error))
 
         try:
-            rehearsal = Rehearsal(
+            local_nodes = LocalNodes(
                 self._loop.confined(troubled),
                 spec,
                 waiting.store,
@@ -307,21 +307,21 @@ class ForkServer:
                 complete=complete,
                 refuse=refuse,
                 tell=lambda why: self._tell({"event": "waiting", "handle": name, "why": why}),
-                ended=self._rehearsals.discard,
+                ended=self._local_nodes.discard,
             )
         except Exception as error:
             self._cannot_start(waiting, error)
             return
-        self._rehearsals.add(rehearsal)
-        self._gathering[key] = waiting, rehearsal
+        self._local_nodes.add(local_nodes)
+        self._gathering[key] = waiting, local_nodes
 
     def _stop_gathering(self, key: Key) -> None:
-        waiting, rehearsal = self._gathering.pop(key)
-        rehearsal.cancel()
+        waiting, local_nodes = self._gathering.pop(key)
+        local_nodes.cancel()
         waiting.let_go()
 
     def _kin(self) -> set[int]:
-        return self._supervisor.kin.union(*(rehearsal.pids for rehearsal in self._rehearsals))
+        return self._supervisor.kin.union(*(nodes.pids for nodes in self._local_nodes))
 
     def _refuse(self, spec: TaskSpec, store: Store, failure: Failure) -> None:
         problem = None
@@ -335,17 +335,17 @@ class ForkServer:
         """Start what waits, as far as there are processes for it; have one more than is needed."""
         while self._waiting:
             count = processes(self._waiting[0].spec)
-            forked = self._nursery.ready(count)
-            if not forked and self._nursery.unsafe is None:
+            forked = self._zygotes.ready(count)
+            if not forked and self._zygotes.unsafe is None:
                 break
             waiting = self._waiting.popleft()
             spec, store, secrets, grant, nodes = waiting
-            starter = self._nursery if forked else self._fresh
+            starter = self._zygotes if forked else self._fresh
             try:
                 self._supervisor.start(spec, store, starter, secrets, grant, nodes)
             except Exception as error:
                 self._cannot_start(waiting, error)
-        self._nursery.keep(sum(processes(waiting.spec) for waiting in self._waiting) + 1)
+        self._zygotes.keep(sum(processes(waiting.spec) for waiting in self._waiting) + 1)
 
     def _cannot_start(self, waiting: _Waiting, error: Exception) -> None:
         """An attempt ends before it began, and none beside it, be that for a mistake of ours."""
@@ -365,7 +365,7 @@ class ForkServer:
             problem = causes.mistake(error, "start the step").message
         self._tell({"event": "ended", "handle": name, "problem": problem})
 
-    def _do_cancel(self, engine: Peer, name: str, grace: float) -> None:
+    def _do_cancel(self, engine: EngineConnection, name: str, grace: float) -> None:
         for wanted in self._wanted:
             if wanted.name == name:
                 self._wanted.remove(wanted)
@@ -391,14 +391,14 @@ class ForkServer:
                 attempt.cancel(grace)
                 return
 
-    def _do_query(self, engine: Peer, name: str) -> None:
+    def _do_query(self, engine: EngineConnection, name: str) -> None:
         running = any(handle(self._place.name, *key) == name for key in self._keys())
         engine.send({"event": "status", "handle": name, "running": running})
 
     def _do_preload(
-        self, engine: Peer, code: Mapping[str, Any], module: str, after: Mapping[str, str]
+        self, engine: EngineConnection, code: Mapping[str, Any], module: str, after: Mapping[str, str]
     ) -> None:
-        self._nursery.preload(code, module, after)
+        self._zygotes.preload(code, module, after)
 
     def _keys(self) -> list[Key]:
         waiting = [wanted.spec for wanted in self._wanted]
@@ -426,9 +426,9 @@ class ForkServer:
 
     def _over(self, spec: TaskSpec, problem: str | None) -> None:
         self._tell({"event": "ended", "handle": self._name_of(spec), "problem": problem})
-        for rehearsal in self._rehearsals:
-            if (rehearsal.spec.task, rehearsal.spec.attempt) == (spec.task, spec.attempt):
-                rehearsal.let_go()
+        for nodes in self._local_nodes:
+            if (nodes.spec.task, nodes.spec.attempt) == (spec.task, spec.attempt):
+                nodes.let_go()
 
     def _name_of(self, spec: TaskSpec) -> str:
         return handle(self._place.name, spec.task, spec.attempt)
@@ -451,4 +451,4 @@ def main(listener: int, name: str) -> NoReturn:
         sock = socket.socket(fileno=listener)
     except OSError as error:
         raise UpshiftError("the fork server got no socket", why=str(error)) from None
-    serve(sock, Place(name))
+    serve(sock, ServerFiles(name))

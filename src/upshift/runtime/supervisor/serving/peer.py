@@ -13,7 +13,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.sockets import PACKET
 
 
-class Peer:
+class EngineConnection:
     """One end of a packet socket on an event loop.
 
     What cannot be sent at once, because the other end does not read (it is stopped, or busy), is
@@ -32,8 +32,8 @@ class Peer:
         self,
         loop: Loop,
         connection: socket.socket,
-        receive: Callable[[Peer, dict[str, Any]], None],
-        gone: Callable[[Peer], None],
+        receive: Callable[[EngineConnection, dict[str, Any]], None],
+        gone: Callable[[EngineConnection], None],
     ) -> None:
         self._loop = loop
         self._connection = connection

@@ -42,7 +42,7 @@ class Order:
         As of a :class:`~upshift.runtime.supervisor.devices.pool.Grant`.
     wait, share
         Where this process chooses devices itself, as for
-        :meth:`upshift.runtime.supervisor.devices.queue.Devices.ask`; ``wait`` is None where it does not.
+        :meth:`upshift.runtime.supervisor.devices.queue.DeviceQueue.ask`; ``wait`` is None where it does not.
     argv
         What modules of the user's are to find in ``sys.argv``.
     """

@@ -14,7 +14,7 @@ from upshift.runtime.storage.serializers import scratch
 
 
 @attrs.frozen
-class Place:
+class ServerFiles:
     """Where a fork server of this name keeps its files.
 
     Parameters
@@ -52,7 +52,7 @@ def handle(name: str, task: TaskId, attempt: int) -> str:
     return f"{name}/{task.run}/{task}#{attempt}"
 
 
-def sweep(place: Place) -> None:
+def sweep(place: ServerFiles) -> None:
     """Kill whatever is left of a fork server that has died, and wait until it is gone.
 
     Raises

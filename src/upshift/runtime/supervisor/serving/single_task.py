@@ -43,7 +43,7 @@ from upshift.runtime.supervisor.starters.direct import ForkStarter, FreshStarter
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
     from upshift.runtime.supervisor.several.nodes import Nodes
-    from upshift.runtime.supervisor.several.rendezvous import Gathering
+    from upshift.runtime.supervisor.several.rendezvous import Rendezvous
 
 
 EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
@@ -69,7 +69,7 @@ def run_by_hand(path: Path, store_address: str | None) -> int:
     supervisor = Supervisor(f"worker-{os.getpid()}", loop=loop, watcher=console)
     starter = FreshStarter(loop, exited=supervisor.exited, kin=lambda: supervisor.kin)
     part = _part(spec, store, loop, supervisor, secrets, seat=seat, starter=starter)
-    course = Course(spec, part, loop, supervisor, ordered=False)
+    course = TaskLoop(spec, part, loop, supervisor, ordered=False)
 
     def tell(why: str) -> None:
         _say(f"{spec.task} {why}")
@@ -113,7 +113,7 @@ def run_for_backend(path: Path) -> int:
         return 2
     reporter.store = store
     part = _part(spec, store, loop, supervisor, order.secrets, seat=seat, starter=starter)
-    course = Course(spec, part, loop, supervisor, ordered=True)
+    course = TaskLoop(spec, part, loop, supervisor, ordered=True)
     if order.wait is None:
         part.start(grant)
     else:
@@ -135,13 +135,17 @@ def _part(
     *,
     seat: Seat | None,
     starter: FreshStarter,
-) -> Part:
+) -> Role:
     """What this supervisor does of the task: what its seat says."""
     if seat is None or seat.node == 0:
-        return First(spec, store, loop, supervisor, secrets, starter=starter, seat=seat)
-    from upshift.runtime.supervisor.serving.further import Further  # what no other task needs is not imported
+        return FirstNode(spec, store, loop, supervisor, secrets, starter=starter, seat=seat)
+    from upshift.runtime.supervisor.several.remote_supervisor import (
+        RemoteSupervisor,  # no other task needs it
+    )
 
-    part = Further(spec, store, loop, supervisor, secrets, starter=starter, seat=seat)
+    part = RemoteSupervisor(
+        spec, store, loop=loop, seat=seat, machine=supervisor.machine, starter=starter, secrets=secrets
+    )
     starter.tell(part.exited)
     return part
 
@@ -215,7 +219,7 @@ ENDING = 5.0
 """Seconds that a step is given at most where an engine is told to stop its container: it waits for 10."""
 
 
-class Part(Protocol):
+class Role(Protocol):
     """What a supervisor does of a task: all of it, or what is to be done on one of its nodes."""
 
     @property
@@ -239,7 +243,7 @@ class Part(Protocol):
         """A signal of this name has come: because the run is cancelled, or by somebody else."""
 
 
-class Course:
+class TaskLoop:
     """Turns the loop until a task is over. From now on signals stop it.
 
     Parameters
@@ -253,7 +257,7 @@ class Course:
     """
 
     def __init__(
-        self, spec: TaskSpec, part: Part, loop: Loop, supervisor: Supervisor, *, ordered: bool
+        self, spec: TaskSpec, part: Role, loop: Loop, supervisor: Supervisor, *, ordered: bool
     ) -> None:
         self._spec = spec
         self._part = part
@@ -285,7 +289,7 @@ class Course:
         self._part.stop(name, asked=asked, grace=grace if asked else min(grace, ENDING))
 
 
-class First:
+class FirstNode:
     """The part of the only node, or of the first one: all that is decided is decided here.
 
     Parameters
@@ -319,7 +323,7 @@ class First:
         self._secrets = secrets
         self._starter = starter
         self._seat = seat
-        self._gathering: Gathering | None = None
+        self._gathering: Rendezvous | None = None
         self._grant: Grant | None = None
 
     @property
@@ -331,12 +335,12 @@ class First:
             self._begin(grant, None)
             return
         from upshift.runtime.supervisor.several.rendezvous import (
-            Gathering,  # what no other task needs is not imported
+            Rendezvous,  # what no other task needs is not imported
         )
 
         self._grant = grant
         try:
-            self._gathering = Gathering(
+            self._gathering = Rendezvous(
                 self._loop,
                 self._spec,
                 self._store,

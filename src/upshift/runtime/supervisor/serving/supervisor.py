@@ -17,12 +17,12 @@ from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.edits import RECORD, Sources
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import Attempt, Watcher
-from upshift.runtime.supervisor.devices.queue import Devices
+from upshift.runtime.supervisor.devices.queue import DeviceQueue
 from upshift.runtime.supervisor.node_runtime import Machine
 from upshift.runtime.supervisor.starters.starter import Starter
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
     from upshift.runtime.supervisor.devices.pool import Grant
     from upshift.runtime.supervisor.several.nodes import Nodes
 
@@ -49,18 +49,18 @@ class Supervisor:
         """The descriptor that marks what is forked below; :mod:`upshift.runtime.marks`."""
         self._claimed: set[tuple[str, str]] = set()
         self._sources: dict[tuple[str, str], Sources] = {}
-        self._accelerators: Accelerators | None = None
-        self.devices = Devices(loop, lambda: self.accelerators)
+        self._accelerators: DeviceMonitor | None = None
+        self.devices = DeviceQueue(loop, lambda: self.accelerators)
 
     @property
-    def accelerators(self) -> Accelerators:
+    def accelerators(self) -> DeviceMonitor:
         """The devices of this machine; nobody watches them before ``want()`` is called."""
         if self._accelerators is None:
             from upshift.runtime.supervisor.devices.monitor import (
-                Accelerators,  # what no task needs is not imported
+                DeviceMonitor,  # what no task needs is not imported
             )
 
-            self._accelerators = Accelerators(self._loop)
+            self._accelerators = DeviceMonitor(self._loop)
         return self._accelerators
 
     @property

@@ -28,8 +28,8 @@ from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import EXITING
 from upshift.runtime.supervisor.bounds import CpuSet
 from upshift.runtime.supervisor.serving.protocol import order_of
-from upshift.runtime.supervisor.several.nodes import Nodes, Remote
-from upshift.runtime.supervisor.several.rendezvous import Gathering
+from upshift.runtime.supervisor.several.nodes import Nodes, RemoteNode
+from upshift.runtime.supervisor.several.rendezvous import Rendezvous
 from upshift.runtime.supervisor.starters.thread_pools import inherited
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ _SAID = 1 << 16
 
 
 def address_of(node: int) -> str:
-    """The address of a node that is rehearsed: all of 127.0.0.0/8 is this machine."""
+    """The address of such a node: all of 127.0.0.0/8 is this machine."""
     return f"127.0.0.{node + 1}"
 
 
-class Rehearsal:
+class LocalNodes:
     """The further nodes of one task.
 
     Parameters
@@ -64,9 +64,9 @@ class Rehearsal:
     keep_open
         Descriptors that every process below is to hold.
     wait, share
-        As for :meth:`upshift.runtime.supervisor.devices.queue.Devices.ask`.
+        As for :meth:`upshift.runtime.supervisor.devices.queue.DeviceQueue.ask`.
     complete, refuse, tell
-        As for :class:`~upshift.runtime.supervisor.several.rendezvous.Gathering`.
+        As for :class:`~upshift.runtime.supervisor.several.rendezvous.Rendezvous`.
     ended
         Called when nothing of it runs any more.
 
@@ -93,7 +93,7 @@ class Rehearsal:
         complete: Callable[[Nodes], None],
         refuse: Callable[[Failure], None],
         tell: Callable[[str], None],
-        ended: Callable[[Rehearsal], None],
+        ended: Callable[[LocalNodes], None],
     ) -> None:
         self.spec = spec
         self._loop = loop
@@ -114,7 +114,7 @@ class Rehearsal:
             wait=WAIT,
             silence=silence,
         )
-        self._gathering = Gathering(
+        self._gathering = Rendezvous(
             loop, spec, store, main, complete=complete, refuse=refuse, tell=tell, bury=self._bury
         )
         order: dict[str, Any] = {"secrets": dict(secrets_of_step), "argv": tuple(sys.argv)}
@@ -156,7 +156,7 @@ class Rehearsal:
         for one in self._running.values():
             one.must_leave(LEAVING)
 
-    def _bury(self, remote: Remote, then: Callable[[], None]) -> None:
+    def _bury(self, remote: RemoteNode, then: Callable[[], None]) -> None:
         """Kill the supervisor of a node that is lost, be it dead or frozen: its processes die with it."""
         pids = [member.pid for member in remote.members.values() if member.pid and not member.ended]
         for one in self._running.values():

@@ -42,7 +42,7 @@ class RemoteMember(Member):
     """A process on another node."""
 
     def __init__(
-        self, rank: Rank, remote: Remote, *, log: Log, told: Callable[[Member, list[bytes]], None]
+        self, rank: Rank, remote: RemoteNode, *, log: Log, told: Callable[[Member, list[bytes]], None]
     ) -> None:
         super().__init__(rank, log=log, told=told)
         self.pid = 0
@@ -79,7 +79,7 @@ class RemoteMember(Member):
         self._busy, self.state, self.unheard = cpu_seconds, state, ""
 
 
-class Remote:
+class RemoteNode:
     """One of the further nodes.
 
     Parameters
@@ -187,12 +187,12 @@ class Nodes:
     def __init__(
         self,
         spec: TaskSpec,
-        remotes: Sequence[Remote],
+        remotes: Sequence[RemoteNode],
         *,
         address: str,
         name: str,
         port: Port,
-        bury: Callable[[Remote, Callable[[], None]], object],
+        bury: Callable[[RemoteNode, Callable[[], None]], object],
     ) -> None:
         self.address = address
         self.name = name
@@ -258,7 +258,7 @@ class Nodes:
 
     # -- what comes -------------------------------------------------------------------------------
 
-    def take(self, remote: Remote, frame: Frame) -> None:
+    def take(self, remote: RemoteNode, frame: Frame) -> None:
         """Something has come from a node."""
         if frame.kind == wire.SAYS:
             content = frame.content()
@@ -275,13 +275,13 @@ class Nodes:
         feed = {wire.LOG: member.feed_log, wire.SIGHT: member.feed_sight, wire.MESSAGES: member.feed_messages}
         feed[frame.kind](frame.payload)
 
-    def lose(self, remote: Remote, why: str) -> None:
+    def lose(self, remote: RemoteNode, why: str) -> None:
         """There is no connection to a node any more."""
         remote.gone = why
         if self._audience is not None:
             self._lose(remote, why)
 
-    def _lose(self, remote: Remote, why: str) -> None:
+    def _lose(self, remote: RemoteNode, why: str) -> None:
         failure = Failure(
             reason="infrastructure",
             message=f"{remote} is gone: {why}",
@@ -291,7 +291,7 @@ class Nodes:
         self._heard.node_failed(failure)
         self._bury(remote, partial(self._buried, remote))
 
-    def _buried(self, remote: Remote) -> None:
+    def _buried(self, remote: RemoteNode) -> None:
         for member in remote.members.values():
             if not member.ended:
                 self._heard.left(member, -signal.SIGKILL, Consumed())
@@ -301,15 +301,15 @@ class Nodes:
         assert self._audience is not None  # nothing of this is said before the start
         return self._audience
 
-    def _said_busy(self, remote: Remote, rank: int, cpu_seconds: float | None, state: str) -> None:
+    def _said_busy(self, remote: RemoteNode, rank: int, cpu_seconds: float | None, state: str) -> None:
         remote.members[rank].busy(cpu_seconds, state)
 
-    def _said_born(self, remote: Remote, rank: int, pid: int) -> None:
+    def _said_born(self, remote: RemoteNode, rank: int, pid: int) -> None:
         remote.members[rank].pid = pid
 
     def _said_ended(
         self,
-        remote: Remote,
+        remote: RemoteNode,
         rank: int,
         code: int,
         consumed: Sequence[float],
@@ -321,24 +321,24 @@ class Nodes:
             seconds, read, written = consumed
             self._heard.left(member, code, Consumed(float(seconds), int(read), int(written)))
 
-    def _said_granted(self, remote: Remote, hardware: Mapping[str, Any] | None) -> None:
+    def _said_granted(self, remote: RemoteNode, hardware: Mapping[str, Any] | None) -> None:
         remote.granted = None if hardware is None else decode(Hardware, hardware)
 
     def _said_used(
-        self, remote: Remote, hardware: Mapping[str, Any], verdict: Mapping[str, Any] | None
+        self, remote: RemoteNode, hardware: Mapping[str, Any], verdict: Mapping[str, Any] | None
     ) -> None:
         remote.used = decode(Hardware, hardware)
         remote.verdict = None if verdict is None else decode(Failure, verdict)
 
-    def _said_remark(self, remote: Remote, line: str) -> None:
+    def _said_remark(self, remote: RemoteNode, line: str) -> None:
         self._heard.remark(f"{remote}: {line}")
 
-    def _said_failed(self, remote: Remote, failure: Mapping[str, Any]) -> None:
+    def _said_failed(self, remote: RemoteNode, failure: Mapping[str, Any]) -> None:
         self._heard.node_failed(decode(Failure, failure))
         for member in remote.members.values():
             if not member.ended and not member.pid:  # it has never started
                 self._heard.left(member, -signal.SIGKILL, Consumed())
 
-    def _said_signalled(self, remote: Remote, name: str, asked: bool, grace: float) -> None:
+    def _said_signalled(self, remote: RemoteNode, name: str, asked: bool, grace: float) -> None:
         why = causes.stopped_from_outside(f"the supervisor of {remote}", name, node=remote.name)
         self._heard.cancel(grace, None if asked else why)

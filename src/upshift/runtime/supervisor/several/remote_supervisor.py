@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.errors import BackendError
+from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, Rank, TaskSpec, encode
 from upshift.runtime import causes
 from upshift.runtime.launch import addresses, wire
@@ -25,12 +25,12 @@ from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.members import LocalMember, Member
-from upshift.runtime.supervisor.node_runtime import Machine, Site
+from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.output.logs import Log
 from upshift.runtime.supervisor.several.connection import Connection
 from upshift.runtime.supervisor.several.nodes import ORPHANED
 from upshift.runtime.supervisor.several.rendezvous import Joining
-from upshift.runtime.supervisor.starters.starter import Born, Starter
+from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
@@ -41,29 +41,29 @@ TRYING = 5.0
 _OUTCOME = b'{"outcome"'
 
 
-class Forwarded(LocalMember):
+class ForwardedMember(LocalMember):
     """A process here whose every word goes to node 0."""
 
-    def __init__(self, born: Born, rank: Rank, *, loop: Loop, outpost: Outpost) -> None:
-        self._outpost = outpost
+    def __init__(self, born: Spawned, rank: Rank, *, loop: Loop, supervisor: RemoteSupervisor) -> None:
+        self._supervisor = supervisor
         self._paused = False
         super().__init__(born, rank, loop=loop, log=Log(loop), told=_listen)
         self._feeds[born.seen] = self.feed_sight
         loop.watch(born.seen, partial(self._ready, born.seen))
 
     def feed_log(self, data: bytes) -> None:
-        self._outpost.forward(wire.LOG, self, data)
+        self._supervisor.forward(wire.LOG, self, data)
 
     def feed_messages(self, data: bytes) -> None:
         super().feed_messages(data)
-        self._outpost.forward(wire.MESSAGES, self, data)
+        self._supervisor.forward(wire.MESSAGES, self, data)
 
     def feed_sight(self, data: bytes) -> None:
-        self._outpost.forward(wire.SIGHT, self, data)
+        self._supervisor.forward(wire.SIGHT, self, data)
 
     def about_to_end(self) -> None:
         """It says what became of its call. What was used goes ahead: node 0 may end it all by this."""
-        self._outpost.tell_used()
+        self._supervisor.tell_used()
 
     def pause(self) -> None:
         """Read no more of what it writes, for now."""
@@ -86,11 +86,11 @@ class Forwarded(LocalMember):
 
 def _listen(member: Member, lines: list[bytes]) -> None:
     """Only one thing that a process says is looked at here."""
-    if isinstance(member, Forwarded) and any(line.startswith(_OUTCOME) for line in lines):
+    if isinstance(member, ForwardedMember) and any(line.startswith(_OUTCOME) for line in lines):
         member.about_to_end()
 
 
-class Outpost:
+class RemoteSupervisor:
     """This node's part of one attempt.
 
     Parameters
@@ -110,8 +110,8 @@ class Outpost:
     def __init__(
         self,
         spec: TaskSpec,
-        *,
         store: Store,
+        *,
         loop: Loop,
         seat: Seat,
         machine: Machine,
@@ -127,20 +127,25 @@ class Outpost:
         self._starter = starter
         self._secrets = secrets
         self._grant: Grant | None = None
-        self._site: Site | None = None
-        self._members: list[Forwarded] = []
+        self._node_runtime: NodeRuntime | None = None
+        self._members: list[ForwardedMember] = []
         self._connection: Connection | None = None
         self._ready: Mapping[str, Any] | None = None
         self._clock = time.monotonic()
         self._over = False
         self._paused = False
+        try:
+            store.claim_run(spec.task.run)
+        except UpshiftError as error:
+            self.refuse(Failure(reason="infrastructure", message=error.in_short, fix=error.fix))
+        self._join()
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to wait for."""
         return not self._over or any(not member.ended for member in self._members)
 
-    def join(self) -> None:
+    def _join(self) -> None:
         """Look for node 0."""
         Joining(
             self._loop,
@@ -155,7 +160,7 @@ class Outpost:
 
     # -- before the start -------------------------------------------------------------------------
 
-    def have(self, grant: Grant | None) -> None:
+    def start(self, grant: Grant | None) -> None:
         """This node has its devices: it can start."""
         if self._over:
             if grant is not None:
@@ -173,12 +178,12 @@ class Outpost:
         """This node does not get what it was promised."""
         self._say_once_joined("failed", failure=encode(self._named(failure)))
 
-    def wait(self, why: str) -> None:
+    def tell(self, why: str) -> None:
         """It waits for that."""
         if self._connection is not None:
             self._connection.say("waiting", why=why)
 
-    def signalled(self, name: str, *, asked: bool, grace: float) -> None:
+    def stop(self, name: str, *, asked: bool, grace: float) -> None:
         """This supervisor was told to stop; node 0 decides what that means. Before it is there, it leaves."""
         if self._connection is not None:
             self._connection.say("signalled", name=name, asked=asked, grace=grace)
@@ -220,7 +225,7 @@ class Outpost:
         spec = self._spec = attrs.evolve(self._spec, granted=granted)
         self._clock = time.monotonic()
         ranks = ranks_of(spec, address=address, port=port, node=self._seat.node, nodes=self._seat.nodes)
-        self._site = Site(
+        self._node_runtime = NodeRuntime(
             spec,
             store=self._store,
             loop=self._loop,
@@ -231,22 +236,22 @@ class Outpost:
         )
         self._grant = None
         try:
-            self._site.start(self._starter, ranks, self._member)
+            self._node_runtime.start(self._starter, ranks, self._member)
         except OSError as error:
-            self._site = None
+            self._node_runtime = None
             self._members.clear()
             message = f"node {self._seat.node} could not start its processes: {error.strerror or error}"
             self._fail(Failure(reason="infrastructure", message=message))
             return
-        self._site.watch(self._members, tell=self._remark, stop=self._fail, kill=self._kill)
-        granted = self._site.granted()
+        self._node_runtime.watch(self._members, tell=self._remark, stop=self._fail, kill=self._kill)
+        granted = self._node_runtime.granted()
         self._say("granted", hardware=None if granted is None else encode(granted))
         for member in self._members:
             self._say("born", rank=member.number, pid=member.pid)
 
-    def _member(self, born: Born, rank: Rank | None) -> LocalMember:
+    def _member(self, born: Spawned, rank: Rank | None) -> LocalMember:
         assert rank is not None  # a step that has several nodes has ranks
-        self._members.append(Forwarded(born, rank, loop=self._loop, outpost=self))
+        self._members.append(ForwardedMember(born, rank, loop=self._loop, supervisor=self))
         return self._members[-1]
 
     def _said_signal(self, rank: int, number: int) -> None:
@@ -274,7 +279,7 @@ class Outpost:
 
     # -- what goes to node 0 ----------------------------------------------------------------------
 
-    def forward(self, kind: int, member: Forwarded, data: bytes) -> None:
+    def forward(self, kind: int, member: ForwardedMember, data: bytes) -> None:
         """Something that a process has written. No more is read than the network takes."""
         if self._connection is None or not self._connection.alive:
             return
@@ -287,11 +292,13 @@ class Outpost:
 
     def tell_used(self) -> None:
         """Say what the processes have used so far, and whether they went beyond their memory."""
-        if self._site is None:
+        if self._node_runtime is None:
             return
         ends = [member.consumed for member in self._members if member.ended]
-        used = self._site.used(seconds=time.monotonic() - self._clock, consumed=Consumed.sum(ends), peak=None)
-        verdict = self._site.verdict(None)
+        used = self._node_runtime.used(
+            seconds=time.monotonic() - self._clock, consumed=Consumed.sum(ends), peak=None
+        )
+        verdict = self._node_runtime.verdict(None)
         self._say(
             "used",
             hardware=encode(used),
@@ -304,7 +311,7 @@ class Outpost:
             if member.pid == pid and not member.ended:
                 self._ended(member, os.waitstatus_to_exitcode(status), consumed)
 
-    def _ended(self, member: Forwarded, code: int, consumed: Consumed) -> None:
+    def _ended(self, member: ForwardedMember, code: int, consumed: Consumed) -> None:
         member.resume()
         member.drain()
         member.sight()
@@ -312,10 +319,10 @@ class Outpost:
         member.code, member.consumed = code, consumed
         member.close()
         last = all(one.ended for one in self._members)
-        if last and self._site is not None:
-            self._site.end_watch()
+        if last and self._node_runtime is not None:
+            self._node_runtime.end_watch()
         self.tell_used()
-        killed = self._site.killed_for_memory(code) if self._site is not None else None
+        killed = self._node_runtime.killed_for_memory(code) if self._node_runtime is not None else None
         self._say(
             "ended",
             rank=member.number,
@@ -323,10 +330,10 @@ class Outpost:
             consumed=list(consumed),
             failure=None if killed is None else encode(self._named(killed)),
         )
-        if last and self._site is not None:
-            self._site.give_back_cpus()
-            self._site.release()
-            self._site = None
+        if last and self._node_runtime is not None:
+            self._node_runtime.give_back_cpus()
+            self._node_runtime.release()
+            self._node_runtime = None
 
     def _say(self, what: str, **content: Any) -> None:
         if self._connection is not None:

@@ -35,7 +35,7 @@ from upshift.runtime.launch.wire import FORM, LARGEST, Frame, WireError
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.several.connection import BEAT, Connection
-from upshift.runtime.supervisor.several.nodes import ORPHANED, Nodes, Remote
+from upshift.runtime.supervisor.several.nodes import ORPHANED, Nodes, RemoteNode
 
 INTRODUCTION = 10.0
 """Seconds in which who has connected has to say who that is."""
@@ -72,7 +72,7 @@ def listen(seat: Seat) -> socket.socket:
         ) from None
 
 
-class Gathering:
+class Rendezvous:
     """Waits until all nodes of a task are there, and have what they were promised.
 
     Parameters
@@ -107,7 +107,7 @@ class Gathering:
         complete: Callable[[Nodes], None],
         refuse: Callable[[Failure], None],
         tell: Callable[[str], None] = lambda why: None,
-        bury: Callable[[Remote, Callable[[], None]], object] | None = None,
+        bury: Callable[[RemoteNode, Callable[[], None]], object] | None = None,
     ) -> None:
         self.spec = spec
         self._loop = loop
@@ -117,7 +117,7 @@ class Gathering:
         self._refuse = refuse
         self._tell = tell
         self._bury = bury or (lambda _, then: loop.after(ORPHANED + BEAT, then))
-        self._here: dict[int, Remote] = {}
+        self._here: dict[int, RemoteNode] = {}
         self._arrivals: set[_Arrival] = set()
         self._nodes: Nodes | None = None
         self._port: ports.Port | None = None
@@ -159,7 +159,7 @@ class Gathering:
             return
         self._arrivals.add(_Arrival(self, self._loop, connection, silence=self._seat.patience))
 
-    def admit(self, arrival: _Arrival, content: dict[str, Any]) -> Remote:
+    def admit(self, arrival: _Arrival, content: dict[str, Any]) -> RemoteNode:
         """Who has connected is a node, or has to go."""
         number, form, name = content.get("node"), content.get("form"), attempt_name(self.spec)
         if form != FORM:
@@ -172,13 +172,13 @@ class Gathering:
                 if number in self._here
                 else f"of {self._seat.nodes} nodes none has the number {number}"
             )
-        remote = Remote(number, str(content.get("name")), arrival.connection, content.get("facts") or {})
+        remote = RemoteNode(number, str(content.get("name")), arrival.connection, content.get("facts") or {})
         self._here[number] = remote
         proof = wire.proof(self._seat.token, str(content.get("lot")), "main", number, name)
         arrival.connection.say("welcome", proof=proof)
         return remote
 
-    def take(self, remote: Remote, frame: Frame) -> None:
+    def take(self, remote: RemoteNode, frame: Frame) -> None:
         """A node says something."""
         if self._nodes is not None:
             self._nodes.take(remote, frame)
@@ -207,7 +207,7 @@ class Gathering:
         elif content["say"] == "signalled":
             self._fail(f"the supervisor of {remote} was stopped before the step could start")
 
-    def lose(self, remote: Remote, why: str) -> None:
+    def lose(self, remote: RemoteNode, why: str) -> None:
         """A node is there no more."""
         if self._nodes is not None:
             self._nodes.lose(remote, why)
@@ -308,11 +308,11 @@ class _Arrival:
     """Somebody who has connected."""
 
     def __init__(
-        self, gathering: Gathering, loop: Loop, connection: socket.socket, *, silence: float
+        self, gathering: Rendezvous, loop: Loop, connection: socket.socket, *, silence: float
     ) -> None:
         self.drawn = wire.lot()
         self._gathering = gathering
-        self._remote: Remote | None = None
+        self._remote: RemoteNode | None = None
         self.connection = Connection(loop, connection, self._take, self._lost, silence=silence)
         self.connection.frames.largest = GREETING
         self._late: Timer = loop.after(INTRODUCTION, self.close)

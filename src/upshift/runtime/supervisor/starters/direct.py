@@ -26,7 +26,7 @@ from upshift.runtime.proc import Consumed
 from upshift.runtime.step import step
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
-from upshift.runtime.supervisor.starters.starter import Born, Strays
+from upshift.runtime.supervisor.starters.starter import Spawned, Strays
 from upshift.runtime.supervisor.starters.thread_pools import size_variables, unsafe_to_fork
 
 
@@ -63,7 +63,7 @@ class FreshStarter:
         """From now on tell somebody else when one has ended."""
         self._exited = exited
 
-    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Born:
+    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Spawned:
         environment = {**os.environ, **bounds.environment}
         size_variables(environment, bounds.threads, bounds.environment)
         ours: list[int] = []
@@ -99,7 +99,7 @@ class FreshStarter:
         process.returncode = 0  # waited for below
         self._await(process.pid)
         log, seen, messages = ours
-        return Born(process.pid, log, seen, messages, baseline=0)
+        return Spawned(process.pid, log, seen, messages, baseline=0)
 
     def _await(self, pid: int) -> None:
         """Tell when this child has ended."""
@@ -185,7 +185,7 @@ class ForkStarter(FreshStarter):
         super().__init__(loop, exited=exited, kin=kin)
         self._store = store
 
-    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Born:
+    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Spawned:
         if unsafe_to_fork() is not None:
             return super().__call__(spec, bounds, held)
         log, log_end = os.pipe()
@@ -211,7 +211,7 @@ class ForkStarter(FreshStarter):
             for descriptor in (log_end, seen_end, messages_end, *kept):
                 os.close(descriptor)
         self._await(pid)
-        return Born(pid, log, seen, messages, baseline)
+        return Spawned(pid, log, seen, messages, baseline)
 
     def _be_step(
         self, spec: TaskSpec, bounds: Confinement, parent: int, log: int, seen: int, messages: int

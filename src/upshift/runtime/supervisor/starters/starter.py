@@ -17,7 +17,7 @@ from upshift.runtime import proc
 from upshift.runtime.confine import Confinement
 
 
-class Born(NamedTuple):
+class Spawned(NamedTuple):
     """A step process that has just been started.
 
     Parameters
@@ -40,7 +40,7 @@ class Born(NamedTuple):
 class Starter(Protocol):
     """Starts a step process, by a fork or afresh. Who has one is told when it has ended."""
 
-    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int]) -> Born:
+    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int]) -> Spawned:
         """Start it. It keeps the descriptors ``held`` open.
 
         Raises

@@ -18,7 +18,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.supervisor.starters import zygote
-from upshift.runtime.supervisor.starters.starter import Born, Strays
+from upshift.runtime.supervisor.starters.starter import Spawned, Strays
 
 Exited = Callable[[int, int, Consumed], None]
 """Takes a process id, its wait status, and what it has consumed."""
@@ -31,11 +31,11 @@ ZYGOTES_IN_VAIN = 3
 class Spare(NamedTuple):
     """A step process that waits for its task at the other end of ``orders``."""
 
-    born: Born
+    born: Spawned
     orders: int
 
 
-class Nursery:
+class ZygotePool:
     """Keeps spares, and starts tasks in them.
 
     Parameters
@@ -97,7 +97,7 @@ class Nursery:
         """Whether there are so many spares."""
         return len(self._spares) >= count
 
-    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Born:
+    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Spawned:
         """Give the task to a spare; there must be one."""
         if spec.granted is not None and spec.granted.gpus:
             self._expect_devices()
@@ -179,7 +179,7 @@ class Nursery:
         if message["event"] == "spare":
             self._asked -= 1
             log, seen, messages, orders = descriptors
-            born = Born(message["pid"], log, seen, messages, message["baseline"])
+            born = Spawned(message["pid"], log, seen, messages, message["baseline"])
             self._spares.append(Spare(born, orders))
             self._changed()
         elif message["event"] == "exit":
@@ -253,7 +253,7 @@ class Nursery:
         os.close(spare.orders)
 
 
-def _close(born: Born) -> None:
+def _close(born: Spawned) -> None:
     for descriptor in (born.log, born.seen, born.messages):
         os.close(descriptor)
 

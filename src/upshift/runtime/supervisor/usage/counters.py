@@ -25,7 +25,7 @@ Process = tuple[int, int]
 """A process: its id, and when it started, since ids are given again."""
 
 
-class Load(NamedTuple):
+class Usage(NamedTuple):
     """What the processes use, at one moment.
 
     Parameters
@@ -145,7 +145,7 @@ class Processes:
         self._cpu, self._read, self._written = Odometer(), Odometer(), Odometer()
         self._counts_disks = True
 
-    def look(self) -> Load | None:
+    def look(self) -> Usage | None:
         """What they use now; None: the first of them has ended."""
         pids, stats = self._stats()
         first = stats.get(self._pid)
@@ -155,7 +155,7 @@ class Processes:
         self._look_at_disks(stats)
         memory = self._shared.together(self._pid, stats, {pid: proc.unreclaimable(pid) for pid in stats})
         consumed = proc.Consumed(self._cpu.total / proc.TICKS, self._read.total, self._written.total)
-        return Load(pids, consumed, memory, self._counts_disks)
+        return Usage(pids, consumed, memory, self._counts_disks)
 
     def _stats(self) -> tuple[Sequence[int], Mapping[int, proc.Stat]]:
         """Every process with its times, none of which ended between being found and being looked at.

@@ -16,7 +16,7 @@ from upshift.runtime.supervisor.usage.totals import Mean
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.base import Reading
-    from upshift.runtime.supervisor.devices.monitor import Accelerators
+    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
 
 XIDS = 20
 """Xid events of a device that are recorded: the first ones."""
@@ -95,7 +95,7 @@ class GpuUsage:
         Seconds between two samples.
     """
 
-    def __init__(self, devices: Sequence[Device], accelerators: Accelerators, *, interval: float) -> None:
+    def __init__(self, devices: Sequence[Device], accelerators: DeviceMonitor, *, interval: float) -> None:
         self.idleness = Idleness()
         self._totals = [GpuTotals(d, accelerators.readings.get(d.uuid or "")) for d in devices]
         self._all_idle, self._one_cpu = Mean(), Mean()

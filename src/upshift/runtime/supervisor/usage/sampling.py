@@ -23,7 +23,7 @@ UNREADABLE = 15.0
 """Seconds after which a device that has not told how busy it is never will."""
 
 
-class Node:
+class SharedCounters:
     """What the samplers of one supervisor have in common."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Sampler:
         *,
         baselines: Mapping[int, int],
         started: float,
-        node: Node,
+        node: SharedCounters,
         number: int = 0,
         gpus: GpuUsage | None = None,
         tell: Callable[[str], None] = lambda line: None,
