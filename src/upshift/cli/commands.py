@@ -41,6 +41,9 @@ _COMMANDS = {
     "doctor": LazyCommand(
         "upshift.cli.doctor:doctor", "Check this machine: what would stop a step on GPUs, what to do."
     ),
+    "migrate": LazyCommand(
+        "upshift.cli.migrate:migrate", "Change the imports of Metaflow or ZenML to Upshift's."
+    ),
     "replay": LazyCommand("upshift.cli.replay:replay", "Run one task of a run again, under a debugger."),
 }
 

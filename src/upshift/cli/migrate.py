@@ -1,0 +1,228 @@
+"""``upshift migrate``: files of Metaflow or ZenML with Upshift's imports."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+import tokenize
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from upshift.cli.output import echo
+from upshift.errors import UsageError
+from upshift.model.settings.later import name_to_come, option_of_another_tool
+
+_TOOLS = ("metaflow", "zenml")
+_RENAMED = {"HTMLString": "HTML", "MetaflowException": "UpshiftError"}
+"""Names that are others here."""
+
+_OF_ZENML = ("step", "pipeline", "ResourceSettings", "DockerSettings", "run_with_accelerate", "HTMLString")
+"""What has the same meaning here; ``Client`` and others would be found by chance only."""
+
+_INSTEAD = {
+    "ArtifactConfig": 'Name the output alone: Annotated[Model, "model"].',
+    "BaseMaterializer": "Values of its type need a serializer of their own.",
+    "Client": "Runs are found by upshift.get_run and upshift.list_runs, values by upshift.get_artifact.",
+    "ExternalArtifact": "Pass the value itself, or upshift.External(path) for data that is not to be copied.",
+    "MarkdownString": "upshift.current.card.append takes a plain text.",
+    "Model": "Versions of a model are named by upshift.tag_artifact, and found by upshift.get_artifact.",
+    "Schedule": option_of_another_tool("schedule"),
+    "get_logger": "Use logging.getLogger(__name__).",
+    "get_pipeline_context": "What it tells is in upshift.current.",
+    "get_step_context": "What it tells is in upshift.current.",
+    "load_artifact": "Use upshift.get_artifact.",
+    "log_artifact_metadata": "Use upshift.log(name=value).",
+    "log_metadata": "Use upshift.log(name=value).",
+    "log_step_metadata": "Use upshift.log(name=value).",
+    "save_artifact": "Return it from the step.",
+}
+
+
+class Edit(NamedTuple):
+    """A text in place of another; lines count from 1, columns are bytes."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+class Unmapped(NamedTuple):
+    """What is in a file and not in Upshift."""
+
+    line: int
+    what: str
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--write", is_flag=True, help="Change the files. Default: show what would change.")
+def migrate(files: Sequence[str], write: bool) -> int:
+    """Change the imports of Metaflow or ZenML to Upshift's.
+
+    Prints the changes as a diff, and what has no counterpart, with its line. Nothing is run or imported.
+    """
+    for name in files:
+        path = Path(name)
+        before, encoding = _read(path)
+        after, unmapped = migrated(before, name)
+        for line in difflib.unified_diff(_lines(before), _lines(after), name, name):
+            echo(line, nl=not line.endswith("\n"))
+        for one in sorted(unmapped):
+            echo(f"{name}:{one.line}: {one.what}", err=True)
+        if before == after:
+            echo(f"{name}: no import of Metaflow or ZenML to change", err=True)
+        elif write:
+            path.write_bytes(after.encode(encoding))
+    return 0
+
+
+def migrated(source: str, name: str) -> tuple[str, list[Unmapped]]:
+    """A file as it is for Upshift, and what it could not map.
+
+    Raises
+    ------
+    UsageError
+        It is no Python.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        where = f"{name}:{getattr(error, 'lineno', None) or 1}"
+        raise UsageError(f"{name} is no Python: {getattr(error, 'msg', error)}", where=where) from None
+    found = _Reader(source)
+    found.visit(tree)
+    return _edited(source, found.edits), found.unmapped
+
+
+class _Reader(ast.NodeVisitor):
+    """Finds what to change in a file."""
+
+    def __init__(self, source: str) -> None:
+        self.edits: list[Edit] = []
+        self.unmapped: list[Unmapped] = []
+        self._lines = _lines(source)
+        self._modules: set[str] = set()
+        self._zenml = False
+
+    def visit_Import(self, node: ast.Import) -> None:
+        changed = [self._imported(node, alias) for alias in node.names]
+        if changed != node.names:
+            self._replace(node, f"import {', '.join(map(ast.unparse, changed))}")
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        tool = module.partition(".")[0]
+        if node.level or tool not in _TOOLS:
+            return
+        self._zenml = self._zenml or tool == "zenml"
+        home = "upshift.cards" if module == "metaflow.cards" else "upshift"
+        kept = [alias for alias in node.names if not _known(alias.name, tool, home)]
+        mapped = [alias for alias in node.names if alias not in kept]
+        for alias in kept:
+            self._miss(alias, alias.name, module)
+        if not mapped:
+            return
+        if not kept and not any(alias.name in _RENAMED for alias in mapped):
+            line = self._lines[node.lineno - 1].encode()
+            start = line.find(module.encode(), node.col_offset)
+            if start > 0:  # comments and brackets behind it stay as they are
+                self.edits.append(Edit(node.lineno, start, node.lineno, start + len(module.encode()), home))
+                return
+        renamed = [
+            ast.alias(_RENAMED[alias.name], alias.asname or alias.name) if alias.name in _RENAMED else alias
+            for alias in mapped
+        ]
+        statements = [f"from {home} import {', '.join(map(ast.unparse, renamed))}"]
+        if kept:
+            statements.append(f"from {module} import {', '.join(map(ast.unparse, kept))}")
+        self._replace(node, f"\n{' ' * node.col_offset}".join(statements))
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        value = node.value
+        if isinstance(value, ast.Name) and value.id in self._modules:
+            if not _known(node.attr, "metaflow", "upshift"):
+                self._miss(node, node.attr, value.id)
+            if value.id == "metaflow":
+                self._replace(value, "upshift")
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if self._zenml and name in ("step", "pipeline", "with_options"):
+            for keyword in node.keywords:
+                self._option(name, keyword)
+        self.generic_visit(node)
+
+    def _option(self, function: str, keyword: ast.keyword) -> None:
+        start = (keyword.lineno, keyword.col_offset)
+        if keyword.arg == "enable_cache":
+            self.edits.append(Edit(*start, keyword.lineno, start[1] + len("enable_cache"), "cache"))
+        elif keyword.arg is not None and keyword.arg not in _options(function):
+            instead = option_of_another_tool(keyword.arg)
+            what = f"{function}() has no option {keyword.arg!r}"
+            self.unmapped.append(Unmapped(keyword.lineno, f"{what}. {instead}" if instead else what))
+
+    def _imported(self, node: ast.Import, alias: ast.alias) -> ast.alias:
+        if alias.name == "metaflow":
+            self._modules.add(alias.asname or alias.name)
+            return ast.alias("upshift", alias.asname)
+        if alias.name.partition(".")[0] in _TOOLS:
+            self.unmapped.append(Unmapped(node.lineno, f"there is no module like {alias.name}"))
+        return alias
+
+    def _miss(self, node: ast.alias | ast.Attribute, name: str, module: str) -> None:
+        instead = _INSTEAD.get(name) or name_to_come(name) or "It has no counterpart."
+        self.unmapped.append(Unmapped(node.lineno, f"{name} of {module} stays. {instead}"))
+
+    def _replace(self, node: ast.stmt | ast.expr, text: str) -> None:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        self.edits.append(Edit(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, text))
+
+
+def _known(name: str, tool: str, home: str) -> bool:
+    """Whether a name of another tool is one of Upshift's, too."""
+    if tool == "zenml" and name not in _OF_ZENML:
+        return False
+    return name == "*" or _RENAMED.get(name, name) in import_module(home).__all__
+
+
+def _options(function: str) -> Iterator[str]:
+    import inspect
+
+    import upshift
+
+    known = upshift.Step.with_options if function == "with_options" else getattr(upshift, function)
+    return iter(inspect.signature(known).parameters)
+
+
+def _edited(source: str, edits: Sequence[Edit]) -> str:
+    lines = [line.encode() for line in _lines(source)]
+    for edit in sorted(edits, reverse=True):
+        before = lines[edit.line - 1][: edit.column]
+        after = lines[edit.end_line - 1][edit.end_column :]
+        lines[edit.line - 1 : edit.end_line] = [before + edit.text.encode() + after]
+    return b"".join(lines).decode()
+
+
+def _lines(source: str) -> list[str]:
+    """The lines as Python counts them; str.splitlines() knows more ends of lines."""
+    return io.StringIO(source, newline="").readlines()
+
+
+def _read(path: Path) -> tuple[str, str]:
+    try:
+        content = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        return content.decode(encoding), encoding
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"{path} is no Python: {error}") from None
