@@ -190,7 +190,14 @@ class Pipeline(Generic[P, R]):
         newer = _options(
             "with_options", name, settings, retries, secrets, cache, on, tags, on_failure, strict
         )
-        return Pipeline(self.callee, self.options.replaced(newer))
+        return self.changed(self.options.replaced(newer))
+
+    def changed(self, options: PipelineOptions) -> Pipeline[P, R]:
+        """A copy that has these options instead of its own."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.options = options
+        return made
 
     if not TYPE_CHECKING:  # else type checkers take every attribute for one that is there
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
-from upshift.errors import LoadError, NotFound
+from upshift.errors import LoadError, NotFound, UsageError
 from upshift.model.graph.model import Graph
 from upshift.model.settings.step import checked_flag
 from upshift.model.spec.artifact import Artifact
@@ -126,6 +130,41 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         )
 
 
+def resume_from(
+    pipeline: Pipeline[Any, Any],
+    ref: str,
+    *,
+    again: Sequence[str],
+    options: RunOptions,
+    progress: Progress,
+) -> Run[Any]:
+    """A new run with the parameters of an earlier one, which takes over what that has completed.
+
+    Parameters
+    ----------
+    pipeline
+        What is run.
+    ref
+        The earlier run.
+    again
+        Steps of which nothing is taken over.
+    options, progress
+        As for :func:`~upshift.authoring.running.start`.
+    """
+    from upshift.model.configuration import load_configuration
+    from upshift.runs.catalog import open_catalog
+    from upshift.runtime.storage.store import open_store
+
+    configuration = load_configuration()
+    with contextlib.closing(open_catalog(configuration)) as catalog:
+        row = catalog.run(ref)
+    if row.pipeline != pipeline.name:
+        raise UsageError(f"run {row.id} is one of {row.pipeline}, not of {pipeline.name}")
+    arguments = _arguments(row, open_store(row.store, **configuration.store_options))
+    options = attrs.evolve(options, origin=row.id, again=tuple(again))
+    return pipeline.run(arguments, options=options, progress=progress)
+
+
 def pipeline_of(row: RunRow) -> Pipeline[Any, Any] | None:
     """The pipeline of a run as it is now; None where no file has it, as in a notebook.
 
@@ -146,7 +185,7 @@ def pipeline_of(row: RunRow) -> Pipeline[Any, Any] | None:
         error.fix = f"{error.fix or 'Put it back.'}\nOr go on with what was recorded: --same-code."
         raise
     changes = row.source.get("options")
-    return Pipeline(pipeline.callee, decode(PipelineOptions, changes)) if changes else pipeline
+    return pipeline.changed(decode(PipelineOptions, changes)) if changes else pipeline
 
 
 def recorded_graph(row: RunRow, store: Store) -> Graph:

@@ -60,7 +60,11 @@ def start(
             return execute(
                 graph,
                 code=code_of(pipeline.callee.function),
-                source={**source_of(pipeline), "run": remembered(asked, settled)},
+                source={
+                    **source_of(pipeline),
+                    **({} if settled.origin is None else {"origin": settled.origin}),
+                    "run": remembered(asked, settled),
+                },
                 configuration=configuration,
                 options=settled,
                 progress=watcher,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
@@ -14,12 +14,12 @@ from upshift.cli.group import LazyCommand, LazyGroup
 from upshift.cli.output import echo
 from upshift.model.checks import shown as quoted
 from upshift.model.graph.flow import FOREACH, SWITCH
+from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.pipeline import FlowPipeline
     from upshift.authoring.flow.spec import FlowSpec
     from upshift.model.graph.flow import FlowStep
-    from upshift.report.progress import Progress
 
 _COMMANDS = {
     "run": "Run the flow.",
@@ -27,16 +27,14 @@ _COMMANDS = {
     "resume": "Finish a run of the flow; what is done is not run again.",
     "show": "Show its parameters and steps.",
     "check": "Check that it can run as it is written.",
+    "dump": "Print the artifacts of a step.",
+    "tag": "Give a run tags, take them away, list them.",
+    "card": "List what steps have to show, or write it into a report.",
 }
 _OF_ANY = {
     "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
     "report": LazyCommand("upshift.cli.report:report", "Write a report of a run."),
 }
-
-
-_run_id_file = click.option(
-    "--run-id-file", metavar="FILE", help="Where to write the id of the run, once it starts."
-)
 
 
 def main(flow: type[FlowSpec]) -> NoReturn:
@@ -58,13 +56,58 @@ def main(flow: type[FlowSpec]) -> NoReturn:
     raise SystemExit(0)  # click never comes back in its standalone mode
 
 
+_BEFORE = (
+    click.Option(["--with", "with_"], multiple=True, metavar="NAME[:…]", help="As for run."),
+    click.Option(["--branch"], metavar="NAME", help="The branch of the @project that a run is on."),
+    click.Option(["--production"], is_flag=True, help="A run is one of the production of the @project."),
+    click.Option(
+        ["--environment"],
+        type=click.Choice(["local", "pypi", "conda"]),
+        help="Of Metaflow's command; here @pypi and @conda hold without it.",
+    ),
+    click.Option(
+        ["--pylint/--no-pylint"], default=None, help="Of Metaflow's command; nothing is linted here."
+    ),
+    click.Option(["--quiet/--no-quiet"], default=None, hidden=True),
+)
+"""What may stand before the command, as in Metaflow."""
+
+
+def _before(option: str) -> Any:
+    parent = click.get_current_context().parent
+    return None if parent is None else parent.params.get(option)
+
+
+def _decorated(pipeline: FlowPipeline, decorators: Sequence[str]) -> FlowPipeline:
+    from upshift.authoring.flow.decorators import with_decorators
+
+    return cast("FlowPipeline", with_decorators(pipeline, (*(_before("with_") or ()), *decorators)))
+
+
+def _branch(pipeline: FlowPipeline) -> list[str]:
+    """The tag of a run for its branch, where one was named."""
+    from upshift.authoring.flow.decorators import branch_tags
+    from upshift.authoring.options import identifier
+    from upshift.errors import UsageError
+
+    branch, production = _before("branch"), bool(_before("production"))
+    if (branch or production) and "project" not in pipeline.marks:
+        raise UsageError(
+            f"flow {pipeline.name} belongs to no project, and so has no branch",
+            fix='Write @project(name="NAME") above its class.',
+        )
+    return branch_tags(identifier("--branch", branch), production)
+
+
 class _FlowGroup(LazyGroup):
     """The commands of one flow."""
 
     def __init__(self, pipeline: FlowPipeline, **settings: Any) -> None:
         own = {name: LazyCommand("", summary) for name, summary in _COMMANDS.items()}
         names = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        super().__init__(pipeline.name, lazy={**own, **_OF_ANY}, context_settings=names, **settings)
+        super().__init__(
+            pipeline.name, lazy={**own, **_OF_ANY}, context_settings=names, params=list(_BEFORE), **settings
+        )
         self._pipeline = pipeline
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
@@ -80,62 +123,61 @@ def _run(pipeline: FlowPipeline) -> click.Command:
     @click.command("run", help=_COMMANDS["run"])
     @_parameters(pipeline)
     @_place
+    @shared.takes_how
     @shared.keep_going("Default: stop.")
-    @click.option("-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag to find the run by.")
-    @_run_id_file
     def run(
         target: str | None,
         strict: bool | None,
         cache: bool,
         keep_going: bool | None,
-        tags: tuple[str, ...],
+        decorators: tuple[str, ...],
+        max_workers: int | None,
+        max_num_splits: int | None,
         run_id_file: str | None,
+        tags: tuple[str, ...],
         **params: str | None,
     ) -> int:
+        decorated = _decorated(pipeline, decorators)
         arguments = _arguments(pipeline, params)
         from upshift.cli.watch import shown
         from upshift.engine import RunOptions
 
-        options = RunOptions(target=target, strict=strict, reuse=cache, keep_going=keep_going, tags=tags)
-        with shown(live=True) as progress:
-            pipeline.run(arguments, options=options, progress=_noting(progress, run_id_file))
+        options = RunOptions(
+            target=target,
+            strict=strict,
+            reuse=cache,
+            keep_going=keep_going,
+            tags=(*tags, *_branch(pipeline)),
+            max_workers=max_workers,
+            max_splits=max_num_splits,
+        )
+        with shown(live=True, run_id_file=run_id_file) as progress:
+            decorated.run(arguments, options=options, progress=progress)
         return 0
 
     return run
-
-
-def _noting(progress: Progress, file: str | None) -> Any:
-    return progress if file is None else _Noting(progress, file)
-
-
-class _Noting:
-    """A progress that writes the id of the run into a file as soon as there is one."""
-
-    def __init__(self, progress: Progress, file: str) -> None:
-        self._progress = progress
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._progress, name)
-
-    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
-        with open(self._file, "w", encoding="utf-8") as file:
-            file.write(run)
-        self._progress.run_started(run, pipeline, target, steps)
 
 
 def _plan(pipeline: FlowPipeline) -> click.Command:
     @click.command("plan", help=_COMMANDS["plan"])
     @_parameters(pipeline)
     @_place
-    def plan(target: str | None, strict: bool | None, cache: bool, **params: str | None) -> int:
+    @shared.decorators
+    def plan(
+        target: str | None,
+        strict: bool | None,
+        cache: bool,
+        decorators: tuple[str, ...],
+        **params: str | None,
+    ) -> int:
+        decorated = _decorated(pipeline, decorators)
         arguments = _arguments(pipeline, params)
         from upshift.authoring.running import plan as planned
         from upshift.cli.plan import show
         from upshift.engine import RunOptions
 
         options = RunOptions(target=target, strict=strict, reuse=cache)
-        show(planned(pipeline, arguments, options=options, announce=shared.announce))
+        show(planned(decorated, arguments, options=options, announce=shared.announce))
         return 0
 
     return plan
@@ -143,27 +185,205 @@ def _plan(pipeline: FlowPipeline) -> click.Command:
 
 def _resume(pipeline: FlowPipeline) -> click.Command:
     @click.command("resume", help=_COMMANDS["resume"])
-    @click.option("--origin-run-id", "run", metavar="RUN", help="Default: the last one of this flow.")
-    @_run_id_file
+    @click.argument("step", required=False)
+    @click.option(
+        "--origin-run-id",
+        "run",
+        metavar="RUN",
+        help="Start a new run, which takes over what RUN has completed. Default: the last run of the flow.",
+    )
     @shared.strict("Default: as before.")
+    @shared.takes_how
     @shared.keep_going("Default: as before.")
-    def resume(run: str | None, run_id_file: str | None, strict: bool | None, keep_going: bool | None) -> int:
-        from upshift.authoring.resume import resume_run
+    def resume(
+        step: str | None,
+        run: str | None,
+        strict: bool | None,
+        keep_going: bool | None,
+        decorators: tuple[str, ...],
+        max_workers: int | None,
+        max_num_splits: int | None,
+        run_id_file: str | None,
+        tags: tuple[str, ...],
+    ) -> int:
+        """Without STEP and --origin-run-id the last run itself is finished. With one of them, a new run takes
+        over what that run has completed, whatever its code; of STEP and what follows it, nothing."""
+        from upshift.authoring.resume import resume_from, resume_run
         from upshift.cli.watch import shown
-        from upshift.errors import NotFound
-        from upshift.runs.history import list_runs
+        from upshift.engine import RunOptions
 
-        if run is None:
-            latest = list_runs(pipeline=pipeline.name, limit=1)
-            if not latest:
-                raise NotFound(f"flow {pipeline.name} has no run yet", fix="Start one: run.")
-            run = latest[0].id
-        with shown(live=True) as progress:
-            noting = _noting(progress, run_id_file)
-            resume_run(run, same_code=False, progress=noting, strict=strict, keep_going=keep_going)
+        decorated = _decorated(pipeline, decorators)
+        origin = run or _latest(pipeline)
+        with shown(live=True, run_id_file=run_id_file) as progress:
+            if run is None and step is None and not tags and decorated is pipeline:
+                resume_run(origin, same_code=False, progress=progress, strict=strict, keep_going=keep_going)
+            else:
+                options = RunOptions(
+                    strict=strict,
+                    keep_going=keep_going,
+                    tags=(*tags, *_branch(pipeline)),
+                    max_workers=max_workers,
+                    max_splits=max_num_splits,
+                )
+                again = [] if step is None else _from(pipeline, step)
+                resume_from(decorated, origin, again=again, options=options, progress=progress)
         return 0
 
     return resume
+
+
+def _latest(pipeline: FlowPipeline) -> str:
+    """The last run of the flow."""
+    from upshift.errors import NotFound
+    from upshift.runs.history import list_runs
+
+    latest = list_runs(pipeline=pipeline.name, limit=1)
+    if not latest:
+        raise NotFound(f"flow {pipeline.name} has no run yet", fix="Start one: run.")
+    return latest[0].id
+
+
+def _from(pipeline: FlowPipeline, step: str) -> list[str]:
+    """A step, and all that may follow it."""
+    from upshift.errors import NotFound, suggestion
+
+    steps = pipeline.shape.steps
+    if step not in steps:
+        raise NotFound(f"flow {pipeline.name} has no step {quoted(step)}", fix=suggestion(step, steps))
+    found, pending = dict[str, None](), [step]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found[name] = None
+            pending.extend(steps[name].then)
+    return list(found)
+
+
+def _dump(pipeline: FlowPipeline) -> click.Command:
+    @click.command("dump", help=_COMMANDS["dump"] + " PLACE is RUN/STEP, or RUN/STEP/TASK.")
+    @click.argument("place")
+    @click.option("--include", metavar="NAMES", help="Only these artifacts, with commas between them.")
+    @click.option(
+        "--max-value-size",
+        type=click.IntRange(min=0),
+        default=1000,
+        show_default=True,
+        metavar="N",
+        help="Values with more characters are only named.",
+    )
+    @click.option("--file", metavar="FILE", help="Pickle them into this file, by the place of their task.")
+    def dump(place: str, include: str | None, max_value_size: int, file: str | None) -> int:
+        wanted = include.split(",") if include else None
+        found: dict[str, dict[str, object]] = {}
+        for where, task in _tasks(pipeline, place):
+            state = task.outputs.get("output", ())
+            names = [name for name in state if not name.startswith("@") and (not wanted or name in wanted)]
+            if file is not None:
+                found[where] = {name: state[name] for name in names}
+                continue
+            echo(f"{where}")
+            for name in sorted(names):
+                text = repr(state[name])
+                echo(f"  {name}: {text if len(text) <= max_value_size else f'({len(text):,} characters)'}")
+        if file is not None:
+            import pickle
+
+            with open(file, "wb") as target:
+                pickle.dump(found, target)
+            echo(f"{file}: the artifacts of {len(found)} {'task' if len(found) == 1 else 'tasks'}")
+        return 0
+
+    return dump
+
+
+def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
+    """The tasks of a step of a run, with their places."""
+    from upshift.errors import NotFound, UsageError
+    from upshift.model.graph.flow import task_id
+    from upshift.runs.history import get_run
+
+    parts = place.split("/")
+    parts = parts[1:] if len(parts) > 2 and parts[0] == pipeline.name else parts
+    if len(parts) not in (2, 3) or not all(parts):
+        raise UsageError(
+            f"{quoted(place)} is no place of a step", fix="Write RUN/STEP, such as latest/train."
+        )
+    run, found = get_run(parts[0]), False
+    for step in run.steps:
+        if step.name.partition("#")[0].partition(".")[0] != parts[1]:
+            continue
+        for task in step.tasks:
+            identity = task_id(step.name, task.index)
+            if len(parts) == 2 or identity == parts[2]:
+                found = True
+                yield f"{run.id}/{parts[1]}/{identity}", task
+    if not found:
+        raise NotFound(f"run {run.id} has no task {'/'.join(parts[1:])}", fix=f"See: upshift show {run.id}")
+
+
+def _tag(pipeline: FlowPipeline) -> click.Command:
+    @click.group("tag", help=_COMMANDS["tag"])
+    def tag() -> None:
+        pass
+
+    @tag.command("add", help="Give a run tags.")
+    @click.argument("run")
+    @click.argument("tags", nargs=-1, required=True)
+    def add(run: str, tags: tuple[str, ...]) -> int:
+        from upshift.authoring.options import checked_tags
+        from upshift.runs.history import get_run
+
+        get_run(run).add_tag(checked_tags("tag add", tags))
+        return 0
+
+    @tag.command("remove", help="Take tags away from a run.")
+    @click.argument("run")
+    @click.argument("tags", nargs=-1, required=True)
+    def remove(run: str, tags: tuple[str, ...]) -> int:
+        from upshift.runs.history import get_run
+
+        get_run(run).remove_tag(tags)
+        return 0
+
+    @tag.command("list", help="List the tags of a run.")
+    @click.argument("run", default="latest")
+    def listed(run: str) -> int:
+        from upshift.runs.history import get_run
+
+        for one in get_run(run).tags:
+            echo(one)
+        return 0
+
+    return tag
+
+
+def _card(pipeline: FlowPipeline) -> click.Command:
+    @click.group("card", help=_COMMANDS["card"])
+    def card() -> None:
+        pass
+
+    @card.command("list", help="List what the tasks of a step have to show. PLACE is RUN/STEP[/TASK].")
+    @click.argument("place")
+    def listed(place: str) -> int:
+        rows = [
+            (where, shown.card.label, shown.media, format_size(shown.bytes))
+            for where, task in _tasks(pipeline, place)
+            for attempt in task.attempts[-1:]
+            for shown in attempt.cards
+        ]
+        _table("Cards", rows)
+        return 0
+
+    @card.command("view", help="Write the report of a run, with its cards. PLACE is RUN, or a step of it.")
+    @click.argument("place")
+    @click.pass_context
+    def view(ctx: click.Context, place: str) -> int:
+        from upshift.cli.report import report
+
+        code: int = report.main([place.partition("/")[0]], standalone_mode=False)
+        return code
+
+    return card
 
 
 def _check(pipeline: FlowPipeline) -> click.Command:

@@ -78,6 +78,30 @@ def sort(given: str, default: str = "") -> Callable[[C], C]:
     return click.option("--sort", metavar="NAME", help=told)
 
 
+decorators = click.option(
+    "--with", "decorators", metavar="NAME[:OPTION=VALUE,…]", multiple=True,
+    help="A decorator for all steps, such as retry:times=3; what a step says itself takes precedence. "
+    "Repeatable.",
+)  # fmt: skip
+_HOW = (
+    decorators,
+    click.option(
+        "--max-workers", type=click.IntRange(min=1), metavar="N",
+        help="How many tasks run at a time, at most. Default: as many as there is room for.",
+    ),
+    click.option(
+        "--max-num-splits", type=click.IntRange(min=1), metavar="N",
+        help="How many items a list has, at most, that a step is mapped over.",
+    ),
+    click.option(
+        "--run-id-file", metavar="FILE", help="Where to write the id of the run, as soon as it has one."
+    ),
+    click.option(
+        "-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag to find the run by. Repeatable."
+    ),
+)  # fmt: skip
+
+
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """An age that was typed, such as ``30d``, in seconds."""
     from upshift.model.settings.spans import parse_span
@@ -91,6 +115,11 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
 def takes_pipeline(command: C) -> C:
     """The command takes ``file``, :class:`Parameters`, ``target``, ``strict`` and ``no_cache``."""
     return with_options(_PIPELINE, command)
+
+
+def takes_how(command: C) -> C:
+    """The command takes ``decorators``, ``max_workers``, ``max_num_splits``, ``run_id_file`` and ``tags``."""
+    return with_options(_HOW, command)
 
 
 def takes_graph(command: C) -> C:

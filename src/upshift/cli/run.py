@@ -10,9 +10,7 @@ from upshift.cli import options as shared
 @click.command(cls=shared.PipelineCommand)
 @shared.takes_pipeline
 @shared.keep_going("Default: as the pipeline has it, else stop.")
-@click.option(
-    "-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag to find the run by. Repeatable."
-)
+@shared.takes_how
 @shared.debug
 def run(
     file: str,
@@ -23,6 +21,10 @@ def run(
     strict: bool | None,
     no_cache: bool,
     keep_going: bool | None,
+    decorators: tuple[str, ...],
+    max_workers: int | None,
+    max_num_splits: int | None,
+    run_id_file: str | None,
     tags: tuple[str, ...],
     debug: str | None,
 ) -> int:
@@ -31,12 +33,20 @@ def run(
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
     """
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
+    from upshift.authoring.flow.decorators import with_decorators
     from upshift.cli.watch import shown
     from upshift.engine import RunOptions
 
     options = RunOptions(
-        target=target, strict=strict, reuse=not no_cache, keep_going=keep_going, tags=tags, debug=debug
+        target=target,
+        strict=strict,
+        reuse=not no_cache,
+        keep_going=keep_going,
+        tags=tags,
+        debug=debug,
+        max_workers=max_workers,
+        max_splits=max_num_splits,
     )
-    with shown(live=debug is None) as progress:
-        pipeline.run(arguments, options=options, progress=progress)
+    with shown(live=debug is None, run_id_file=run_id_file) as progress:
+        with_decorators(pipeline, decorators).run(arguments, options=options, progress=progress)
     return 0

@@ -6,21 +6,22 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, cast
 
 from upshift.report.progress import Progress
 from upshift.report.terminal.display import make_progress
 
 
 @contextmanager
-def shown(*, live: bool = True) -> Iterator[Progress]:
-    """A progress for one run; whatever happens, the terminal is left in order.
+def shown(*, live: bool = True, run_id_file: str | None = None) -> Iterator[Progress]:
+    """A progress for one run, whose id it notes in a file; whatever happens, the terminal is left in order.
 
     SIGTERM, which a CI or a container sends before it kills, counts as Ctrl-C meanwhile.
     """
     progress = make_progress(live=live)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        yield progress
+        yield progress if run_id_file is None else cast(Progress, _Noting(progress, run_id_file))
     finally:
         signal.signal(signal.SIGTERM, before)
         progress.close()
@@ -28,3 +29,19 @@ def shown(*, live: bool = True) -> Iterator[Progress]:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     signal.raise_signal(signal.SIGINT)
+
+
+class _Noting:
+    """A progress that writes the id of the run into a file as soon as there is one."""
+
+    def __init__(self, progress: Progress, file: str) -> None:
+        self._progress = progress
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._progress, name)
+
+    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
+        with open(self._file, "w", encoding="utf-8") as file:
+            file.write(run)
+        self._progress.run_started(run, pipeline, target, steps)

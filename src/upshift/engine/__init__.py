@@ -16,3 +16,7 @@ class RunOptions:
     tags: tuple[str, ...] = ()  # words to find the run by
     debug: str | None = None  # a step, or one task ``train[3]`` of it, that runs in this very process
     user: str | None = None  # who runs it; None: the name of the operating system's user
+    max_workers: int | None = None  # how many tasks run at a time, at most
+    max_splits: int | None = None  # how many items a list has, at most, that a step is mapped over
+    origin: str | None = None  # the run whose completed tasks are taken over, whatever its code
+    again: tuple[str, ...] = ()  # steps of which none is taken over

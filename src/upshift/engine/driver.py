@@ -70,6 +70,8 @@ class Driver:
     building: Building
     project: str
     keep_going: bool = False
+    max_workers: int | None = None
+    max_splits: int | None = None
     submitted: Callable[[], None]  # called once something was submitted, and again: threads may start now
     debugged: Debugged | None = None
     first_failure: tuple[TaskId, Failure, int] | None = attrs.field(init=False, default=None)
@@ -210,8 +212,12 @@ class Driver:
     def _launch(self) -> None:
         """Submit as much as there is room for."""
         for place in self.places:
-            while (taken := place.queue.take()) is not None:
+            while self._has_room() and (taken := place.queue.take()) is not None:
                 self._submit(*taken)
+
+    def _has_room(self) -> bool:
+        """Whether another task may run beside those that do."""
+        return self.max_workers is None or sum(len(p.jobs) for p in self.places) < self.max_workers
 
     def _submit(self, task: Task, need: Any) -> None:
         terms = self._terms_of(task)
@@ -349,7 +355,12 @@ class Driver:
         now = self.clock.now()
         replaced = attempt.cancelled and self._stopping is None
         failure = verdict.failure
-        if failure is None and verdict.result is not None and not replaced:
+        many = None if verdict.result is None or replaced else self._too_many(task, verdict.result)
+        if many is not None:
+            change = over(attempt, verdict, now=now)
+            self._decisions.changes[task] = attrs.evolve(change, status=FAILED, failure=many)
+            self._give_up(task, many, attempt.number)
+        elif failure is None and verdict.result is not None and not replaced:
             self._decisions.changes[task] = over(attempt, verdict, now=now)
             discard(self.store.address, verdict.result, wait=False)
             self.walk.completed(task, verdict.result.outputs, degraded=verdict.result.degraded)
@@ -362,6 +373,16 @@ class Driver:
         for line in in_words(verdict.result.gaps if verdict.result is not None else ()):
             self.journal.notice(line, attempt.task_id)
         self.journal.attempt(attempt, verdict, ended=now)
+
+    def _too_many(self, task: Task, result: TaskResult) -> Failure | None:
+        """Why more tasks would follow than the user allows; None: they do not."""
+        found = [result.outputs[name].items for name in task.node.node.by_item if name in result.outputs]
+        items = max(filter(None, found), default=0)
+        if self.max_splits is None or items <= self.max_splits:
+            return None
+        what = f"{items:,} tasks would follow {task}, and --max-num-splits allows {self.max_splits:,}"
+        fix = "Allow more, or make a shorter list."
+        return Failure(reason="user-error", message=what, where=task.node.definition.location, fix=fix)
 
     def _fail(self, attempt: Attempt, task: Task, verdict: Verdict, failure: Failure) -> None:
         now = self.clock.now()

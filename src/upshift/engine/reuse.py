@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -37,7 +37,16 @@ class Reuse:
     """Looks for results of earlier runs in one store."""
 
     def __init__(
-        self, run: str, graph: Graph, catalog: Catalog, store: Store, *, enabled: bool, project: str
+        self,
+        run: str,
+        graph: Graph,
+        catalog: Catalog,
+        store: Store,
+        *,
+        enabled: bool,
+        project: str,
+        origin: str | None = None,
+        again: Collection[str] = (),
     ) -> None:
         pipeline, nodes = graph.pipeline, frozenset(node.name for node in graph.nodes)
         self._run = run  # its own results do not count: whether an equal task is done would depend on chance
@@ -49,9 +58,14 @@ class Reuse:
         self._asked: dict[str, str] = {}
         self._equal: dict[str, _Equal] = {}
         self._takers: dict[Origin, str] | None = None
+        self._origin = origin  # the run whose tasks are taken over whatever their code, but for these steps
+        self._again = again
+        self._origins: dict[str, Origin] | None = None
 
     def find(self, task: Task, key: str, standard: Standard, *, now: float) -> Hit | str | None:
         """A result of equal work, or why one cannot be used; None: there is none."""
+        if self._origin is not None and (taken := self._taken_over(task)) is not None:
+            return taken
         if key.startswith(ONCE):
             return "debugged" if is_debugged(key) else "cache=False"
         if not self.enabled:
@@ -90,6 +104,25 @@ class Reuse:
                 self._taken[origin] = str(task)
                 return Hit(result, f"same code, inputs and environment as run {found.run}{less}")
         return why
+
+    def _taken_over(self, task: Task) -> Hit | None:
+        """What the run that this one goes on from has made of a task, whatever its code."""
+        if self._origins is None:
+            run = str(self._origin)
+            numbers = {a.task: a.number for a in self._catalog.attempts(run) if a.status == COMPLETED}
+            self._origins = {
+                str(row.task): row.origin or _origin(row.task, numbers[row.task])
+                for row in self._catalog.tasks(run)
+                if row.status == COMPLETED and (row.origin is not None or row.task in numbers)
+            }
+        found = self._origins.get(str(task))
+        if found is None or task.node.node.step in self._again:
+            return None
+        made = TaskId(run=found[0], step=found[1], index=found[2])
+        result = self._store.claim_result(made, found[3])
+        if result is None or result.status != COMPLETED or not intact(result.outputs, self._store):
+            return None
+        return Hit(result, f"taken over from run {self._origin}")
 
     @property
     def _taken(self) -> dict[Origin, str]:

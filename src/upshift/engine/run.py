@@ -274,6 +274,8 @@ class _Run:
                 self.store,
                 enabled=self.options.reuse,
                 project=self.code.project,
+                origin=self.options.origin,
+                again=self.options.again,
             ),
             journal=journal,
             building=Building(self.images.prepared, inbox=self.inbox, journal=journal, clock=self.clock),
@@ -282,6 +284,8 @@ class _Run:
             inbox=self.inbox,
             project=self.code.project,
             keep_going=bool(self.options.keep_going),
+            max_workers=self.options.max_workers,
+            max_splits=self.options.max_splits,
             submitted=submitted,
         )
 

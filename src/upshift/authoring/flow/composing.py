@@ -11,6 +11,7 @@ from upshift.authoring.composing import parameters_saved, texts_of
 from upshift.authoring.composition import Composition
 from upshift.authoring.flow.shape import LAST
 from upshift.authoring.project import begun_with, project_of
+from upshift.model.graph.flow import END, LINEAR, SPLIT
 from upshift.model.graph.growth import Growth
 from upshift.model.graph.model import FromStep, Graph
 from upshift.runtime.storage.state import State
@@ -30,6 +31,8 @@ def compose(pipeline: FlowPipeline, arguments: Mapping[str, object], store: Stor
         step = pipeline.steps[name]
         alone = step.options.flow.get("alone")  # it does without the packages of the others
         outer = attrs.evolve(options, steps=attrs.evolve(options.steps, docker=None)) if alone else options
+        if shape.steps[name].kind not in (LINEAR, SPLIT, END):  # where it fails, nothing says how to go on
+            outer = attrs.evolve(outer, steps=attrs.evolve(outer.steps, catch=None))
         composition.define(pipeline.method(step), attrs.evolve(step.options, name=name), outer)
     values: dict[str, object] = {n: p.value(arguments) for n, p in pipeline.parameters.items()}
     values.update(pipeline.constants)

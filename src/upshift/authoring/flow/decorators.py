@@ -6,17 +6,19 @@ is kept beside them. A decorator of a flow is kept with its class: data, which `
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from upshift.authoring.decorators import resources
+from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import StepOptions, identifier
 from upshift.authoring.pending import options_to_come
 from upshift.authoring.steps import add_options
-from upshift.errors import MisuseError, SettingsError, user_location
+from upshift.errors import MisuseError, SettingsError, UsageError, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.settings.base import bad_value, line, text
 from upshift.model.settings.docker import DockerSettings
@@ -26,6 +28,7 @@ from upshift.model.settings.step import StepSettings, checked_flag
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.spec import FlowSpec
+    from upshift.authoring.pipelines import Pipeline
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound="type[FlowSpec]")
@@ -357,6 +360,67 @@ slurm = _backend(
         *("cpus_per_task", "memory_per_cpu", "partition", "nodes", "gpus", "gpus_per_node", "run_time_limit"),
     ),
 )
+
+
+def with_decorators(pipeline: Pipeline[Any, Any], texts: Sequence[str]) -> Pipeline[Any, Any]:
+    """A copy whose steps have these decorators, where they do not say the same themselves.
+
+    Parameters
+    ----------
+    texts
+        As the command line has them: ``"retry:times=3"``.
+
+    Raises
+    ------
+    UsageError
+        There is no such decorator, or an option makes no sense.
+    """
+    if not texts:
+        return pipeline
+    steps = pipeline.options.steps
+    for given in texts:
+        name, _, options = given.partition(":")
+        decorator = _WITH.get(name)
+        if decorator is None:
+            raise UsageError(f"--with {given}: no decorator is called {name!r}", fix=suggestion(name, _WITH))
+        said = dict(_option(given, part) for part in re.split(r",(?=[A-Za-z_]\w*=)", options) if part)
+        try:
+            decorated = decorator(**said)(_nothing)
+        except SettingsError as error:
+            raise UsageError(f"--with {given}: {error.what}", fix=error.fix) from None
+        for one in options_to_come(decorated):
+            steps = one.settings.over(steps)
+    return pipeline.changed(attrs.evolve(pipeline.options, steps=steps))
+
+
+def _option(given: str, part: str) -> tuple[str, Any]:
+    name, equals, value = part.partition("=")
+    if not equals:
+        raise UsageError(
+            f"--with {given}: {part!r} has no value", fix="Write NAME:OPTION=VALUE,OPTION=VALUE."
+        )
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+_WITH: Mapping[str, Callable[..., Any]] = {
+    "batch": batch,
+    "card": card,
+    "catch": catch,
+    "conda": conda,
+    "environment": environment,
+    "gpu_profile": gpu_profile,
+    "kubernetes": kubernetes,
+    "pypi": pypi,
+    "resources": resources,
+    "retry": retry,
+    "secrets": secrets,
+    "slurm": slurm,
+    "timeout": timeout,
+}
+"""What steps can be given from outside."""
 
 
 def _of_step(options: StepOptions) -> Callable[[F], F]:

@@ -1,0 +1,134 @@
+"""The command line of flows beyond running them: decorators from outside, new runs from old ones, values."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import pytest
+
+import upshift
+from project import Project
+
+FLOW = """
+import os
+from upshift import *
+from upshift import current
+
+@project(name="shop")
+class Works(FlowSpec):
+    factor = Parameter("factor", default=3)
+
+    @step
+    def start(self):
+        open("started", "a").write("x")
+        self.xs = [1, 2, 3]
+        self.next(self.work, foreach="xs")
+
+    @step
+    def work(self):
+        current.card.append(f"item {self.input}")
+        if self.input == 2 and current.retry_count == 0 and not os.path.exists("mended"):
+            raise ValueError("not mended")
+        self.y = self.input * self.factor
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.ys = [one.y for one in inputs]
+        self.text = "long" * 1000
+        self.next(self.end)
+
+    @step
+    def end(self):
+        self.told = (current.origin_run_id, current.branch_name)
+
+if __name__ == "__main__":
+    Works()
+"""
+
+
+@pytest.fixture
+def flow(project: Project) -> Project:
+    project.write(FLOW, "flow.py", header="")
+    return project
+
+
+def test_a_decorator_for_all_steps_is_given_from_outside(flow: Project) -> None:
+    done = flow.upshift(
+        *("run", "flow.py", "--with", "retry:times=1,minutes_between_retries=0"),
+        *("--with", 'environment:vars={"A": "1", "B": "2"}', "--max-workers", "1", "--run-id-file", "id"),
+    )
+    run = upshift.get_run((flow.folder / "id").read_text())
+    assert run.output.ys == [3, 6, 9]
+    assert "trying again (1 of 1)" in done.err
+    begun = sorted((a.started, a.ended) for task in run["work"].tasks for a in task.attempts)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(begun))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("retri:times=1", ["no decorator is called 'retri'", "retry"]),
+        ("retry:tims=1", ["@retry has no option 'tims'", "times"]),
+        ("retry:times=many", ["times='many'"]),
+        ("retry:times", ["'times' has no value", "OPTION=VALUE"]),
+        ("kubernetes", ["'kubernetes' is not in this version"]),
+    ],
+)
+def test_a_wrong_decorator_from_outside_is_refused(flow: Project, given: str, words: list[str]) -> None:
+    refused = flow.upshift("run", "flow.py", "--with", given, expect=2)
+    for word in words:
+        assert word in refused.err
+
+
+def test_a_list_longer_than_allowed_stops_the_run(flow: Project) -> None:
+    failed = flow.upshift("run", "flow.py", "--max-num-splits", "2", expect=1)
+    assert "3 tasks would follow start, and --max-num-splits allows 2" in failed.err
+    (flow.folder / "mended").touch()
+    flow.upshift("run", "flow.py", "--max-num-splits", "3")
+
+
+@pytest.mark.processes
+def test_a_new_run_takes_over_what_another_has_done(flow: Project) -> None:
+    flow.upshift("run", "flow.py", "-p", "factor=5", expect=1)
+    origin = upshift.get_run("latest").id
+    (flow.folder / "mended").touch()
+    flow.write(
+        FLOW.replace("self.input * self.factor", "self.input * self.factor + 100"), "flow.py", header=""
+    )
+    flow.python("flow.py", "resume", "--origin-run-id", origin, "-t", "second")
+    run = upshift.get_run("latest")
+    assert run.id != origin
+    assert run.tags == ("project:shop", "second")
+    assert (run.output.ys[1], run.output.told) == (110, (origin, f"user.{run.user}"))
+    assert [task.cached for task in run["work"].tasks].count(False) >= 1
+    assert (flow.folder / "started").read_text() == "x"
+
+    flow.python("flow.py", "--branch", "blue", "resume", "end")
+    newest = upshift.get_run("latest")
+    assert newest.output.told == (run.id, "test.blue")
+    assert [newest[name].tasks[0].cached for name in ("start", "join", "end")] == [True, True, False]
+    assert "taken over from run" in flow.tasks("join")[0]["cache_reason"]
+    assert "has no step 'nowhere'" in flow.python("flow.py", "resume", "nowhere", expect=2).err
+
+
+@pytest.mark.processes
+def test_artifacts_and_cards_of_a_step_are_printed(flow: Project) -> None:
+    (flow.folder / "mended").touch()
+    flow.upshift("run", "flow.py")
+    run = upshift.get_run("latest").id
+    dumped = flow.python("flow.py", "dump", "latest/work").out
+    assert f"{run}/work/1\n  factor: 3\n  xs: [1, 2, 3]\n  y: 6\n" in dumped
+    assert "text: (4,002 characters)" in flow.python("flow.py", "dump", f"Works/{run}/join/0").out
+    flow.python("flow.py", "dump", "latest/work/2", "--include", "y", "--file", "dumped")
+    assert pickle.loads((flow.folder / "dumped").read_bytes()) == {f"{run}/work/2": {"y": 9}}
+    flow.python("flow.py", "tag", "add", "latest", "good", "better")
+    flow.python("flow.py", "tag", "remove", "latest", "good")
+    assert flow.python("flow.py", "tag", "list").out == "project:shop\nbetter\n"
+    listed = flow.python("flow.py", "card", "list", "latest/work").out
+    assert f"{run}/work/2  Note  text/markdown  6 B" in listed
+    flow.python("flow.py", "card", "view", "latest")
+    assert "item 3" in (flow.folder / f"upshift-report-{run}.html").read_text()
+    assert "has no task work/7" in flow.python("flow.py", "dump", "latest/work/7", expect=2).err
+    assert "is no place of a step" in flow.python("flow.py", "dump", "latest", expect=2).err
