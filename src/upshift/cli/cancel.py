@@ -11,7 +11,7 @@ from upshift.cli.output import echo
 @click.argument("run", metavar="RUN")
 def cancel(run: str) -> None:
     """Stop a run; what is done is kept."""
-    from upshift.engine import cancelling
+    from upshift.engine import control
     from upshift.model.configuration import load_configuration
 
-    echo(cancelling.cancel(run, load_configuration()))
+    echo(control.cancel(run, load_configuration()))

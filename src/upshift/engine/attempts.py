@@ -1,100 +1,59 @@
-"""Attempts, and what the end of one means."""
+"""Attempts: what a backend has, what it prints, and what its end means."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
 from upshift.backends.base import Ended
 from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
+from upshift.runtime.storage.log_text import ROW, last_frames
+from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
-    from upshift.engine.follow import LogReader
-    from upshift.engine.places import Place
     from upshift.engine.schedule import Need
+    from upshift.engine.targets import OpenTarget
     from upshift.engine.tasks import Task
 
 
+@attrs.define(eq=False, repr=False)
 class Attempt:
-    """A job that a backend has.
+    """A job that a backend has."""
 
-    Attributes
-    ----------
-    task_id, number
-        What it is an attempt of.
-    task
-        The task that waits for it; None: a job of an earlier engine that no task has asked for yet.
-    place, handle
-        Where it runs, and the backend's name for it.
-    need
-        The room it takes up.
-    waits
-        Whether the backend holds it back, for want of accelerators: it takes up no other room then.
-    why
-        What it waits for, in words, while it does.
-    spec
-        Its spec.
-    log
-        How far its log has been shown.
-    started, node
-        Since when, in seconds since the epoch, and where the supervisor runs.
-    cancelled
-        Whether this engine has stopped it.
-    ended
-        How the backend says that it ended; None: it has not.
-    """
+    task: Task | None  # it waits for this; None: a job of an earlier engine that no task has asked for yet
+    spec: TaskSpec
+    place: OpenTarget
+    handle: str  # the backend's name for it
+    need: Need  # the room it takes up
+    log: LogReader  # how far it has been shown
+    waits: bool = False  # the backend holds it back for want of accelerators: it takes up no other room then
+    why: str | None = None  # what it waits for, in words
+    started: float | None = None  # seconds since the epoch
+    node: str | None = None  # where the supervisor runs
+    cancelled: bool = False  # whether this engine has stopped it
+    ended: Ended | None = None  # how the backend says that it ended
 
-    __slots__ = (
-        "cancelled",
-        "ended",
-        "handle",
-        "log",
-        "need",
-        "node",
-        "number",
-        "place",
-        "spec",
-        "started",
-        "task",
-        "task_id",
-        "waits",
-        "why",
-    )
+    @property
+    def task_id(self) -> TaskId:
+        """What it is an attempt of."""
+        return self.spec.task
 
-    def __init__(
-        self, task: Task | None, spec: TaskSpec, place: Place, handle: str, need: Need, log: LogReader
-    ) -> None:
-        self.task = task
-        self.task_id: TaskId = spec.task
-        self.number = spec.attempt
-        self.spec = spec
-        self.place = place
-        self.handle = handle
-        self.need = need
-        self.waits = False
-        self.why: str | None = None
-        self.log = log
-        self.started: float | None = None
-        self.node: str | None = None
-        self.cancelled = False
-        self.ended: Ended | None = None
+    @property
+    def number(self) -> int:
+        """Which attempt of it."""
+        return self.spec.attempt
 
 
 @attrs.frozen
 class Verdict:
-    """What became of an attempt.
+    """What became of an attempt."""
 
-    Parameters
-    ----------
-    result
-        What it recorded, where that is a result of this very attempt.
-    failure
-        Why it did not complete; None: it did.
-    """
-
-    result: TaskResult | None
-    failure: Failure | None
+    result: TaskResult | None  # what it recorded, where that is a result of this very attempt
+    failure: Failure | None  # why it did not complete; None: it did
 
     @property
     def status(self) -> str:
@@ -115,17 +74,6 @@ def judge(
     """What became of an attempt that is over.
 
     What it recorded in the store counts; the backend's word only where there is nothing.
-
-    Parameters
-    ----------
-    attempt_of, number
-        The attempt.
-    result
-        What was recorded, if anything.
-    ended
-        What the backend says; None: it knows nothing of the job any more.
-    cancelled
-        Whether it was told to stop.
     """
     if result is not None and (result.task, result.attempt) == (attempt_of, number):
         if result.status == "completed":
@@ -139,3 +87,82 @@ def judge(
     words = "it was stopped" if cancelled else "the supervisor died without a result"
     message = (ended.message if ended else None) or words
     return Verdict(None, Failure(reason=reason, message=message))
+
+
+_BLOCK = 1 << 16
+_LONGEST = 1 << 20
+"""A line is passed on in pieces of this many bytes, so that one without an end does not fill memory."""
+
+_SHOWN = 1 << 12
+"""Bytes of a line without an end that are shown."""
+
+
+def reader_of(store: Store, spec: TaskSpec, *, skip: bool = False) -> LogReader:
+    """What reads the log of an attempt."""
+    path = store.log_path(spec.task, spec.attempt)
+    main = None if spec.launch is None else store.rank_log_path(spec.task, spec.attempt, 0)
+    return LogReader(path, skip=skip, main=main)
+
+
+class LogReader:
+    """Reads the log of an attempt from where it stopped the last time; of each line the last frame."""
+
+    __slots__ = ("_drawn", "_main", "_offset", "_path", "_rest")
+
+    def __init__(self, path: Path, *, skip: bool = False, main: Path | None = None) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if skip and path.exists() else 0
+        self._rest = b""
+        self._main = main
+        self._drawn = b""
+
+    def read(self, show: Callable[[str], None], *, size: int | None = None, end: bool = False) -> None:
+        """Show the whole lines that are new, a block at a time."""
+        if size is None or size > self._offset:
+            self._read_blocks(show)
+        if end and self._rest:
+            if self._rest.strip():  # a bar that was wiped out leaves blanks
+                show(_text(self._rest) + "\n")
+            self._rest = b""
+        if self._main is not None:
+            self._drawn = b"" if end else _last_line(self._main)
+
+    @property
+    def unfinished(self) -> str:
+        """The line that has no end yet, as it stands; several, where several are drawn at once."""
+        text = _text((self._drawn or self._rest)[-_SHOWN:].strip().replace(ROW, b"\n"))
+        if not self._drawn or not text:
+            return text
+        return "\n".join(f"[rank 0] {line}" for line in text.split("\n"))
+
+    def _read_blocks(self, show: Callable[[str], None]) -> None:
+        try:
+            file = open(self._path, "rb", buffering=0)  # noqa: SIM115
+        except FileNotFoundError:  # it has printed nothing
+            return
+        with file:
+            file.seek(self._offset)
+            while block := file.read(_BLOCK):
+                self._offset += len(block)
+                whole, newline, rest = block.rpartition(b"\n")
+                if newline:
+                    show(_text(last_frames(self._rest + whole + newline)))
+                    self._rest = b""
+                self._rest = last_frames(self._rest + rest)
+                if len(self._rest) > _LONGEST:
+                    show(_text(self._rest) + "\n")
+                    self._rest = b""
+
+
+def _last_line(path: Path) -> bytes:
+    """The line that a log ends with, if it has no end yet; of one that is drawn again its last frame."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN))
+            return last_frames(file.read().rpartition(b"\n")[2])
+    except FileNotFoundError:  # it has printed nothing
+        return b""
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

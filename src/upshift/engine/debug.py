@@ -16,8 +16,8 @@ import attrs
 from upshift.backends.base import Offer
 from upshift.backends.inline import InlineBackend
 from upshift.engine.offers import short_of_processes
-from upshift.engine.places import Place, Terms
 from upshift.engine.schedule import Need
+from upshift.engine.targets import OpenTarget, Terms
 from upshift.engine.tasks import Task
 from upshift.errors import NotFound, suggestion
 from upshift.model.configuration import Target
@@ -56,7 +56,7 @@ def debugged(text: str, graph: Graph, *, store: str, inbox: SimpleQueue[Any]) ->
     if match["index"] is not None and not node.mapped:
         raise NotFound(f"step {node.name!r} is not mapped", fix=f"Write --debug {node.name}.")
     target = Target(name="this process", backend=InlineBackend.name)
-    place = Place(
+    place = OpenTarget(
         target, store=store, inbox=inbox, open_backend=lambda target, *, store, sink: InlineBackend(sink=sink)
     )
     definition = graph.definition(node)

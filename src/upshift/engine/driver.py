@@ -21,21 +21,18 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
-from upshift.engine.admission import Admission, Made
-from upshift.engine.attempts import Attempt, Verdict, judge
+from upshift.engine.attempts import Attempt, Verdict, judge, reader_of
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock
 from upshift.engine.control import Command, stopping_line
 from upshift.engine.debug import Debugged
-from upshift.engine.follow import reader_of
 from upshift.engine.inputs import producers, task_inputs
 from upshift.engine.journal import Decisions, Journal, Shortfalls, over
 from upshift.engine.keys import Keys
-from upshift.engine.leftovers import Leftovers
-from upshift.engine.places import Place, Terms
-from upshift.engine.raising import with_more_memory
+from upshift.engine.recovery import Admission, Made, Recovery
 from upshift.engine.reuse import Reuse, intact
 from upshift.engine.specs import Specs
+from upshift.engine.targets import OpenTarget, Terms, with_more_memory
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
@@ -58,13 +55,13 @@ class Driver:
 
     walk: Walk
     terms: Mapping[str, Terms]  # what each step gets, by the name of its definition
-    places: tuple[Place, ...]
+    places: tuple[OpenTarget, ...]
     store: Store
     specs: Specs
     keys: Keys
     reuse: Reuse
     journal: Journal
-    leftovers: Leftovers
+    recovery: Recovery
     clock: Clock
     inbox: SimpleQueue[Any]
     building: Building
@@ -86,13 +83,13 @@ class Driver:
     _stopping: str | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        self._decisions = Decisions(self.walk, self.journal, self.leftovers)
-        self._admission = Admission(self.keys, self.reuse, self.leftovers, self.journal, self.store)
+        self._decisions = Decisions(self.walk, self.journal, self.recovery.surplus)
+        self._admission = Admission(self.keys, self.reuse, self.recovery, self.journal, self.store)
         self._shortfalls = Shortfalls(self.terms)
 
     def run(self) -> str:
         """Drive the walk to its end; gives the status of the run."""
-        for attempt in self.leftovers.watch_all():
+        for attempt in self.recovery.watch_all():
             self.journal.attempt(attempt)
         self.walk.start()
         self._advance()
@@ -289,7 +286,7 @@ class Driver:
         else:
             item()
 
-    def _hear(self, place: Place, event: Event) -> None:
+    def _hear(self, place: OpenTarget, event: Event) -> None:
         attempt = place.jobs.get(event.handle)
         if attempt is None:  # it was told twice, or of a job that is not ours
             return

@@ -12,7 +12,7 @@ import attrs
 
 from upshift.engine.keys import PACKAGE
 from upshift.engine.offers import needed_by
-from upshift.engine.places import Place
+from upshift.engine.targets import OpenTarget
 from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.model.graph import Graph, StepDefinition
 from upshift.model.spec.hardware import Device, Hardware
@@ -129,7 +129,7 @@ class StepImages:
 @contextlib.contextmanager
 def step_images(
     graph: Graph,
-    places: Mapping[str | None, Place],
+    places: Mapping[str | None, OpenTarget],
     granted: Mapping[str, Hardware | None],
     *,
     project: str,
@@ -148,7 +148,7 @@ def step_images(
     from upshift.images.preparing import Preparer, open_registries
 
     with open_registries() as registries:
-        preparers: dict[Place, Preparer] = {}
+        preparers: dict[OpenTarget, Preparer] = {}
         prepared: dict[str, Prepared] = {}
         problems: dict[str, UpshiftError] = {}
         for name, definition in used.items():
@@ -272,7 +272,7 @@ def _imports(code: Mapping[str, str]) -> Iterable[tuple[str, str]]:
                 yield distribution, version
 
 
-def _destination(place: Place) -> Destination | UpshiftError | None:
+def _destination(place: OpenTarget) -> Destination | UpshiftError | None:
     """Where a place takes its images from; why that cannot be said; None: it runs none."""
     if not place.backend.capabilities.images:
         return None

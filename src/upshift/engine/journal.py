@@ -21,8 +21,7 @@ import attrs
 
 from upshift.engine.attempts import Attempt, Verdict
 from upshift.engine.inputs import why_skipped
-from upshift.engine.leftovers import Leftovers
-from upshift.engine.places import Terms
+from upshift.engine.targets import Terms
 from upshift.engine.tasks import CANCELLED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
 from upshift.engine.walk import Walk
 from upshift.model.spec.hardware import Shortfall
@@ -166,7 +165,7 @@ class Decisions:
 
     _walk: Walk
     _journal: Journal
-    _leftovers: Leftovers
+    _surplus: Callable[[str, int], list[TaskId]]  # recorded tasks of a step beyond its length now
     changes: dict[Task, TaskChange] = attrs.field(init=False, factory=dict)
     """What to show of a task whose change is known from elsewhere: from its attempt, or its reuse."""
 
@@ -181,7 +180,7 @@ class Decisions:
         for state in self._walk.sized:
             self._journal.sized(state)
             if state.node.mapped:
-                self._journal.forget(self._leftovers.surplus(state.node.name, len(state.tasks)))
+                self._journal.forget(self._surplus(state.node.name, len(state.tasks)))
             for task in state.tasks:
                 if task.status == PENDING:
                     self._journal.task(task)

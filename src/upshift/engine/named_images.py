@@ -13,7 +13,7 @@ import attrs
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.images import needs_of, origins_of, step_images
-from upshift.engine.places import OpenBackend, close_places, open_places, proposals
+from upshift.engine.targets import OpenBackend, close_targets, open_targets, proposals
 from upshift.errors import NotFound, UsageError, suggestion
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
@@ -66,7 +66,7 @@ def named_images(
             yield _grouped(prepared, dict.fromkeys(wanted, destination.registry or ""))
         return
     inbox: SimpleQueue[Any] = SimpleQueue()
-    places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
+    places = open_targets(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
     try:
         granted = {
             name: p.offer.granted for name, p in proposals(graph, places, strict=options.strict).items()
@@ -95,7 +95,7 @@ def named_images(
                 )
             yield _grouped(found, on)
     finally:
-        close_places(places.values())
+        close_targets(places.values())
 
 
 @contextlib.contextmanager

@@ -20,9 +20,9 @@ from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.images import origins_of
 from upshift.engine.inputs import task_inputs, why_skipped
 from upshift.engine.keys import CodeNamed, Keys
-from upshift.engine.places import OpenBackend
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.reuse import Hit, Reuse
+from upshift.engine.targets import OpenBackend
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra, UsageError

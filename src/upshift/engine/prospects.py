@@ -16,12 +16,12 @@ import attrs
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.images import StepImages, step_images
-from upshift.engine.places import (
+from upshift.engine.targets import (
     OpenBackend,
-    Place,
+    OpenTarget,
     Proposal,
-    close_places,
-    open_places,
+    close_targets,
+    open_targets,
     proposals,
     refusal,
 )
@@ -41,7 +41,7 @@ class Prospect:
 
     graph: Graph  # with the digests of the images that its steps run in
     project: str
-    places: Mapping[str | None, Place]  # where steps run, by what they say of it; None: the run's own
+    places: Mapping[str | None, OpenTarget]  # where steps run, by what they say of it; None: the run's own
     store: Store
     offered: Mapping[str, Proposal]
     secrets: Mapping[str, tuple[NeededSecret, ...]]
@@ -68,7 +68,7 @@ def prospects(
     open_backend: OpenBackend = open_registered,
 ) -> Iterator[Prospect]:
     """What a graph would get, while places and registries are open; ``look``, ``builds``: as for images."""
-    places = open_places(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
+    places = open_targets(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
     try:
         own = places[None].target
         store = open_store(configuration.store_address(own), **configuration.store_options)
@@ -91,11 +91,11 @@ def prospects(
                 problems=tuple(filter(None, (refused, missing, images.refusal))),
             )
     finally:
-        close_places(places.values())
+        close_targets(places.values())
 
 
 def _needed_secrets(
-    graph: Graph, places: Mapping[str | None, Place], *, project: str
+    graph: Graph, places: Mapping[str | None, OpenTarget], *, project: str
 ) -> dict[str, tuple[NeededSecret, ...]]:
     """The secrets of each step that is used, by the name of its definition; paths start from the project."""
     return {
@@ -119,7 +119,7 @@ def _missing_secrets(needed: Iterable[Iterable[NeededSecret]]) -> RequestRefused
 
 
 def _secrets_of(
-    step: str, definition: StepDefinition, place: Place, project: str
+    step: str, definition: StepDefinition, place: OpenTarget, project: str
 ) -> tuple[NeededSecret, ...]:
     found = []
     for name, source in definition.settings.secret_sources.items():
@@ -138,7 +138,7 @@ def _secrets_of(
     return tuple(found)
 
 
-def _look_for(name: str, source: str, place: Place, project: str) -> None:
+def _look_for(name: str, source: str, place: OpenTarget, project: str) -> None:
     backend = place.backend
     if scheme_of(source) not in backend.capabilities.secrets:
         forms = ", ".join(f"{scheme}:…" for scheme in sorted(backend.capabilities.secrets))

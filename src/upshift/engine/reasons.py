@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 from upshift.engine.keys import PACKAGE, PACKAGES, REQUIRED, code_in, fingerprint, key_parts, without_file
-from upshift.engine.shortcomings import degraded_of, how_degraded
+from upshift.engine.offers import degraded_of, how_degraded
 from upshift.engine.tasks import COMPLETED, NodeState, Task
 from upshift.errors import StoreError
 from upshift.model.graph import FromStep, Graph, Node, StepDefinition

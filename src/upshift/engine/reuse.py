@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import attrs
 
 from upshift.engine.keys import is_debugged
+from upshift.engine.offers import Standard, how_degraded, missed, shortcoming
 from upshift.engine.reasons import History
-from upshift.engine.shortcomings import Standard, how_degraded, missed, shortcoming
 from upshift.engine.tasks import COMPLETED, Task
 from upshift.errors import BlobDamaged, BlobMissing
 from upshift.model.graph import Graph

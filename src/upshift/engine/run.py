@@ -23,18 +23,18 @@ from upshift.engine.driver import Driver
 from upshift.engine.images import StepImages
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
-from upshift.engine.leftovers import Leftovers
 from upshift.engine.offers import short_of_processes
-from upshift.engine.places import (
+from upshift.engine.plan import forecast, launcher_missing
+from upshift.engine.prospects import prospects
+from upshift.engine.recovery import Recovery
+from upshift.engine.reuse import Reuse
+from upshift.engine.specs import Keeper, Shipped, Specs, ship
+from upshift.engine.targets import (
     OpenBackend,
-    Place,
+    OpenTarget,
     Terms,
     terms_of,
 )
-from upshift.engine.plan import forecast, launcher_missing
-from upshift.engine.prospects import prospects
-from upshift.engine.reuse import Reuse
-from upshift.engine.specs import Keeper, Shipped, Specs, ship
 from upshift.engine.walk import Walk
 from upshift.errors import NotFound, RunCancelled, RunFailed, UpshiftError, together
 from upshift.model.configuration import Configuration
@@ -138,7 +138,7 @@ class _Run:
     source: Mapping[str, Any]
     options: RunOptions
     progress: Progress
-    places: tuple[Place, ...]
+    places: tuple[OpenTarget, ...]
     terms: dict[str, Terms]
     debugged: Debugged | None
     images: StepImages
@@ -248,9 +248,9 @@ class _Run:
 
     def _driver(self, *, resumed: bool, submitted: Callable[[], None]) -> Driver:
         run = self.row.id
-        leftovers = Leftovers(self.places, self.store)
+        recovery = Recovery(self.places, self.store)
         if resumed:
-            leftovers = Leftovers.of_run(run, self.catalog, self.places, self.store)
+            recovery = Recovery.of_run(run, self.catalog, self.places, self.store)
         journal = Journal(run, self.catalog, self.progress)
         return Driver(
             walk=self.walk,
@@ -279,7 +279,7 @@ class _Run:
             ),
             journal=journal,
             building=Building(self.images.prepared, inbox=self.inbox, journal=journal, clock=self.clock),
-            leftovers=leftovers,
+            recovery=recovery,
             clock=self.clock,
             inbox=self.inbox,
             project=self.code.project,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.engine.places import Place, Terms
+from upshift.engine.targets import OpenTarget, Terms
 from upshift.engine.tasks import Task
 from upshift.errors import UpshiftError
 from upshift.model.graph import Graph
@@ -98,7 +98,9 @@ class Specs:
         )
 
 
-def ship(code: Code, places: Iterable[Place], store: Store, *, exclude: Sequence[Path]) -> Shipped | None:
+def ship(
+    code: Code, places: Iterable[OpenTarget], store: Store, *, exclude: Sequence[Path]
+) -> Shipped | None:
     """Put code and runtime into the store, if any step runs on another machine."""
     if not any(place.backend.capabilities.remote for place in places):
         return None

@@ -12,9 +12,8 @@ from engine_kit import Bench
 from upshift.backends.base import Capabilities, Offer
 from upshift.backends.fake import Fail, FakeCluster
 from upshift.config import DockerSettings
-from upshift.engine.places import Place, Terms
-from upshift.engine.raising import with_more_memory
 from upshift.engine.schedule import Need
+from upshift.engine.targets import OpenTarget, Terms, with_more_memory
 from upshift.errors import RunFailed
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.retry import Retry
@@ -98,7 +97,7 @@ def terms(bench: Bench, second: Offer, *, strict: bool = False, **before: Any) -
     """Of an attempt that was granted 2 GB and is short of disk; it is offered something else now."""
     plain = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
     bench.cluster = FakeCluster(bench.script, offer=lambda request: second, capabilities=plain)
-    place = Place(
+    place = OpenTarget(
         bench.configuration.target(None),
         store=bench.store.address,
         inbox=SimpleQueue(),

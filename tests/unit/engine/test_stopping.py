@@ -17,9 +17,8 @@ from engine_kit import Bench, Killed, kill_when_idle, killed_run, never
 from upshift.backends import registry
 from upshift.backends.base import Ended
 from upshift.backends.fake import Fail, FakeCluster, Hang
-from upshift.engine.cancelling import cancel
 from upshift.engine.clock import SystemClock
-from upshift.engine.control import Control, ask, socket_path
+from upshift.engine.control import Control, ask, cancel, socket_path
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node
@@ -156,7 +155,7 @@ def test_a_run_whose_engine_was_killed_is_cancelled_and_its_jobs_are_stopped(
     kill_when_idle(held, finished=1)
     run_id = killed_run(held, chain(held), monkeypatch)
     assert len(held.cluster.running) == 1
-    monkeypatch.setattr("upshift.engine.cancelling.open_backend", held.cluster.open)
+    monkeypatch.setattr("upshift.engine.control.open_backend", held.cluster.open)
     said = cancel(run_id, held.configuration)
     assert said.endswith("1 of its tasks still ran and were stopped")
     assert held.cluster.running == {}
@@ -184,7 +183,7 @@ def test_a_job_that_the_engine_was_killed_before_it_recorded_is_stopped(
     run_id = killed_run(held, chain(held), monkeypatch)
     assert held.catalog.attempts(run_id) == []
     assert len(held.cluster.running) == submitted
-    monkeypatch.setattr("upshift.engine.cancelling.open_backend", held.cluster.open)
+    monkeypatch.setattr("upshift.engine.control.open_backend", held.cluster.open)
     said = cancel(run_id, held.configuration)
     assert said.endswith("1 of its tasks still ran and were stopped") == submitted
     assert held.cluster.running == {}

@@ -1,7 +1,8 @@
-"""Where the steps of a run go, and what they get there; refused before anything runs if need be."""
+"""The targets of a run, what its steps get there, and more memory for one that ran out of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from queue import SimpleQueue
@@ -11,13 +12,13 @@ import attrs
 
 from upshift.backends.base import Backend, Event, Offer
 from upshift.backends.registry import open_backend as open_registered
-from upshift.engine.offers import missing_launcher, offered
+from upshift.engine.offers import Offered, Standard, missing_launcher, offered
 from upshift.engine.schedule import Need, Queue, Room
-from upshift.engine.shortcomings import Standard
 from upshift.errors import ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition
 from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.launch import Launch
 
@@ -28,14 +29,8 @@ OpenBackend = Callable[..., Backend]
 """As :func:`upshift.backends.registry.open_backend`."""
 
 
-class Place:
-    """One target with its open backend, what waits for it and what runs on it.
-
-    Parameters
-    ----------
-    others
-        Whether there are other targets to choose.
-    """
+class OpenTarget:
+    """One target with its open backend, what waits for it and what runs on it."""
 
     def __init__(
         self,
@@ -48,7 +43,7 @@ class Place:
     ) -> None:
         self.target = target
         self.store = store
-        self.others = others
+        self.others = others  # whether there are other targets to choose
         self.backend: Backend = open_backend(target, store=store, sink=self._receive)
         self.jobs: dict[str, Attempt] = {}
         self._inbox = inbox
@@ -65,36 +60,16 @@ class Place:
 
 @attrs.frozen(kw_only=True)
 class Terms:
-    """What a step gets.
+    """What a step gets."""
 
-    Parameters
-    ----------
-    place
-        Where it runs.
-    granted
-        What it is granted there.
-    need
-        What it takes up there.
-    strict
-        Whether it gets all that it asks for, or does not run.
-    shortfalls
-        What it does not get.
-    launch
-        How many processes it has there, and how they are started; None: one.
-    remarks
-        What is worth a word though it gets what it asks for.
-    request
-        What it asks for, where that is not what its definition says.
-    """
-
-    place: Place
-    granted: Hardware
-    need: Need
-    strict: bool
-    shortfalls: tuple[Shortfall, ...] = ()
-    launch: Launch | None = None
-    remarks: tuple[str, ...] = ()
-    request: ResourceSettings | None = None
+    place: OpenTarget  # where it runs
+    granted: Hardware  # what it is granted there
+    need: Need  # what it takes up there
+    strict: bool  # whether it gets all that it asks for, or does not run
+    shortfalls: tuple[Shortfall, ...] = ()  # what it does not get
+    launch: Launch | None = None  # how many processes it has there, and how they are started; None: one
+    remarks: tuple[str, ...] = ()  # what is worth a word though it gets what it asks for
+    request: ResourceSettings | None = None  # what it asks for, where that is not what its definition says
 
     @property
     def degraded(self) -> bool:
@@ -107,27 +82,21 @@ class Terms:
         return Standard.of(self.strict, self.granted, self.shortfalls)
 
 
-def open_places(
+def open_targets(
     graph: Graph,
     configuration: Configuration,
     target: str | None,
     *,
     inbox: SimpleQueue[Any],
     open_backend: OpenBackend = open_registered,
-) -> dict[str | None, Place]:
-    """Open the backend of each target that the graph's steps name; the run's own is under None.
-
-    Raises
-    ------
-    NotFound, ConfigError, MissingExtra
-        A target or its backend is not there, or cannot be used.
-    """
+) -> dict[str | None, OpenTarget]:
+    """Open the backend of each target that the graph's steps name; the run's own is under None."""
     own = configuration.target(target)
     others = own.name != "local" or bool(configuration.targets.keys() - {"local"})
     store = configuration.store_address(own)
-    places: dict[str | None, Place] = {}
+    places: dict[str | None, OpenTarget] = {}
     try:
-        places[None] = Place(own, store=store, inbox=inbox, open_backend=open_backend, others=others)
+        places[None] = OpenTarget(own, store=store, inbox=inbox, open_backend=open_backend, others=others)
         by_target = {own.name: places[None]}
         used = set(graph.used)
         for name, definition in graph.steps.items():
@@ -143,17 +112,19 @@ def open_places(
                         fix="Give both targets the same store.",
                     )
                 try:
-                    by_target[other.name] = Place(other, store=store, inbox=inbox, open_backend=open_backend)
+                    by_target[other.name] = OpenTarget(
+                        other, store=store, inbox=inbox, open_backend=open_backend
+                    )
                 except UpshiftError as error:
                     raise _of_step(error, name, definition) from None
             places[definition.settings.on] = by_target[other.name]
     except BaseException:
-        close_places(places.values())
+        close_targets(places.values())
         raise
     return places
 
 
-def close_places(places: Iterable[Place]) -> None:
+def close_targets(places: Iterable[OpenTarget]) -> None:
     """Close each backend once."""
     for place in dict.fromkeys(places):
         place.backend.close()
@@ -183,32 +154,17 @@ def _chosen(name: str, definition: StepDefinition) -> str:
 
 @attrs.frozen(kw_only=True)
 class Proposal:
-    """What a place offers to a step, before anybody has said yes.
+    """What a place offers to a step, before anybody has said yes."""
 
-    Parameters
-    ----------
-    step, definition
-        The step.
-    place
-        Where it would run.
-    offer
-        What it would get there.
-    strict
-        Whether it gets all that it asks for, or does not run.
-    launch, remarks
-        As in :class:`Terms`.
-    missing
-        Why none of its tasks could start there: its launcher is not installed. What is reused needs none.
-    """
-
-    step: str
+    step: str  # step, definition: the step
     definition: StepDefinition
-    place: Place
-    offer: Offer
-    strict: bool
-    launch: Launch | None = None
+    place: OpenTarget  # where it would run
+    offer: Offer  # what it would get there
+    strict: bool  # whether it gets all that it asks for, or does not run
+    launch: Launch | None = None  # launch, remarks: as in :class:`Terms`
     remarks: tuple[str, ...] = ()
     missing: MissingExtra | None = None
+    """Why none of its tasks could start there: its launcher is not installed. What is reused needs none."""
 
     @property
     def refused(self) -> bool:
@@ -222,27 +178,10 @@ class Proposal:
 
 
 def proposals(
-    graph: Graph, places: Mapping[str | None, Place], *, strict: bool | None, project: str | None = None
+    graph: Graph, places: Mapping[str | None, OpenTarget], *, strict: bool | None, project: str | None = None
 ) -> dict[str, Proposal]:
-    """What each step that is used is offered, by the name of its definition.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    places
-        As :func:`open_places` gives them.
-    strict
-        Whether to refuse what cannot be honoured in full; None: as each backend has it.
-    project
-        The project's folder, to say what of an image this environment lacks; None: that is not said.
-
-    Raises
-    ------
-    BackendError, ImageError
-        A place cannot be asked; names the step that chose it.
-    """
-    offers: dict[tuple[Place, ResourceSettings], Offer] = {}
+    """What each step that is used is offered, by the name of its definition."""
+    offers: dict[tuple[OpenTarget, ResourceSettings], Offer] = {}
     found: dict[str, Proposal] = {}
     for name in graph.used:
         definition = graph.steps[name]
@@ -272,15 +211,7 @@ def proposals(
 
 
 def refusal(offered: Iterable[Proposal], *, strict: bool | None) -> RequestRefused | None:
-    """The error that names every step that is refused; None: all of them can run.
-
-    Parameters
-    ----------
-    offered
-        What :func:`proposals` gave.
-    strict
-        What the user said.
-    """
+    """The error that names every step that is refused; None: all of them can run."""
     refused = [proposal for proposal in offered if proposal.refused]
     return _refusal(refused, strict) if refused else None
 
@@ -335,3 +266,50 @@ def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
 
 
 _NOTHING = Shortfall(field="", asked="what it needs", got="nothing", why="the backend cannot run it")
+
+
+def with_more_memory(
+    terms: Terms, definition: StepDefinition, *, reached: int, factor: float, project: str | None = None
+) -> tuple[Terms, str]:
+    """The terms of the next attempt, and what is different then, in words.
+
+    Where the place has less than that the attempt gets what there is. That is no shortfall: nobody but
+    this very rule has asked for so much.
+    """
+    request, backend = terms.request or definition.settings.resources, terms.place.backend
+
+    def asking_for(memory: int) -> tuple[ResourceSettings, Offered]:
+        more = ResourceSettings(**(request.explicit() | {"memory": memory}))
+        return more, offered(backend.offer(more), definition, backend, request=more, project=project)
+
+    had = terms.granted.memory
+    wanted = max(math.ceil((had or reached) * factor), reached)
+    more, found = asking_for(wanted)
+    short = next((one for one in found.offer.shortfalls if one.field == "memory"), None)
+    if short is not None and found.offer.granted is not None and found.offer.granted.memory is not None:
+        more, found = asking_for(found.offer.granted.memory)
+    offer, granted = found.offer, found.offer.granted
+    lacks = [shortfall for shortfall in offer.shortfalls if shortfall.field != "memory"]
+    if terms.strict and lacks:  # the attempt before had it: space on a disk, for one
+        return (
+            terms,
+            f"no more memory than it had: asked {lacks[0].asked}, gets {lacks[0].got}: {lacks[0].why}",
+        )
+    if granted is None or granted.memory is None or granted.memory <= (had or 0):
+        why = f": {short.why}" if short is not None else ""
+        return terms, f"no more memory than it had{why}"
+    said = f"{format_size(granted.memory)} of memory"
+    if short is not None:
+        said += f", not {format_size(wanted)}: {short.why}"
+    known = {shortfall.field for shortfall in terms.shortfalls}
+    said += "".join(f"; asked {s.asked}, gets {s.got}: {s.why}" for s in lacks if s.field not in known)
+    raised = attrs.evolve(
+        terms,
+        request=more,
+        granted=granted,
+        need=Need.of(granted, offer.alternatives, launch=found.launch),
+        shortfalls=tuple(lacks),
+        launch=found.launch,
+        remarks=found.remarks,
+    )
+    return raised, said

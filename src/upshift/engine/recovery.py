@@ -1,4 +1,8 @@
-"""What an earlier engine left of a run that is resumed: done tasks, and jobs that may still run."""
+"""Where a task's result is taken from before anything is submitted: :class:`Admission`.
+
+A result may be there already, of another run or of this one before its engine was killed; a job of
+that engine may still be at it (:class:`Recovery`); or there is none, and the task has to run.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +12,36 @@ import attrs
 
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
-from upshift.engine.attempts import Attempt, Verdict, judge
-from upshift.engine.follow import reader_of
-from upshift.engine.places import Place
-from upshift.engine.reuse import intact
+from upshift.engine.attempts import Attempt, Verdict, judge, reader_of
+from upshift.engine.journal import Journal
+from upshift.engine.keys import Keys, debugged_key
+from upshift.engine.offers import Standard, shortcoming
+from upshift.engine.reuse import Hit, Reuse, intact
 from upshift.engine.schedule import Need
-from upshift.engine.shortcomings import Standard, shortcoming
-from upshift.engine.tasks import COMPLETED, PENDING, RUNNING
+from upshift.engine.targets import OpenTarget
+from upshift.engine.tasks import COMPLETED, PENDING, RUNNING, Task
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
+from upshift.model.spec.artifact import Value
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.model.spec.work import same_work
 from upshift.runs.catalog import AttemptRow, Catalog, TaskRow
+from upshift.runtime.storage.checkpoints import discard
 from upshift.runtime.storage.store import Store
 
 
 @attrs.frozen(kw_only=True)
 class Found:
-    """What is left of one task.
+    """What is left of one task."""
 
-    Parameters
-    ----------
-    attempts
-        Number of its newest attempt; 0: it has none.
-    result, row
-        Its result, if that is of the same work and whole; and its row, if it had ended.
-    over
-        Attempts of which nobody had recorded the end, and what became of each.
-    watched, same
-        An attempt that runs, and whether it does the same work.
-    """
-
-    attempts: int = 0
+    attempts: int = 0  # number of its newest attempt; 0: it has none
     result: TaskResult | None = None
+    """Its result, if that is of the same work and whole; and its row, if it had ended."""
     row: TaskRow | None = None
     over: tuple[tuple[Attempt, Verdict], ...] = ()
-    watched: Attempt | None = None
+    """Attempts of which nobody had recorded the end, and what became of each."""
+    watched: Attempt | None = None  # watched, same: an attempt that runs, and whether it does the same work
     same: bool = False
 
 
@@ -53,39 +50,27 @@ def is_at(row: AttemptRow, target: Target) -> bool:
     return row.target == target.name if row.target is not None else row.backend == target.backend
 
 
-class Leftovers:
-    """What is recorded of a run, looked at once for each task.
-
-    Parameters
-    ----------
-    places
-        Where its jobs may run.
-    store
-        Its store.
-    tasks
-        The rows of tasks.
-    attempts
-        The newest attempt of each task.
-    """
+class Recovery:
+    """What is recorded of a run, looked at once for each task."""
 
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[OpenTarget],
         store: Store,
         *,
         tasks: Mapping[TaskId, TaskRow] | None = None,
         attempts: Mapping[TaskId, AttemptRow] | None = None,
     ) -> None:
-        self._places = places
+        self._places = places  # where its jobs may run
         self._store = store
-        self._tasks = dict(tasks or {})
-        self._attempts = dict(attempts or {})
+        self._tasks = dict(tasks or {})  # the rows of tasks
+        self._attempts = dict(attempts or {})  # the newest attempt of each task
         self._unfinished: dict[TaskId, Attempt] = {}
         self._resumed = tasks is not None
         self._steps: dict[str, list[TaskId]] | None = None
 
     @classmethod
-    def of_run(cls, run: str, catalog: Catalog, places: Sequence[Place], store: Store) -> Leftovers:
+    def of_run(cls, run: str, catalog: Catalog, places: Sequence[OpenTarget], store: Store) -> Recovery:
         """What is left of a run."""
         newest: dict[TaskId, AttemptRow] = {}
         for row in catalog.attempts(run):
@@ -95,13 +80,7 @@ class Leftovers:
         return cls(places, store, tasks=tasks, attempts=newest)
 
     def watch_all(self) -> list[Attempt]:
-        """Watch every recorded job that still runs.
-
-        Raises
-        ------
-        ConfigError
-            A job runs on a backend that this engine was not told to use.
-        """
+        """Watch every recorded job that still runs."""
         for row in self._attempts.values():
             if row.status in (PENDING, RUNNING):
                 self._unfinished[row.task] = self._watch(row)
@@ -120,17 +99,7 @@ class Leftovers:
         ]
 
     def of(self, task: TaskId, key: str | None, *, strict: bool) -> Found:
-        """What is left of a task; the second time nothing is.
-
-        Parameters
-        ----------
-        task
-            The task.
-        key
-            Its key now.
-        strict
-            Whether a degraded result will not do.
-        """
+        """What is left of a task; the second time nothing is."""
         if not self._resumed:
             return Found()
         newest = self._attempts.pop(task, None)
@@ -211,7 +180,7 @@ class Leftovers:
             yield path
             number += 1
 
-    def _find(self, spec: TaskSpec, path: str, places: Sequence[Place]) -> Attempt:
+    def _find(self, spec: TaskSpec, path: str, places: Sequence[OpenTarget]) -> Attempt:
         job = Job(spec=spec, spec_path=path)
         for place in places:
             handle = place.backend.find(job)
@@ -223,7 +192,9 @@ class Leftovers:
         attempt.ended = Ended(handle="")
         return attempt
 
-    def _attempt(self, spec: TaskSpec, place: Place, handle: str, *, started: float | None = None) -> Attempt:
+    def _attempt(
+        self, spec: TaskSpec, place: OpenTarget, handle: str, *, started: float | None = None
+    ) -> Attempt:
         need = place.queue.room.clipped(Need.of(spec.granted or Hardware(), launch=spec.launch))
         attempt = Attempt(None, spec, place, handle, need, reader_of(self._store, spec, skip=True))
         attempt.started = started
@@ -232,3 +203,87 @@ class Leftovers:
     def _occupy(self, attempt: Attempt) -> None:
         attempt.place.queue.room.take(attempt.need)
         attempt.place.jobs[attempt.handle] = attempt
+
+
+@attrs.frozen
+class Made:
+    """The task's result is there."""
+
+    result: TaskResult
+
+
+@attrs.frozen
+class Running:
+    """An earlier engine's job is at the task; ``same``: it does the work that is asked for now."""
+
+    attempt: Attempt
+    same: bool
+
+
+@attrs.define(eq=False)
+class Admission:
+    """Looks where a task's result may be, and notes on the task what was found."""
+
+    _keys: Keys
+    _reuse: Reuse
+    _recovery: Recovery
+    _journal: Journal
+    _store: Store
+    _unexplained: list[tuple[Task, Mapping[str, Value]]] = attrs.field(init=False, factory=list)
+    _twins: dict[str, dict[Task, int]] = attrs.field(init=False, factory=dict)
+
+    def of(
+        self, task: Task, inputs: Mapping[str, Value], *, standard: Standard, debugged: bool, now: float
+    ) -> Made | Running | None:
+        """What there is of a task with these inputs, by this standard; None: it has to run."""
+        key = self._keys.key(task.node, inputs)
+        twins = self._twins.setdefault(key, {})
+        twin = twins.setdefault(task, len(twins))
+        task.key = key = debugged_key(key) if debugged else key
+        if task.redone_for is not None:
+            task.stream = self._keys.stream(task.node, inputs, twin)
+            task.cached, task.origin = False, None
+            task.cache_reason = "its result was lost"
+            return None
+        left = self._left(task, key, strict=standard.strict, debugged=debugged, now=now)
+        if left is not None:
+            return left
+        found = self._reuse.find(task, key, standard, now=now)
+        if isinstance(found, Hit):
+            made = found.result
+            task.cached, task.cache_reason = True, found.reason
+            task.origin = (made.task.run, made.task.step, made.task.index, made.attempt)
+            return Made(made)
+        task.cache_reason = found
+        task.stream = self._keys.stream(task.node, inputs, twin)
+        if found is None:
+            self._unexplained.append((task, inputs))
+        return None
+
+    def explain(self) -> list[Task]:
+        """Say of the tasks that have to run why they do, where that takes a while to find out; gives them."""
+        explained = [task for task, _ in self._unexplained]
+        for task, inputs in self._unexplained:
+            task.cache_reason = self._reuse.history.why(task, inputs)
+        self._unexplained.clear()
+        return explained
+
+    def _left(
+        self, task: Task, key: str, *, strict: bool, debugged: bool, now: float
+    ) -> Made | Running | None:
+        """What an earlier engine of this run left of the task."""
+        left = self._recovery.of(self._journal.id(task), key, strict=strict)
+        task.attempts = max(task.attempts, left.attempts)
+        for attempt, verdict in left.over:
+            self._journal.attempt(attempt, verdict, ended=now)
+        if left.watched is not None:
+            return Running(left.watched, left.same)
+        row = left.row
+        others = row is not None and row.origin is not None
+        if left.result is None or (others and not self._reuse.enabled) or debugged:
+            return None
+        if row is not None:
+            task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
+        if not others:  # nothing may have been forked yet, and a thread would be in the way of that
+            discard(self._store.address, left.result, wait=True)
+        return Made(left.result)
