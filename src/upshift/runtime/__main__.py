@@ -37,11 +37,15 @@ def main() -> NoReturn:
         from upshift.runtime.accelerators import frameworks
 
         frameworks.main(own[1])
-    if own[:1] == ["--report"]:
+    if own[:1] in (["--report"], ["--serve"]):
         # The first process of a container is not stopped by signals that it does not handle yet: keep them.
         used = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
         signal.pthread_sigmask(signal.SIG_BLOCK, used)
         os.write(1, b'{"event": "ready"}\n')  # so that the order comes while the rest is imported
+        if own[0] == "--serve":
+            from upshift.runtime.supervisor.serving import init
+
+            sys.exit(init.serve(own[1:]))
         from upshift.runtime.supervisor.serving import single_task
 
         sys.exit(single_task.run_for_backend(Path(own[1])))

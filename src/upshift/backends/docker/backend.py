@@ -17,20 +17,28 @@ import attrs
 from upshift.backends.base import Capabilities, Handle, Job, Offer, Sink, Waiting, secrets_of
 from upshift.backends.docker import folders
 from upshift.backends.docker.asking import PATIENCE, state_of
-from upshift.backends.docker.container import Container, labels_of, name_of, run_arguments, sweeping
+from upshift.backends.docker.container import (
+    Container,
+    labels_of,
+    name_for_several,
+    name_of,
+    run_arguments,
+    sweeping,
+)
 from upshift.backends.docker.desk import Desk, Lent
 from upshift.backends.docker.folders import Own
 from upshift.backends.docker.gpus import HIDDEN, Handing
-from upshift.backends.docker.launching import Launch, order_for
+from upshift.backends.docker.launching import Launch, order_for, order_in_turn
 from upshift.backends.docker.offers import offer
 from upshift.backends.docker.options import read_options, refuse_missing_mounts
+from upshift.backends.docker.reuse import Key, Pool, key_of
 from upshift.backends.docker.watch import Watch
 from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.images.containers.engine import DOCKER, PODMAN, ContainerEngine, find_engine
 from upshift.images.containers.facts import elsewhere, facts_of, is_rootless, limits, way_back
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec import Hardware
+from upshift.model.spec import Hardware, TaskSpec
 from upshift.runtime.confine import host_facts
 from upshift.runtime.storage.store import open_store
 
@@ -67,6 +75,7 @@ class DockerBackend:
         self._host = host_facts()
         self._found: Sequence[Inventory] | None = None
         self._desk = Desk()
+        self._pool = Pool()
         self._watches: dict[Handle, Watch] = {}
         self._lock = threading.Lock()
 
@@ -140,8 +149,35 @@ class DockerBackend:
     def _launch(self, job: Job, watch: Watch, secrets: Mapping[str, str]) -> None:
         if job.spec.granted is not None and job.spec.granted.gpus:
             self._ask(job, watch, secrets)
+            return
+        key = self._pool.reusable(key_of(job.spec, self._options))
+        if key is not None and self._pool.expects(key):
+            threading.Thread(
+                target=self._take, args=(job, watch, secrets, key), name=f"upshift-{watch.name}", daemon=True
+            ).start()
         else:
-            self._start(job, watch, secrets, None)
+            self._start(job, watch, secrets, None, key)
+
+    def _take(self, job: Job, watch: Watch, secrets: Mapping[str, str], key: Key) -> None:
+        """Give it to a container that has served another one, which may have to be waited for."""
+        launch = self._pool.take(key)
+        try:
+            if launch is None:
+                self._start(job, watch, secrets, None, key)
+                return
+            with _in_short():
+                self._unpack(job.spec, launch.own)
+                order = self._order_in_turn(job, watch, secrets)
+        except Exception as error:  # on a thread, where nobody else hears of it
+            if launch is not None:
+                launch.remove()
+            watch.end("infrastructure", _words(error))
+        else:
+            watch.launch(attrs.evolve(launch, order=order))
+
+    def _order_in_turn(self, job: Job, watch: Watch, secrets: Mapping[str, str]) -> bytes:
+        path = os.path.join(open_store(job.spec.store, **job.spec.store_options).address, job.spec_path)
+        return order_in_turn(order_for(job.spec, secrets, None), watch.name, path)
 
     def _launch_again(self, job: Job, watch: Watch) -> None:
         """Its container is gone, and ran nothing."""
@@ -171,36 +207,53 @@ class DockerBackend:
         if watch.cancelled:  # before the desk knew of it
             self._desk.cancel(watch.name)
 
-    def _start(self, job: Job, watch: Watch, secrets: Mapping[str, str], lent: Lent | None) -> None:
+    def _start(
+        self,
+        job: Job,
+        watch: Watch,
+        secrets: Mapping[str, str],
+        lent: Lent | None,
+        key: Key | None = None,
+    ) -> None:
         spec = job.spec
         with _in_short():
-            own = Own(watch.name)
+            name = watch.name if key is None else name_for_several(spec)
+            own = Own(name)
             try:
                 grant = None if lent is None else lent.grant
-                last = attrs.evolve(spec, attempt=spec.attempt - 1)
-                container = self._container(job, watch.name, own, grant)
+                container = self._container(job, name, own, grant, several=key is not None)
+                order = order_for(spec, secrets, grant)
                 launch = Launch(
+                    name=name,
                     arguments=tuple(run_arguments(container, self._engine.name)),
-                    order=order_for(spec, secrets, grant),
+                    order=order if key is None else self._order_in_turn(job, watch, secrets),
                     own=own,
-                    before=name_of(last) if last.attempt > 0 else None,
+                    before=_before(spec),
                     grant=lent,
                     sweeping=tuple(run_arguments(sweeping(container, own.mount), self._engine.name)),
+                    key=key,
                 )
             except BaseException:
                 own.remove()
                 raise
         watch.launch(launch)
 
-    def _container(self, job: Job, handle: Handle, own: Own, grant: Grant | None) -> Container:
+    def _unpack(self, spec: TaskSpec, own: Own) -> None:
+        from upshift.runtime.storage.unpacking import unpack
+
+        if spec.code.package is not None:
+            unpack(spec.code.package, open_store(spec.store, **spec.store_options), own.code)
+
+    def _container(
+        self, job: Job, name: str, own: Own, grant: Grant | None, *, several: bool = False
+    ) -> Container:
         from upshift.code.runtime_package import runtime_blob
-        from upshift.runtime.storage.unpacking import unpack, unpacked_runtime
+        from upshift.runtime.storage.unpacking import unpacked_runtime
 
         spec, granted = job.spec, job.spec.granted or Hardware()
         store = open_store(spec.store, **spec.store_options)
         runtime = unpacked_runtime(spec.runtime or runtime_blob(store), store)
-        if spec.code.package is not None:
-            unpack(spec.code.package, store, own.code)
+        self._unpack(spec, own)
         if spec.image is None:
             raise BackendError(
                 f"{spec.task} has no image to run in",
@@ -215,16 +268,13 @@ class DockerBackend:
         host_network = self._options.network == "host"
         half = None if self._host["memory"] is None else self._host["memory"] // 2
         honoured = limits(self._facts)
+        task = ("--report", os.path.join(store.address, job.spec_path))
         return Container(
-            name=handle,
+            name=name,
             image=spec.image,
             program=spec.interpreter or "python3",
-            arguments=(
-                folders.RUNTIME,
-                "--report",
-                os.path.join(store.address, job.spec_path),
-            ),
-            labels=labels_of(spec),
+            arguments=(folders.RUNTIME, *(("--serve", *(m.target for m in mounts)) if several else task)),
+            labels=labels_of(spec, several=several),
             environment=self._environment(mine=mine, devices=bool(devices)),
             mounts=mounts,
             user=ours if mine else spec.user,
@@ -266,6 +316,7 @@ class DockerBackend:
         watch = Watch(
             self._engine,
             handle,
+            pool=self._pool,
             sink=self._sink,
             node=self._host["host"],
             memory=spec.granted.memory if spec.granted is not None else None,
@@ -288,27 +339,31 @@ class DockerBackend:
             watch = self._watches.get(handle)
             if watch is not None and not watch.told:
                 return True
-        if watch is not None or not self._is_there(handle):
+        container = None if watch is not None else self._container_of(handle)
+        if container is None:
             return False
-        self._watch(handle, job).attach()
+        self._watch(handle, job).attach(container)
         return True
 
     def find(self, job: Job) -> Handle | None:
-        """A container is named after its attempt."""
+        """A handle follows from its attempt."""
         handle = name_of(job.spec)
-        return handle if self._is_there(handle) else None
+        return handle if self._container_of(handle) is not None else None
 
-    def _is_there(self, handle: Handle) -> bool:
-        state = state_of(self._engine, handle)
-        if state is None:
-            raise BackendError(
-                f"{self._engine.title} does not say whether {handle} still runs",
-                fix=f"See whether it works: {self._engine.name} ps --all",
-            )
-        if state == "created":  # its engine was killed before it could start it
-            self._engine.run(["rm", "--force", handle], check=False)
-            return False
-        return bool(state)
+    def _container_of(self, handle: Handle) -> str | None:
+        """The container that has the job: named after it, or one that serves several."""
+        for name in filter(None, (handle, folders.serving(handle))):
+            state = state_of(self._engine, name)
+            if state is None:
+                raise BackendError(
+                    f"{self._engine.title} does not say whether {name} still runs",
+                    fix=f"See whether it works: {self._engine.name} ps --all",
+                )
+            if state == "created":  # its engine was killed before it could start it
+                self._engine.run(["rm", "--force", name], check=False)
+            elif state:
+                return name
+        return None
 
     def cancel(self, handle: Handle, *, grace: float) -> None:
         """SIGTERM to the step's processes, SIGKILL after ``grace`` seconds; then to the container."""
@@ -327,6 +382,7 @@ class DockerBackend:
         deadline = time.monotonic() + PATIENCE
         for watch in watches:
             watch.join(deadline)
+        self._pool.close()
         self._desk.close()
         _tidy()
 
@@ -350,6 +406,14 @@ def _in_short() -> Iterator[None]:
             f"the container cannot be prepared: {error}",
             fix="Set UPSHIFT_HOME to a folder that can be written, on a disk with enough room.",
         ) from None
+
+
+def _before(spec: TaskSpec) -> tuple[str, ...]:
+    """Where the attempt before may still run, if an engine that did not answer for long was given up."""
+    if spec.attempt == 1:
+        return ()
+    last = name_of(attrs.evolve(spec, attempt=spec.attempt - 1))
+    return tuple(filter(None, (last, folders.serving(last))))
 
 
 def _words(error: Exception) -> str:

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -40,12 +41,12 @@ class Mount:
 
 @attrs.frozen(kw_only=True)
 class Container:
-    """A container that runs one attempt.
+    """A container that runs one attempt, or one after the other.
 
     Parameters
     ----------
     name
-        Its name, from :func:`name_of`.
+        Its name, from :func:`name_of` or :func:`name_for_several`.
     image
         The image that it runs.
     program, arguments
@@ -97,14 +98,15 @@ def name_of(spec: TaskSpec) -> str:
     return f"upshift-{words.strip('-.')}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
-def labels_of(spec: TaskSpec) -> dict[str, str]:
+def name_for_several(spec: TaskSpec) -> str:
+    """What a container is called that serves several attempts of a step."""
+    return f"upshift-{_ODD.sub('-', spec.task.step)[-_LONGEST:].strip('-.')}-{secrets.token_hex(6)}"
+
+
+def labels_of(spec: TaskSpec, *, several: bool = False) -> dict[str, str]:
     """By which people, and whoever tidies up, know whose container it is."""
-    return {
-        RUN: spec.task.run,
-        TASK: str(spec.task),
-        ATTEMPT: str(spec.attempt),
-        STORE: spec.store,
-    }
+    own = {TASK: spec.task.step} if several else {TASK: str(spec.task), ATTEMPT: str(spec.attempt)}
+    return {RUN: spec.task.run, **own, STORE: spec.store}
 
 
 def run_arguments(container: Container, engine: str) -> list[str]:

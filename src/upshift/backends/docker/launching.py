@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from typing import IO, TYPE_CHECKING
 
 import attrs
 
+from upshift.backends.docker.asking import PATIENCE
 from upshift.backends.docker.folders import Own
 from upshift.model.spec import TaskSpec
 
 if TYPE_CHECKING:
     from upshift.backends.docker.desk import Lent
+    from upshift.backends.docker.reuse import Key
     from upshift.runtime.supervisor.devices.pool import Grant
 
 _commands: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
@@ -24,10 +27,12 @@ _commands: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """How a container is started.
+    """How a container is started, or one that runs already is given an order.
 
     Parameters
     ----------
+    name
+        The container.
     arguments
         After the engine's name.
     order
@@ -35,20 +40,56 @@ class Launch:
     own
         Its own folder.
     before
-        The container of the attempt before, which may still be there: an engine that did not answer for long
-        was given up.
+        Containers in which the attempt before may still run: an engine that did not answer for long was
+        given up.
     grant
         What the desk gave; given back when the container is gone.
     sweeping
         Arguments that start a container which removes what this one has left in its own folder.
+    key
+        Which attempts it may serve, one after the other; None: this one alone.
+    process
+        The engine's command, where the container runs already.
     """
 
+    name: str
     arguments: tuple[str, ...]
     order: bytes = attrs.field(repr=False)
     own: Own
-    before: str | None = None
+    before: tuple[str, ...] = ()
     grant: Lent | None = None
     sweeping: tuple[str, ...] = ()
+    key: Key | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the container has ended; one that was never started has not."""
+        return self.process is not None and self.process.poll() is not None
+
+    def dismiss(self) -> None:
+        """Let a container go that runs and has nothing to do."""
+        if self.process is not None and self.process.stdin is not None:
+            with contextlib.suppress(OSError):  # it has gone already
+                self.process.stdin.close()
+
+    def remove(self) -> None:
+        """Wait until such a container is gone, and remove its own folder."""
+        if self.process is not None:
+            self.dismiss()
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:  # the engine does not answer, nor will it soon
+                self.process.kill()
+                self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+        self.own.remove()
+
+
+def order_in_turn(order: bytes, name: str, path: str) -> bytes:
+    """The order for an attempt of this name, with this spec, in a container that serves several."""
+    return json.dumps({"of": name, "spec": path, "order": json.loads(order)}).encode() + b"\n"
 
 
 def order_for(spec: TaskSpec, secrets: Mapping[str, str], grant: Grant | None) -> bytes:

@@ -1,4 +1,4 @@
-"""One container, from its launch to its end, on a thread of its own.
+"""One attempt in a container, from its launch to its end, on a thread of its own.
 
 ::
 
@@ -9,6 +9,9 @@
 Until it has its order the container does nothing, and without one it ends: an engine that is killed while
 it starts a container leaves nothing behind that would run a task twice. After that the container goes on
 whoever watches it. A later engine, or this one where the connection broke, reads ``logs`` instead.
+
+A container that serves several attempts (:mod:`.reuse`) is watched by one after the other: each reads its
+output from its own order up to the word that nothing of the attempt is left.
 """
 
 from __future__ import annotations
@@ -21,9 +24,12 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
+import attrs
+
 from upshift.backends.base import Ended, Event, Logged, LogGrew, Noticed, Sink, Started, Waiting
 from upshift.backends.docker.asking import PATIENCE, complaint, exit_code, ran_out_of_memory, state_of
 from upshift.backends.docker.launching import Launch, talk
+from upshift.backends.docker.reuse import Pool
 from upshift.errors import ImageError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.model.settings.sizes import format_size
@@ -45,14 +51,16 @@ TRIES = 5
 
 
 class Watch:
-    """Watches one container, and tells; from before there is one, so that it can be cancelled.
+    """Watches an attempt in a container, and tells; from before there is one, so that it can be cancelled.
 
     Parameters
     ----------
     engine
         The engine that has it.
     name
-        Its name, which is the job's handle.
+        The job's handle, which is the container's name where it serves this attempt alone.
+    pool
+        Takes the container where it may serve another one.
     sink
         Takes what happens.
     node
@@ -72,6 +80,7 @@ class Watch:
         engine: ContainerEngine,
         name: str,
         *,
+        pool: Pool,
         sink: Sink,
         node: str,
         memory: int | None,
@@ -82,7 +91,9 @@ class Watch:
         self.name = name
         self.told = False
         """Whether its end was told."""
+        self._container = name
         self._engine = engine
+        self._pool = pool
         self._sink = sink
         self._node = node
         self._memory = memory
@@ -99,6 +110,9 @@ class Watch:
         self._left = threading.Event()
         self._cancelled: float | None = None
         self._last: dict[str, Any] | None = None
+        self._begun = False
+        self._expected = False
+        self._done: dict[str, Any] | None = None
         self._ran_nothing = False
         self._tries = 0
 
@@ -113,12 +127,13 @@ class Watch:
         """Start the container, unless nobody wants it any more."""
         with self._lock:
             if self._cancelled is None and not self._left.is_set():
-                self._launch, self._ordered, self._process = launch, False, None
+                self._launch, self._ordered, self._process = launch, False, launch.process
+                self._container, self._begun, self._done = launch.name, False, None
                 self._since = time.time()
                 self._tries += 1
                 self._begin(self._run)
                 return
-        launch.own.remove()
+        launch.remove()
         if launch.grant is not None:
             launch.grant.give_back()
         self.end("cancelled", "cancelled before it was started")
@@ -128,9 +143,9 @@ class Watch:
         self._tell_end(reason, message)
         self._over(self)
 
-    def attach(self) -> None:
+    def attach(self, container: str) -> None:
         """Watch the container, which runs."""
-        self._ordered = True
+        self._container, self._ordered = container, True
         self._begin(self._resume)
 
     def cancel(self, grace: float) -> None:
@@ -186,27 +201,34 @@ class Watch:
     def _run(self) -> None:
         assert self._launch is not None
         launch = self._launch
-        if launch.before is not None:  # a task is never run by two attempts at once
-            self._engine.run(["rm", "--force", launch.before], timeout=PATIENCE, check=False)
-        with open(launch.own.said, "wb") as said:
-            try:
-                command = [*self._engine.command, *launch.arguments]
-                self._process = talk(command, stdin=subprocess.PIPE, stderr=said)
-            except OSError as error:
-                self._tell_end("infrastructure", f"{self._engine.command[0]}: {error.strerror}")
-                return
+        for before in launch.before:  # a task is never run by two attempts at once
+            self._engine.run(["rm", "--force", before], timeout=PATIENCE, check=False)
+        if self._process is None:
+            with open(launch.own.said, "wb") as said:
+                try:
+                    command = [*self._engine.command, *launch.arguments]
+                    self._process = talk(command, stdin=subprocess.PIPE, stderr=said)
+                except OSError as error:
+                    self._tell_end("infrastructure", f"{self._engine.command[0]}: {error.strerror}")
+                    return
         with self._lock:
             self._later(PULLING, self._explain)
             if self._left.is_set() or self._cancelled is not None:
                 self._withdraw()
+            elif launch.process is not None:
+                self._give_order()
         assert self._process.stdout is not None
         self._listen(self._process.stdout)
+        if self._done is not None:
+            self._conclude(self._done["code"])
+            return
         code = self._process.wait()
         self._process.stdout.close()
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):  # it has ended without its order
                 self._process.stdin.close()
-        if self._last is None and self._ordered and code not in (*RAN_NOTHING, KILLED):
+        certain = code in (*RAN_NOTHING, KILLED) and launch.key is None
+        if self._last is None and self._ordered and not certain:
             self._resume()  # the command ended, and perhaps not the container
             return
         self._conclude(code)
@@ -216,14 +238,14 @@ class Watch:
         silent = time.monotonic()
         tries = 0
         while not self._left.is_set():
-            state = state_of(self._engine, self.name)
+            state = state_of(self._engine, self._container)
             if state == "":
-                self._conclude(exit_code(self._engine, self.name, self._since))
+                self._conclude(exit_code(self._engine, self._container, self._since))
                 return
             if state is not None:
                 tries = 0
                 with self._lock:
-                    command = [*self._engine.command, "logs", "--follow", self.name]
+                    command = [*self._engine.command, "logs", "--follow", self._container]
                     self._process = talk(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                     if self._left.is_set():
                         self._process.kill()
@@ -243,12 +265,16 @@ class Watch:
     def _listen(self, stream: IO[bytes]) -> None:
         for line in stream:
             self._hear(line)
+            if self._done is not None and self._launch is not None:
+                return  # what follows is the next one's
 
     def _hear(self, line: bytes) -> None:
         news: Event | None = None
         try:
             said = json.loads(line)
             event = said["event"]
+            if said.get("of", self.name) != self.name:  # another attempt that the container has served
+                return
             if event == "started":
                 news = Started(handle=self.name, node=self._node)
             elif event == "log":
@@ -257,12 +283,16 @@ class Watch:
                 news = Logged(handle=self.name, values=dict(said["values"]), step=said["step"])
             elif event == "noticed":
                 news = Noticed(handle=self.name, text=str(said["text"]))
-        except (ValueError, KeyError, TypeError, RecursionError):  # whatever else is written there
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # whatever else is there
             return
+        self._begun = self._begun or "of" in said
         if event == "ready":
             self._give_order()
+        elif event == "over":
+            self._done = said
         elif event == "ended":
             self._last = said
+            self._expect_more()
             if said.get("completed"):  # what is left of it ends while the engine goes on
                 self._tell_end(None, None)
         if news is not None and not self._left.is_set():
@@ -278,9 +308,28 @@ class Watch:
             self._ordered = True
             if launch.grant is not None:
                 launch.grant.hand_over()
+            if launch.key is not None:
+                launch.own.serve(self.name)
             with contextlib.suppress(OSError):  # it has ended already
                 process.stdin.write(launch.order)
-                process.stdin.close()
+                process.stdin.flush()
+                if launch.key is None:
+                    process.stdin.close()
+
+    def _expect_more(self) -> None:
+        """The attempt has ended: nobody is to look for it here any more, and another may soon run here."""
+        launch = self._launch
+        if launch is not None and launch.key is not None:
+            launch.own.serve(None)
+            if self._serves_on and not self._expected:
+                self._expected = True
+                self._pool.expect(launch.key)
+
+    @property
+    def _serves_on(self) -> bool:
+        """Whether nothing that is known of the attempt speaks against another one in its container."""
+        completed = self._last is not None and bool(self._last.get("completed"))
+        return completed and self._cancelled is None and not self._left.is_set()
 
     def _withdraw(self) -> None:
         """It gets no order, and ends."""
@@ -308,21 +357,28 @@ class Watch:
             self._tell_end("cancelled", "it was stopped before it could record anything")
         elif not self._ordered:
             self._tell_end("infrastructure", self._complaint(code))
-        elif code in RAN_NOTHING and self._tries < TRIES:
+        elif self._tries < TRIES and (code in RAN_NOTHING if self._is_own else not self._begun):
             self._ran_nothing = True
         else:
             self._tell_end(*self._cause(code))
 
+    @property
+    def _is_own(self) -> bool:
+        """Whether the container serves this attempt alone."""
+        return self._container == self.name
+
     def _cause(self, code: int | None) -> tuple[str, str]:
         """Why a supervisor ended without a word, by what the engine knows."""
         title = self._engine.title
-        if ran_out_of_memory(self._engine, self.name, self._since):
+        if ran_out_of_memory(self._engine, self._container, self._since):
             limit = f" of {format_size(self._memory)}" if self._memory is not None else ""
             return "out-of-memory", f"the container went beyond its memory{limit}, says {title}"
-        if code == KILLED:
+        if code == KILLED and self._done is None:
             return "infrastructure", f"the container was killed from outside (exit code {code}), says {title}"
         if code == TAKEN:
             return "infrastructure", "somebody else took the devices each time when they were handed over"
+        if self._done is not None:
+            return "infrastructure", f"the supervisor in the container was killed (exit code {code})"
         words = self._complaint(code) if self._launch is not None else f"exit code {code}"
         return "infrastructure", f"the supervisor in the container died: {words}"
 
@@ -353,9 +409,26 @@ class Watch:
                 launch.grant.give_back()
             if goes_on:
                 launch.own.leave()
-            else:
+            elif not self._hand_on(launch):
                 self._remove(launch)
         (self._again if again else self._over)(self)
+
+    def _hand_on(self, launch: Launch) -> bool:
+        """Whether others may have the container now."""
+        key, over, process = launch.key, self._done, self._process
+        if key is None or process is None:
+            return False
+        launch = attrs.evolve(launch, order=b"", before=(), process=process)
+        free, spoilt = None, False
+        if over is not None and self._serves_on and process.poll() is None:
+            spoilt = not (over["fit"] and launch.own.clear())
+            free = None if spoilt else launch
+        expected, self._expected = self._expected, False
+        if self._pool.settle(key, free, expected=expected, spoilt=spoilt):
+            return True
+        if over is not None:
+            launch.remove()
+        return False
 
     def _remove(self, launch: Launch) -> None:
         """What is in its folder of another user's, only that user can remove."""
@@ -384,7 +457,7 @@ class Watch:
 
     def _signal(self, signal: str) -> None:
         with contextlib.suppress(ImageError):  # it has ended, or its end will tell
-            self._engine.run(["kill", "--signal", signal, self.name], timeout=PATIENCE, check=False)
+            self._engine.run(["kill", "--signal", signal, self._container], timeout=PATIENCE, check=False)
 
     def _kill(self) -> None:
         """It does not listen. What is only about to start does not."""
@@ -392,4 +465,4 @@ class Watch:
         if process is not None and not self._ordered:
             process.kill()
         with contextlib.suppress(ImageError):
-            self._engine.run(["rm", "--force", self.name], timeout=PATIENCE, check=False)
+            self._engine.run(["rm", "--force", self._container], timeout=PATIENCE, check=False)

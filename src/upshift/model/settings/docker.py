@@ -14,7 +14,7 @@ from upshift.model.settings.base import refuse_unknown_fields
 _BY_KEY = ("build_args", "environment", "python_package_installer_args", "runtime_environment")
 _OF_THE_DOCKERFILE = ("dockerfile", "build_context_root", "build_args")
 _WITHOUT_BUILDING = frozenset(
-    {"accept", "parent_image", "platform", "runtime_environment", "skip_build", "user"}
+    {"accept", "parent_image", "platform", "reuse_container", "runtime_environment", "skip_build", "user"}
 )
 
 
@@ -73,6 +73,9 @@ class DockerSettings:
         The user that the container runs as: a name or a number, with ``:group`` or without.
     platform
         ``linux/amd64``, ``linux/arm64``, …. Default: that of the machines of the target.
+    reuse_container
+        Whether tasks of a mapped step may run in a container in which another one has completed. Default:
+        where that makes no difference to them. ``False``: each task has a container of its own.
     accept
         Names of findings that must not refuse the image: ``["driver-too-old"]``.
 
@@ -134,6 +137,7 @@ class DockerSettings:
     prevent_build_reuse: bool | None = _by_field(fields.flag)
     user: str | None = _by_field(fields.user)
     platform: str | None = _by_field(fields.platform)
+    reuse_container: bool | None = _by_field(fields.flag)
     accept: Sequence[str] | None = _by_field(fields.accept)
     _written: str | None = attrs.field(factory=user_location, init=False, eq=False, repr=False)
 

@@ -86,6 +86,8 @@ class Reporter:
         Tells when there is room again.
     descriptor
         Where it is said.
+    of
+        The attempt's name, which is in each line; None: no other one is ever told of there.
 
     Attributes
     ----------
@@ -93,8 +95,9 @@ class Reporter:
         Where the result is, once there may be one.
     """
 
-    def __init__(self, loop: Loop, descriptor: int = 1) -> None:
+    def __init__(self, loop: Loop, descriptor: int = 1, *, of: str | None = None) -> None:
         self.store: Store | None = None
+        self._of = {} if of is None else {"of": of}
         self._loop = loop
         self._descriptor = descriptor
         self._backlog = bytearray()
@@ -105,7 +108,7 @@ class Reporter:
         """Say one thing."""
         if droppable and self._backlog:
             return
-        self._backlog += json.dumps({"event": event, **content}).encode() + b"\n"
+        self._backlog += json.dumps({"event": event, **self._of, **content}).encode() + b"\n"
         self._write()
 
     def end(self, problem: str | None, *, completed: bool = False) -> None:

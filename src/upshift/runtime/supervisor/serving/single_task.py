@@ -20,7 +20,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -87,10 +87,13 @@ def run_by_hand(path: Path, store_address: str | None) -> int:
     return EXIT_CODES[result.status]
 
 
-def run_for_backend(path: Path) -> int:
-    """Run a task from its spec as a backend orders, and report to it. It was told that this is ready."""
+def run_for_backend(path: Path, *, name: str | None = None, given: Mapping[str, Any] | None = None) -> int:
+    """Run a task from its spec as a backend orders, and report to it. It was told that this is ready.
+
+    Where the container serves several attempts, this one has a ``name``, and its order was read already.
+    """
     loop = Loop()
-    reporter = Reporter(loop)
+    reporter = Reporter(loop, of=name)
     try:
         seat = seats.take(os.environ)
         spec, store = _opened(path, None)
@@ -100,10 +103,12 @@ def run_for_backend(path: Path) -> int:
             f"worker-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}", loop=loop, watcher=reporter
         )
         starter = ForkStarter(loop, store, exited=supervisor.exited, kin=lambda: supervisor.kin)
-        said = sys.stdin.buffer.readline()
-        if not said.strip():
-            return UNWANTED
-        order = decode(Order, json.loads(said))
+        if given is None:
+            said = sys.stdin.buffer.readline()
+            if not said.strip():
+                return UNWANTED
+            given = json.loads(said)
+        order = decode(Order, given)
         sys.argv[:] = order.argv or sys.argv
         grant = None if order.devices is None else _taken_over(order)
         if order.devices and grant is None:
