@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
 import pytest
+from boxes import WAITING, Waiting, containers, own_folders, project_on
 
 import upshift
 from containers import CONF, EngineWithImage, engine_with_image
@@ -40,15 +41,6 @@ def podman_with_image() -> Iterator[EngineWithImage]:
         yield from engine_with_image("podman")
 
 
-def project_on(made: EngineWithImage, folder: Path, home: Path, more: str = "") -> Project:
-    project = Project(folder, home)
-    (folder / "upshift.toml").write_text(
-        f'[targets.box]\nbackend = "{made.engine.name}"\n{more}\n'
-        f'[targets.box.options]\nimage = "{made.image}"\n'
-    )
-    return project
-
-
 @pytest.fixture
 def project(tmp_path: Path, upshift_home: Path, docker_with_image: EngineWithImage) -> Iterator[Project]:
     """A project with a target ``box`` whose steps run in containers of Docker. None may be left."""
@@ -67,65 +59,6 @@ def either(
     yield project_on(made, tmp_path / "project", upshift_home)
     assert made.left() == []
     assert own_folders(upshift_home) == []
-
-
-def own_folders(home: Path) -> list[Path]:
-    """The folders of containers that have ended."""
-    return sorted((home / "containers").glob("*"))
-
-
-def containers(made: EngineWithImage) -> list[str]:
-    """The names of those that run."""
-    listed = ["ps", "--filter", f"label={made.label}", "--format", "{{.Names}}"]
-    return made.engine.run(listed).stdout.split()
-
-
-WAITING = """
-import os
-
-@step(retries=0)
-def wait(path: str) -> str:
-    with open(path + "/started", "w") as pipe:
-        pipe.write("here")
-    with open(path + "/go") as pipe:
-        return pipe.read()
-
-@pipeline
-def example(path: str):
-    return wait(path)
-"""
-
-
-class Waiting:
-    """A run whose step has started, in a container, and waits for :meth:`go`."""
-
-    def __init__(
-        self,
-        project: Project,
-        made: EngineWithImage,
-        code: str = WAITING,
-        *options: str,
-        prefix: Callable[[Project], list[str]] | None = None,
-    ) -> None:
-        self.folder = project.folder / "pipes"
-        self.folder.mkdir()
-        for name in ("started", "go"):
-            os.mkfifo(self.folder / name)
-        toml = project.folder / "upshift.toml"
-        toml.write_text(toml.read_text() + f'[targets.box.mounts]\n"/pipes" = "{self.folder}"\n')
-        project.write(code)
-        on = options or ("--on", "box")
-        before = prefix(project) if prefix is not None else []
-        self.engine = project.start("run", "pipeline.py", *on, "--param", "path=/pipes", prefix=before)
-        assert (self.folder / "started").read_text() == "here"
-        (self.container,) = containers(made)
-
-    def go(self, word: str = "done") -> None:
-        (self.folder / "go").write_text(word)
-
-    def kill_engine(self) -> None:
-        os.killpg(self.engine.pid, signal.SIGKILL)
-        self.engine.communicate()
 
 
 def test_places_and_variables_are_those_of_the_project(

@@ -167,7 +167,9 @@ def serving(attempt: str) -> str | None:
 def _cleared(folder: Path, kept: Collection[Path]) -> bool:
     """Remove what is in a folder and not to be kept. False: it cannot be removed, or was replaced."""
     folder.chmod(0o755)
-    for entry in os.scandir(folder):
+    with os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
         path, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
         if path not in kept:
             if not is_folder:

@@ -19,6 +19,7 @@ import os
 import re
 import select
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping
@@ -125,6 +126,7 @@ class _Desk:
     def _supervise(self, said: Mapping[str, Any]) -> None:
         code = 1
         try:
+            sys.dont_write_bytecode = True  # of the image's modules: it would be a change, for nobody
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             nowhere = os.open(os.devnull, os.O_RDONLY)
