@@ -15,6 +15,7 @@ from upshift.backends.base import Ended, Event, Logged, LogGrew
 from upshift.backends.docker.desk import Desk
 from upshift.backends.docker.folders import Own
 from upshift.backends.docker.launching import Launch
+from upshift.backends.docker.reuse import Pool
 from upshift.backends.docker.watch import Watch
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
@@ -37,6 +38,7 @@ class Told:
         self.watch = Watch(
             engine,
             NAME,
+            pool=Pool(),
             sink=self.events.append,
             node="here",
             memory=None,
@@ -54,7 +56,7 @@ def told(tmp_path: Path, upshift_home: Path) -> Told:
 def test_what_is_cancelled_before_there_is_a_container_gets_none(told: Told) -> None:
     told.watch.cancel(0)
     own = Own(NAME)
-    told.watch.launch(Launch(arguments=("run",), order=b"", own=own))
+    told.watch.launch(Launch(name=NAME, arguments=("run",), order=b"", own=own))
     assert told.events == [Ended(handle=NAME, reason="cancelled", message="cancelled before it was started")]
     assert told.over == [told.watch] and not own.path.exists()
 
@@ -62,7 +64,7 @@ def test_what_is_cancelled_before_there_is_a_container_gets_none(told: Told) -> 
 def test_what_is_left_before_there_is_a_container_gets_none(told: Told) -> None:
     told.watch.leave()
     own = Own(NAME)
-    told.watch.launch(Launch(arguments=("run",), order=b"", own=own))
+    told.watch.launch(Launch(name=NAME, arguments=("run",), order=b"", own=own))
     assert told.events == [] and not own.path.exists()
 
 
@@ -115,3 +117,9 @@ def test_who_fails_at_the_desk_is_told_and_the_next_one_is_served(upshift_home: 
     grant = served.get(timeout=60)
     assert grant is not None and grant.devices == ()
     desk.close()
+
+
+def test_what_is_said_of_another_attempt_in_the_same_container_is_not_told(told: Told) -> None:
+    for of, size in (("another", 1), (NAME, 2), ("another", 3)):
+        told.watch._hear(json.dumps({"event": "log", "of": of, "size": size}).encode())
+    assert told.events == [LogGrew(handle=NAME, size=2)]
