@@ -457,7 +457,7 @@ class StepList(Rows[Step]):
                 "step": step.name,
                 "status": step.status,
                 "tasks": len(step),
-                "reused": step.reused or None,
+                "reused": step.reused,
                 "seconds": step.seconds,
             }
             for step in self

@@ -194,7 +194,7 @@ def _line(step: StepTally, now: float) -> str:
     left = step.left(now)
     told = [f"{step.done:,} of {step.total:,} tasks"] if step.mapped and step.total is not None else []
     told += [] if left is None else [f"about {about(left)} left"]
-    told += filter(None, [step.best if step.mapped else step.metrics, step.notice])
+    told += filter(None, [step.best or step.metrics, step.notice])
     return f"{step.name}: {', '.join(told) or 'running'}"
 
 
