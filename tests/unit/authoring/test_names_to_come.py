@@ -28,10 +28,10 @@ def test_a_name_to_come_says_so_however_it_is_asked_for(name: str) -> None:
 
 
 def test_any_other_name_is_just_unknown() -> None:
-    with pytest.raises(ImportError, match="cannot import name 'Flow'"):
-        exec("from upshift import Flow")
-    with pytest.raises(AttributeError, match="has no attribute 'Flow'"):
-        upshift.Flow  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'Flows'"):
+        exec("from upshift import Flows")
+    with pytest.raises(AttributeError, match="has no attribute 'Flows'"):
+        upshift.Flows  # type: ignore[attr-defined]  # noqa: B018
     exec("from upshift import errors, config")
 
 
