@@ -219,13 +219,7 @@ class Attempt:
     # -- while it runs ----------------------------------------------------------------------------
 
     def cancel(self, grace: float, why: Failure | None = None) -> None:
-        """SIGTERM, and ``grace`` seconds later SIGKILL.
-
-        Parameters
-        ----------
-        why
-            What to record where nobody of the run has asked for it.
-        """
+        """SIGTERM, and ``grace`` seconds later SIGKILL."""
         if why is not None:
             self._stop("failed", why, grace)
         else:

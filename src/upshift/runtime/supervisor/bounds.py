@@ -87,24 +87,7 @@ def start(
     held: Sequence[int],
     member: Callable[[Spawned, Rank | None], LocalMember],
 ) -> list[LocalMember]:
-    """Start the processes of a task on this node: all of them, or none.
-
-    Parameters
-    ----------
-    bounds
-        Of the task; its processes share them.
-    ranks
-        Which processes; None: one that is on its own.
-    held
-        Descriptors that they keep open.
-    member
-        Makes of a process what the supervisor knows it by.
-
-    Raises
-    ------
-    OSError
-        There can be no further process.
-    """
+    """Start the processes of a task on this node: all of them, or none."""
     started: list[LocalMember] = []
     try:
         for rank, own in zip(ranks, list(_bounds_of_each(ranks, spec, bounds)), strict=True):
@@ -226,24 +209,14 @@ class MemoryLimit:
     second, and the peak once more at the end; mapped inputs do not count. What the watchdog cannot
     see: memory that was taken and given back between two looks by a process other than the step's
     own.
-
-    Parameters
-    ----------
-    limit
-        Bytes.
-    asked
-        Bytes that were asked for, where those are more than are granted.
-    contained
-        Whether this process, with all that it starts, is in a cgroup that somebody else has limited for
-        this task: a container's. It is read, and none is made.
     """
 
     def __init__(self, limit: int, *, asked: int | None = None, contained: bool = False) -> None:
-        self.limit = limit
-        self._asked = limit if asked is None else asked
+        self.limit = limit  # bytes
+        self._asked = limit if asked is None else asked  # more, where less is granted
         self.exceeded: int | None = None
         self.largest: int | None = None
-        self._made = self._own = None
+        self._made = self._own = None  # a container's cgroup is read, and none is made
         if contained:
             self._own = cgroups.own_group()
         elif not os.environ.get(DISABLE):
@@ -262,13 +235,7 @@ class MemoryLimit:
         return None if self._made is None else str(self._made.path)
 
     def watch(self, loop: Loop, baselines: Mapping[int, int], stop: Callable[[], None]) -> None:
-        """Look after processes; call ``stop`` if they go beyond the limit.
-
-        Parameters
-        ----------
-        baselines
-            Of each process, by its id, the bytes that it has from its parent.
-        """
+        """Call ``stop`` if processes go beyond the limit; of each a baseline of bytes is its parent's."""
         if self._group is not None:
             return
 
@@ -291,15 +258,7 @@ class MemoryLimit:
         look()
 
     def verdict(self, peak: int | None, *, processes: int = 1) -> Failure | None:
-        """The failure, if the limit was exceeded.
-
-        Parameters
-        ----------
-        peak
-            Bytes that the step process itself found to be its peak.
-        processes
-            How many have the limit together.
-        """
+        """The failure, if the limit was exceeded; the process itself found ``peak``."""
         killed = self._group is not None and self._group.kills() > 0
         if self._group is None and self.exceeded is None and peak is not None and peak > self.limit:
             self.exceeded = peak

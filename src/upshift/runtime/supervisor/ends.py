@@ -30,15 +30,7 @@ class Stop:
 
 
 class Ends:
-    """Of the only process of a task.
-
-    Parameters
-    ----------
-    spec, store
-        The task, and where its records are.
-    gang, node_runtime
-        Its processes, and what they have on this node.
-    """
+    """How the only process of a task ended."""
 
     def __init__(self, spec: TaskSpec, store: Store, gang: Gang, node_runtime: NodeRuntime) -> None:
         self._spec = spec
@@ -77,15 +69,7 @@ class Ends:
         return self._deaths[member.number]
 
     def verdict(self, stop: Stop | None, beyond: Failure | None) -> tuple[str, Failure | None]:
-        """The status of the result, and why the attempt failed.
-
-        Parameters
-        ----------
-        stop
-            What it was stopped for; None: nobody has stopped it, or it had failed before.
-        beyond
-            The failure, if it went beyond its memory: what else there is follows from that.
-        """
+        """The status of the result, and why the attempt failed."""
         if self._gang.culprit.sight()[1]:
             self.name_cells()
         status = "failed"

@@ -30,7 +30,7 @@ _STATES = {
 
 
 class EndsOfRanks(Ends):
-    """Of the processes of a launch."""
+    """How the processes of a launch ended."""
 
     def follows(self, member: Member) -> bool:
         return blame.follows(self._end_of(member, self.failure_of(member)))

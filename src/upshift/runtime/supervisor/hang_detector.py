@@ -49,23 +49,7 @@ class _Joining:
 
 
 class HangDetector:
-    """Looks at the processes of a task now and then, as long as they are silent.
-
-    Parameters
-    ----------
-    loop
-        For the time.
-    spec
-        The task. Its launch says whether processes that hang are stopped.
-    gang
-        Its processes.
-    tell
-        Takes a line for the step's log.
-    stop
-        Stops the step, for this reason.
-    clock
-        Seconds, of the clock that members are heard by.
-    """
+    """Looks at the processes of a task now and then, as long as they are silent."""
 
     def __init__(
         self,
@@ -75,7 +59,7 @@ class HangDetector:
         *,
         tell: Callable[[str], None],
         stop: Callable[[Failure], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,  # seconds, of the clock that members are heard by
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -129,7 +113,7 @@ class HangDetector:
             self._timer = self._loop.after(ANSWER, lambda: self._look_at_end(self._answers(), kill))
 
     def close(self) -> None:
-        """They have ended, or are about to."""
+        """Stop: the processes have ended, or are about to."""
         self._cancel()
         if self._py_spy is not None:
             self._py_spy.close()
@@ -260,21 +244,7 @@ def find() -> str | None:
 
 
 class PySpy:
-    """Looks into some processes at once.
-
-    Parameters
-    ----------
-    loop
-        For what comes.
-    program
-        Path of py-spy.
-    pids
-        The processes.
-    found
-        Takes the process and the text, of each that it could look into.
-    done
-        Called once: it is over, or has taken too long.
-    """
+    """Runs py-spy on some processes at once; ``found`` takes each text, ``done`` is called once."""
 
     def __init__(
         self,
@@ -297,7 +267,7 @@ class PySpy:
             self._end()
 
     def close(self) -> None:
-        """Nobody wants to know any more."""
+        """Stop looking; ``done`` is not called."""
         self._done = _nothing
         self._give_up()
 

@@ -54,19 +54,6 @@ def run_inline(
 
     Standard input and output are the terminal's; what Python's own streams show there is masked. Time
     and memory are not limited: a person who thinks takes long. DeviceQueue that others hold are waited for.
-
-    Parameters
-    ----------
-    spec
-        The task contract.
-    store
-        Where the inputs are.
-    secrets
-        Values of the step's secrets, by variable.
-    into
-        Where the outputs go; None: beside the inputs.
-    stop
-        Whether the debugger stops at the step's first line.
     """
     interrupted = False
 

@@ -26,17 +26,7 @@ CHUNK = 1 << 16
 
 
 class Member(abc.ABC):
-    """One process of a task, wherever it runs. Bytes of it come in through three ``feed`` methods.
-
-    Parameters
-    ----------
-    rank
-        Which of several it is; None: it is the only one.
-    log
-        Takes what it prints.
-    told
-        Takes this member and whole lines of what it says.
-    """
+    """One process of a task, wherever it runs. Bytes of it come in through three ``feed`` methods."""
 
     pid: int
     """Its id on the host that it runs on."""
@@ -258,17 +248,7 @@ PATIENCE = 1.0
 
 
 class Gang:
-    """Keeps the processes of a task together.
-
-    Parameters
-    ----------
-    loop
-        For what is to happen a little later.
-    grace
-        Seconds that the step has, in general, between SIGTERM and SIGKILL.
-    follows
-        Whether a failure looks like the consequence of that of another process.
-    """
+    """Keeps the processes of a task together."""
 
     def __init__(self, loop: Loop, *, grace: float, follows: Callable[[Member], bool]) -> None:
         self.members: list[Member] = []

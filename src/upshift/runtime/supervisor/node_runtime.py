@@ -34,15 +34,7 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """What the sites of one supervisor share.
-
-    Parameters
-    ----------
-    supervisor
-        What it is called; every process below it carries the name in its environment.
-    accelerators
-        Gives who knows the devices of this machine.
-    """
+    """What the attempts of one supervisor share on this machine."""
 
     def __init__(self, supervisor: str, accelerators: Callable[[], DeviceMonitor]) -> None:
         self.supervisor = supervisor
@@ -54,23 +46,7 @@ class Machine:
 
 
 class NodeRuntime:
-    """The bounds of an attempt on this machine, and its processes there.
-
-    Parameters
-    ----------
-    spec, store
-        What it is an attempt of.
-    loop
-        For looks at what is used.
-    machine
-        What it shares with others.
-    grant
-        Its devices.
-    secrets
-        Values of the step's secrets, by variable.
-    number
-        Of this node, where the task has several.
-    """
+    """The bounds of an attempt on this machine, and its processes there."""
 
     def __init__(
         self,
@@ -102,23 +78,7 @@ class NodeRuntime:
         ranks: Sequence[Rank | None],
         member: Callable[[Spawned, Rank | None], LocalMember],
     ) -> list[LocalMember]:
-        """Start the processes: all of them, or none.
-
-        Parameters
-        ----------
-        starter
-            Starts one.
-        ranks
-            Which ones there are to be; None: one that is on its own.
-        member
-            Makes of a process what its supervisor knows it by.
-
-        Raises
-        ------
-        OSError
-            There can be no further process. After this and any other error nothing is left, and
-            :meth:`release` was called.
-        """
+        """Start the processes: all of them, or none."""
         held = self._grant.descriptors if self._grant is not None else ()
         try:
             started = start(self._spec, starter, self._bounds, ranks, held=held, member=member)
@@ -137,19 +97,7 @@ class NodeRuntime:
         stop: Callable[[Failure], None],
         kill: Callable[[], None],
     ) -> None:
-        """Look at what the processes use from now on.
-
-        Parameters
-        ----------
-        members
-            The processes.
-        tell
-            Takes a line for the step's log.
-        stop
-            Stops the step, for this reason.
-        kill
-            Kills it, because it has gone beyond its memory.
-        """
+        """Look at what the processes use from now on."""
         baselines = {member.pid: member.baseline for member in members}
         self._sampler = Sampler(
             self._loop,
@@ -175,17 +123,7 @@ class NodeRuntime:
         self._sampler.close()
 
     def used(self, *, seconds: float, consumed: Consumed, peak: int | None) -> Hardware:
-        """The record ``used`` of this node.
-
-        Parameters
-        ----------
-        seconds
-            From start to end.
-        consumed
-            By all of the processes, as far as the kernel or they themselves have told.
-        peak
-            Bytes of memory at most, as the processes saw it themselves.
-        """
+        """The record ``used`` of this node."""
         peak = self._memory.reached(peak) if self._memory else peak
         return self._sampler.record(seconds=seconds, consumed=consumed, peak=peak)
 
@@ -194,13 +132,7 @@ class NodeRuntime:
         return self._sampler.peak_of(pid)
 
     def verdict(self, peak: int | None) -> Failure | None:
-        """The failure, if the processes went beyond their memory.
-
-        Parameters
-        ----------
-        peak
-            Bytes at most, as the processes saw it themselves.
-        """
+        """The failure, if the processes went beyond their memory."""
         if self._memory is None:
             return None
         return self._memory.verdict(peak if self._count == 1 else None, processes=self._count)

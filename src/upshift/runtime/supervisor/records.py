@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 
 
 class Records:
-    """The records of an attempt.
-
-    Parameters
-    ----------
-    gang
-        Its processes.
-    node_runtime, nodes
-        What it has on this node, and the further ones; None: there are none.
-    """
+    """The records of an attempt."""
 
     def __init__(self, gang: Gang, node_runtime: NodeRuntime, nodes: Nodes | None) -> None:
         self._gang = gang
@@ -48,17 +40,7 @@ class Records:
         return own if own is None or self._nodes is None else _granted_on_all(own, self._nodes)
 
     def seen(self, observations: Observations, host: Mapping[str, Any], *, by_rank: bool) -> Hardware | None:
-        """The record ``seen``; None: the processes were killed before they looked.
-
-        Parameters
-        ----------
-        observations
-            What was found beside what the processes say.
-        host
-            What is known of this machine.
-        by_rank
-            Whether to say what each of the processes has found.
-        """
+        """The record ``seen``; None: the processes were killed before they looked."""
         found = [seen for member in self._on(0) if (seen := member.sight()[0]) is not None]
         if not found:
             return None
@@ -135,15 +117,7 @@ _NONSENSE = (TypeError, ValueError, KeyError, AttributeError)
 
 
 class Observations:
-    """What is found in the course of an attempt. On a machine without devices that is nothing but frameworks.
-
-    Parameters
-    ----------
-    granted
-        What the attempt was granted.
-    accelerators
-        Who knows the devices of this machine; asked only where some were granted.
-    """
+    """What is found in the course of an attempt; on a machine without devices, frameworks only."""
 
     def __init__(self, granted: Hardware | None, accelerators: Callable[[], DeviceMonitor]) -> None:
         self._granted: tuple[Device, ...] = (granted.gpus if granted else None) or ()
@@ -181,15 +155,7 @@ class Observations:
         return bool(self._missed)
 
     def record(self, *, cpu_count: int, memory: int, details: Mapping[str, Any]) -> Hardware:
-        """The record.
-
-        Parameters
-        ----------
-        cpu_count, memory
-            As the step's process finds them.
-        details
-            What is known beyond that.
-        """
+        """The record."""
         known = dict(details)
         if self._frameworks:
             known["frameworks"] = [encode(framework) for framework in self._frameworks]

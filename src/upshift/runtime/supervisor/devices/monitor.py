@@ -89,15 +89,7 @@ class DeviceMonitor:
     # -- wanting to know --------------------------------------------------------------------------
 
     def want(self, call: Listener | None = None, *, interval: float = INTERVAL) -> None:
-        """Start the agents, unless they run.
-
-        Parameters
-        ----------
-        call
-            Called once, as soon as everything is known; now, if it is.
-        interval
-            Seconds between two snapshots; of all that were wanted the shortest counts.
-        """
+        """Start the agents, unless they run; ``call`` once all is known. The shortest interval counts."""
         if interval < self._interval:
             self._interval = interval
             for watched in self._watched or ():

@@ -30,15 +30,6 @@ def foreign(device: Device, reading: Reading, *, ours: Callable[[], set[int]], o
     """That programs outside Upshift work with a device that no step holds; None: none do.
 
     What cannot be seen: a program in another container that has not taken much memory yet.
-
-    Parameters
-    ----------
-    device, reading
-        The device, and what is known of it.
-    ours
-        Gives the processes that do not count.
-    old
-        Whether the reading is of a time when a step still had the device.
     """
     if reading.problem is not None:
         return f"is out of order: {reading.problem}"
@@ -54,17 +45,7 @@ def foreign(device: Device, reading: Reading, *, ours: Callable[[], set[int]], o
 
 
 def held(taker: int | None, left: Sequence[int], task: str | None = None) -> str:
-    """That a device is locked.
-
-    Parameters
-    ----------
-    taker
-        The process that took it, where that is known.
-    left
-        Processes that a step has left there whose supervisor was killed.
-    task
-        For which task of which run, where that is known.
-    """
+    """That a device is locked."""
     if left:
         return f"is being freed from {process(left[0])}, which a step has left there"
     if task is not None:

@@ -25,23 +25,7 @@ if TYPE_CHECKING:
 
 
 class Grant:
-    """The devices of one attempt.
-
-    Parameters
-    ----------
-    devices
-        What it gets; None: it did not ask.
-    environment
-        Variables with which it sees what it may see.
-    remarks
-        What to say in its log.
-    hold
-        What keeps others away.
-    less
-        Whether it is less than was promised.
-    given_back
-        Called when nobody is kept away any more.
-    """
+    """The devices of one attempt."""
 
     def __init__(
         self,
@@ -88,17 +72,7 @@ class Grant:
 
 
 class DevicePool:
-    """What there is, and who has it.
-
-    Parameters
-    ----------
-    accelerators
-        Knows the devices.
-    engine
-        The process that this one was started by.
-    returned
-        Called when a grant has come back.
-    """
+    """What there is, and who has it."""
 
     def __init__(self, accelerators: DeviceMonitor, *, engine: int, returned: Callable[[], None]) -> None:
         self._accelerators = accelerators
@@ -118,18 +92,7 @@ class DevicePool:
     # -- handing out ------------------------------------------------------------------------------
 
     def rest(self, own: Mapping[str, str] | None = None) -> Grant:
-        """For a task that did not ask: what nobody has.
-
-        Parameters
-        ----------
-        own
-            Variables that the task sets itself.
-
-        Raises
-        ------
-        BackendError
-            The locks cannot be used.
-        """
+        """For a task that did not ask: what nobody has."""
         devices = [device for inventory in self._inventories() for device in inventory.devices]
         # Twice: who takes several devices has one for an instant, and gives it back if another is taken.
         free = [device for device in devices if locks.free(device) or locks.free(device)]
@@ -141,25 +104,9 @@ class DevicePool:
         return found.lack if _is_less(found, spec) else None
 
     def take(self, spec: TaskSpec, *, share: bool, less: bool = False, nodes: int = 1) -> Grant | None:
-        """What a task was promised; None: there is not enough at the moment.
+        """What a task was promised on each of its nodes here; None: there is not enough at the moment.
 
         Nobody has a part of what he needs while he waits for the rest of it: two could wait for each other.
-
-        Parameters
-        ----------
-        spec
-            The task.
-        share
-            Whether it takes devices that programs outside Upshift work with.
-        less
-            Whether what is left will do, where devices that it was promised are lost.
-        nodes
-            How many nodes of the task this machine has, each of which was promised that.
-
-        Raises
-        ------
-        BackendError
-            The locks cannot be used.
         """
         inventories = self._inventories()
         found = match(spec.request, inventories)
@@ -252,18 +199,7 @@ class DevicePool:
     # -- who has the others -----------------------------------------------------------------------
 
     def why(self, spec: TaskSpec, *, nodes: int = 1) -> str:
-        """Why a task has to wait, in words. What dead supervisors have left in its way is killed.
-
-        Parameters
-        ----------
-        spec, nodes
-            As for :meth:`take`.
-
-        Raises
-        ------
-        BackendError
-            The locks cannot be used.
-        """
+        """Why a task has to wait, in words. What dead supervisors have left in its way is killed."""
         wanted = " or ".join(map(str, spec.request.alternatives)) or "the devices to be known"
         wanted += f" on each of {nodes} nodes" if nodes > 1 else ""
         inventories = self._inventories()

@@ -81,17 +81,7 @@ class _Asking:
 
 
 class DeviceQueue:
-    """Where the attempts of one supervisor get their devices.
-
-    Parameters
-    ----------
-    loop
-        Where it waits.
-    accelerators
-        Who knows the devices.
-    engine
-        The process that works for the same user in the same run; None: the parent of this one.
-    """
+    """Where the attempts of one supervisor get their devices."""
 
     def __init__(
         self, loop: Loop, accelerators: Callable[[], DeviceMonitor], *, engine: int | None = None
@@ -121,29 +111,11 @@ class DeviceQueue:
         ready: Ready,
         tell: Tell,
         refuse: Refuse,
-        wait: float = WAIT,
+        wait: float = WAIT,  # seconds until it gives up
         share: bool = False,
         nodes: int = 1,
     ) -> None:
-        """Ask for the devices that a task was promised.
-
-        Parameters
-        ----------
-        spec
-            The task.
-        ready
-            Takes what it gets, now if nothing stands in the way; None: it has nothing to do with devices.
-        tell
-            Takes the reason for waiting, in words, whenever that is another one.
-        refuse
-            Takes why it gets nothing.
-        wait
-            Seconds until it gives up.
-        share
-            Whether it takes devices that programs outside Upshift work with, instead of waiting for these.
-        nodes
-            How many nodes of the task this machine has: it gets the devices of all of them at once, or none.
-        """
+        """Ask for the devices that a task was promised."""
         granted = spec.granted
         own = granted is not None and granted.details.get("enforced_by") == ENFORCED
         promised = granted.gpus if granted is not None and own else None

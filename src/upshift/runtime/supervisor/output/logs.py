@@ -31,20 +31,13 @@ class LogFile:
 
     It is only there if something was written. When it cannot be written (the disk is full), the step goes
     on. What it prints then is lost, until there is room again: a line in the file says how much.
-
-    Parameters
-    ----------
-    grew
-        Told its size, at most every :data:`QUIET` seconds.
-    loss
-        Counts what is lost of it.
     """
 
     def __init__(self, loop: Loop, path: Path, grew: Callable[[int], None], loss: Loss) -> None:
         self.size = 0
         self._loop = loop
         self._path = path
-        self._grew = grew
+        self._grew = grew  # told the size, at most every QUIET seconds
         self._loss = loss
         self._last = b"\n"
         self._file: int | None = None
@@ -100,11 +93,6 @@ class Log:
     """What one process prints, on its way to files. Of progress bars only some frames are kept, and the last.
 
     Secrets are masked before anything else is done with what was printed.
-
-    Parameters
-    ----------
-    sinks
-        Each takes what is to be kept, as it comes.
     """
 
     def __init__(self, loop: Loop, *sinks: Callable[[bytes], None], mask: Mask | None = None) -> None:
@@ -157,13 +145,6 @@ class RankLines:
     """Whole lines of one of several processes, each with the prefix that tells whose it is.
 
     Of a line that is drawn again and again only what it says in the end goes on.
-
-    Parameters
-    ----------
-    rank
-        Whose.
-    sink
-        Takes one or more whole lines at once.
     """
 
     def __init__(self, rank: int, sink: Callable[[bytes], None]) -> None:
@@ -192,17 +173,7 @@ class RankLines:
 
 
 class TaskLog:
-    """The log of an attempt. Each of several processes has one of its own beside it.
-
-    Parameters
-    ----------
-    grew
-        Told the size of the attempt's log as it grows.
-    losses
-        Counts what cannot be written.
-    mask
-        Of the step's secrets.
-    """
+    """The log of an attempt. Each of several processes has one of its own beside it."""
 
     def __init__(
         self,

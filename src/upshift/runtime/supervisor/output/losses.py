@@ -12,15 +12,7 @@ from upshift.model.spec import Gap
 
 
 class Losses:
-    """Of all files of an attempt. The step goes on meanwhile; that something is lost is told at once.
-
-    Parameters
-    ----------
-    origin
-        When the attempt was started, by the monotonic clock.
-    tell
-        Takes a line when something is lost of the first file of its kind.
-    """
+    """What all files of an attempt lack. The step goes on; the first loss of each kind is told at once."""
 
     def __init__(self, origin: float, tell: Callable[[str], None]) -> None:
         self._origin = origin
@@ -49,21 +41,13 @@ class Losses:
 
 
 class Loss:
-    """What is lost of one file.
-
-    Attributes
-    ----------
-    missing
-        Bytes that should stand after what was written last.
-    why
-        Why something was lost first; None: nothing is.
-    """
+    """What is lost of one file."""
 
     def __init__(self, what: str, path: Path, rank: int | None, *, losses: Losses) -> None:
         self.what = what
         self.path = path
-        self.missing = 0
-        self.why: str | None = None
+        self.missing = 0  # bytes that should stand after what was written last
+        self.why: str | None = None  # why something was lost first
         self._rank = rank
         self._losses = losses
         self._before = 0  # bytes of gaps after which it went on

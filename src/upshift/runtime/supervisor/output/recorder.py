@@ -38,26 +38,11 @@ class Recorder:
 
     When a file cannot be written (the disk is full), the step goes on, and what it says then is not in the
     file; of metrics the summaries know all the same.
-
-    Parameters
-    ----------
-    loop
-        For notices, which come at most every :data:`QUIET` seconds.
-    metrics_path, cards_path
-        The files; they are only there if there is something in them.
-    origin
-        When the attempt was started, by the clock of all processes of this machine.
-    losses
-        Counts what cannot be written.
-    mask
-        Of the step's secrets: texts are masked.
-    news
-        Told the step and the newest values of the first metrics, by name, and by rank where it is not 0.
     """
 
     def __init__(
         self,
-        loop: Loop,
+        loop: Loop,  # for notices, which come at most every :data:`QUIET` seconds
         metrics_path: Path,
         cards_path: Path,
         *,
@@ -84,15 +69,7 @@ class Recorder:
         self._stale = False
 
     def logged(self, lines: list[bytes], rank: int = 0) -> None:
-        """Calls of ``upshift.log``, as they were sent; what is no such line is left out, and that alone.
-
-        Parameters
-        ----------
-        lines
-            The calls.
-        rank
-            Which of several processes sent them.
-        """
+        """Calls of ``upshift.log``, as they were sent; what is no such line is left out, and that alone."""
         points: list[bytes] = []
         for line in lines:
             names, _, point = line[len(BEFORE) : -len(AFTER)].partition(BETWEEN)

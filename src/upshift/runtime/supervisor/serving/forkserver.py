@@ -440,13 +440,7 @@ def _nodes(spec: TaskSpec) -> int:
 
 
 def main(listener: int, name: str) -> NoReturn:
-    """Be a fork server that was started afresh, on a listening socket that was passed on.
-
-    Raises
-    ------
-    UpshiftError
-        That descriptor is no socket.
-    """
+    """Be a fork server that was started afresh, on a listening socket that was passed on."""
     try:
         sock = socket.socket(fileno=listener)
     except OSError as error:

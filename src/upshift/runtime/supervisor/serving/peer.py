@@ -19,13 +19,6 @@ class EngineConnection:
     What cannot be sent at once, because the other end does not read (it is stopped, or busy), is
     kept and sent when it does; of the notices that a log has grown only what is sent counts, since
     a later one says the same.
-
-    Parameters
-    ----------
-    receive
-        Takes a message.
-    gone
-        Called once, when the other end has closed or died.
     """
 
     def __init__(

@@ -24,39 +24,19 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Order:
-    """What a backend says on standard input.
+    """What a backend says on standard input."""
 
-    Parameters
-    ----------
-    secrets
-        Values of the step's secrets, by variable.
-    devices
-        Which accelerators it gets, whose locks this process takes over; None: the backend hands out none.
-    descriptors
-        Open files of this process by which it has their locks already.
-    held
-        :data:`upshift.runtime.accelerators.locks.HELD` where the backend runs: what these locks are called.
-    remarks
-        What to say of the devices in the step's log.
-    less, waited
-        As of a :class:`~upshift.runtime.supervisor.devices.pool.Grant`.
-    wait, share
-        Where this process chooses devices itself, as for
-        :meth:`upshift.runtime.supervisor.devices.queue.DeviceQueue.ask`; ``wait`` is None where it does not.
-    argv
-        What modules of the user's are to find in ``sys.argv``.
-    """
-
-    secrets: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    secrets: Mapping[str, str] = attrs.field(factory=dict, repr=False)  # values, by variable
+    # Its locks are taken over by the supervisor; None: the backend hands out no devices.
     devices: tuple[Device, ...] | None = None
-    descriptors: tuple[int, ...] = ()
-    held: str | None = None
-    remarks: tuple[str, ...] = ()
-    less: bool = False
+    descriptors: tuple[int, ...] = ()  # open files of this process by which it has their locks already
+    held: str | None = None  # as ``accelerators.locks.HELD`` where the backend runs
+    remarks: tuple[str, ...] = ()  # what to say of the devices in the step's log
+    less: bool = False  # as of a Grant, like the next one
     waited: float = 0.0
-    wait: float | None = None
+    wait: float | None = None  # seconds; set where the supervisor chooses devices itself: DeviceQueue.ask()
     share: bool = False
-    argv: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()  # what modules of the user's are to find in ``sys.argv``
 
 
 def order_of(**fields: Any) -> bytes:
@@ -79,24 +59,11 @@ class Reporter:
     """Watches an attempt, and says how it goes. Nothing waits for who reads that.
 
     What cannot be said at once is said later; notices that a later one makes good are left out meanwhile.
-
-    Parameters
-    ----------
-    loop
-        Tells when there is room again.
-    descriptor
-        Where it is said.
-    of
-        The attempt's name, which is in each line; None: no other one is ever told of there.
-
-    Attributes
-    ----------
-    store
-        Where the result is, once there may be one.
     """
 
     def __init__(self, loop: Loop, descriptor: int = 1, *, of: str | None = None) -> None:
         self.store: Store | None = None
+        # The attempt's name is in each line where other attempts report there, too.
         self._of = {} if of is None else {"of": of}
         self._loop = loop
         self._descriptor = descriptor

@@ -15,15 +15,9 @@ from upshift.runtime.storage.serializers import scratch
 
 @attrs.frozen
 class ServerFiles:
-    """Where a fork server of this name keeps its files.
+    """Where a fork server of this name keeps its files."""
 
-    Parameters
-    ----------
-    name
-        Unique on this machine.
-    """
-
-    name: str
+    name: str  # unique on this machine
 
     @property
     def folder(self) -> Path:
@@ -53,13 +47,7 @@ def handle(name: str, task: TaskId, attempt: int) -> str:
 
 
 def sweep(place: ServerFiles) -> None:
-    """Kill whatever is left of a fork server that has died, and wait until it is gone.
-
-    Raises
-    ------
-    BackendError
-        Something of it cannot be killed.
-    """
+    """Kill whatever is left of a fork server that has died, and wait until it is gone."""
     if not place.lock.exists():
         return
     while left := list(marks.marked(place.name)):

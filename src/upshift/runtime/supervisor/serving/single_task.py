@@ -242,24 +242,14 @@ class Role(Protocol):
         """It gets nothing."""
 
     def tell(self, why: str) -> None:
-        """It waits for that."""
+        """The task waits for devices; ``why`` says for which."""
 
     def stop(self, name: str, *, asked: bool, grace: float) -> None:
         """A signal of this name has come: because the run is cancelled, or by somebody else."""
 
 
 class TaskLoop:
-    """Turns the loop until a task is over. From now on signals stop it.
-
-    Parameters
-    ----------
-    spec
-        The task.
-    part
-        What is to be done of it.
-    ordered
-        Whether a backend has ordered it, which then tells apart what it asks for from what others do.
-    """
+    """Turns the loop until a task is over. From now on signals stop it."""
 
     def __init__(
         self, spec: TaskSpec, part: Role, loop: Loop, supervisor: Supervisor, *, ordered: bool
@@ -295,19 +285,7 @@ class TaskLoop:
 
 
 class FirstNode:
-    """The part of the only node, or of the first one: all that is decided is decided here.
-
-    Parameters
-    ----------
-    spec, store
-        The task.
-    secrets
-        Values of the step's secrets, by variable.
-    starter
-        Starts a process.
-    seat
-        Where further nodes come to; None: there are none.
-    """
+    """The part of the only node, or of the first one: all that is decided is decided here."""
 
     def __init__(
         self,

@@ -30,13 +30,7 @@ Key = tuple[TaskId, int]
 
 
 class Supervisor:
-    """The attempts that run under this process.
-
-    Parameters
-    ----------
-    name
-        What this supervisor is called; every process below it carries the name in its environment.
-    """
+    """The attempts that run under this process."""
 
     def __init__(self, name: str, *, loop: Loop, watcher: Watcher) -> None:
         self.attempts: dict[Key, Attempt] = {}
@@ -94,26 +88,7 @@ class Supervisor:
         grant: Grant | None = None,
         nodes: Nodes | None = None,
     ) -> None:
-        """Start an attempt. The watcher hears of it from now on.
-
-        Parameters
-        ----------
-        spec, store, starter
-            What to run, and how.
-        secrets
-            Values of the step's secrets, by variable.
-        grant
-            What :attr:`devices` gave for the task.
-        nodes
-            The further nodes of the task; None: there is this one alone.
-
-        Raises
-        ------
-        OSError
-            No process could be started.
-        StoreError
-            The store cannot be written.
-        """
+        """Start an attempt. The watcher hears of it from now on."""
         run = (store.address, spec.task.run)
         if run not in self._claimed:  # it may outlive the engine that says so, too
             store.claim_run(spec.task.run)
@@ -146,13 +121,7 @@ class Supervisor:
         return known
 
     def refuse(self, spec: TaskSpec, store: Store, failure: Failure) -> None:
-        """Record that an attempt ended before it could start.
-
-        Raises
-        ------
-        StoreError
-            The store cannot be written.
-        """
+        """Record that an attempt ended before it could start."""
         now = time.time()
         store.create_result(
             TaskResult(

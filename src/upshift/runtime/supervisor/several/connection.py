@@ -27,26 +27,7 @@ CHUNK = 1 << 17
 
 
 class Connection:
-    """Sends frames, and takes those that come. It never waits.
-
-    Parameters
-    ----------
-    connection
-        A connected stream socket.
-    take
-        Takes a frame. A :class:`~upshift.runtime.launch.wire.WireError` that it raises ends the connection.
-    lost
-        Told once why there is no connection any more; not after :meth:`close`.
-    silence
-        Seconds without a sign of life after which the other end is gone.
-
-    Attributes
-    ----------
-    alive
-        Whether there is a connection.
-    frames
-        What takes the stream apart.
-    """
+    """Sends frames, and takes those that come. It never waits."""
 
     def __init__(
         self,
@@ -55,7 +36,7 @@ class Connection:
         take: Callable[[Frame], None],
         lost: Callable[[str], None],
         *,
-        silence: float,
+        silence: float,  # seconds without a sign of life after which the other end is gone
     ) -> None:
         self.alive = True
         self.frames = Frames()

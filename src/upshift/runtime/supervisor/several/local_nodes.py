@@ -49,34 +49,7 @@ def address_of(node: int) -> str:
 
 
 class LocalNodes:
-    """The further nodes of one task.
-
-    Parameters
-    ----------
-    spec, store
-        The task.
-    secrets_of_step
-        Values of the step's secrets, by variable.
-    grants
-        The devices of each further node, which it is handed with its order; empty: none was promised any.
-    cpus
-        Where the CPUs of the nodes come from.
-    keep_open
-        Descriptors that every process below is to hold.
-    wait, share
-        As for :meth:`upshift.runtime.supervisor.devices.queue.DeviceQueue.ask`.
-    complete, refuse, tell
-        As for :class:`~upshift.runtime.supervisor.several.rendezvous.Rendezvous`.
-    ended
-        Called when nothing of it runs any more.
-
-    Raises
-    ------
-    BackendError
-        Nobody could connect to this process.
-    OSError
-        There can be no further process.
-    """
+    """The further nodes of one task; ``ended`` is called when nothing of them runs any more."""
 
     def __init__(
         self,
@@ -251,11 +224,11 @@ class _Supervisor:
         loop.watch(self._exit, self._exited)
 
     def stop(self) -> None:
-        """It is not needed."""
+        """Ask it to leave: it is not needed."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """It is not to run any more, whatever it does."""
+        """Kill it."""
         self._process.kill()
 
     def must_leave(self, seconds: float) -> None:

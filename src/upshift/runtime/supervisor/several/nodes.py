@@ -80,34 +80,7 @@ class RemoteMember(Member):
 
 
 class RemoteNode:
-    """One of the further nodes.
-
-    Parameters
-    ----------
-    number, name
-        Which one it is, and what it is called.
-    connection
-        To its supervisor.
-    facts
-        What its supervisor says of it: its host, its Python.
-
-    Attributes
-    ----------
-    ready, reaches
-        Whether it has what its processes need, and whether they can connect to rank 0.
-    devices
-        What its processes were granted there; None: nothing that somebody hands out.
-    less
-        Whether that is less than was promised.
-    remarks
-        What to say of it in the step's log.
-    granted, used
-        The records of this node; None: it has not told yet.
-    verdict
-        The failure, if its processes went beyond their memory.
-    gone
-        Why there is no connection to it any more; None: there is, or it was let go.
-    """
+    """One of the further nodes."""
 
     def __init__(self, number: int, name: str, connection: Connection, facts: Mapping[str, Any]) -> None:
         self.number = number
@@ -168,21 +141,7 @@ class Audience(Protocol):
 
 
 class Nodes:
-    """The further nodes of a task, all of which are there and ready.
-
-    Parameters
-    ----------
-    spec
-        The task.
-    remotes
-        The nodes.
-    address, name
-        Of this node, the first one: where the others reach it, and what it is called.
-    port
-        Where rank 0 is to listen for the others; they have tried it.
-    bury
-        Called with a node that is lost, and calls back once no process of it runs any more.
-    """
+    """The further nodes of a task, all of which are there and ready."""
 
     def __init__(
         self,

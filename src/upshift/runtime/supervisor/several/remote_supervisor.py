@@ -91,21 +91,7 @@ def _listen(member: Member, lines: list[bytes]) -> None:
 
 
 class RemoteSupervisor:
-    """This node's part of one attempt.
-
-    Parameters
-    ----------
-    spec, store
-        The task.
-    seat
-        Which of its nodes this is.
-    machine
-        This machine.
-    starter
-        Starts a process.
-    secrets
-        Values of the step's secrets, by variable.
-    """
+    """This node's part of one attempt."""
 
     def __init__(
         self,
@@ -179,7 +165,7 @@ class RemoteSupervisor:
         self._say_once_joined("failed", failure=encode(self._named(failure)))
 
     def tell(self, why: str) -> None:
-        """It waits for that."""
+        """Tell node 0 what this node waits for."""
         if self._connection is not None:
             self._connection.say("waiting", why=why)
 

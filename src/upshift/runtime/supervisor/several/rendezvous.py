@@ -73,29 +73,7 @@ def listen(seat: Seat) -> socket.socket:
 
 
 class Rendezvous:
-    """Waits until all nodes of a task are there, and have what they were promised.
-
-    Parameters
-    ----------
-    spec, store
-        The task.
-    seat
-        Of this node, the first one.
-    complete
-        Takes the nodes, once.
-    refuse
-        Takes why there will be none.
-    tell
-        Takes what is waited for, in words.
-    bury
-        As for :class:`.Nodes`. None: nothing can be done from here to processes
-        of another node, which has the time to end them by itself.
-
-    Raises
-    ------
-    BackendError
-        Nobody can connect to this node.
-    """
+    """Waits until all nodes of a task are there, and have what they were promised."""
 
     def __init__(
         self,
@@ -116,6 +94,7 @@ class Rendezvous:
         self._complete = complete
         self._refuse = refuse
         self._tell = tell
+        # Nothing can be done from here to processes of another node, which has the time to end them itself.
         self._bury = bury or (lambda _, then: loop.after(ORPHANED + BEAT, then))
         self._here: dict[int, RemoteNode] = {}
         self._arrivals: set[_Arrival] = set()
@@ -160,7 +139,7 @@ class Rendezvous:
         self._arrivals.add(_Arrival(self, self._loop, connection, silence=self._seat.patience))
 
     def admit(self, arrival: _Arrival, content: dict[str, Any]) -> RemoteNode:
-        """Who has connected is a node, or has to go."""
+        """Make a node of who has connected, or raise why it is none."""
         number, form, name = content.get("node"), content.get("form"), attempt_name(self.spec)
         if form != FORM:
             raise WireError(f"that node runs Upshift {form}, this one {FORM}")
@@ -319,7 +298,7 @@ class _Arrival:
         self.connection.say("who", lot=self.drawn, form=FORM)
 
     def close(self) -> None:
-        """It has to go."""
+        """Send it away."""
         self._late.cancel()
         self._gathering.forget(self)
         self.connection.close()
@@ -358,23 +337,7 @@ NOTE_AFTER = 3.0
 
 
 class Joining:
-    """Connects to node 0.
-
-    Parameters
-    ----------
-    spec, store
-        The task. A word in the store says why this node cannot come, for node 0 to tell.
-    seat
-        Of this node.
-    facts
-        What to say of this machine.
-    joined
-        Takes the connection, once node 0 has welcomed this node.
-    take
-        Takes frames that come from then on.
-    lost
-        Takes why there is no connection, or no more of one; nothing is tried after that.
-    """
+    """Connects to node 0, again and again until it answers; ``lost`` is called once, with the reason."""
 
     def __init__(
         self,

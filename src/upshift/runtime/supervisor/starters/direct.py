@@ -31,17 +31,7 @@ from upshift.runtime.supervisor.starters.thread_pools import size_variables, uns
 
 
 class FreshStarter:
-    """Starts each step process as an interpreter of its own.
-
-    Parameters
-    ----------
-    exited
-        Called when one has ended, and nothing that it left behind runs.
-    keep_open
-        Descriptors that every process below is to hold.
-    kin
-        Other children of this process, which are no strays.
-    """
+    """Starts each step process as an interpreter of its own."""
 
     def __init__(
         self,
@@ -119,11 +109,6 @@ def start_over(spec: TaskSpec, bounds: Confinement, seen: int, messages: int) ->
     """Go on with this task in this very process, as an interpreter that has imported nothing yet.
 
     Its bounds hold on, and all that is open stays so, as if it had been forked.
-
-    Raises
-    ------
-    OSError
-        No program can be executed.
     """
     work = os.memfd_create("upshift-task")
     with open(work, "wb", closefd=False) as file:
@@ -166,13 +151,7 @@ PREFERENCE = 500
 
 
 class ForkStarter(FreshStarter):
-    """Forks each step process from this one; where that is not safe, it is an interpreter of its own.
-
-    Parameters
-    ----------
-    store
-        What the steps work with.
-    """
+    """Forks each step process from this one; where that is not safe, it is an interpreter of its own."""
 
     def __init__(
         self,

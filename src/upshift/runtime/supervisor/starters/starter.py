@@ -18,36 +18,20 @@ from upshift.runtime.confine import Confinement
 
 
 class Spawned(NamedTuple):
-    """A step process that has just been started.
-
-    Parameters
-    ----------
-    pid
-        Its id.
-    log, seen, messages
-        Descriptors to read what it prints, what it finds, and what becomes of it.
-    baseline
-        Bytes of memory that it has from its parent, and did not ask for itself.
-    """
+    """A step process that has just been started."""
 
     pid: int
-    log: int
-    seen: int
-    messages: int
-    baseline: int
+    log: int  # descriptor to read what it prints
+    seen: int  # to read what it finds at its start, and its stacks
+    messages: int  # to read what becomes of it
+    baseline: int  # bytes of memory that it has from its parent, and did not ask for itself
 
 
 class Starter(Protocol):
     """Starts a step process, by a fork or afresh. Who has one is told when it has ended."""
 
     def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int]) -> Spawned:
-        """Start it. It keeps the descriptors ``held`` open.
-
-        Raises
-        ------
-        OSError
-            There can be no further process.
-        """
+        """Start it. It keeps the descriptors ``held`` open."""
 
 
 PATIENCE = 5.0

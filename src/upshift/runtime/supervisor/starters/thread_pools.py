@@ -75,17 +75,7 @@ class Pools:
 
 
 def size_variables(environment: MutableMapping[str, str], cpus: int | None, own: Mapping[str, str]) -> None:
-    """Set the variables of a process that native pools are sized by.
-
-    Parameters
-    ----------
-    environment
-        Of the process; what it inherits is in it, and ``own``.
-    cpus
-        How many threads each pool is to have; None: as many as the process may use CPUs.
-    own
-        Variables of the step itself: they stay. Pools without one of their own have ``OMP_NUM_THREADS``.
-    """
+    """Set the variables of a process that native pools are sized by."""
     for name in VARIABLES:
         if name in own:
             continue

@@ -36,17 +36,7 @@ class Spare(NamedTuple):
 
 
 class ZygotePool:
-    """Keeps spares, and starts tasks in them.
-
-    Parameters
-    ----------
-    exited
-        Called when a process that was taken has ended.
-    changed
-        Called when a spare has come, or when none will.
-    kin
-        Other children of this process, which are no strays.
-    """
+    """Keeps spares, and starts tasks in them."""
 
     def __init__(
         self,
@@ -190,13 +180,7 @@ class ZygotePool:
             self._changed()
 
     def _packet(self) -> tuple[bytes, list[int]]:
-        """What the zygote says next, with its descriptors; empty: it is gone, and has said no more.
-
-        Raises
-        ------
-        BlockingIOError
-            Nothing, at the moment.
-        """
+        """What the zygote says next, with its descriptors; empty: it is gone, and has said no more."""
         for _ in range(2):  # that it has left something unread is told once, before what it has said itself
             with contextlib.suppress(ConnectionError):
                 packet, descriptors, _, _ = socket.recv_fds(

@@ -26,25 +26,12 @@ Process = tuple[int, int]
 
 
 class Usage(NamedTuple):
-    """What the processes use, at one moment.
-
-    Parameters
-    ----------
-    pids
-        The processes.
-    consumed
-        So far, by processes that have ended as well.
-    memory
-        Bytes of anonymous and shared memory; what processes share counts once, as far as is known
-        (:class:`SharedMemory`).
-    disks_known
-        Whether the kernel tells what is read and written.
-    """
+    """What the processes use, at one moment."""
 
     pids: Sequence[int]
-    consumed: proc.Consumed
-    memory: int
-    disks_known: bool
+    consumed: proc.Consumed  # up to now, also by processes that have ended
+    memory: int  # bytes, anonymous and shared; what processes share counts once, as far as is known
+    disks_known: bool  # whether the kernel tells what is read and written
 
 
 class Odometer:
@@ -87,17 +74,7 @@ class SharedMemory:
         self._elsewhere: dict[int, dict[Process, int]] = {}
 
     def together(self, root: int, stats: Mapping[int, proc.Stat], each: Mapping[int, int]) -> int:
-        """Bytes that the processes below ``root`` have together.
-
-        Parameters
-        ----------
-        root
-            The first of them.
-        stats
-            All of them by id, parents first.
-        each
-            Bytes of each, by id.
-        """
+        """Bytes that the processes below ``root`` have together, of what each has by its id."""
         total = sum(each.values())
         if len(each) < 2 or not total:
             return total
@@ -129,15 +106,7 @@ def _inherited(stat: proc.Stat, stats: Mapping[int, proc.Stat], each: Mapping[in
 
 
 class Processes:
-    """The processes of one step.
-
-    Parameters
-    ----------
-    pid
-        The first of them.
-    shared
-        Who finds out what they share.
-    """
+    """The processes of one step."""
 
     def __init__(self, pid: int, shared: SharedMemory) -> None:
         self._pid = pid
@@ -194,13 +163,7 @@ class Network:
         self._latest: tuple[int, int] | None = None
 
     def counts(self, *, age: float = 0.0) -> tuple[int, int] | None:
-        """Bytes received and sent; None: there is no network, or the kernel does not tell.
-
-        Parameters
-        ----------
-        age
-            Seconds that the reading may be old.
-        """
+        """Bytes received and sent, up to ``age`` seconds ago; None: no network, or the kernel does not tell."""
         now = time.monotonic()
         if now - self._read_at > age:
             self._read_at = now

@@ -83,17 +83,7 @@ class GpuTotals:
 
 
 class GpuUsage:
-    """The devices that an attempt was granted.
-
-    Parameters
-    ----------
-    devices
-        The devices.
-    accelerators
-        Who reads them.
-    interval
-        Seconds between two samples.
-    """
+    """Samples the devices that an attempt was granted."""
 
     def __init__(self, devices: Sequence[Device], accelerators: DeviceMonitor, *, interval: float) -> None:
         self.idleness = Idleness()
@@ -122,24 +112,7 @@ class GpuUsage:
         ]
 
     def sample(self, at: float, seconds: float, cpus: float, pids: Collection[int]) -> Mapping[str, Number]:
-        """Take what is known of them now.
-
-        Parameters
-        ----------
-        at
-            Seconds since the attempt started.
-        seconds
-            Since the sample before.
-        cpus
-            CPUs that the step's processes kept busy in that time.
-        pids
-            These processes.
-
-        Returns
-        -------
-        Mapping
-            Columns of the series.
-        """
+        """What is known of them now, as columns of the series; ``at`` in seconds since the attempt started."""
         readings = self._readings()
         columns: dict[str, Number] = {}
         busy: list[float | None] = []
@@ -235,18 +208,10 @@ def one_cpu(cpus: float) -> bool:
 
 @attrs.define
 class Idleness:
-    """How long all GPUs of a step have been idle at a stretch. Times at which nothing is known do not count.
-
-    Parameters
-    ----------
-    seconds
-        So long they have.
-    cpu_seconds
-        CPU time of the step's processes meanwhile.
-    """
+    """How long all GPUs of a step have been idle without a break; unknown times do not count."""
 
     seconds: float = 0.0
-    cpu_seconds: float = 0.0
+    cpu_seconds: float = 0.0  # CPU time of the step's processes meanwhile
 
     def add(self, seconds: float, cpus: float, idle: bool | None) -> None:
         """For so many seconds so many CPUs were in use, and all GPUs were idle; None: nobody knows."""

@@ -38,25 +38,6 @@ class Sampler:
     totals come from the kernel's accounting at its end. Times are of a clock that never jumps.
 
     Memory that the processes were forked with does not count.
-
-    Parameters
-    ----------
-    spec
-        Of the attempt.
-    baselines
-        Of each process, by its id, the bytes of memory that it was forked with.
-    started
-        When, in seconds since the epoch.
-    node
-        What it has in common with other samplers.
-    number
-        Of the node, where the task has several.
-    gpus
-        The devices that were granted; None: there are none.
-    tell
-        Takes a line for the step's log.
-    stop
-        Stops the step, for this reason.
     """
 
     def __init__(
@@ -66,7 +47,7 @@ class Sampler:
         store: Store,
         *,
         baselines: Mapping[int, int],
-        started: float,
+        started: float,  # when, in seconds since the epoch
         node: SharedCounters,
         number: int = 0,
         gpus: GpuUsage | None = None,
@@ -76,7 +57,7 @@ class Sampler:
         self._loop = loop
         self._spec = spec
         self._store = store
-        self._baselines = baselines
+        self._baselines = baselines  # bytes that each process was forked with
         self._wall = started
         self._node = node
         self._number = number
@@ -196,17 +177,7 @@ class Sampler:
             self._idle_timeout = None
 
     def record(self, *, seconds: float, consumed: Consumed, peak: int | None) -> Hardware:
-        """The record ``used``.
-
-        Parameters
-        ----------
-        seconds
-            From start to end.
-        consumed
-            As the kernel accounted it at the end. It does not know of processes that nobody waited for.
-        peak
-            Bytes at most, as the step process itself saw it at its end.
-        """
+        """The record ``used``."""
         return self._totals.record(
             seconds=seconds,
             consumed=consumed.or_more(self._consumed),

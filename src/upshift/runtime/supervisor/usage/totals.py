@@ -57,32 +57,14 @@ class Totals:
         *,
         seconds: float,
         consumed: Consumed,
-        peak: int | None = None,
-        network: Pair = (None, None),
-        interval: float | None = None,
+        peak: int | None = None,  # bytes of memory at most, as the step process itself saw it at its end
+        network: Pair = (None, None),  # bytes received and sent
+        interval: float | None = None,  # seconds between two samples
         series: str | None = None,
         gpus: tuple[Device, ...] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> Hardware:
-        """The record.
-
-        Parameters
-        ----------
-        seconds
-            From start to end.
-        consumed
-            In all.
-        peak
-            Bytes of memory at most, as the step process itself saw it at its end.
-        network
-            Bytes received and sent.
-        interval
-            Seconds between two samples.
-        series
-            Name of the file that has them; None: there is none.
-        gpus, more
-            The accelerators, and what else is known.
-        """
+        """The record."""
         cpus = consumed.cpu_seconds / seconds if seconds > 0 else 0.0
         peak = max(peak or 0, self.memory_peak)
         details = {
