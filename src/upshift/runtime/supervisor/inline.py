@@ -34,7 +34,7 @@ from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import tell
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
-from upshift.runtime.supervisor.usage.totals import Totals
+from upshift.runtime.supervisor.usage.counters import Totals
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor

@@ -11,7 +11,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.masking import Mask
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.output import logs
-from upshift.runtime.supervisor.output.logs import Lines, TaskLog
+from upshift.runtime.supervisor.output.logs import RankLines, TaskLog
 from upshift.runtime.supervisor.output.losses import Losses
 
 SPEC = TaskSpec(
@@ -56,7 +56,7 @@ def test_lines_are_whole_and_say_whose_they_are(store: Store) -> None:
 
 def test_of_a_bar_the_last_frame_is_among_the_lines() -> None:
     out: list[bytes] = []
-    lines = Lines(3, out.append)
+    lines = RankLines(3, out.append)
     lines.feed(b"\r10 %\r50 %")
     lines.feed(b"\r100 %\nnext\n")
     assert b"".join(out) == b"[rank 3] 100 %\n[rank 3] next\n"
@@ -78,7 +78,7 @@ def test_secrets_are_masked_in_both(store: Store) -> None:
 def test_a_line_without_an_end_does_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "LONGEST_LINE", 10)
     out: list[bytes] = []
-    lines = Lines(0, out.append)
+    lines = RankLines(0, out.append)
     for _ in range(3):
         lines.feed(b"x" * 10)
     lines.close()

@@ -20,7 +20,7 @@ The socket takes packets of JSON: ``run``, ``cancel``, ``preload``, ``query``; i
 
 from __future__ import annotations
 
-import collections
+import enum
 import fcntl
 import gc
 import os
@@ -29,7 +29,7 @@ import socket
 import traceback
 from collections.abc import Mapping
 from os import _exit
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
@@ -41,9 +41,9 @@ from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.attempt import Attempt
 from upshift.runtime.supervisor.bounds import processes
-from upshift.runtime.supervisor.serving.peer import EngineConnection
+from upshift.runtime.supervisor.serving.engine_connection import EngineConnection
 from upshift.runtime.supervisor.serving.server_files import ServerFiles, handle
-from upshift.runtime.supervisor.serving.supervisor import Key, Supervisor
+from upshift.runtime.supervisor.serving.supervisor import Supervisor
 from upshift.runtime.supervisor.starters.direct import FreshStarter
 from upshift.runtime.supervisor.starters.zygote_pool import ZygotePool
 
@@ -96,38 +96,40 @@ def _settle(place: ServerFiles) -> None:
     own_streams()
 
 
-class _Wanted(NamedTuple):
-    """A task that an engine wants to be run, before it has anything.
+class _Wants(enum.Enum):
+    """What a task waits for that does not run yet, in the order in which it gets that."""
 
-    Its fields are as in the message ``run``.
-    """
-
-    name: str
-    spec: TaskSpec
-    store: Store
-    secrets: Mapping[str, str]
-    wait: float
-    share: bool
+    PORT = enum.auto()
+    DEVICES = enum.auto()
+    NODES = enum.auto()
+    PROCESS = enum.auto()
 
 
-class _Waiting(NamedTuple):
-    """A task that has its devices, and further nodes if it has any, and waits for processes."""
+class _Task:
+    """A task that an engine has asked for and that does not run yet, with what it has so far."""
 
-    spec: TaskSpec
-    store: Store
-    secrets: Mapping[str, str]
-    grant: Grant | None
-    nodes: Nodes | None = None
+    def __init__(
+        self, name: str, spec: TaskSpec, store: Store, secrets: Mapping[str, str], wait: float, share: bool
+    ) -> None:
+        self.name = name
+        self.spec = spec
+        self.store = store
+        self.secrets = secrets
+        self.wait = wait
+        self.share = share
+        self.wants = _Wants.PORT
+        self.grant: Grant | None = None
+        self.local_nodes: LocalNodes | None = None
+        self.nodes: Nodes | None = None
 
     def let_go(self) -> None:
         """It will not run: give back what it has."""
+        if self.wants is _Wants.NODES and self.local_nodes is not None:
+            self.local_nodes.cancel()
         if self.grant is not None:
             self.grant.give_back()
         if self.nodes is not None:
             self.nodes.close()
-
-
-_BEFORE_IT_RAN = Failure(reason="cancelled", message="cancelled before it ran")
 
 
 class ForkServer:
@@ -153,9 +155,7 @@ class ForkServer:
             changed=self._dispatch,
             kin=lambda: self._fresh.live | self._kin(),
         )
-        self._wanted: list[_Wanted] = []
-        self._waiting: collections.deque[_Waiting] = collections.deque()
-        self._gathering: dict[Key, tuple[_Waiting, LocalNodes]] = {}
+        self._tasks: dict[str, _Task] = {}
         self._local_nodes: set[LocalNodes] = set()
         self._engines: set[EngineConnection] = set()
         self._stores: dict[str, Store] = {}
@@ -166,7 +166,7 @@ class ForkServer:
         self._listener.setblocking(False)
         self._loop.watch(self._listener.fileno(), self._accept)
         self._loop.after(UNWANTED, self._give_up_waiting)
-        while not self._engine_came or self._engines or self._keys() or self._supervisor.busy:
+        while not self._engine_came or self._engines or self._tasks or self._supervisor.busy:
             self._loop.turn()
             self._look_for_ports()
         while self._local_nodes:  # those that were let go leave by themselves
@@ -191,10 +191,10 @@ class ForkServer:
     def _gone(self, engine: EngineConnection) -> None:
         self._engines.discard(engine)
         if not self._engines:  # what has not started does not start: resume asks for it anew
-            self._wanted.clear()
             self._supervisor.devices.forget()
-            for key in list(self._gathering):
-                self._stop_gathering(key)
+            for task in list(self._tasks.values()):
+                if task.wants is not _Wants.PROCESS:
+                    self._drop(task)
 
     def _receive(self, engine: EngineConnection, message: dict[str, Any]) -> None:
         getattr(self, f"_do_{message.pop('do')}")(engine, **message)
@@ -225,8 +225,16 @@ class ForkServer:
         except Exception as error:
             self._not_started(name, error)
             return
-        self._wanted.append(_Wanted(name, task, opened, secrets, wait, share))
+        self._tasks[name] = _Task(name, task, opened, secrets, wait, share)
         self._look_for_ports()
+
+    def _wanting(self, what: _Wants) -> list[_Task]:
+        return [task for task in self._tasks.values() if task.wants is what]
+
+    def _drop(self, task: _Task) -> None:
+        """It will not run."""
+        self._tasks.pop(task.name, None)
+        task.let_go()
 
     def _look_for_ports(self) -> None:
         """Go on with each task whose processes can meet where they are to: at a port that no other has.
@@ -234,129 +242,125 @@ class ForkServer:
         The engine submits no two at once that want the same. But of one that has returned processes may yet
         be there, and the port is theirs until they have gone.
         """
-        for wanted in list(self._wanted):
-            if not self._is_taken(wanted.spec):
-                self._wanted.remove(wanted)
-                self._ask_for_devices(wanted)
+        for task in self._wanting(_Wants.PORT):
+            if not self._is_taken(task.spec):
+                task.wants = _Wants.DEVICES
+                self._ask_for_devices(task)
 
     def _is_taken(self, spec: TaskSpec) -> bool:
         if spec.launch is None or spec.launch.port is None:
             return False
-        waiting = (*self._waiting, *(waiting for waiting, _ in self._gathering.values()))
-        others = [one.spec for one in waiting]
-        others += [*self._supervisor.devices.asking, *self._supervisor.lasting]
+        others = [task.spec for task in self._tasks.values() if task.wants is not _Wants.PORT]
+        others += self._supervisor.lasting
         return any(other.launch is not None and other.launch.port == spec.launch.port for other in others)
 
-    def _ask_for_devices(self, wanted: _Wanted) -> None:
-        name, spec, store, secrets, wait, share = wanted
-        try:
-            self._supervisor.devices.ask(
-                spec,
-                ready=lambda grant: self._ready(_Waiting(spec, store, secrets, grant), wait, share),
-                tell=lambda why: self._tell({"event": "waiting", "handle": name, "why": why}),
-                refuse=lambda failure: self._refuse(spec, store, failure),
-                wait=wait,
-                share=share,
-                nodes=_nodes(spec),
-            )
-        except Exception as error:
-            self._not_started(name, error)
-
-    def _ready(self, waiting: _Waiting, wait: float, share: bool) -> None:
-        if _nodes(waiting.spec) > 1:
-            self._gather(waiting, wait, share)
-            return
-        self._waiting.append(waiting)
-        self._dispatch()
-
-    def _gather(self, waiting: _Waiting, wait: float, share: bool) -> None:
-        """Start the further nodes of a task, and go on when they are there."""
-        from upshift.runtime.supervisor.several.local_nodes import (
-            LocalNodes,  # what no other task needs is not imported
-        )
-
-        spec = waiting.spec
-        key, name = (spec.task, spec.attempt), self._name_of(spec)
-
-        def complete(nodes: Nodes) -> None:
-            del self._gathering[key]
-            self._waiting.append(waiting._replace(nodes=nodes))
-            self._dispatch()
+    def _ask_for_devices(self, task: _Task) -> None:
+        def ready(grant: Grant | None) -> None:
+            task.grant = grant
+            if _nodes(task.spec) > 1:
+                self._gather(task)
+            else:
+                self._queue(task)
 
         def refuse(failure: Failure) -> None:
-            self._stop_gathering(key)
-            self._refuse(spec, waiting.store, failure)
-
-        def troubled(error: Exception) -> None:
-            if key in self._gathering:
-                refuse(causes.mistake(error))
-            else:
-                self._supervisor.cancel(*key, 0, causes.mistake(error))
+            self._refuse(task, failure)
 
         try:
-            local_nodes = LocalNodes(
+            self._supervisor.devices.ask(
+                task.spec,
+                ready=ready,
+                tell=lambda why: self._tell({"event": "waiting", "handle": task.name, "why": why}),
+                refuse=refuse,
+                wait=task.wait,
+                share=task.share,
+                nodes=_nodes(task.spec),
+            )
+        except Exception as error:
+            self._drop(task)
+            self._not_started(task.name, error)
+
+    def _gather(self, task: _Task) -> None:
+        """Start the further nodes of a task, and go on when they are there."""
+        from upshift.runtime.supervisor.several.local_nodes import LocalNodes  # no other task needs it
+
+        task.wants = _Wants.NODES
+
+        def complete(nodes: Nodes) -> None:
+            task.nodes = nodes
+            self._queue(task)
+
+        def refuse(failure: Failure) -> None:
+            self._refuse(task, failure)
+
+        def troubled(error: Exception) -> None:
+            if self._tasks.get(task.name) is task and task.wants is _Wants.NODES:
+                refuse(causes.mistake(error))
+            else:
+                self._supervisor.cancel(task.spec.task, task.spec.attempt, 0, causes.mistake(error))
+
+        try:
+            task.local_nodes = LocalNodes(
                 self._loop.confined(troubled),
-                spec,
-                waiting.store,
-                waiting.secrets,
-                grants=() if waiting.grant is None else waiting.grant.further,
+                task.spec,
+                task.store,
+                task.secrets,
+                grants=() if task.grant is None else task.grant.further,
                 cpus=self._supervisor.machine.cpus,
                 keep_open=(self._supervisor.mark,),
-                wait=wait,
-                share=share,
+                wait=task.wait,
+                share=task.share,
                 complete=complete,
                 refuse=refuse,
-                tell=lambda why: self._tell({"event": "waiting", "handle": name, "why": why}),
+                tell=lambda why: self._tell({"event": "waiting", "handle": task.name, "why": why}),
                 ended=self._local_nodes.discard,
             )
         except Exception as error:
-            self._cannot_start(waiting, error)
+            self._cannot_start(task, error)
             return
-        self._local_nodes.add(local_nodes)
-        self._gathering[key] = waiting, local_nodes
+        self._local_nodes.add(task.local_nodes)
 
-    def _stop_gathering(self, key: Key) -> None:
-        waiting, local_nodes = self._gathering.pop(key)
-        local_nodes.cancel()
-        waiting.let_go()
+    def _queue(self, task: _Task) -> None:
+        """It has all but processes; it gets these after the tasks that wait for theirs already."""
+        task.wants = _Wants.PROCESS
+        self._tasks[task.name] = self._tasks.pop(task.name)
+        self._dispatch()
 
     def _kin(self) -> set[int]:
         return self._supervisor.kin.union(*(nodes.pids for nodes in self._local_nodes))
 
-    def _refuse(self, spec: TaskSpec, store: Store, failure: Failure) -> None:
+    def _refuse(self, task: _Task, failure: Failure) -> None:
+        """Record why it ended before it ran."""
+        self._drop(task)
         problem = None
         try:
-            self._supervisor.refuse(spec, store, failure)
+            self._supervisor.refuse(task.spec, task.store, failure)
         except UpshiftError as error:
             problem = f"{failure.message}; and the result could not be written: {error.in_short}"
-        self._over(spec, problem)
+        self._over(task.spec, problem)
 
     def _dispatch(self) -> None:
         """Start what waits, as far as there are processes for it; have one more than is needed."""
-        while self._waiting:
-            count = processes(self._waiting[0].spec)
-            forked = self._zygotes.ready(count)
+        for task in self._wanting(_Wants.PROCESS):
+            forked = self._zygotes.ready(processes(task.spec))
             if not forked and self._zygotes.unsafe is None:
                 break
-            waiting = self._waiting.popleft()
-            spec, store, secrets, grant, nodes = waiting
+            del self._tasks[task.name]
             starter = self._zygotes if forked else self._fresh
             try:
-                self._supervisor.start(spec, store, starter, secrets, grant, nodes)
+                self._supervisor.start(task.spec, task.store, starter, task.secrets, task.grant, task.nodes)
             except Exception as error:
-                self._cannot_start(waiting, error)
-        self._zygotes.keep(sum(processes(waiting.spec) for waiting in self._waiting) + 1)
+                self._cannot_start(task, error)
+        self._zygotes.keep(sum(processes(task.spec) for task in self._wanting(_Wants.PROCESS)) + 1)
 
-    def _cannot_start(self, waiting: _Waiting, error: Exception) -> None:
+    def _cannot_start(self, task: _Task, error: Exception) -> None:
         """An attempt ends before it began, and none beside it, be that for a mistake of ours."""
-        waiting.let_go()
-        name = self._name_of(waiting.spec)
         if isinstance(error, BackendError):
-            self._refuse(waiting.spec, waiting.store, causes.unavailable(error))
+            self._refuse(task, causes.unavailable(error))
         elif isinstance(error, (OSError, UpshiftError)):
-            self._not_started(name, error)
+            self._drop(task)
+            self._not_started(task.name, error)
         else:
-            self._refuse(waiting.spec, waiting.store, causes.mistake(error, "start the step"))
+            self._refuse(task, causes.mistake(error, "start the step"))
 
     def _not_started(self, name: str, error: Exception) -> None:
         if isinstance(error, (OSError, UpshiftError)):
@@ -366,45 +370,27 @@ class ForkServer:
         self._tell({"event": "ended", "handle": name, "problem": problem})
 
     def _do_cancel(self, engine: EngineConnection, name: str, grace: float) -> None:
-        for wanted in self._wanted:
-            if wanted.name == name:
-                self._wanted.remove(wanted)
-                self._refuse(wanted.spec, wanted.store, _BEFORE_IT_RAN)
-                return
-        for spec in self._supervisor.devices.asking:
-            if self._name_of(spec) == name:
-                self._supervisor.devices.cancel(spec)
-                return
-        for key, (waiting, _) in self._gathering.items():
-            if self._name_of(waiting.spec) == name:
-                self._stop_gathering(key)
-                self._refuse(waiting.spec, waiting.store, _BEFORE_IT_RAN)
-                return
-        for waiting in self._waiting:
-            if self._name_of(waiting.spec) == name:
-                self._waiting.remove(waiting)
-                waiting.let_go()
-                self._refuse(waiting.spec, waiting.store, _BEFORE_IT_RAN)
-                return
-        for attempt in self._supervisor.attempts.values():
-            if self._name_of(attempt.spec) == name:
-                attempt.cancel(grace)
-                return
+        task = self._tasks.get(name)
+        if task is None:
+            for attempt in self._supervisor.attempts.values():
+                if self._name_of(attempt.spec) == name:
+                    attempt.cancel(grace)
+                    return
+        elif task.wants is _Wants.DEVICES:
+            self._supervisor.devices.cancel(task.spec)
+        else:
+            self._refuse(task, Failure(reason="cancelled", message="cancelled before it ran"))
 
     def _do_query(self, engine: EngineConnection, name: str) -> None:
-        running = any(handle(self._place.name, *key) == name for key in self._keys())
+        running = name in self._tasks or any(
+            self._name_of(attempt.spec) == name for attempt in self._supervisor.attempts.values()
+        )
         engine.send({"event": "status", "handle": name, "running": running})
 
     def _do_preload(
         self, engine: EngineConnection, code: Mapping[str, Any], module: str, after: Mapping[str, str]
     ) -> None:
         self._zygotes.preload(code, module, after)
-
-    def _keys(self) -> list[Key]:
-        waiting = [wanted.spec for wanted in self._wanted]
-        waiting += [*self._supervisor.devices.asking, *(waiting.spec for waiting in self._waiting)]
-        keys = ((spec.task, spec.attempt) for spec in waiting)
-        return [*self._supervisor.attempts, *self._gathering, *keys]
 
     # -- as the watcher of the attempts -----------------------------------------------------------
 

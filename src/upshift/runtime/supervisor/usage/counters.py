@@ -1,7 +1,7 @@
-"""What the kernel counts: of the step's processes and whatever descends from them, and of the network.
+"""What the kernel counts of the step's processes and of the network, and what the samples add up to.
 
-Bytes over the network are those of the whole node or container, since the kernel does not tell them by
-process.
+Whatever descends from a process counts with it. Bytes over the network are those of the whole node or
+container, since the kernel does not tell them by process.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from upshift.model.spec.hardware import Device, Hardware
 from upshift.runtime import proc
-from upshift.runtime.proc import read
+from upshift.runtime.proc import Consumed, read
 
 SHARE = 0.0025
 """Share of one CPU that all samplers of a supervisor may spend on finding out which memory is shared."""
@@ -163,7 +164,7 @@ class Network:
         self._latest: tuple[int, int] | None = None
 
     def counts(self, *, age: float = 0.0) -> tuple[int, int] | None:
-        """Bytes received and sent, up to ``age`` seconds ago; None: no network, or the kernel does not tell."""
+        """Bytes received and sent, up to ``age`` seconds ago; None: not known."""
         now = time.monotonic()
         if now - self._read_at > age:
             self._read_at = now
@@ -192,3 +193,82 @@ def _interfaces(text: str) -> Iterator[tuple[str, int, int]]:
         name, _, rest = line.partition(":")
         fields = rest.split()
         yield name.strip(), int(fields[0]), int(fields[8])
+
+
+Pair = tuple[int | None, int | None]
+
+
+class Mean:
+    """The mean of a reading over the time in which it was known, and the most it was."""
+
+    __slots__ = ("peak", "seconds", "sum")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.sum = 0.0
+        self.peak: float | None = None
+
+    def add(self, value: float | None, seconds: float) -> None:
+        """It was this for so long; None: unknown."""
+        if value is not None:
+            self.seconds += seconds
+            self.sum += value * seconds
+            self.peak = value if self.peak is None else max(self.peak, value)
+
+    @property
+    def value(self) -> float | None:
+        """The mean; None: it was never known."""
+        return self.sum / self.seconds if self.seconds else None
+
+
+class Totals:
+    """What the samples of an attempt add up to."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._cpus, self._memory = Mean(), Mean()
+
+    def add(self, seconds: float, cpus: float, memory: int) -> None:
+        """For so many seconds so many CPUs were busy, and so many bytes of memory in use."""
+        self.samples += 1
+        self._cpus.add(cpus, seconds)
+        self._memory.add(memory, seconds)
+
+    @property
+    def memory_peak(self) -> int:
+        """Bytes at most, of all samples."""
+        return int(self._memory.peak or 0)
+
+    def record(
+        self,
+        *,
+        seconds: float,
+        consumed: Consumed,
+        peak: int | None = None,  # bytes of memory at most, as the step process itself saw it at its end
+        network: Pair = (None, None),  # bytes received and sent
+        interval: float | None = None,  # seconds between two samples
+        series: str | None = None,
+        gpus: tuple[Device, ...] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> Hardware:
+        """The record."""
+        cpus = consumed.cpu_seconds / seconds if seconds > 0 else 0.0
+        peak = max(peak or 0, self.memory_peak)
+        details = {
+            "seconds": round(seconds, 6),
+            "cpu_seconds": round(consumed.cpu_seconds, 6),
+            "cpu_mean": round(cpus, 3),
+            "cpu_peak": round(max(self._cpus.peak or 0.0, cpus), 3),
+            "memory_peak": peak,
+            "memory_mean": int(peak if self._memory.value is None else self._memory.value),
+            "disk_read": consumed.read,
+            "disk_written": consumed.written,
+            "network_received": network[0],
+            "network_sent": network[1],
+            "samples": self.samples,
+            "interval": interval,
+            "series": series,
+        }
+        return Hardware(
+            cpu_count=round(cpus, 3), memory=peak, gpus=gpus, nodes=1, details=details | dict(more or {})
+        )

@@ -12,7 +12,7 @@ import attrs
 from upshift.model.spec.hardware import Device
 from upshift.model.spec.task import Failure
 from upshift.runtime.storage.series import GPU_COLUMNS, Number
-from upshift.runtime.supervisor.usage.totals import Mean
+from upshift.runtime.supervisor.usage.counters import Mean
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.base import Reading
@@ -112,7 +112,7 @@ class GpuUsage:
         ]
 
     def sample(self, at: float, seconds: float, cpus: float, pids: Collection[int]) -> Mapping[str, Number]:
-        """What is known of them now, as columns of the series; ``at`` in seconds since the attempt started."""
+        """What is known of them now, as columns of the series; ``at`` in seconds since it started."""
         readings = self._readings()
         columns: dict[str, Number] = {}
         busy: list[float | None] = []

@@ -10,8 +10,7 @@ from upshift.model.spec import Failure, Gap, Hardware, TaskSpec
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.usage.counters import FRESH, Network, Processes, SharedMemory
-from upshift.runtime.supervisor.usage.totals import Totals
+from upshift.runtime.supervisor.usage.counters import FRESH, Network, Processes, SharedMemory, Totals
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.series import Number, SeriesWriter
