@@ -31,7 +31,7 @@ demo: $(VENV)/.demo ## run a real pipeline on real data, and show what happened
 	$(BIN)/upshift run examples/digits/pipeline.py
 	$(BIN)/upshift show latest
 
-test: $(VENV)/.dev ## run the tests; TORCH=torch==2.13.0 first installs that, Accelerate and others for the tests with it
+test: $(VENV)/.dev $(VENV)-metaflow/.made ## run the tests; TORCH=torch==2.13.0 first installs that, Accelerate and others for the tests with it
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH) --group training)
 	$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tests/side_by_side.py $(if $(REST),--rest))
 
@@ -65,8 +65,14 @@ bench-peers: $(VENV)/.dev ## install other tools into .venv-peers, measure Upshi
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 clean: ## remove .venv and what the tools leave behind
-	rm -rf $(VENV) .venv-peers build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-metaflow .venv-peers build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Its flows are run beside Upshift's; benchmarks/peers has the same version.
+$(VENV)-metaflow/.made: | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)-metaflow
+	$(VENV)-metaflow/bin/python -m pip install --quiet metaflow==2.19.39
+	@touch $@
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -399,11 +399,13 @@ def _show(pipeline: FlowPipeline) -> click.Command:
     @click.command("show", help=_COMMANDS["show"])
     def show() -> int:
         echo(f"{pipeline.name} · {pipeline.callee.location}")
-        rows = [
+        if summary := _summary(pipeline.callee.function):
+            echo(summary)
+        parameters = [
             (f"--{parameter.name}", f"default: {quoted(parameter.default)}", parameter.help or "")
             for parameter in pipeline.parameters.values()
         ]
-        _table("Parameters", rows)
+        _table("Parameters", parameters)
         marks = []
         for name, said in pipeline.marks.items():
             options = ", ".join(
@@ -412,11 +414,19 @@ def _show(pipeline: FlowPipeline) -> click.Command:
             idle = "no effect: nothing but you starts a run" if f"@{name}" in pipeline.idle else ""
             marks.append((f"@{name}", options, said["where"], idle))
         _table("Decorators", marks)
-        steps = pipeline.shape.steps
-        _table("Steps", [(name, _goes(step), step.location or "") for name, step in steps.items()])
+        rows = [
+            (name, _goes(step), step.location or "", _summary(pipeline.steps[name].callee.function))
+            for name, step in pipeline.shape.steps.items()
+        ]
+        _table("Steps", rows)
         return 0
 
     return show
+
+
+def _summary(documented: Callable[..., Any]) -> str:
+    """The first line of its docstring."""
+    return (documented.__doc__ or "").strip().partition("\n")[0]
 
 
 def _goes(step: FlowStep) -> str:

@@ -17,6 +17,7 @@ from upshift.cli.output import echo
 from upshift.errors import UsageError
 from upshift.model.settings.later import name_to_come, option_of_another_tool
 
+_FIX = "Give Python files: upshift migrate flow.py steps.py"
 _TOOLS = ("metaflow", "zenml")
 _RENAMED = {"HTMLString": "HTML", "MetaflowException": "UpshiftError"}
 """Names that are others here."""
@@ -95,7 +96,9 @@ def migrated(source: str, name: str) -> tuple[str, list[Unmapped]]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         where = f"{name}:{getattr(error, 'lineno', None) or 1}"
-        raise UsageError(f"{name} is no Python: {getattr(error, 'msg', error)}", where=where) from None
+        raise UsageError(
+            f"{name} is no Python: {getattr(error, 'msg', error)}", where=where, fix=_FIX
+        ) from None
     found = _Reader(source)
     found.visit(tree)
     return _edited(source, found.edits), found.unmapped
@@ -223,6 +226,6 @@ def _read(path: Path) -> tuple[str, str]:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         return content.decode(encoding), encoding
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", fix=_FIX) from None
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{path} is no Python: {error}") from None
+        raise UsageError(f"{path} is no Python: {error}", fix=_FIX) from None
