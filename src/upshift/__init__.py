@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         trigger,
         trigger_on_finish,
     )
-    from upshift.authoring.flow.parameters import JSONType, Parameter
+    from upshift.authoring.flow.parameters import Config, IncludeFile, JSONType, Parameter, config_expr
     from upshift.authoring.flow.runner import Runner
     from upshift.authoring.flow.spec import FlowSpec
     from upshift.authoring.flow.task import CaughtException
@@ -81,6 +81,7 @@ __all__ = [
     "BlobDamaged",
     "BlobMissing",
     "CaughtException",
+    "Config",
     "ConfigError",
     "DataArtifact",
     "DockerSettings",
@@ -89,6 +90,7 @@ __all__ = [
     "FlowSpec",
     "GraphError",
     "ImageError",
+    "IncludeFile",
     "JSONType",
     "LoadError",
     "Metaflow",
@@ -121,6 +123,7 @@ __all__ = [
     "cleanup_memory",
     "conda",
     "conda_base",
+    "config_expr",
     "current",
     "default_namespace",
     "environment",
@@ -156,20 +159,22 @@ __all__ = [
 
 _HOMES = {
     "CaughtException": "upshift.authoring.flow.task",
+    "Config": "upshift.authoring.flow.parameters",
     "DataArtifact": "upshift.runs.history_outputs",
     "DockerSettings": "upshift.model.settings.docker",
     "External": "upshift.runtime.storage.external",
     "Flow": "upshift.runs.client",
     "FlowSpec": "upshift.authoring.flow.spec",
     "HTML": "upshift.runtime.step.cards",
+    "IncludeFile": "upshift.authoring.flow.parameters",
     "JSONType": "upshift.authoring.flow.parameters",
     "Metaflow": "upshift.runs.client",
     "Parameter": "upshift.authoring.flow.parameters",
     "Pipeline": "upshift.authoring.pipelines",
     "ResourceSettings": "upshift.model.settings.resources",
     "Retry": "upshift.model.settings.retry",
-    "Runner": "upshift.authoring.flow.runner",
     "Run": "upshift.runs.history",
+    "Runner": "upshift.authoring.flow.runner",
     "Step": "upshift.authoring.steps",
     "Task": "upshift.runs.history_steps",
     "batch": "upshift.authoring.flow.decorators",
@@ -178,6 +183,7 @@ _HOMES = {
     "cleanup_memory": "upshift.runtime.step.cleanup",
     "conda": "upshift.authoring.flow.decorators",
     "conda_base": "upshift.authoring.flow.decorators",
+    "config_expr": "upshift.authoring.flow.parameters",
     "current": "upshift.runtime.step.context",
     "default_namespace": "upshift.runs.client",
     "environment": "upshift.authoring.flow.decorators",

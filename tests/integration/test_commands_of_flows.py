@@ -132,3 +132,81 @@ def test_artifacts_and_cards_of_a_step_are_printed(flow: Project) -> None:
     assert "item 3" in (flow.folder / f"upshift-report-{run}.html").read_text()
     assert "has no task work/7" in flow.python("flow.py", "dump", "latest/work/7", expect=2).err
     assert "is no place of a step" in flow.python("flow.py", "dump", "latest", expect=2).err
+
+
+CONFIGURED = """
+from upshift import *
+
+class Configured(FlowSpec):
+    words = IncludeFile("words", default="words.txt")
+    raw = IncludeFile("raw", is_text=False)
+    config = Config("config", default="config.json")
+    other = Config("other", default="none.toml", default_value={"xs": [{"a": 1}]})
+
+    @environment(vars={"DEPTH": config.model.depth, "SAME": config_expr("config.model.depth")})
+    @step
+    def start(self):
+        import os
+        self.told = (self.config.model.depth, self.other.xs[0].a, os.environ["DEPTH"] + os.environ["SAME"])
+        self.next(self.end)
+
+    @step
+    def end(self):
+        self.texts = (self.words, self.raw)
+
+if __name__ == "__main__":
+    Configured()
+"""
+
+
+@pytest.fixture
+def configured(project: Project) -> Project:
+    project.write(CONFIGURED, "flow.py", header="")
+    (project.folder / "words.txt").write_text("one two")
+    (project.folder / "config.json").write_text('{"model": {"depth": 3}}')
+    return project
+
+
+@pytest.mark.processes
+def test_files_and_configurations_reach_steps_and_decorators(configured: Project) -> None:
+    (configured.folder / "raw.bin").write_bytes(b"\xff")
+    configured.upshift("run", "flow.py", "-p", "raw=raw.bin")
+    output = upshift.get_run("latest").output
+    assert output.texts == ("one two", b"\xff")
+    assert output.told == (3, 1, "33")
+    configured.python("flow.py", "--config-value", "config", '{"model": {"depth": 5}}', "run")
+    assert upshift.get_run("latest").output.told == (5, 1, "55")
+    (configured.folder / "deep.toml").write_text("[model]\ndepth = 7\n")
+    configured.python("flow.py", "--config", "config", "deep.toml", "run")
+    assert upshift.get_run("latest").output.told == (7, 1, "77")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("config.model.depth,", "config.model.deep,"), ["has no 'deep'", "depth"]),
+        (
+            ('"config.json")', '"gone.json")'),
+            ["configuration 'config' cannot be read", "gone.json", "flow.py:"],
+        ),
+        (('default="config.json"', "required=True"), ["configuration 'config' is not given", "--config"]),
+        (
+            ('("config.model.depth")', '("confog.x")'),
+            ["config_expr('confog.x') has no value here", "flow.py:"],
+        ),
+        (
+            ('"words.txt")', '"gone.txt")'),
+            ["the file of parameter 'words' cannot be read: gone.txt", "flow.py:"],
+        ),
+        (("self.texts =", "self.config ="), ["self.config is a configuration", "flow.py:"]),
+    ],
+)
+def test_what_is_wrong_with_files_and_configurations_is_said(
+    configured: Project, change: tuple[str, str], words: list[str]
+) -> None:
+    assert change[0] in CONFIGURED
+    configured.write(CONFIGURED.replace(*change), "flow.py", header="")
+    failed = configured.upshift("run", "flow.py", expect=None)
+    assert failed.code in (1, 2)
+    for word in words:
+        assert word in failed.err

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 INTERNAL = {
     "UPSHIFT_CLAIMS",
+    "UPSHIFT_CONFIGS",
     "UPSHIFT_DEVICES_HELD",
     "UPSHIFT_DEVICES_TAKER",
     "UPSHIFT_ENVIRONMENT",

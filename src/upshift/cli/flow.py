@@ -68,6 +68,12 @@ _BEFORE = (
     click.Option(
         ["--pylint/--no-pylint"], default=None, help="Of Metaflow's command; nothing is linted here."
     ),
+    click.Option(
+        ["--config"], type=(str, str), multiple=True, metavar="NAME FILE", help="The file of a Config."
+    ),
+    click.Option(
+        ["--config-value"], type=(str, str), multiple=True, metavar="NAME JSON", help="The value of a Config."
+    ),
     click.Option(["--quiet/--no-quiet"], default=None, hidden=True),
 )
 """What may stand before the command, as in Metaflow."""

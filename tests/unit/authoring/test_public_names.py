@@ -10,12 +10,14 @@ from upshift import errors
 def test_the_public_names_are_these() -> None:
     assert set(upshift.__all__) - {name for name in upshift.__all__ if hasattr(errors, name)} == {
         "CaughtException",
+        "Config",
         "DataArtifact",
         "DockerSettings",
         "External",
         "Flow",
         "FlowSpec",
         "HTML",
+        "IncludeFile",
         "JSONType",
         "Metaflow",
         "Parameter",
@@ -33,6 +35,7 @@ def test_the_public_names_are_these() -> None:
         "cleanup_memory",
         "conda",
         "conda_base",
+        "config_expr",
         "current",
         "default_namespace",
         "environment",

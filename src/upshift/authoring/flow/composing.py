@@ -36,6 +36,7 @@ def compose(pipeline: FlowPipeline, arguments: Mapping[str, object], store: Stor
         composition.define(pipeline.method(step), attrs.evolve(step.options, name=name), outer)
     values: dict[str, object] = {n: p.value(arguments) for n, p in pipeline.parameters.items()}
     values.update(pipeline.constants)
+    values.update({name: config.value for name, config in pipeline.configs.items()})
     params = parameters_saved(composition, callee, arguments)
     first = composition.source(State(values), f"the parameters of {pipeline.name}", callee.location)
     nodes = Growth(shape, first).first()

@@ -1,19 +1,24 @@
-"""A flow's parameters: :class:`Parameter`."""
+"""What a flow is given: parameters, files and configurations."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from upshift.errors import MisuseError, SettingsError, location, user_location
+from upshift.errors import MisuseError, SettingsError, UsageError, location, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.home import user_name
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.spec import FlowSpec
 
+CONFIGS = "UPSHIFT_CONFIGS"
+"""The variable by which configurations that were typed reach the processes of steps: JSON, by name."""
 _TYPES = (str, int, float, bool)
 
 
@@ -86,6 +91,7 @@ class Parameter:
         self.separator = separator
         self.attribute = self.name
         self._flow = ""
+        self._written = where
         self._type = type
         if type is JSONType and isinstance(default, str):
             try:
@@ -161,3 +167,212 @@ class Parameter:
 def _where(function: Callable[..., Any]) -> str | None:
     code = getattr(function, "__code__", None)
     return None if code is None else location(code.co_filename, code.co_firstlineno)
+
+
+class IncludeFile(Parameter):
+    """A parameter whose value is what a file holds when the run starts: ``IncludeFile("words")``.
+
+    Parameters
+    ----------
+    name, required, help
+        As for :class:`Parameter`; what is given is the path of the file, from the working folder.
+    default
+        The path where none is given.
+    is_text
+        Whether it is a text; else bytes.
+    encoding
+        That of the text.
+
+    Raises
+    ------
+    SettingsError
+        The name is no name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        default: Any = None,
+        required: bool = False,
+        is_text: bool = True,
+        encoding: str = "utf-8",
+        help: str | None = None,
+    ) -> None:
+        super().__init__(name, default=default, type=str, required=required, help=help)
+        self._encoding = encoding if is_text else None
+
+    def value(self, arguments: Mapping[str, object]) -> Any:
+        """What the file holds; None where no file is named."""
+        path = super().value(arguments)
+        if path is None:
+            return None
+        try:
+            content = Path(path).expanduser().read_bytes()
+            return content if self._encoding is None else content.decode(self._encoding)
+        except (OSError, ValueError, LookupError) as error:
+            raise UsageError(
+                f"the file of parameter {self.name!r} cannot be read: {path}",
+                where=self._written,
+                why=getattr(error, "strerror", None) or str(error),
+                fix=f"Name another: --{self.name} FILE; a path starts from the working folder.",
+            ) from None
+
+
+class ConfigValue(dict[str, Any]):
+    """What a :class:`Config` has, also as attributes: ``config.model.depth``."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            hint = suggestion(name, self)
+            raise AttributeError(f"the configuration has no {name!r}. {hint}") from None
+
+
+def _as_config(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ConfigValue({name: _as_config(item) for name, item in value.items()})
+    return [_as_config(item) for item in value] if isinstance(value, list) else value
+
+
+class Config:
+    """A configuration that is read when the class is made, so that decorators can use it.
+
+    ::
+
+        class Training(FlowSpec):
+            config = Config("config", default="config.json")
+
+            @resources(cpu=config.cpu)
+            @step
+            def start(self):
+                print(self.config.model.depth)
+
+    Parameters
+    ----------
+    name
+        What it is called on the command line: ``python flow.py --config NAME FILE run``, or
+        ``--config-value NAME JSON``.
+    default
+        A JSON or TOML file, from the working folder, or else beside the flow's own file.
+    default_value
+        Its value where there is no file: a dictionary, or a text that is read as a file is.
+    required
+        Whether one has to be given.
+    help
+        What it is for.
+    parser
+        What makes a dictionary of a file's text.
+
+    Raises
+    ------
+    SettingsError
+        There is no such file, it cannot be read, or nothing is given that has to be.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        default: Any = None,
+        default_value: Any = None,
+        required: bool = False,
+        help: str | None = None,
+        parser: Callable[[str], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.name, self.help, self.attribute = name, help, name
+        self._written, self._parser = user_location(), parser
+        known = json.loads(os.environ.get(CONFIGS, "{}"))
+        typed = _typed(name)
+        if typed is not None:
+            option, given = typed
+            self.value = self._parsed(given, "") if option == "--config-value" else self._read(given)
+            os.environ[CONFIGS] = json.dumps({**known, name: self.value})  # for the processes of steps
+        elif name in known:
+            self.value = _as_config(known[name])
+        elif default is not None and (default_value is None or self._found(default).exists()):
+            self.value = self._read(default)
+        elif default_value is not None:
+            text = isinstance(default_value, str)
+            self.value = self._parsed(default_value, "") if text else _as_config(default_value)
+        elif required:
+            raise self._wrong("is not given", f"Name its file: --config {name} FILE, before the command.")
+        else:
+            self.value = None
+
+    def __set_name__(self, owner: type[Any], attribute: str) -> None:
+        self.attribute = attribute
+
+    def __get__(self, flow: FlowSpec | None, owner: type[FlowSpec]) -> Any:
+        return self.value if flow is None else flow.__getattr__(self.attribute)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.value, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.value[name]
+
+    def _found(self, path: Any) -> Path:
+        here = Path(path).expanduser()
+        beside = Path(str(self._written).rpartition(":")[0]).parent / here
+        return beside if beside.exists() and not here.exists() else here
+
+    def _read(self, path: Any) -> Any:
+        file = self._found(path)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise self._wrong(f"cannot be read from {path}: {why}", "Name another file.") from None
+        return self._parsed(text, file.suffix)
+
+    def _parsed(self, text: str, suffix: str) -> Any:
+        try:
+            if self._parser is None and suffix == ".toml":
+                if sys.version_info >= (3, 11):
+                    import tomllib
+                else:
+                    import tomli as tomllib
+                return _as_config(tomllib.loads(text))
+            return _as_config((self._parser or json.loads)(text))
+        except Exception as error:
+            what = f"cannot be read: {type(error).__name__}: {error}"
+            raise self._wrong(what, "Write it as JSON, or give Config a parser.") from error
+
+    def _wrong(self, what: str, fix: str) -> SettingsError:
+        return SettingsError(f"configuration {self.name!r} {what}", where=self._written, fix=fix)
+
+
+def _typed(name: str) -> tuple[str, str] | None:
+    """The option that gives a configuration on the command line of this process, and its value."""
+    words = sys.argv
+    for place, word in enumerate(words[:-2]):
+        if word in ("--config", "--config-value") and words[place + 1] == name:
+            return word, words[place + 2]
+    return None
+
+
+def config_expr(expression: str) -> Any:
+    """A value of a configuration of the class above, for a decorator: ``config_expr("config.cpu")``.
+
+    Parameters
+    ----------
+    expression
+        Python's words for it; names are those that stand before it in the class.
+
+    Raises
+    ------
+    SettingsError
+        It has no value there.
+    """
+    frame = sys._getframe(1)
+    try:
+        return eval(expression, frame.f_globals, dict(frame.f_locals))
+    except Exception as error:
+        raise SettingsError(
+            f"config_expr({expression!r}) has no value here",
+            where=user_location(),
+            why=f"{type(error).__name__}: {error}",
+            fix="Write the Config before it, in the same class; above a class none is known yet.",
+        ) from None

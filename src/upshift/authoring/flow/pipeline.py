@@ -23,7 +23,7 @@ from upshift.model.settings.step import StepSettings
 if TYPE_CHECKING:
     from types import FrameType
 
-    from upshift.authoring.flow.parameters import Parameter
+    from upshift.authoring.flow.parameters import Config, Parameter
     from upshift.authoring.flow.spec import FlowSpec
     from upshift.engine import RunOptions
     from upshift.model.graph.model import Graph
@@ -169,7 +169,14 @@ class FlowPipeline(Pipeline[Any, Any]):
     @functools.cached_property
     def unchanging(self) -> frozenset[str]:
         """What no step changes: parameters and constants."""
-        return frozenset((*self.parameters, *self.constants))
+        return frozenset((*self.parameters, *self.constants, *self.configs))
+
+    @functools.cached_property
+    def configs(self) -> Mapping[str, Config]:
+        """Its configurations, by attribute."""
+        from upshift.authoring.flow.parameters import Config
+
+        return {name: value for name, value in self.own.items() if isinstance(value, Config)}
 
     @functools.cached_property
     def functions(self) -> tuple[Callable[..., Any], ...]:

@@ -183,6 +183,8 @@ class FlowSpec:
             what = "a method of every flow"
         elif name in pipeline.constants:
             what = "a constant of the class"
+        elif name in pipeline.configs:
+            what = "a configuration"
         else:
             super().__setattr__(name, value)
             return
