@@ -62,15 +62,8 @@ def upshift() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The ``upshift`` program.
 
-    Parameters
-    ----------
-    arguments
-        What was typed after ``upshift``; default: ``sys.argv[1:]``.
-
-    Raises
-    ------
-    SystemExit
-        Always. 0 done, 1 the run failed, 2 refused before running, 70 a bug in Upshift, 130 interrupted.
+    It exits with 0 when it is done, 1 where the run failed, 2 where it was refused before it ran, 70 for a
+    bug in Upshift, and 130 when it was interrupted.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr is: a glyph must not end a listing

@@ -24,13 +24,7 @@ _LABELS = ((RunCancelled, "Cancelled:"), (RunFailed, "Failed:"), (UpshiftError, 
 
 
 def exit_code_of(call: Callable[[], Any]) -> int:
-    """Run a command; say on stderr what went wrong, if something did.
-
-    Returns
-    -------
-    int
-        What the command returned (None counts as 0), or the exit code of the error.
-    """
+    """Run a command; say on stderr what went wrong, if something did."""
     try:
         code = call()
         _flush()

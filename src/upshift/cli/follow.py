@@ -1,19 +1,24 @@
-"""Following the logs of a run that goes on."""
+"""Following the logs of a run that goes on: files that change, by Linux' inotify, merged line by line."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
-from collections.abc import Sequence
+import select
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
-from upshift.cli.inotify import Watch
-from upshift.cli.merged import Merged
 from upshift.cli.output import echo
 from upshift.cli.selection import log_files
 from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
+from upshift.report.terminal.streams import cleaned, label
 from upshift.runs.catalog import open_catalog
 from upshift.runs.history import Run, get_run
+from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import open_store
 
 PATIENCE = 2.0
@@ -26,26 +31,12 @@ _UNFINISHED = ("pending", "running")
 def follow(
     run: Run,
     steps: Sequence[str],
-    index: int | None,
+    index: int | None,  # of a mapped step only this task; None: all of them
     attempt: int | None,
     merged: Merged,
-    rank: int | None = None,
+    rank: int | None = None,  # of several processes only this one; None: all of them, line by line
 ) -> None:
-    """Print lines as they are printed, until the steps, or the run, are over.
-
-    Parameters
-    ----------
-    run
-        The run.
-    steps
-        Names of the steps.
-    index, attempt
-        Only this task of a mapped step, only this attempt; None: all of them.
-    merged
-        Where to print.
-    rank
-        Only this one of several processes; None: all of them, line by line.
-    """
+    """Print lines as they are printed, until the steps, or the run, are over."""
     follower = _Follower(run, steps, index, attempt, merged, rank)
     try:
         follower.follow()
@@ -63,7 +54,7 @@ class _Follower:
         merged: Merged,
         rank: int | None,
     ) -> None:
-        self.watch = Watch()
+        self.watch = Inotify()
         self._run = run
         self._index = index
         self._attempt = attempt
@@ -154,3 +145,108 @@ class _Follower:
         if self._rank is None or (self._rank == 0 and self._run.by_name[step].launch is None):
             return None
         return str(self._rank)
+
+
+_LONGEST = 1 << 20
+"""Bytes of a line without end after which it is printed as it is."""
+
+
+class Merged:
+    """Writes the bytes of logs to a stream; of lines that were drawn again and again the last frame."""
+
+    def __init__(self, stream: TextIO, *, named: bool) -> None:
+        self._stream = stream  # where to write
+        self._named = named  # whether each line begins with the name of its task
+        self._screen = stream.isatty()
+        self._rests: dict[Path, bytes] = {}
+        self._positions: dict[Path, int] = {}
+
+    def copy(self, name: str, path: Path) -> None:
+        """Write a whole log; whether it ends with a line feed is as it is, unless lines have names."""
+        self.grow(name, path)
+        self.finish(name, path, newline=self._named)
+
+    def grow(self, name: str, path: Path) -> bool:
+        """Write the lines that the log has got since the last call; False: there are none."""
+        grown = False
+        with open(path, "rb") as log:
+            log.seek(self._positions.get(path, 0))
+            while chunk := log.read(_LONGEST):
+                grown = True
+                self._positions[path] = log.tell()
+                whole, end, rest = (self._rests.pop(path, b"") + chunk).rpartition(b"\n")
+                rest = last_frames(rest)
+                if len(rest) > _LONGEST:
+                    whole, end, rest = whole + end + rest, b"\n", b""
+                self._rests[path] = rest
+                if end:
+                    self._write(name, last_frames(whole), end)
+        return grown
+
+    def finish(self, name: str, path: Path, *, newline: bool = True) -> None:
+        """Write what is left of a log that does not end with a line feed."""
+        rest = self._rests.pop(path, b"")
+        if rest.strip():  # a bar that was wiped out leaves blanks
+            self._write(name, rest, b"\n" if newline else b"")
+
+    def _write(self, name: str, lines: bytes, end: bytes) -> None:
+        if self._named:
+            prefix = label(name, screen=self._screen).encode()
+            lines = b"\n".join([prefix + line for line in lines.split(b"\n")])
+        if self._screen:  # bytes that are no UTF-8 stay as they are
+            lines = cleaned(lines.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+        self._stream.flush()
+        self._stream.buffer.write(lines + end)
+        self._stream.buffer.flush()
+
+
+_CLOEXEC = os.O_CLOEXEC
+_NONBLOCK = os.O_NONBLOCK
+_MODIFY = 0x2
+_MOVED_TO = 0x80
+_CREATE = 0x100
+_EVENT = struct.Struct("iIII")
+
+
+class Inotify:
+    """Watches folders by inotify(7). On a network file system what another machine writes is no event."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._checked(self._libc.inotify_init1(_CLOEXEC | _NONBLOCK), "inotify")
+        self._folders: dict[int, Path] = {}
+
+    def add(self, folder: Path) -> None:
+        """Watch what is created, moved or written in a folder, not below it."""
+        number = self._libc.inotify_add_watch(
+            self._descriptor, os.fsencode(folder), _MODIFY | _MOVED_TO | _CREATE
+        )
+        self._folders[self._checked(number, str(folder))] = folder
+
+    def wait(self, seconds: float) -> set[Path]:
+        """What has changed since the last call; waits for the first change, at most so many seconds."""
+        if not select.select([self._descriptor], [], [], seconds)[0]:
+            return set()
+        return set(self._events(os.read(self._descriptor, 1 << 20)))
+
+    def close(self) -> None:
+        """Watch nothing more."""
+        os.close(self._descriptor)
+
+    def _events(self, data: bytes) -> Iterator[Path]:
+        position = 0
+        while position < len(data):
+            number, _mask, _cookie, length = _EVENT.unpack_from(data, position)
+            position += _EVENT.size
+            name = data[position : position + length].rstrip(b"\0")
+            position += length
+            folder = self._folders.get(number)
+            if folder is not None:  # else the queue ran over, and everything is looked at from time to time
+                yield folder / os.fsdecode(name)
+
+    @staticmethod
+    def _checked(result: int, name: str) -> int:
+        if result < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), name)
+        return result

@@ -23,13 +23,7 @@ class LazyCommand(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """Commands by name, none of them imported until it is called.
-
-    Parameters
-    ----------
-    lazy
-        The commands, in the order in which the help shows them.
-    """
+    """Commands by name, none of them imported until it is called."""
 
     def __init__(
         self,
@@ -40,7 +34,7 @@ class LazyGroup(click.Group):
         **settings: Any,
     ) -> None:
         super().__init__(name, commands, **settings)
-        self.lazy = dict(lazy)
+        self.lazy = dict(lazy)  # the commands, in the order in which the help shows them
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.lazy)

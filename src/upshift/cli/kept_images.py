@@ -181,15 +181,7 @@ def _places(target: str | None, registry: str | None, repository: str) -> Iterat
 
 
 def _engines_here() -> list[ContainerEngine]:
-    """The engines that work on this machine; a line for each that is installed and does not.
-
-    Raises
-    ------
-    ImageError
-        None is installed.
-    BackendError
-        None that is installed answers.
-    """
+    """The engines that work on this machine; a line for each that is installed and does not."""
     from upshift.errors import BackendError, ImageError
     from upshift.images.containers.engine import find_engine, installed
 

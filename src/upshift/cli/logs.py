@@ -31,7 +31,8 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None, rank: in
     of one task with their rank: with --rank they are as that process printed them. Why a step failed comes
     last, on standard error.
     """
-    from upshift.cli.merged import Merged
+    from upshift.cli.follow import Merged
+    from upshift.cli.follow import follow as follow_run
     from upshift.cli.selection import log_files, refuse_rank, selected
     from upshift.runs.history import get_run
 
@@ -42,8 +43,6 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None, rank: in
     single = step is not None and (index is not None or not steps[0].mapped)
     merged = Merged(sys.stdout, named=not single)
     if follow and (found.interrupted or found.status in ("pending", "running")):
-        from upshift.cli.follow import follow as follow_run
-
         follow_run(found, [s.name for s in steps], index, attempt, merged, rank)
         found = get_run(found.id)
         _tell_of_gaps(found, steps, index, attempt, rank)

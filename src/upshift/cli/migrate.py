@@ -85,13 +85,7 @@ def migrate(files: Sequence[str], write: bool) -> int:
 
 
 def migrated(source: str, name: str) -> tuple[str, list[Unmapped]]:
-    """A file as it is for Upshift, and what it could not map.
-
-    Raises
-    ------
-    UsageError
-        It is no Python.
-    """
+    """A file as it is for Upshift, and what it could not map."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:

@@ -173,13 +173,7 @@ def _left_over(argument: str, file: str) -> Exception:
 def named_pipeline(
     file: str, params: Sequence[str], params_file: str | None, params_from: str | None
 ) -> tuple[Pipeline[Any, Any], dict[str, object]]:
-    """The pipeline that is named, and the values of its parameters.
-
-    Raises
-    ------
-    UpshiftError
-        The file, the pipeline in it, or a parameter is not what it should be.
-    """
+    """The pipeline that is named, and the values of its parameters."""
     before_users_code()
     from upshift.authoring.loading import load_pipeline
     from upshift.authoring.parameters import parse_params

@@ -40,13 +40,7 @@ def plan(
 
 
 def show(found: Plan, *, as_json: bool = False) -> None:
-    """Print a plan, and end as its run would.
-
-    Raises
-    ------
-    UpshiftError
-        What the run would be refused for.
-    """
+    """Print a plan, and end as its run would."""
     if as_json:
         import json
 

@@ -16,13 +16,7 @@ _STEP = re.compile(r"(?P<name>.*?)(?:\[(?P<index>[0-9]{1,18})\])?", re.DOTALL)
 
 
 def selected(run: Run, step: str | None) -> tuple[list[Step], int | None]:
-    """The steps that are meant, all of them if none is named; and the index of the task that is.
-
-    Raises
-    ------
-    NotFound
-        The run has no such step or task.
-    """
+    """The steps that are meant, all of them if none is named; and the index of the task that is."""
     from upshift.errors import NotFound
 
     if step is None:
@@ -47,13 +41,7 @@ def selected(run: Run, step: str | None) -> tuple[list[Step], int | None]:
 
 
 def refuse_rank(run: Run, steps: list[Step], index: int | None, rank: int) -> None:
-    """See that one of the steps has, or may still get, a process of this rank.
-
-    Raises
-    ------
-    NotFound
-        None has.
-    """
+    """See that one of the steps has, or may still get, a process of this rank."""
     from upshift.errors import NotFound
 
     sizes = [size for step in steps for size in _world_sizes(step, index)]
@@ -77,22 +65,7 @@ def _world_sizes(step: Step, index: int | None) -> Iterator[int | None]:
 def log_files(
     run: Run, steps: list[Step], index: int | None, attempt: int | None, rank: int | None = None
 ) -> Iterator[tuple[str, Path]]:
-    """The names of the tasks that printed something, each with the file that has it.
-
-    Parameters
-    ----------
-    run, steps
-        Whose.
-    index, attempt
-        Only this task of a mapped step, only this attempt; None: all tasks, the last attempts.
-    rank
-        Only this one of several processes; None: what all of them printed, line by line.
-
-    Raises
-    ------
-    NotFound
-        One task was asked for, and it has no such attempt.
-    """
+    """The names of the tasks that printed something, each with the file that has it; None: all, the last."""
     from upshift.errors import NotFound
     from upshift.runtime.storage.store import open_store
 
