@@ -51,15 +51,7 @@ def killed(number: int, stack: str | None) -> Failure:
 
 
 def stopped_from_outside(what: str, name: str, *, node: str | None = None) -> Failure:
-    """Somebody else than Upshift has sent a signal of this name to the supervisor, which stopped the step.
-
-    Parameters
-    ----------
-    what
-        What was stopped by that, in words.
-    node
-        The node that it was on.
-    """
+    """Somebody else than Upshift has sent a signal of this name to the supervisor, which stopped the step."""
     message = f"{what} was stopped from outside ({name})"
     return Failure(reason=_reason(name), message=message, node=node)
 

@@ -128,13 +128,7 @@ def _sweep(folder: Path) -> None:
 
 
 class OwnGroup:
-    """The group that this process is in itself, where somebody else has set the limit: a container's.
-
-    Parameters
-    ----------
-    group
-        What reads it.
-    """
+    """The group that this process is in itself, where somebody else has set the limit: a container's."""
 
     def __init__(self, group: GroupV1 | GroupV2) -> None:
         self._group = group

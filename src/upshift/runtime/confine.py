@@ -23,32 +23,15 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 @attrs.frozen(kw_only=True)
 class Confinement:
-    """The bounds of a step process.
+    """The bounds of a step process."""
 
-    Parameters
-    ----------
-    cpus
-        CPUs by number; None: all that the supervisor may use.
-    threads
-        Size of native thread pools; None: their own default.
-    group
-        Folder of the cgroup to join.
-    memory
-        Bytes that the step may use, however that is enforced.
-    environment
-        Variables to set.
-    rank
-        Which of several processes of its task it is; None: it is the only one.
-    ears
-        Path of the supervisor's end of the pipe by which the process says what becomes of it.
-    """
-
-    cpus: tuple[int, ...] | None = None
-    threads: int | None = None
-    group: str | None = None
-    memory: int | None = None
-    environment: Mapping[str, str] = attrs.field(factory=dict)
-    rank: Rank | None = None
+    cpus: tuple[int, ...] | None = None  # CPUs by number; None: all that the supervisor may use
+    threads: int | None = None  # size of native thread pools; None: their own default
+    group: str | None = None  # folder of the cgroup to join
+    memory: int | None = None  # bytes that the step may use, however that is enforced
+    environment: Mapping[str, str] = attrs.field(factory=dict)  # variables to set
+    rank: Rank | None = None  # which of several processes of its task it is; None: it is the only one
+    # path of the supervisor's end of the pipe by which the process says what becomes of it
     ears: str | None = None
 
     def heard_at(self, descriptor: int) -> Confinement:
@@ -62,13 +45,7 @@ def become_subreaper() -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """``prctl(2)``.
-
-    Raises
-    ------
-    OSError
-        The kernel refused.
-    """
+    """``prctl(2)``."""
     if _libc is not None and _libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), f"prctl {option}")

@@ -34,59 +34,34 @@ FARTHEST = sys.float_info.max
 
 @attrs.frozen(kw_only=True)
 class Seen:
-    """The first message: what the process finds of CPUs and bytes of memory.
-
-    Parameters
-    ----------
-    world_size
-        How many processes its environment says that there are; None: it is the only one.
-    device
-        The uuid of the device that is its own among those of all processes; None: it has none.
-    cpus
-        Of several processes: the CPUs by number, as the kernel lists them: ``0-3,8``.
-    """
+    """The first message: what the process finds of CPUs and bytes of memory."""
 
     cpu_count: int
     memory: int
+    # how many processes its environment says that there are; None: it is the only one
     world_size: int | None = None
+    # the uuid of the device that is its own among those of all processes; None: it has none
     device: str | None = None
-    cpus: str | None = None
+    cpus: str | None = None  # of several processes: the CPUs by number, as the kernel lists them: ``0-3,8``
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """The last message: what became of the call.
+    """The last message: what became of the call."""
 
-    Parameters
-    ----------
-    outputs
-        By name, if it returned.
-    failure
-        If it did not.
-    exit_code
-        That of the ``sys.exit()`` by which it ended; None: it did not end by that.
-    peak
-        Bytes of memory that this process has needed at most, above what it was forked with.
-    cpu_seconds, read, written
-        As in :class:`~upshift.runtime.proc.Consumed`, since it was given its task.
-    returned
-        Of several processes: the type of what this one has returned; None: that was None.
-    group
-        Of several processes: how many are in the group that this one is in; None: there is none any more.
-    joined
-        Of several processes: whether this one has ever been in a group.
-    """
-
-    outputs: Mapping[str, Artifact] = attrs.field(factory=dict)
-    failure: Failure | None = None
-    exit_code: int | None = None
+    outputs: Mapping[str, Artifact] = attrs.field(factory=dict)  # by name, if it returned
+    failure: Failure | None = None  # if it did not
+    exit_code: int | None = None  # that of the ``sys.exit()`` by which it ended; None: it did not end by that
+    # bytes of memory that this process has needed at most, above what it was forked with
     peak: int | None = None
-    cpu_seconds: float = 0.0
+    cpu_seconds: float = 0.0  # as in :class:`~upshift.runtime.proc.Consumed`, since it was given its task
     read: int = 0
     written: int = 0
+    # of several processes: the type of what this one has returned; None: that was None
     returned: str | None = None
+    # of several processes: how many are in the group that this one is in; None: there is none any more
     group: int | None = None
-    joined: bool = False
+    joined: bool = False  # of several processes: whether this one has ever been in a group
 
     def __attrs_post_init__(self) -> None:
         for count in (self.peak or 0, self.cpu_seconds, self.read, self.written):
@@ -101,19 +76,9 @@ class Outcome:
 
 @attrs.frozen(kw_only=True)
 class Diagnosis:
-    """What a step's process says of a framework that sees less than was granted, and what was found out.
+    """What a step's process says of a framework that sees less than was granted, and what was found out."""
 
-    Parameters
-    ----------
-    failure
-        What the attempt ends with; None: the step goes on, because the user says so.
-    framework
-        Its name.
-    cause, evidence
-        As in :class:`upshift.runtime.accelerators.explain.Finding`.
-    """
-
-    failure: Failure | None
-    framework: str
-    cause: str
+    failure: Failure | None  # what the attempt ends with; None: the step goes on, because the user says so
+    framework: str  # its name
+    cause: str  # as in :class:`upshift.runtime.accelerators.explain.Finding`
     evidence: tuple[str, ...] = ()

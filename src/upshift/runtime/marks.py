@@ -49,13 +49,7 @@ def marks(pid: int) -> Iterator[tuple[str, str | None]]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The variables that a process was started with.
-
-    Raises
-    ------
-    OSError
-        It is gone, or another user's.
-    """
+    """The variables that a process was started with."""
     text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
     return {name: value for name, _, value in (item.partition("=") for item in text.split("\0"))}
 
@@ -69,11 +63,6 @@ def identity(pid: int | None = None) -> str:
     """The namespace, number and start time of a process, by default this one.
 
     The number by itself is given to another one later, and means another one in a container.
-
-    Raises
-    ------
-    OSError
-        There is no such process.
     """
     pid = pid or os.getpid()
     text = Path(f"/proc/{pid}/stat").read_text(errors="replace")

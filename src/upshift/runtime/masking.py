@@ -30,13 +30,7 @@ Span = tuple[int, int]
 
 
 class Mask:
-    """Knows every form of some secrets.
-
-    Parameters
-    ----------
-    secrets
-        Their values.
-    """
+    """Knows every form of some secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         secrets = tuple(secrets)

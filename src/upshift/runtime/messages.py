@@ -65,13 +65,7 @@ class Channel:
         self._descriptor = -1
 
     def tell(self, message: Card | Checkpoints | Framework) -> None:
-        """Say one thing. It waits until the supervisor has room for it.
-
-        Raises
-        ------
-        OSError
-            The supervisor has died.
-        """
+        """Say one thing. It waits until the supervisor has room for it."""
         self.send(_KINDS[type(message)], message)
 
     def send(self, kind: str, message: attrs.AttrsInstance) -> None:

@@ -49,18 +49,10 @@ class Stat(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """What a process has consumed, and those with it that it waited for.
+    """What a process has consumed, and those with it that it waited for."""
 
-    Parameters
-    ----------
-    cpu_seconds
-        User and system time.
-    read, written
-        Bytes from and to disks.
-    """
-
-    cpu_seconds: float = 0.0
-    read: int = 0
+    cpu_seconds: float = 0.0  # user and system time
+    read: int = 0  # bytes from and to disks
     written: int = 0
 
     @classmethod

@@ -43,24 +43,13 @@ class AgentSilent(AgentFailed):
 
 @attrs.frozen(kw_only=True)
 class Snapshot:
-    """The devices of one vendor at one instant.
+    """The devices of one vendor at one instant."""
 
-    Parameters
-    ----------
-    inventory
-        What there is.
-    readings
-        One for each device that there is or was; none: these devices cannot be read.
-    read
-        Whether it was tried; else the readings are about to come.
-    at
-        Seconds, by the clock of ``time.monotonic``.
-    """
-
-    inventory: Inventory
+    inventory: Inventory  # what there is
+    # one for each device that there is or was; none: these devices cannot be read
     readings: tuple[Reading, ...] = ()
-    read: bool = False
-    at: float
+    read: bool = False  # whether it was tried; else the readings are about to come
+    at: float  # seconds, by the clock of ``time.monotonic``
 
 
 class Agent:
@@ -112,15 +101,7 @@ class Agent:
             os.write(self._asking, f"{seconds}\n".encode())
 
     def receive(self) -> Snapshot | None:
-        """The newest snapshot of what has arrived; None: none has, as a whole. It never waits.
-
-        Raises
-        ------
-        AgentFailed
-            There will be no more.
-        AgentSilent
-            That, and why is known when the process has ended.
-        """
+        """The newest snapshot of what has arrived; None: none has, as a whole. It never waits."""
         try:
             data = os.read(self.descriptor, 1 << 20)
         except BlockingIOError:

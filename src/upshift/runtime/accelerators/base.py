@@ -20,37 +20,19 @@ __all__ = ["ROOT", "Inventory", "Reading", "Vendor", "device_root"]
 
 @attrs.frozen(kw_only=True)
 class Inventory:
-    """The devices of one vendor that this process may use.
+    """The devices of one vendor that this process may use."""
 
-    Parameters
-    ----------
-    vendor
-        As in :data:`upshift.model.settings.resources.VENDORS`.
-    devices
-        In the vendor's order.
-    driver
-        Version of the driver; None: unknown.
-    runtime
-        The newest CUDA (or ROCm, …) that this driver runs; None: unknown.
-    links
-        Pairs of devices, by uuid, that a link of their own joins: NVLink, xGMI.
-    problems
-        What could not be found out, and why, for people.
-    hidden, hidden_by
-        Devices that a variable of this process hides, and which: ``"CUDA_VISIBLE_DEVICES='1'"``.
-    unknown
-        Whether it could not be asked at all: there may be any devices.
-    """
-
-    vendor: str
-    devices: tuple[Device, ...] = ()
-    driver: str | None = None
-    runtime: str | None = None
+    vendor: str  # as in :data:`upshift.model.settings.resources.VENDORS`
+    devices: tuple[Device, ...] = ()  # in the vendor's order
+    driver: str | None = None  # version of the driver; None: unknown
+    runtime: str | None = None  # the newest CUDA (or ROCm, …) that this driver runs; None: unknown
+    # pairs of devices, by uuid, that a link of their own joins: NVLink, xGMI
     links: tuple[tuple[str, ...], ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # what could not be found out, and why, for people
+    # devices that a variable of this process hides, and which: ``"CUDA_VISIBLE_DEVICES='1'"``
     hidden: tuple[Device, ...] = ()
     hidden_by: str | None = None
-    unknown: bool = False
+    unknown: bool = False  # whether it could not be asked at all: there may be any devices
 
 
 def _by_pid(processes: Mapping[int, int | None] | Mapping[str, int | None]) -> dict[int, int | None]:

@@ -158,17 +158,7 @@ def least_driver(cuda: str) -> str | None:
 
 
 def driver_runs(cuda: str, driver: str | None, driver_cuda: str | None) -> bool | None:
-    """Whether a driver runs what was built with a CUDA release; None: not known.
-
-    Parameters
-    ----------
-    cuda
-        The release, ``"12.6"``.
-    driver
-        Version of the driver.
-    driver_cuda
-        The newest CUDA that the driver says it runs, where it was asked: it knows better than the tables.
-    """
+    """Whether a driver runs what was built with a CUDA release; None: not known."""
     wanted, says = parse(cuda), parse(driver_cuda)
     if not wanted:
         return None
@@ -186,13 +176,6 @@ def has_kernels(architectures: Iterable[str], capability: str | None) -> bool | 
 
     Source: NVIDIA, 'CUDA C++ Programming Guide', 'Application Compatibility', 'Feature Set Compiler
     Targets'. Read on 2026-11-21.
-
-    Parameters
-    ----------
-    architectures
-        As frameworks list them.
-    capability
-        The device's, ``"9.0"``, or its architecture, ``"gfx942"``.
     """
     architectures = list(architectures)
     if not architectures or not capability:
@@ -239,15 +222,6 @@ def torch_wheel(
 
     The release that is installed if it has one, else the newest that has. Of several wheels of one
     release the one with the oldest CUDA, which runs on the most drivers.
-
-    Parameters
-    ----------
-    machine
-        As ``os.uname().machine`` names it.
-    capability, driver, driver_cuda
-        As above; what is unknown excludes nothing.
-    installed
-        The version that is installed.
     """
     releases = TORCH_WHEELS.get(machine, {})
     own = ".".join(map(str, parse(installed)[:2]))

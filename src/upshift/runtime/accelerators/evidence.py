@@ -55,21 +55,12 @@ GONE = 1.0
 
 @attrs.frozen(kw_only=True)
 class DeviceFile:
-    """A file that a process opens to use a device.
+    """A file that a process opens to use a device."""
 
-    Parameters
-    ----------
-    path
-        Where it is, or should be.
-    problem
-        Why it cannot be opened; ``"missing"`` where it is not there, None where it can.
-    owner
-        Owner, group and mode, as ``ls -l`` shows them.
-    """
-
-    path: str
+    path: str  # where it is, or should be
+    # why it cannot be opened; ``"missing"`` where it is not there, None where it can
     problem: str | None = None
-    owner: str | None = None
+    owner: str | None = None  # owner, group and mode, as ``ls -l`` shows them
 
     @property
     def numbered(self) -> bool:
@@ -79,65 +70,31 @@ class DeviceFile:
 
 @attrs.frozen(kw_only=True)
 class Driver:
-    """What the user's half of the driver says when a process starts it.
+    """What the user's half of the driver says when a process starts it."""
 
-    Parameters
-    ----------
-    library
-        Version of the library ``libcuda.so.1`` that is found; None: none is.
-    code
-        What ``cuInit`` returned; None: it was not called.
-    problem
-        Its words, or those of the dynamic linker.
-    cuda
-        The newest CUDA that it runs.
-    capabilities
-        Compute capability of each device that it shows; None: it shows nothing, because of ``problem``.
-    """
-
-    library: str | None = None
-    code: int | None = None
-    problem: str | None = None
-    cuda: str | None = None
+    library: str | None = None  # version of the library ``libcuda.so.1`` that is found; None: none is
+    code: int | None = None  # what ``cuInit`` returned; None: it was not called
+    problem: str | None = None  # its words, or those of the dynamic linker
+    cuda: str | None = None  # the newest CUDA that it runs
+    # compute capability of each device that it shows; None: it shows nothing, because of ``problem``
     capabilities: tuple[str, ...] | None = None
 
 
 @attrs.frozen(kw_only=True)
 class Evidence:
-    """All that is known when a framework sees less than was granted.
+    """All that is known when a framework sees less than was granted."""
 
-    Parameters
-    ----------
-    granted
-        The devices.
-    framework
-        What it says.
-    files
-        Those that the devices of this vendor need.
-    kernel_driver
-        Version of the driver's half in the kernel; None: unknown.
-    driver
-        The other half; None: it was not asked.
-    intended, visible
-        Variables that hide devices: as they were set for the step, and as they are.
-    container
-        What kind of container this is; None: none.
-    machine
-        As ``os.uname().machine`` names it.
-    whose
-        How the devices are called: those ``granted``, those ``of this machine``.
-    """
-
-    granted: tuple[Device, ...]
-    framework: Framework
-    files: tuple[DeviceFile, ...] = ()
-    kernel_driver: str | None = None
-    driver: Driver | None = None
+    granted: tuple[Device, ...]  # the devices
+    framework: Framework  # what it says
+    files: tuple[DeviceFile, ...] = ()  # those that the devices of this vendor need
+    kernel_driver: str | None = None  # version of the driver's half in the kernel; None: unknown
+    driver: Driver | None = None  # the other half; None: it was not asked
+    # variables that hide devices: as they were set for the step, and as they are
     intended: Mapping[str, str] = attrs.field(factory=dict)
     visible: Mapping[str, str] = attrs.field(factory=dict)
-    container: str | None = None
-    machine: str = "x86_64"
-    whose: str = "granted"
+    container: str | None = None  # what kind of container this is; None: none
+    machine: str = "x86_64"  # as ``os.uname().machine`` names it
+    whose: str = "granted"  # how the devices are called: those ``granted``, those ``of this machine``
 
     @property
     def vendor(self) -> str:
@@ -262,13 +219,7 @@ def container(root: Path) -> str | None:
 
 
 class DriverQuestion:
-    """Asks the CUDA driver in a process of its own, while this one goes on.
-
-    Raises
-    ------
-    OSError
-        No process can be started.
-    """
+    """Asks the CUDA driver in a process of its own, while this one goes on."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

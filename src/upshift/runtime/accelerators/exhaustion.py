@@ -54,40 +54,18 @@ _MUCH = 0.1
 
 @attrs.frozen(kw_only=True)
 class Exhaustion:
-    """Memory that ran out. Sizes are bytes, None where nobody said.
+    """Memory that ran out. Sizes are bytes, None where nobody said."""
 
-    Parameters
-    ----------
-    host
-        Whether it is the host's; else a device's.
-    device
-        Its number, as the step's process counts.
-    model
-        Of the device.
-    asked
-        Size of the allocation that failed.
-    size, used
-        Of the device: all of it, and what was in use.
-    others
-        What other processes had of it.
-    idle
-        What the framework had of it and did not use.
-    setting
-        What PyTorch advises against fragments.
-    even_of_one
-        Whether smaller and smaller batches were tried, down to one of a single item.
-    """
-
-    host: bool = False
-    device: int | None = None
-    model: str | None = None
-    asked: int | None = None
-    size: int | None = None
+    host: bool = False  # whether it is the host's; else a device's
+    device: int | None = None  # its number, as the step's process counts
+    model: str | None = None  # of the device
+    asked: int | None = None  # size of the allocation that failed
+    size: int | None = None  # of the device: all of it, and what was in use
     used: int | None = None
-    others: int = 0
-    idle: int = 0
-    setting: str | None = None
-    even_of_one: bool = False
+    others: int = 0  # what other processes had of it
+    idle: int = 0  # what the framework had of it and did not use
+    setting: str | None = None  # what PyTorch advises against fragments
+    even_of_one: bool = False  # whether smaller and smaller batches were tried, down to one of a single item
 
     @property
     def sentence(self) -> str:
@@ -134,15 +112,7 @@ class Exhaustion:
 
 
 def exhaustion(error: BaseException, granted: Sequence[Device] = ()) -> Exhaustion | None:
-    """What ran out of memory, if that is why an exception was raised; None: it is not.
-
-    Parameters
-    ----------
-    error
-        The exception; what it was raised from counts as well.
-    granted
-        The devices of the step, in the order in which it sees them.
-    """
+    """What ran out of memory, if that is why an exception was raised; None: it is not."""
     for cause in _causes(error):
         try:
             text = str(cause)

@@ -170,11 +170,6 @@ def ask(name: str, *, deadline: float = DEADLINE) -> Framework:
 
     It sees what a process with this environment sees. Its memory counts as this process's for a cgroup,
     and what it takes of a device is given back with its end.
-
-    Returns
-    -------
-    Framework
-        With ``problem``, and ``devices`` of None, where it could not be asked.
     """
     try:
         done = subprocess.run(
@@ -199,15 +194,7 @@ def ask(name: str, *, deadline: float = DEADLINE) -> Framework:
 
 
 def ask_once(name: str, framework: Framework, *, least: int, variables: Mapping[str, str]) -> Framework:
-    """Like :func:`ask`; an answer of ``least`` devices or more is kept until this machine starts anew.
-
-    Parameters
-    ----------
-    framework
-        As :func:`described` it: another version is another question.
-    variables
-        What hides devices from this process.
-    """
+    """Like :func:`ask`; an answer of ``least`` devices or more is kept until this machine starts anew."""
     known = _kept_at(framework, variables)
     with contextlib.suppress(OSError, ValueError, TypeError):
         return decode(Framework, json.loads(known.read_bytes()))

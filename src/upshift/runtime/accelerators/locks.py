@@ -47,21 +47,7 @@ _ACCESS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCT
 
 
 class Hold:
-    """Devices that are held, until :meth:`give_back` and the end of all that have the descriptors.
-
-    Parameters
-    ----------
-    devices
-        The devices.
-    descriptors
-        What a process has to keep open to hold them too. They are closed on exec, and in children that
-        this process forks.
-
-    Attributes
-    ----------
-    names
-        The value of :data:`HELD` for what works with these devices.
-    """
+    """Devices that are held, until :meth:`give_back` and the end of all that have the descriptors."""
 
     def __init__(self, devices: Sequence[Device], descriptors: Iterable[int]) -> None:
         self.devices = tuple(devices)
@@ -78,18 +64,7 @@ class Hold:
 
 
 def hold(devices: Sequence[Device]) -> Hold | None:
-    """Take all of these devices, or none.
-
-    Returns
-    -------
-    Hold or None
-        None: somebody has one of them.
-
-    Raises
-    ------
-    BackendError
-        The folder of locks cannot be used.
-    """
+    """Take all of these devices, or none."""
     taken: list[int] = []
     try:
         folder = _lock_folder()
@@ -114,13 +89,7 @@ def hold(devices: Sequence[Device]) -> Hold | None:
 
 
 def free(device: Device) -> bool:
-    """Whether nobody has the device, or a part of it, at this moment.
-
-    Raises
-    ------
-    BackendError
-        The folder of locks cannot be used.
-    """
+    """Whether nobody has the device, or a part of it, at this moment."""
     names = [name for name, _ in _locks(device)]
     slices = f"{names[-1]}{_SLICE}"
     names += [name for name in _made() if name.startswith(slices)]

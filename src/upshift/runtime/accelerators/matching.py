@@ -23,19 +23,11 @@ Links = Iterable[tuple[str, ...]]
 
 @attrs.frozen(kw_only=True)
 class Lack:
-    """How far the devices fall short of a request, for people.
+    """How far the devices fall short of a request, for people."""
 
-    Parameters
-    ----------
-    asked, got
-        ``"8 × H100"``, ``"2 × NVIDIA L4"``.
-    why
-        ``"this machine has 2 × NVIDIA L4"``.
-    """
-
-    asked: str
+    asked: str  # ``"8 × H100"``, ``"2 × NVIDIA L4"``
     got: str
-    why: str
+    why: str  # ``"this machine has 2 × NVIDIA L4"``
 
     def __str__(self) -> str:
         return f"asked {self.asked}, gets {self.got}: {self.why}"

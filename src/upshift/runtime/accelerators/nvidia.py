@@ -102,15 +102,6 @@ def visible(found: Sequence[Found], selection: str | None, problems: list[str]) 
     As CUDA reads it ('CUDA C++ Programming Guide', CUDA Environment Variables): numbers, UUIDs, the
     first digits of a UUID if no other has them, UUIDs of MIG instances. What is none of these ends the
     list, and a device that is named twice empties it.
-
-    Parameters
-    ----------
-    found
-        In the order of their PCI bus ids.
-    selection
-        The variable's value; None: it is not set.
-    problems
-        What is wrong with the value is added.
     """
     everything = tuple(device for gpu in found for device in gpu.devices)
     if selection is None:

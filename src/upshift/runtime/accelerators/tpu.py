@@ -94,13 +94,6 @@ class Tpu:
 
         An empty list of chips alone does not keep them from it. They also keep them from other devices, so
         they are set where there are chips, and where the process would look for these.
-
-        Parameters
-        ----------
-        root
-            As :meth:`discover` takes it.
-        own
-            What the process has in its environment. What leaves the chips out already stays as it is.
         """
         if not self.present(root) or not any(_model(address) is not None for address in _pci(root)):
             return {}

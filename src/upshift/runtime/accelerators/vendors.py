@@ -23,13 +23,7 @@ ALL: tuple[Vendor, ...] = (Nvidia(), Amd(), Neuron(), _TPU, Gaudi(), Intel())
 
 
 def vendor_named(name: str) -> Vendor:
-    """The vendor of this name.
-
-    Raises
-    ------
-    KeyError
-        There is none.
-    """
+    """The vendor of this name."""
     return {vendor.name: vendor for vendor in ALL}[name]
 
 
@@ -40,15 +34,7 @@ def present() -> tuple[Vendor, ...]:
 
 
 def environment(devices: Sequence[Device], own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment variables with which a process sees exactly these devices, and none of any other vendor.
-
-    Parameters
-    ----------
-    devices
-        The devices; none: it sees none.
-    own
-        What the process's task sets itself, besides what this process has.
-    """
+    """Environment variables with which a process sees exactly these devices, and none of any other vendor."""
     variables: dict[str, str] = {}
     for vendor in ALL:  # AMD after NVIDIA, whose variable it may need
         variables |= vendor.environment([device for device in devices if device.vendor == vendor.name])

@@ -30,15 +30,7 @@ _LONGEST: Final = 60
 
 
 class Port:
-    """A port that nobody else is given while this lives, but for a listener that shares addresses.
-
-    Parameters
-    ----------
-    number
-        The port.
-    held
-        What keeps it. A process that is forked from this one must not.
-    """
+    """A port that nobody else is given while this lives, but for a listener that shares addresses."""
 
     def __init__(self, number: int, *held: socket.socket) -> None:
         self.number = number
@@ -212,13 +204,7 @@ def _user(uid: int) -> str:
 
 
 def keep_port(launch: Launch) -> Port:
-    """Keep the port of a launch; no child of this process does.
-
-    Raises
-    ------
-    BackendError
-        It is taken, or may not be used.
-    """
+    """Keep the port of a launch; no child of this process does."""
     from upshift.runtime.launch.arguments.meanings import LAUNCHERS  # no other step needs its tables
 
     port = keep(launch.port, argument=LAUNCHERS[launch.launcher].port)

@@ -35,22 +35,7 @@ def at_a_terminal() -> bool:
 def debugged(
     function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any], *, stop: bool
 ) -> object:
-    """Call a function; where it raises, look at its frames before they are gone.
-
-    Parameters
-    ----------
-    function, args, kwargs
-        What to call.
-    stop
-        Whether to stop at its first line too, not only at a ``breakpoint()``.
-
-    Raises
-    ------
-    Left
-        The user left the debugger.
-    BaseException
-        Whatever the function raises.
-    """
+    """Call a function; where it raises, look at its frames before they are gone."""
     try:
         if stop and at_a_terminal():
             debugger = _Debugger()

@@ -46,17 +46,7 @@ MOST_OF_TRACEBACK = 100_000
 
 
 def explain(error: BaseException, spec: TaskSpec, project: Callable[[], Path]) -> Failure:
-    """The failure that an exception means, with the user's own frames, fit to be recorded and shown.
-
-    Parameters
-    ----------
-    error
-        What ended the call.
-    spec
-        The task.
-    project
-        Finds the folder of the user's code, where that came as a package.
-    """
+    """The failure that an exception means, with the user's own frames, fit to be recorded and shown."""
     try:
         failure = _explained(error, spec, project)
     except BaseException:  # the step has left its process without files, descriptors or memory to look closer

@@ -29,17 +29,7 @@ _COUNT_AS: Mapping[Any, tuple[type, ...]] = {
 
 
 def remarks(function: Callable[..., Any], step: str, values: Sequence[object]) -> Iterator[str]:
-    """What to say where an output is not what the function's annotation promises.
-
-    Parameters
-    ----------
-    function
-        The step's function.
-    step
-        What to call it.
-    values
-        Its outputs.
-    """
+    """What to say where an output is not what the function's annotation promises."""
     hint = annotation_of(function, "return")
     hints = typing.get_args(_bare(hint)) if len(values) > 1 else (hint,)
     for number, (promised, value) in enumerate(zip(hints, values, strict=False), 1):

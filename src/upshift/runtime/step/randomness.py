@@ -31,15 +31,7 @@ def draws() -> dict[str, str]:
 
 
 def enter(drawn: Mapping[str, str], stream: str) -> None:
-    """Seed the generators of this process for a task.
-
-    Parameters
-    ----------
-    drawn
-        What the run drew from them. One that only this process has is asked here.
-    stream
-        What tells the task's numbers from those of others: its function and its inputs, not its name.
-    """
+    """Seed the generators of this process for a task."""
     for name, module, generator in _imported():
         state = drawn.get(name) or generator.draw(module).hex()
         generator.seed(module, hashlib.sha256(f"{state} {stream}".encode()).digest())

@@ -44,15 +44,7 @@ def world_size(launch: Launch, rank: Rank) -> int | None:
 
 
 def enter(spec: TaskSpec, launch: Launch, rank: Rank) -> None:
-    """Make this process the one that ``rank`` says, and compare what it finds with that.
-
-    Raises
-    ------
-    Misplaced
-        It finds another world, or no device where each process is to have one.
-    UpshiftError
-        Accelerate is to have a say, and is not there or does not take the arguments.
-    """
+    """Make this process the one that ``rank`` says, and compare what it finds with that."""
     if alone(launch, rank):
         for name in GROUP:  # of a group that somebody else is in, who has started all of this
             os.environ.pop(name, None)
@@ -70,13 +62,7 @@ def enter(spec: TaskSpec, launch: Launch, rank: Rank) -> None:
 
 
 def look_at(function: Callable[..., object]) -> None:
-    """Look at what a function that travels by value has brought along: an ``Accelerator`` of another process?
-
-    Raises
-    ------
-    Misplaced
-        It has one, which takes itself for the only process, and would do all of the work in each of them.
-    """
+    """Raise if a function that travels by value has brought along an ``Accelerator`` of another process."""
     for name, value in getattr(function, "__globals__", {}).items():
         kind = type(value)
         if kind.__module__.startswith("accelerate.") and kind.__name__ in _STATES:
@@ -132,13 +118,7 @@ def _watch_count(spec: TaskSpec, rank: Rank) -> None:
 
 
 def confirm_count(rank: Rank) -> None:
-    """Compare how many processes Accelerate counts, if it has, with how many there are.
-
-    Raises
-    ------
-    Misplaced
-        It counts others, so that each of them would do all of the work.
-    """
+    """Compare how many processes Accelerate counts, if it has, with how many there are."""
     found = _counted()
     if found in (None, rank.world_size) or current.shares():
         return
@@ -150,13 +130,7 @@ def confirm_count(rank: Rank) -> None:
 
 
 def confirm_world(rank: Rank) -> None:
-    """Compare the world in which the step has worked, now that it has returned, with the one asked for.
-
-    Raises
-    ------
-    Misplaced
-        This process has worked alone, as if there were no other one.
-    """
+    """Compare the world in which the step has worked, now that it has returned, with the one asked for."""
     if rank.world_size == 1 or current.shares():
         return
     confirm_count(rank)

@@ -73,27 +73,13 @@ class Unshowable(Exception):
 
 
 class Rendered(NamedTuple):
-    """Something to look at.
+    """Something to look at."""
 
-    Parameters
-    ----------
-    media
-        Media type of the content.
-    content
-        Text as UTF-8.
-    title
-        What it calls itself; None: nothing.
-    script
-        JavaScript that draws it.
-    remark
-        What the user should know of it.
-    """
-
-    media: str
-    content: bytes
-    title: str | None = None
-    script: bytes | None = None
-    remark: str | None = None
+    media: str  # media type of the content
+    content: bytes  # text as UTF-8
+    title: str | None = None  # what it calls itself; None: nothing
+    script: bytes | None = None  # JavaScript that draws it
+    remark: str | None = None  # what the user should know of it
 
     @property
     def is_text(self) -> bool:
@@ -106,15 +92,7 @@ Clean = Callable[[str], str]
 
 
 def rendered(value: object, clean: Clean = str) -> Rendered:
-    """What a value looks like. Only what is shortened is clean already.
-
-    Raises
-    ------
-    Unshowable
-        Nobody knows.
-    Exception
-        Whatever the code that draws it raises.
-    """
+    """What a value looks like. Only what is shortened is clean already."""
     if isinstance(value, str):
         if not isinstance(value, HTML):
             return Rendered(media="text/markdown", content=_bytes(value))

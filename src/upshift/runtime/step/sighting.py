@@ -48,13 +48,7 @@ from upshift.runtime.streams import tell
 
 
 class Sighting:
-    """Looks at what frameworks see in the process of a step, as soon as each has been imported.
-
-    Parameters
-    ----------
-    spec
-        The task. Its environment has been entered.
-    """
+    """Looks at what frameworks see in the process of a step, as soon as each has been imported."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self.refused: Failure | None = None
@@ -72,13 +66,7 @@ class Sighting:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Look at each framework that is imported meanwhile.
-
-        Raises
-        ------
-        Halted
-            At the import, and at the end wherever that was caught.
-        """
+        """Look at each framework that is imported meanwhile."""
         tell(_misnamed(may_miss(os.environ)))
         self._hook.begin()
         try:
@@ -91,18 +79,7 @@ class Sighting:
                 raise Halted(self.refused)
 
     def look_around(self, module: ModuleType | None) -> None:
-        """Look at the frameworks that were imported already, in the process that this one is forked from.
-
-        Parameters
-        ----------
-        module
-            The user's module with the step, which may hold the line of the import.
-
-        Raises
-        ------
-        Halted
-            One of them sees too little.
-        """
+        """Look at the frameworks that were imported already, in the process that this one is forked from."""
         for name in frameworks.NAMES:
             found = sys.modules.get(name)
             if found is not None and not _half_imported(found):
@@ -120,33 +97,12 @@ class Sighting:
                 self._question = DriverQuestion()
 
     def imported(self, name: str, module: ModuleType) -> None:
-        """A framework has been imported, right now, by what is on this thread's stack.
-
-        Raises
-        ------
-        Halted
-            It sees too little.
-        """
+        """A framework has been imported, right now, by what is on this thread's stack."""
         where, direct = _importer(self._spec)
         self.check(name, module, where=where, direct=direct)
 
     def check(self, name: str, module: ModuleType, *, where: str | None, direct: bool) -> None:
-        """Look at one framework, once.
-
-        Parameters
-        ----------
-        name, module
-            The framework.
-        where
-            The user's line that is behind its import; None: not known.
-        direct
-            Whether that line is the import itself, and not one of a package that imports it in turn.
-
-        Raises
-        ------
-        Halted
-            It sees too little.
-        """
+        """Look at one framework, once."""
         with self._guard:
             if name in self._checked or os.getpid() != self._pid:
                 return

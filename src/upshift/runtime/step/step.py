@@ -193,28 +193,7 @@ def perform(
     main: bool = True,
     settled: Callable[[], None] = lambda: None,
 ) -> tuple[Mapping[str, Artifact], Failure | None]:
-    """Load the inputs, call the step, save the outputs.
-
-    Parameters
-    ----------
-    spec, store
-        The work, and where its inputs are.
-    check
-        Raises what there is to object to before anything else is done.
-    call
-        Calls the step's function with its arguments.
-    into
-        Where the outputs go; None: beside the inputs.
-    main
-        Whether what the call returns is what the step returns: it is not in all but one of several processes.
-    settled
-        Called before anything is done about what ended the call.
-
-    Returns
-    -------
-    tuple
-        Outputs by name, and why there are none.
-    """
+    """Load the inputs, call the step, save the outputs."""
     try:
         check()
         with _watched(spec) as look_around:
@@ -241,13 +220,6 @@ def live(work: Callable[[], None], messages: int) -> NoReturn:
     """Do this, and end the process with it.
 
     Threads and ``atexit`` handlers of the user's must not keep a finished task alive: it ends without them.
-
-    Parameters
-    ----------
-    work
-        Confines the process, and calls :func:`run`.
-    messages
-        Where the supervisor is told what went wrong before :func:`run` could do so, if anything did.
     """
     code = 1
     try:
@@ -323,18 +295,7 @@ def _find(spec: TaskSpec, store: Store) -> Callable[..., object]:
 
 
 def import_before(code: Code, modules: Mapping[str, str], *, in_image: bool) -> None:
-    """Import what the user's process had imported before the steps' own modules: names to files.
-
-    Parameters
-    ----------
-    in_image
-        Whether packages may be missing. An image may have only what its own steps need; it is in their keys.
-
-    Raises
-    ------
-    Exception
-        Whatever a module raises.
-    """
+    """Import what the user's process had imported before the steps' own modules: names to files."""
     project = Path(code.project)
     usercode.add_paths([project / path for path in code.paths])
     for name, file in modules.items():
@@ -347,13 +308,7 @@ def import_before(code: Code, modules: Mapping[str, str], *, in_image: bool) -> 
 
 
 def import_entry(code: Code, name: str) -> ModuleType:
-    """Import the module of the user's that has the steps.
-
-    Raises
-    ------
-    Exception
-        Whatever the module raises.
-    """
+    """Import the module of the user's that has the steps."""
     project = Path(code.project)
     usercode.add_paths([project / path for path in code.paths])
     file = project / code.file if code.file else None

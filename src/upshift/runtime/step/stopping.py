@@ -38,13 +38,7 @@ class Stopping:
         self._in_step = True
 
     def asked(self) -> bool:
-        """Whether SIGTERM has come; False outside a step.
-
-        Raises
-        ------
-        UsageError
-            Asked for the first time by another thread than the main one.
-        """
+        """Whether SIGTERM has come; False outside a step."""
         if not self._in_step:
             return False
         if not self._asks:

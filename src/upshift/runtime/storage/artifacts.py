@@ -30,28 +30,7 @@ _ITEMS_TOLD = 1_000
 def save(
     value: object, store: Store, *, by_item: bool = False, name: str = "output", told: int = _TOLD
 ) -> Artifact:
-    """Save a value.
-
-    Parameters
-    ----------
-    value
-        Anything that one of the serializers takes; pickle takes most.
-    store
-        Where content goes that is too large to travel inside the artifact.
-    by_item
-        Save each item of a list by itself, because a step is mapped over it.
-    name
-        What to call the value in an error: its parts are called ``name[0]``, ``name.attribute``, ….
-    told
-        How many values inside it its plain form tells at most.
-
-    Raises
-    ------
-    NotSerializable
-        The message names the part that cannot be saved.
-    StoreUnavailable
-        It cannot be written.
-    """
+    """Save a value."""
     if by_item:
         return _save_items(value, store, name)
     if isinstance(value, State):
@@ -69,15 +48,7 @@ def save(
 
 
 def load(artifact: Artifact, store: Store) -> object:
-    """The value of an artifact; arrays are mapped copy-on-write.
-
-    Raises
-    ------
-    BlobMissing, BlobDamaged
-        Its content is not there, or not what it was.
-    NotSerializable
-        It cannot be read back here: a module is missing, or a class has moved.
-    """
+    """The value of an artifact; arrays are mapped copy-on-write."""
     if artifact.serializer == manifest.NAME:
         form, items, keys = _items(artifact, store)
         if form == manifest.STATE:
@@ -108,15 +79,7 @@ def load_value(value: Value, store: Store) -> object:
 
 
 def described(value: Value, store: Store | None = None) -> Any:
-    """What a value is, in the form of :mod:`upshift.model.plain`; nothing is unpickled.
-
-    Parameters
-    ----------
-    value
-        The artifact, or several in a container.
-    store
-        Where JSON is read that is too large for its record; None: of such a value only its size is told.
-    """
+    """What a value is, in the form of :mod:`upshift.model.plain`; nothing is unpickled."""
     if not isinstance(value, Artifact):
         items = [described(item, store) for item in value.items[:_ITEMS_TOLD]]
         if value.form == "dict" and len(items) == len(value.items):
@@ -140,24 +103,12 @@ def described(value: Value, store: Store | None = None) -> Any:
 
 
 def plain_value(artifact: Artifact, store: Store) -> object:
-    """The value that a ``when`` refers to, without unpickling: anything but JSON is no bool, and gives None.
-
-    Raises
-    ------
-    BlobMissing, BlobDamaged
-        It cannot be read.
-    """
+    """The value that a ``when`` refers to, without unpickling: anything but JSON is no bool."""
     return load(artifact, store) if artifact.serializer == "json" else None
 
 
 def items_of(artifact: Artifact, store: Store) -> tuple[Artifact, ...]:
-    """The items of a list that was saved by item; none of them is loaded.
-
-    Raises
-    ------
-    BlobMissing, BlobDamaged
-        The list is not there, or not what it was.
-    """
+    """The items of a list that was saved by item; none of them is loaded."""
     if artifact.serializer != manifest.NAME:
         raise NotSerializable(
             f"a value of type {artifact.type} has no items in the store", why="It was saved as a whole."
@@ -166,12 +117,7 @@ def items_of(artifact: Artifact, store: Store) -> tuple[Artifact, ...]:
 
 
 def verify(artifact: Artifact, store: Store) -> None:
-    """See that everything an artifact needs is in the store: items, and the files of a folder, too.
-
-    Raises
-    ------
-    BlobMissing, BlobDamaged
-    """
+    """See that everything an artifact needs is in the store: items, and the files of a folder, too."""
     if artifact.serializer == manifest.NAME:
         for item in items_of(artifact, store):
             verify(item, store)

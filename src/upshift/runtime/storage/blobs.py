@@ -30,19 +30,7 @@ _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if os.uname().machine in ("x8
 
 
 class Blobs:
-    """The blobs of one store.
-
-    Parameters
-    ----------
-    root
-        Folder of the store.
-    claims
-        Where what is put here, or found here, is claimed until a record names it.
-    power
-        Whether content is flushed to disk before it counts as stored.
-    always
-        Whether the digest is computed at each look at a blob, whatever its seal says.
-    """
+    """The blobs of one store."""
 
     def __init__(self, root: str, claims: Claims, *, power: bool, always: bool) -> None:
         self._root = root
@@ -75,13 +63,7 @@ class Blobs:
         return digest, size
 
     def put_file(self, source: Path) -> tuple[str, int]:
-        """Store the content of a file; what is hashed is the copy, whoever writes to the file meanwhile.
-
-        Raises
-        ------
-        OSError
-            The file cannot be opened.
-        """
+        """Store the content of a file; what is hashed is the copy, whoever writes to the file meanwhile."""
         with (
             open(source, "rb", buffering=0) as file,
             available("written", self._root),
@@ -102,12 +84,7 @@ class Blobs:
             return os.path.exists(self.path(digest))
 
     def check(self, digest: str, size: int | None = None) -> None:
-        """See that the blob is there, has this size and is sealed; if it is not, compute its digest.
-
-        Raises
-        ------
-        BlobMissing, BlobDamaged
-        """
+        """See that the blob is there, has this size and is sealed; if it is not, compute its digest."""
         path = self.path(digest)
         status = self._status(digest, path)
         if size is not None and status.st_size != size:
@@ -120,10 +97,6 @@ class Blobs:
         """Compute the blob's digest, whatever its seal says; seal it if it is right, else break the seal.
 
         A digest of an algorithm that is not installed here cannot be computed; nothing is said then.
-
-        Raises
-        ------
-        BlobMissing, BlobDamaged
         """
         path = self.path(digest)
         self._status(digest, path)
@@ -144,12 +117,7 @@ class Blobs:
         raise _damaged(digest, path, f"its content has the digest {found}")
 
     def read(self, digest: str, size: int | None = None) -> memoryview:
-        """The content, checked, as private memory: writing to it changes neither the blob nor other readers.
-
-        Raises
-        ------
-        BlobMissing, BlobDamaged
-        """
+        """The content, checked, as private memory: writing changes neither the blob nor other readers."""
         self.check(digest, size)
         path = self.path(digest)
         with available("read", path):

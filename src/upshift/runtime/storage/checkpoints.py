@@ -56,38 +56,20 @@ class Name:
 
 @attrs.frozen(kw_only=True)
 class Part:
-    """What one process says when it has written its part.
+    """What one process says when it has written its part."""
 
-    Parameters
-    ----------
-    ranks
-        How many processes have to say so: 1, or all of the task's.
-    world_size
-        How many processes the task had.
-    key
-        Of the work that it belongs to.
-    """
-
-    ranks: int = 1
-    world_size: int = 1
-    key: str | None = None
+    ranks: int = 1  # how many processes have to say so: 1, or all of the task's
+    world_size: int = 1  # how many processes the task had
+    key: str | None = None  # of the work that it belongs to
 
 
 @attrs.frozen
 class Checkpoint:
-    """One that was begun.
+    """One that was begun."""
 
-    Parameters
-    ----------
-    name, folder
-        Which one, and where its files are.
-    parts
-        By rank, what the processes have said that are through.
-    """
-
-    name: Name
+    name: Name  # which one, and where its files are
     folder: Path
-    parts: dict[int, Part]
+    parts: dict[int, Part]  # by rank, what the processes have said that are through
 
     @property
     def part(self) -> Part:
@@ -109,13 +91,6 @@ class TaskCheckpoints:
     """The checkpoints of one task.
 
     Every method raises :class:`~upshift.errors.StoreUnavailable` where the file system fails.
-
-    Parameters
-    ----------
-    store
-        Address of the store.
-    task
-        The task.
     """
 
     def __init__(self, store: str, task: TaskId) -> None:
@@ -133,18 +108,7 @@ class TaskCheckpoints:
         return Path(self.store, self._relative)
 
     def begin(self, name: Name, *, alone: bool) -> Path:
-        """An empty folder for a checkpoint; what earlier attempts had begun and not completed goes.
-
-        Parameters
-        ----------
-        alone
-            Whether one process writes it; others find the folder there otherwise.
-
-        Raises
-        ------
-        FileExistsError
-            Another process writes it, too, and one of the two wants to be alone.
-        """
+        """An empty folder for a checkpoint; what earlier attempts had begun and not completed goes."""
         folder = self.folder / str(name)
         with available("written", str(folder)):
             for parent in make_folder(str(self.folder)):
@@ -231,15 +195,7 @@ class TaskCheckpoints:
 
 
 def discard(store: str, result: TaskResult, *, wait: bool) -> None:
-    """Remove what a task has saved that completed: no further attempt asks for it.
-
-    Parameters
-    ----------
-    store, result
-        Address of the store, and the result.
-    wait
-        Whether to wait until all files are removed. Else a thread does that; it is all gone at once.
-    """
+    """Remove what a task has saved that completed: no further attempt asks for it."""
     if result.checkpoints is None and result.attempt == 1:
         return
     aside = put_aside(store, f"{store}/{FOLDER}/{_path_of(result.task)}")
@@ -260,13 +216,6 @@ def left_over(store: str, run: str, *, gone: bool) -> Iterator[str]:
     """Folders of a run on which nobody works that nobody will ask for again.
 
     Those of tasks that completed, and what was begun and not completed; all, if the run is ``gone``.
-
-    Parameters
-    ----------
-    store, run
-        Address of the store, and the folder of the run.
-    gone
-        Whether the run was removed.
     """
     top = f"{store}/{FOLDER}/{run}"
     if gone:

@@ -62,13 +62,7 @@ _guard = threading.RLock()
 
 
 class Claims:
-    """The claims of this process on one store.
-
-    Parameters
-    ----------
-    root
-        Folder of the store.
-    """
+    """The claims of this process on one store."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -76,13 +70,7 @@ class Claims:
 
     @contextlib.contextmanager
     def claimed(self, name: str) -> Iterator[None]:
-        """Claim something, and look within whether it is there: what is there stays.
-
-        Raises
-        ------
-        StoreUnavailable
-            The claim cannot be written.
-        """
+        """Claim something, and look within whether it is there: what is there stays."""
         # A line of its own, also below one that somebody could not finish on a full disk.
         descriptor = self._claim(b"\n" + os.fsencode(name) + b"\n")
         try:
@@ -191,13 +179,7 @@ def gc_works(root: str) -> bool:
 
 
 def lock(descriptor: int, kind: int, *, needed: bool = False) -> bool:
-    """Lock an open file. False: somebody else has it, and ``LOCK_NB`` was said.
-
-    Raises
-    ------
-    OSError
-        The file system has no locks, and one is ``needed``.
-    """
+    """Lock an open file. False: somebody else has it, and ``LOCK_NB`` was said."""
     try:
         fcntl.flock(descriptor, kind)
     except BlockingIOError:

@@ -54,13 +54,7 @@ def digest_of(*buffers: Bytes) -> str:
 
 
 def split(digest: str) -> tuple[str, str]:
-    """Algorithm and hexadecimal part of a digest.
-
-    Raises
-    ------
-    ValueError
-        It is not a digest.
-    """
+    """Algorithm and hexadecimal part of a digest."""
     match = _FORM.fullmatch(digest)
     if match is None:
         raise ValueError(f"{digest!r} is not a digest: expected blake3:HEX or sha256:HEX")

@@ -19,13 +19,7 @@ Stamp = tuple[int, int, str]
 
 
 class Sources:
-    """The source files of one run, looked at again and again.
-
-    Parameters
-    ----------
-    stamps
-        By absolute path.
-    """
+    """The source files of one run, looked at again and again."""
 
     def __init__(self, stamps: Mapping[str, Stamp]) -> None:
         self._stamps = dict(stamps)

@@ -69,18 +69,7 @@ def _line(path: str) -> str:
 
 @contextlib.contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Write a file beside another one and put it in its place: a reader has the one or the other, whole.
-
-    Yields
-    ------
-    Path
-        Where to write it, within. Nothing is left there if that fails.
-
-    Raises
-    ------
-    OSError
-        It cannot be put in place.
-    """
+    """Write a file beside another one and put it in its place: a reader has the one or the other, whole."""
     draft = file.with_name(f".{file.name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:
         yield draft

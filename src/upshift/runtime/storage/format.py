@@ -13,13 +13,7 @@ VERSION = 1
 
 
 def refuse_newer(root: str) -> None:
-    """See that this Upshift knows the form of a store; one that is not there yet will have it.
-
-    Raises
-    ------
-    ConfigError
-        A newer Upshift has made the store, or the folder is something else.
-    """
+    """See that this Upshift knows the form of a store; one that is not there yet will have it."""
     path = f"{root}/format"
     try:
         with open(path, encoding="ascii", errors="replace") as file:

@@ -40,13 +40,7 @@ def build(form: str, items: Sequence[Artifact], keys: Sequence[str] = ()) -> byt
 
 
 def parse(content: memoryview) -> tuple[str, tuple[Artifact, ...], tuple[str, ...]]:
-    """Form, items, and of a state their names.
-
-    Raises
-    ------
-    ValueError
-        It is no such content.
-    """
+    """Form, items, and of a state their names."""
     if content[: len(_MARK)] != _MARK:
         raise ValueError("not a list of items")
     data = json.loads(bytes(content[len(_MARK) :]))

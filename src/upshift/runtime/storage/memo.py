@@ -35,13 +35,7 @@ def signature_of(path: str) -> Signature | None:
 
 
 class Memo:
-    """One remembered answer, in ``UPSHIFT_HOME``.
-
-    Parameters
-    ----------
-    question
-        What the answer depends on, apart from files.
-    """
+    """One remembered answer, in ``UPSHIFT_HOME``."""
 
     def __init__(self, *question: str) -> None:
         self._question = list(question)
@@ -65,17 +59,7 @@ class Memo:
         return answer
 
     def remember(self, answer: Any, watched: Mapping[str, Signature | None], *, since: int) -> None:
-        """Keep an answer.
-
-        Parameters
-        ----------
-        answer
-            JSON.
-        watched
-            By path, the signatures that the answer was made from.
-        since
-            Nanoseconds since the epoch, before the first signature was taken.
-        """
+        """Keep an answer."""
         if any(max(seen[1:3]) > since - SETTLED for seen in watched.values() if seen is not None):
             return
         content = json.dumps({"question": self._question, "watched": watched, "answer": answer})

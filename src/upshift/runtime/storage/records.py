@@ -32,15 +32,7 @@ REMOVED = "removed.json"
 
 
 class Records:
-    """The records of one store.
-
-    Parameters
-    ----------
-    root
-        Folder of the store.
-    power
-        Whether a record is flushed to disk before it counts.
-    """
+    """The records of one store."""
 
     def __init__(self, root: str, *, power: bool) -> None:
         self._root = root
@@ -129,13 +121,7 @@ def pack_result(result: TaskResult) -> bytes:
 
 
 def unpack_result(content: bytes, where: str) -> TaskResult | None:
-    """The result, or None where the checksum is not that of the rest.
-
-    Raises
-    ------
-    StoreError
-        A newer Upshift wrote it.
-    """
+    """The result, or None where the checksum is not that of the rest."""
     checksum, _, body = content.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != checksum:
         return None
@@ -145,13 +131,7 @@ def unpack_result(content: bytes, where: str) -> TaskResult | None:
 
 
 def unpack_spec(content: bytes, where: str) -> TaskSpec:
-    """The spec.
-
-    Raises
-    ------
-    StoreError
-        It is damaged, or a newer Upshift wrote it.
-    """
+    """The spec."""
     try:
         spec = from_json(TaskSpec, content)
     except ValueError as error:

@@ -40,13 +40,7 @@ _TRIES = 5
 
 
 class Seal:
-    """The stamps of one store.
-
-    Parameters
-    ----------
-    root
-        Folder of the store.
-    """
+    """The stamps of one store."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -55,13 +49,7 @@ class Seal:
         self._recorded = False
 
     def put(self, fd: int) -> None:
-        """Seal an open file, whose content is right.
-
-        Raises
-        ------
-        OSError
-            This boot cannot be written down, or the file is another user's.
-        """
+        """Seal an open file, whose content is right."""
         if self._epoch is None or not self._recorded:
             self._epoch = self._count(must_write=True)
         start = _BASE + self._epoch * _EPOCH

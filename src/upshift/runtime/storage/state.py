@@ -8,19 +8,7 @@ from upshift.model.spec.artifact import Artifact
 
 
 class State:
-    """What a step of a flow leaves for those that follow.
-
-    Parameters
-    ----------
-    values
-        Values that are to be saved, by name.
-    artifacts
-        Values that are saved already.
-    load
-        Gives the value of an artifact; None for a state that was not read.
-    by_item
-        Names of lists that are saved item by item, because a step is mapped over them.
-    """
+    """What a step of a flow leaves for those that follow."""
 
     def __init__(
         self,

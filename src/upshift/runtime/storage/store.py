@@ -27,24 +27,7 @@ from upshift.runtime.storage.records import (
 
 
 def open_store(address: str, *, durability: str = "process", verify: str = "changed") -> Store:
-    """Open the store at an address.
-
-    Parameters
-    ----------
-    address
-        A folder, or a ``file://`` URL of one. It is made when something is first written to it.
-    durability
-        ``"process"``: what is recorded survives the death of any process. ``"power"``: it is also
-        flushed to disk before it counts.
-    verify
-        When the digest of content is computed before it is used: ``"changed"``, where it may have changed
-        since it was last known to be right; or ``"always"``.
-
-    Raises
-    ------
-    ConfigError
-        The address, or one of the others, means nothing, or a newer Upshift has made the store.
-    """
+    """Open the store at an address."""
     scheme, separator, _ = address.partition("://")
     if separator and scheme != "file":
         raise ConfigError(
@@ -73,13 +56,6 @@ class Store:
 
     Safe to use from several processes, machines and threads at once. Every method that touches the
     file system raises :class:`~upshift.errors.StoreUnavailable` where that fails.
-
-    Parameters
-    ----------
-    root
-        Absolute path of its folder.
-    durability, verify
-        As in :func:`open_store`.
     """
 
     def __init__(self, root: Path, *, durability: str = "process", verify: str = "changed") -> None:
@@ -110,13 +86,7 @@ class Store:
         return self._blobs.put(buffers)
 
     def put_file(self, path: Path) -> tuple[str, int]:
-        """Store the content of a file: its digest, and its size in bytes.
-
-        Raises
-        ------
-        OSError
-            The file cannot be opened.
-        """
+        """Store the content of a file: its digest, and its size in bytes."""
         return self._blobs.put_file(path)
 
     def blob_path(self, digest: str) -> Path:
@@ -128,30 +98,15 @@ class Store:
         return self._blobs.find(digest)
 
     def check(self, digest: str, size: int | None = None) -> None:
-        """See that a blob is there and intact: size and stamp; the whole digest where its stamp differs.
-
-        Raises
-        ------
-        BlobMissing, BlobDamaged
-        """
+        """See that a blob is there and intact: size and stamp; the whole digest where its stamp differs."""
         self._blobs.check(digest, size)
 
     def compare(self, digest: str) -> None:
-        """Compute a blob's digest, whatever its stamp says.
-
-        Raises
-        ------
-        BlobMissing, BlobDamaged
-        """
+        """Compute a blob's digest, whatever its stamp says."""
         self._blobs.compare(digest)
 
     def read(self, digest: str, size: int | None = None) -> memoryview:
-        """The content of a blob, checked, as private memory: mapped copy-on-write where it is large.
-
-        Raises
-        ------
-        BlobMissing, BlobDamaged
-        """
+        """The content of a blob, checked, as private memory: mapped copy-on-write where it is large."""
         return self._blobs.read(digest, size)
 
     # Task records
@@ -196,13 +151,7 @@ class Store:
         return relative
 
     def read_spec(self, relative: str) -> TaskSpec:
-        """The spec at a path relative to the store.
-
-        Raises
-        ------
-        StoreError
-            There is none, it is damaged, or a newer Upshift wrote it.
-        """
+        """The spec at a path relative to the store."""
         content = self._records.read(relative)
         if content is None:
             raise StoreError(
@@ -219,13 +168,7 @@ class Store:
         )
 
     def read_result(self, task: TaskId, attempt: int) -> TaskResult | None:
-        """What became of an attempt; None where nothing is recorded, or the record is torn.
-
-        Raises
-        ------
-        StoreError
-            A newer Upshift wrote it.
-        """
+        """What became of an attempt; None where nothing is recorded, or the record is torn."""
         return self._result(attempt_path(task, attempt, "result.json"))
 
     def claim_result(self, task: TaskId, attempt: int) -> TaskResult | None:

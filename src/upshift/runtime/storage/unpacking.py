@@ -37,33 +37,7 @@ Extract = Callable[[Path, Path], None]
 
 
 def unpack(digest: str, store: Store, folder: Path, *, extract: Extract | None = None) -> Path:
-    """Unpack a code package into a folder of its own, which appears whole or not at all.
-
-    Parameters
-    ----------
-    digest
-        Of the package.
-    store
-        Where it is.
-    folder
-        Of all packages. One that is there already is taken as it is.
-    extract
-        How, where it is no code package.
-
-    Returns
-    -------
-    Path
-        The package's own, below ``folder`` under its digest.
-
-    Raises
-    ------
-    BlobMissing, BlobDamaged
-        The package is not intact.
-    StoreError
-        It holds something other than files below its own folder; nothing is unpacked then.
-    StoreUnavailable
-        The folder cannot be written.
-    """
+    """Unpack a code package into a folder of its own, which appears whole or not at all."""
     destination = folder / split(digest)[1]
     if _has_entries(destination):
         return destination

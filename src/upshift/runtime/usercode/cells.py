@@ -18,13 +18,7 @@ from upshift.runtime.storage.store import Store
 
 
 def save(function: Callable[..., Any], store: Store) -> Artifact | None:
-    """Save the text of the cells that a function, and whatever goes with it by value, was written in.
-
-    Returns
-    -------
-    Artifact or None
-        For :func:`restore`; None: there are no such cells.
-    """
+    """Save the text of the cells that a function, and whatever goes with it by value, was written in."""
     titles = {file: title for file in list(linecache.cache) if (title := cell_title(file)) is not None}
     if not titles:
         return None

@@ -33,13 +33,7 @@ class ExactLoader(SourceFileLoader):
     """Python's own loader, which does not believe in bytecode that is older than the source."""
 
     def get_data(self, path: str) -> bytes:
-        """The content of the source, of its bytecode, or of a file beside it (``pkgutil.get_data``).
-
-        Raises
-        ------
-        FileNotFoundError
-            There is no such file, or it is bytecode from before the last edit.
-        """
+        """The content of the source, of its bytecode, or of a file beside it (``pkgutil.get_data``)."""
         if path.endswith(tuple(BYTECODE_SUFFIXES)) and older(path, self.path):
             raise FileNotFoundError(path)  # so it is compiled, and the bytecode written anew
         return super().get_data(path)
@@ -54,13 +48,7 @@ def older(bytecode: str, source: str) -> bool:
 
 
 def older_bytecode(source: str, edited: int) -> bool:
-    """Whether the cached bytecode of a source file is from before its last edit.
-
-    Parameters
-    ----------
-    edited
-        When that was, in nanoseconds since the epoch.
-    """
+    """Whether the cached bytecode of a source file is from before its last edit."""
     folder, _, name = source.rpartition(os.sep)
     try:
         before, after = _around(folder)

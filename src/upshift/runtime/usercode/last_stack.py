@@ -15,15 +15,7 @@ _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
 def user_line(text: str, project: str | None, *, relative_to: str | None) -> str | None:
-    """The user's innermost line in the last stack of ``text``, as ``file:line``.
-
-    Parameters
-    ----------
-    text
-        What the process has written.
-    project, relative_to
-        As for :func:`upshift.runtime.usercode.tracebacks.user_line`.
-    """
+    """The user's innermost line in the last stack of ``text``, as ``file:line``."""
     for file, line, _ in _frames(text):
         if _is_users(file, project):
             return location(file, line, relative_to)
@@ -31,18 +23,7 @@ def user_line(text: str, project: str | None, *, relative_to: str | None) -> str
 
 
 def user_stack(text: str, project: str | None) -> str | None:
-    """The last stack of ``text`` as a traceback is shown: the user's frames, and what they called in the end.
-
-    Parameters
-    ----------
-    text, project
-        As for :func:`user_line`.
-
-    Returns
-    -------
-    str or None
-        None: no frame of the user's is in it.
-    """
+    """The last stack of ``text`` as a traceback is shown: the user's frames and what they called last."""
     frames = _frames(text)
     shown = [
         frame

@@ -135,13 +135,7 @@ def add_paths(paths: Sequence[Path]) -> None:
 
 
 def import_file(file: Path) -> ModuleType:
-    """Import a file as the module that it is. Pipelines that it calls do nothing meanwhile.
-
-    Raises
-    ------
-    Exception
-        Whatever the module raises.
-    """
+    """Import a file as the module that it is. Pipelines that it calls do nothing meanwhile."""
     global _began, _begun
     if _began is None:
         _began = time.time()
@@ -171,11 +165,6 @@ def import_module(name: str, file: Path | None = None) -> ModuleType:
 
     A module that calls a pipeline at its top level usually goes on to use the run, which is not
     there. What fails after such a call is not counted against it: all that was defined by then is.
-
-    Raises
-    ------
-    Exception
-        Whatever the module raises.
     """
     module = sys.modules.get(name)
     if module is not None and (file is None or _is_file(module, file)):
@@ -208,13 +197,7 @@ def _is_file(module: ModuleType, file: Path) -> bool:
 
 
 def resolve(module: ModuleType, qualname: str) -> Callable[..., object]:
-    """The plain function behind ``module``'s attribute ``qualname``, decorators of ours removed.
-
-    Raises
-    ------
-    AttributeError
-        There is no such attribute.
-    """
+    """The plain function behind ``module``'s attribute ``qualname``, decorators of ours removed."""
     found: object = module
     for name in qualname.split("."):
         found = getattr(found, name)

@@ -20,17 +20,7 @@ def at_home(text: str, code: Code) -> str:
 
 
 def advice(error: BaseException, code: Code, folder: str) -> str | None:
-    """Which file the package lacks, if a step failed because of that; None: it did not.
-
-    Parameters
-    ----------
-    error
-        What was raised.
-    code
-        The step's code.
-    folder
-        Where its package is unpacked; the project itself where it has none.
-    """
+    """Which file the package lacks, if a step failed because of that; None: it did not."""
     for file in _missed(error, code, folder):
         if os.path.exists(os.path.join(code.project, file)) and not os.path.exists(
             os.path.join(folder, file)

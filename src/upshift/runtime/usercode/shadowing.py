@@ -12,15 +12,7 @@ from upshift.errors import LoadError, is_user_file
 
 
 def advice(error: BaseException, project: str | None = None) -> str | None:
-    """Which file to rename, if such a file is behind an exception; None: none is.
-
-    Parameters
-    ----------
-    error
-        What was raised. Something was not there: a module, or a name in one.
-    project
-        Folder of the user's project.
-    """
+    """Which file to rename, if such a file is behind an exception; None: none is."""
     for name, file in _concerned(error):
         if is_user_file(file, project) and (owner := _owner(name, file, project)) is not None:
             return f"{file} hides {owner}: rename it."

@@ -13,15 +13,7 @@ _BEGINNING, _END = 40, 80
 
 
 def user_text(error: BaseException, project: str | None = None) -> str:
-    """What Python prints for an exception, with the user's frames only, and the one that raised it.
-
-    Parameters
-    ----------
-    error
-        Its traceback is cut, and so are those of its causes.
-    project
-        Folder of the user's project, which is theirs wherever it lies.
-    """
+    """What Python prints for an exception, with the user's frames only, and the one that raised it."""
     _cut(error, project, set())
     try:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
@@ -33,15 +25,7 @@ def user_text(error: BaseException, project: str | None = None) -> str:
 def user_line(
     error: BaseException, project: str | None = None, *, relative_to: str | None = None
 ) -> str | None:
-    """The innermost line of the user's own code, as ``file:line``; None: it has no part in this.
-
-    Parameters
-    ----------
-    error, project
-        As in :func:`user_text`.
-    relative_to
-        As in :func:`upshift.errors.location`.
-    """
+    """The innermost line of the user's own code, as ``file:line``; None: it has no part in this."""
     found = None
     trace = error.__traceback__
     while trace is not None:

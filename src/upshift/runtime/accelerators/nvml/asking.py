@@ -55,15 +55,7 @@ def number(ask: Callable[..., Any], *arguments: Any, most: int) -> int | None:
 
 
 def identifier(handle: Any) -> str:
-    """The UUID of a device.
-
-    Raises
-    ------
-    pynvml.NVMLError
-        It has none.
-    ValueError
-        What it gives is none.
-    """
+    """The UUID of a device."""
     uuid = str(pynvml.nvmlDeviceGetUUID(handle))
     if not uuid.startswith(("GPU-", "MIG-")) or "," in uuid:
         raise ValueError(f"UUID {uuid!r}")
@@ -71,13 +63,7 @@ def identifier(handle: Any) -> str:
 
 
 def memory(handle: Any) -> Any:
-    """Total and used memory of a device, without what the driver keeps for itself where it tells that apart.
-
-    Raises
-    ------
-    pynvml.NVMLError
-        It does not tell.
-    """
+    """Total and used memory of a device, without what the driver keeps, where it tells that apart."""
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError as error:

@@ -40,15 +40,7 @@ class _Counter:
 
 
 class Card:
-    """A GPU or a MIG instance: what to ask of it, and what it said the last time.
-
-    Parameters
-    ----------
-    handle, gpu
-        NVML's handles of the device and of the GPU that it is, or is an instance of.
-    instance
-        Number of the GPU instance; None: it is a whole GPU.
-    """
+    """A GPU or a MIG instance: what to ask of it, and what it said the last time."""
 
     def __init__(self, handle: Any, gpu: Any, instance: int | None) -> None:
         self.handle = handle

@@ -14,20 +14,7 @@ _UTILIZATION = pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL
 
 
 class Meter:
-    """Measures one instance, from one call to the next.
-
-    Parameters
-    ----------
-    gpu
-        Handle of the GPU.
-    instance
-        Number of the GPU instance on it.
-
-    Raises
-    ------
-    pynvml.NVMLError
-        This GPU does not tell.
-    """
+    """Measures one instance, from one call to the next."""
 
     def __init__(self, gpu: Any, instance: int) -> None:
         if not pynvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:

@@ -26,37 +26,17 @@ class Unusable(Exception):
 
 @attrs.frozen(kw_only=True)
 class Found:
-    """A GPU, and what can be handed out of it: itself, or its MIG instances.
+    """A GPU, and what can be handed out of it: itself, or its MIG instances."""
 
-    Parameters
-    ----------
-    index
-        Its number, in the order of PCI bus ids.
-    uuid
-        Of the whole GPU.
-    minor
-        Number of its device file; None: it has none.
-    address
-        That on the bus, as sysfs has it: ``0000:3b:00.0``.
-    devices
-        Empty if it is to be cut into MIG instances, and is not.
-    """
-
-    index: int
-    uuid: str
-    minor: int | None
-    address: str | None
-    devices: tuple[Device, ...]
+    index: int  # its number, in the order of PCI bus ids
+    uuid: str  # of the whole GPU
+    minor: int | None  # number of its device file; None: it has none
+    address: str | None  # that on the bus, as sysfs has it: ``0000:3b:00.0``
+    devices: tuple[Device, ...]  # empty if it is to be cut into MIG instances, and is not
 
 
 class Nvml:
-    """The library, initialized.
-
-    Raises
-    ------
-    Unusable
-        It is not there, or says nothing.
-    """
+    """The library, initialized."""
 
     def __init__(self) -> None:
         self._cards: dict[str, Card] = {}
@@ -71,13 +51,7 @@ class Nvml:
     # -- finding ----------------------------------------------------------------------------------
 
     def find(self) -> tuple[list[Found], list[str]]:
-        """All GPUs, and what could not be found out of them.
-
-        Raises
-        ------
-        Unusable
-            The library cannot even count them.
-        """
+        """All GPUs, and what could not be found out of them."""
         problems: list[str] = []
         found: list[Found] = []
         try:

@@ -47,13 +47,7 @@ _KEPT_BY_KERNEL = ("shm", "sem", "msg")
 
 
 def serve(elsewhere: Collection[str]) -> int:
-    """Run the attempts that are ordered on standard input.
-
-    Parameters
-    ----------
-    elsewhere
-        Where folders of the host are mounted that are shared anyway, or that the backend empties.
-    """
+    """Run the attempts that are ordered on standard input."""
     for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
         unpacking.use(str(folder))
     desk = _Desk()
@@ -174,11 +168,6 @@ class Footprint:
 
     Files and folders tell by the time of their last change, which nobody can set; memory that is shared
     by name has to be empty. What this cannot see: what is on a mount that is ``elsewhere``.
-
-    Parameters
-    ----------
-    elsewhere
-        Mounts that are not looked at.
     """
 
     def __init__(self, elsewhere: Collection[str]) -> None:
