@@ -271,7 +271,7 @@ def test_nodes_go_on_without_their_engine_and_are_found_again(two: Project) -> N
     engine, (rank, supervisor) = start(two)
     engine.kill()
     engine.communicate(timeout=30)
-    assert "train still runs" in two.upshift("show", "latest").out
+    assert "train still runs" in " ".join(two.upshift("show", "latest").out.split())  # it is wrapped
     resumed = two.start("resume", "latest")
     assert resumed.stderr is not None
     assert any(line.startswith("train: still running since ") for line in resumed.stderr)

@@ -183,7 +183,7 @@ def test_an_agent_that_talks_nonsense_is_not_believed(
     monkeypatch.setattr(agent, "command", lambda *words: [sys.executable, "-c", program, words[3], said])
     watching.want()
     turn_until(loop, lambda: any(i.problems for i in watching.inventories))
-    assert "what it says makes no sense" in watching.inventories[0].problems[0]
+    assert "what it says is invalid" in watching.inventories[0].problems[0]
 
 
 SILENT = [sys.executable, "-c", "import os, sys; os.close(int(sys.argv[1])); sys.stdin.read()"]
