@@ -523,6 +523,39 @@ def test_what_another_user_runs_is_that_users_own(docker_with_image: EngineWithI
     assert docker_with_image.left() == []
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to any group")
+def test_a_user_by_number_writes_a_store_of_a_group_and_has_a_home(
+    project: Project, docker_with_image: EngineWithImage
+) -> None:
+    project.home.mkdir()
+    os.chown(project.home, -1, 54321)
+    project.home.chmod(0o2770)
+    before = os.umask(0o007)
+    try:
+        project.run(
+            f"""
+            import os, pathlib, tempfile
+
+            image = DockerSettings(parent_image={docker_with_image.image!r}, user="1000:1000")
+
+            @step(settings={{"docker": image}})
+            def one() -> tuple[int, str]:
+                pathlib.Path("beside").write_text("x")
+                (pathlib.Path.home() / "x").write_text("x")
+                with tempfile.NamedTemporaryFile():
+                    return os.getuid(), str(pathlib.Path.home())
+
+            @pipeline
+            def example():
+                return one()
+            """,
+            *("--on", "box"),
+        )
+    finally:
+        os.umask(before)
+    assert upshift.get_run("latest").output == (1000, "/upshift/home")
+
+
 def test_a_user_of_the_images_own_is_told_what_it_lacks(
     project: Project, docker_with_image: EngineWithImage, tmp_path: Path
 ) -> None:

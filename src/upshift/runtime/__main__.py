@@ -41,6 +41,9 @@ def main() -> NoReturn:
         # The first process of a container is not stopped by signals that it does not handle yet: keep them.
         used = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
         signal.pthread_sigmask(signal.SIG_BLOCK, used)
+        own_home = os.path.join(os.environ.get("UPSHIFT_HOME", ""), "home")
+        if os.path.isdir(own_home) and not os.access(os.path.expanduser("~"), os.W_OK):
+            os.environ["HOME"] = own_home  # that of a user whom the image does not know is /
         os.write(1, b'{"event": "ready"}\n')  # so that the order comes while the rest is imported
         if own[0] == "--serve":
             from upshift.runtime.supervisor.serving import init

@@ -21,7 +21,7 @@ ME, MINE = os.getuid(), os.getgid()
         (0o755, f"{ME}", True),
         (0o775, f"{ME + 1}:{MINE}", True),
         (0o775, f"{ME + 1}", True),
-        (0o775, f"{ME + 1}:{MINE + 1}", False),
+        (0o775, f"{ME + 1}:{MINE + 1}", True),
         (0o777, f"{ME + 1}:{MINE + 1}", True),
         (0o755, "0", True),
         (0o755, "nobody", True),

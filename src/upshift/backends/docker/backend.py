@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import stat
 import sys
 import threading
 import time
@@ -278,7 +279,7 @@ class DockerBackend:
             environment=self._environment(mine=mine, devices=bool(devices)),
             mounts=mounts,
             user=ours if mine else spec.user,
-            groups=tuple(sorted({*os.getgroups()} - {os.getgid()})) if mine and not rootless else (),
+            groups=() if rootless else _groups(store.address, mine=mine),
             keep_id=keep_id,
             cpus=granted.cpu_count if "cpu_count" in honoured else None,
             memory=granted.memory if "memory" in honoured else None,
@@ -418,6 +419,14 @@ def _before(spec: TaskSpec) -> tuple[str, ...]:
 
 def _words(error: Exception) -> str:
     return error.in_short if isinstance(error, UpshiftError) else f"{type(error).__name__}: {error}"
+
+
+def _groups(store: str, *, mine: bool) -> tuple[int, ...]:
+    """Further groups of a container's user: of this one his own, of another that of a store it may write."""
+    if mine:
+        return tuple(sorted({*os.getgroups()} - {os.getgid()}))
+    about = os.stat(store)
+    return (about.st_gid,) if about.st_mode & stat.S_IWGRP else ()
 
 
 def _discover() -> Sequence[Inventory]:

@@ -111,6 +111,8 @@ class Own:
                 else:
                     point.parent.mkdir(parents=True, exist_ok=True)
                     point.touch()
+                for folder in point.relative_to(self.path / "tmp").parents[:-1]:  # whatever the umask
+                    (self.path / "tmp" / folder).chmod(0o755)
         return tuple(mounts)
 
     def serve(self, attempt: str | None) -> None:

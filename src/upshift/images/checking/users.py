@@ -29,20 +29,16 @@ def without_access(user: str | None, store: str) -> Finding | None:
         owner, group, mode = os.getuid(), os.getgid(), 0o777 & ~_umask()
     except OSError:
         return None
-    if int(match[1]) == owner:
-        may = mode & stat.S_IWUSR
-    elif match[2] is None or int(match[2]) == group:  # without a number the image says which group
-        may = mode & (stat.S_IWGRP | stat.S_IWOTH)
-    else:
-        may = mode & stat.S_IWOTH
-    if may:
+    # A container is given the group of a store that its group may write.
+    if mode & (stat.S_IWUSR if int(match[1]) == owner else stat.S_IWGRP | stat.S_IWOTH):
         return None
     return Finding(
         severity=WARNING,
         field="user",
         what=f"user={user} cannot write the store, {store}",
         evidence=f"{there} {owner}:{group}, mode {mode:o}",
-        fix="Leave user out: the container then runs as you. Or start Upshift as that user.",
+        fix="Leave user out: the container then runs as you. Or start Upshift as that user. Or share the "
+        "store with a group, which the container then gets: mode 2770, and umask 007.",
     )
 
 
