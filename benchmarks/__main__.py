@@ -39,6 +39,7 @@ MEASUREMENTS = {
     "install": install.measure,
     "images": images.measure,
     "container": container.measure,
+    "mapped-containers": container.measure_mapped,
     "launch": launch.measure,
 }
 

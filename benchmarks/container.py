@@ -1,19 +1,21 @@
-"""The start of a step in a container, over a bare ``docker run`` of the same image and interpreter."""
+"""Steps in containers, over a bare ``docker run`` of the same image: one, and mapped tasks."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
 import attrs
 
-from benchmarks.harness import Effort, Report, Row, Turns, fresh_home
+from benchmarks.harness import Effort, Report, Row, Turns, command_seconds, fresh_home
 from tests.engines import base_image
 from upshift.backends.base import Ended, Event, Job
 from upshift.backends.docker.backend import DockerBackend
@@ -28,8 +30,20 @@ from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import open_store
 
 ROUNDS = 15
+MANY, ROUNDS_OF_MANY = 20, 3
 IMAGE = "upshift-bench-container:base"
 _NOW = "import time; print(time.time())"
+_MAPPED = """
+from upshift import DockerSettings, pipeline, step
+
+@step(cache=False, settings={{"docker": DockerSettings(reuse_container={reuse})}})
+def one(item: int) -> int:
+    return item
+
+@pipeline
+def mapped():
+    return one.map(range({many}))
+"""
 
 
 def measure(effort: Effort) -> Report:
@@ -63,6 +77,61 @@ def measure(effort: Effort) -> Report:
     )
 
 
+def measure_mapped(effort: Effort) -> Report:
+    """The whole command for many mapped tasks, beside as many containers, in seconds."""
+    try:
+        engine = find_engine("docker")
+    except UpshiftError as error:
+        return Report(title="Mapped tasks in containers", how=f"Not measured: {error.what}.", rows=[])
+    rounds = effort.rounds(ROUNDS_OF_MANY)
+    with fresh_home() as home, _image(engine):
+        turns = _many(engine, home, rounds)
+    return Report(
+        title="Mapped tasks in containers",
+        how=f"{engine.title}, an image with the running Python. The whole command `upshift run` for {MANY} "
+        "one-line tasks of a mapped step: with containers that serve one task after the other, and with a "
+        f"container for each (`DockerSettings(reuse_container=False)`). The floor is {MANY} times "
+        f"`docker run --rm IMAGE python3 -c …`, one after the other. {rounds} rounds in turns, medians; "
+        "ratios are medians of those in a round.",
+        rows=[
+            Row(what=f"floor: {MANY} × `docker run`", value=turns.median("bare"), unit="s"),
+            Row(what="a container for each task", value=turns.median("each"), unit="s"),
+            Row(what="shared containers", value=turns.median("shared"), unit="s"),
+            Row(
+                what="shared containers, over the floor",
+                value=turns.ratio("shared", "bare"),
+                unit="×",
+                target=1.0,
+            ),
+            Row(what="shared containers, over one for each", value=turns.ratio("shared", "each"), unit="×"),
+        ],
+    )
+
+
+def _many(engine: ContainerEngine, home: Path, rounds: int) -> Turns:
+    """Seconds for many mapped tasks, and for as many containers."""
+    with tempfile.TemporaryDirectory(prefix="upshift-bench-") as project:
+        folder = Path(project)
+        (folder / "upshift.toml").write_text(
+            f'[targets.docker]\nbackend = "docker"\noptions = {{ image = "{IMAGE}" }}\n'
+        )
+        for name, reuse in (("shared", None), ("each", False)):
+            (folder / f"{name}.py").write_text(_MAPPED.format(reuse=reuse, many=MANY))
+
+        def bare() -> float:
+            began = time.perf_counter()
+            for _ in range(MANY):
+                engine.run(["run", "--rm", IMAGE, "python3", "-c", _NOW])
+            return time.perf_counter() - began
+
+        def run(name: str) -> float:
+            command = (sys.executable, "-m", "upshift", "run", f"{name}.py", "--on", "docker")
+            return command_seconds(*command, env={"UPSHIFT_HOME": str(home)}, cwd=folder)
+
+        run("shared")  # the first one looks at the image
+        return Turns(rounds, bare=bare, each=partial(run, "each"), shared=partial(run, "shared"))
+
+
 @attrs.define
 class _Steps:
     """Runs one trivial step after the other."""
@@ -75,7 +144,7 @@ class _Steps:
     def start(self) -> float:
         """Seconds until its first line; the container is gone when this returns."""
         self.number += 1
-        spec = attrs.evolve(self.spec, task=attrs.evolve(self.spec.task, index=self.number))
+        spec = attrs.evolve(self.spec, task=attrs.evolve(self.spec.task, run=f"bench{self.number}"))
         store = open_store(spec.store)
         job = Job(spec=spec, spec_path=store.write_spec(spec))
         began = time.time()

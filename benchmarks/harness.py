@@ -101,6 +101,11 @@ class Turns:
         pairs = zip(self._values[name], self._values[floor], strict=True)
         return statistics.median(value - bare for value, bare in pairs)
 
+    def ratio(self, name: str, floor: str) -> float:
+        """The median of how many times as long as another one a candidate took in the same round."""
+        pairs = zip(self._values[name], self._values[floor], strict=True)
+        return statistics.median(value / bare for value, bare in pairs)
+
 
 def clean_environment() -> dict[str, str]:
     """This environment as a user's shell has it: Python keeps bytecode, and buffers what it prints."""

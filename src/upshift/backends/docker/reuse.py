@@ -19,7 +19,7 @@ from upshift.model.spec import Hardware, TaskSpec, encode
 Key = tuple[object, ...]
 """What makes two attempts alike for a container."""
 
-SOON = 1.0
+SOON = 2.0
 """Seconds that a task waits for a container in which another one has just completed."""
 
 

@@ -37,8 +37,8 @@ IDLE = 10.0
 """Seconds without an order after which a container goes that has served one."""
 PATIENCE = 5.0
 """Seconds in which what was killed has ended."""
-LOOKING = 0.5
-"""Seconds that the look at all files may take; with more, a new container is quicker."""
+LOOKING, WAITING = 0.5, 5.0
+"""Seconds of work, and in all, that the look at all files may take; after that a new container is quicker."""
 _PASSED_ON = {signal.SIGTERM, signal.SIGINT, WITH_GRACE, AT_ONCE}
 _CLOCK_OF_FILES = 5  # CLOCK_REALTIME_COARSE of linux/time.h, with whose resolution files are stamped
 _NO_FILES = {"proc", "sysfs", "cgroup", "cgroup2", "devpts", "mqueue"}
@@ -187,11 +187,13 @@ class Footprint:
         for kind in _KEPT_BY_KERNEL:
             if len((proc.read(f"/proc/sysvipc/{kind}") or "").splitlines()) > 1:
                 return True
-        deadline = time.monotonic() + LOOKING
+        worked, deadline = time.process_time() + LOOKING, time.monotonic() + WAITING
         try:
-            return any(
-                status.st_ctime_ns >= self._since or time.monotonic() > deadline for status in self._all()
-            )
+            for status in self._all():
+                late = time.process_time() > worked or time.monotonic() > deadline
+                if late or status.st_ctime_ns >= self._since:
+                    return True
+            return False
         except OSError:  # what cannot be looked at may be anything
             return True
 
