@@ -18,6 +18,8 @@ import pytest
 from project import Project
 from upshift.cli.migrate import migrated
 
+pytestmark = pytest.mark.timeout(300)  # Metaflow starts an interpreter for each task
+
 PYTHON = Path(f"{sys.prefix}-metaflow") / "bin" / "python"
 
 HEADER = "from metaflow import FlowSpec, JSONType, Parameter, catch, current, retry, step\n"
