@@ -19,8 +19,8 @@ from upshift.backends.base import Ended, Job
 from upshift.backends.docker import folders
 
 ONE_AT_A_TIME = f'ResourceSettings(cpu_count={len(os.sched_getaffinity(0))}, memory="150MB")'
-CONTAINER = 'int(open("/proc/1/stat").read().split()[21])'
-"""What tells two containers apart from inside: when each began."""
+CONTAINER = 'int(open("/proc/1/stat").read().split()[21]) * 2**40 + os.stat("/proc/self/ns/pid").st_ino'
+"""What tells two containers apart from inside: when each began, and its namespace."""
 
 
 @pytest.fixture(scope="module")
