@@ -20,7 +20,7 @@ from contract.contract_kit import Ground
 from nvml import FakeNvml, Gpu
 from project import Project
 from upshift.backends.base import Ended, Waiting
-from upshift.backends.docker.desk import Lent
+from upshift.backends.docker.device_broker import Lent
 from upshift.model.settings.resources import ResourceSettings
 from upshift.runtime.accelerators import locks
 

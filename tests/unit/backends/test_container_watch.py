@@ -1,4 +1,4 @@
-"""One container's watch, and the desk that hands out devices: what must not be lost, whatever goes wrong."""
+"""One container's watch, and the broker that hands out devices: what must not be lost, whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from upshift.backends.base import Ended, Event, Logged, LogGrew
-from upshift.backends.docker.desk import Desk
+from upshift.backends.docker.device_broker import DeviceBroker
 from upshift.backends.docker.folders import Own
 from upshift.backends.docker.launching import Launch
 from upshift.backends.docker.reuse import Pool
@@ -103,20 +103,20 @@ def test_who_fails_at_the_desk_is_told_and_the_next_one_is_served(upshift_home: 
     )
     refused: SimpleQueue[Failure] = SimpleQueue()
     served: SimpleQueue[Grant | None] = SimpleQueue()
-    desk = Desk()
+    broker = DeviceBroker()
 
     def fail(grant: Grant | None) -> None:
         raise ZeroDivisionError("of the test's")
 
     def ask(name: str, ready: Callable[[Grant | None], None]) -> None:
         task = attrs.evolve(spec, task=TaskId(run="r", step=name))
-        desk.ask(name, task, ready=ready, tell=str, refuse=refused.put, wait=60, share=False)
+        broker.ask(name, task, ready=ready, tell=str, refuse=refused.put, wait=60, share=False)
 
     ask("first", fail)
     ask("second", served.put)
     grant = served.get(timeout=60)
     assert grant is not None and grant.devices == ()
-    desk.close()
+    broker.close()
 
 
 def test_what_is_said_of_another_attempt_in_the_same_container_is_not_told(told: Told) -> None:

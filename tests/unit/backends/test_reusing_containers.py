@@ -12,9 +12,9 @@ import pytest
 
 import upshift.backends.docker.folders as folders
 from upshift.backends.docker.folders import Own
-from upshift.backends.docker.launching import Launch
+from upshift.backends.docker.launching import Key, Launch
 from upshift.backends.docker.options import read_options
-from upshift.backends.docker.reuse import Key, Pool, key_of
+from upshift.backends.docker.reuse import Pool, key_of
 from upshift.config import DockerSettings
 from upshift.model.configuration import Target
 from upshift.model.settings.step import StepSettings

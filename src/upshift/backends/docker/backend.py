@@ -26,13 +26,13 @@ from upshift.backends.docker.container import (
     run_arguments,
     sweeping,
 )
-from upshift.backends.docker.desk import Desk, Lent
+from upshift.backends.docker.device_broker import DeviceBroker, Lent
 from upshift.backends.docker.folders import Own
 from upshift.backends.docker.gpus import HIDDEN, Handing
-from upshift.backends.docker.launching import Launch, order_for, order_in_turn
+from upshift.backends.docker.launching import Key, Launch, order_for, order_in_turn
 from upshift.backends.docker.offers import offer
 from upshift.backends.docker.options import read_options, refuse_missing_mounts
-from upshift.backends.docker.reuse import Key, Pool, key_of
+from upshift.backends.docker.reuse import Pool, key_of
 from upshift.backends.docker.watch import Watch
 from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.images.containers.engine import DOCKER, PODMAN, ContainerEngine, find_engine
@@ -75,7 +75,7 @@ class DockerBackend:
         self._sink = sink
         self._host = host_facts()
         self._found: Sequence[Inventory] | None = None
-        self._desk = Desk()
+        self._broker = DeviceBroker()
         self._pool = Pool()
         self._watches: dict[Handle, Watch] = {}
         self._lock = threading.Lock()
@@ -190,13 +190,13 @@ class DockerBackend:
     def _ask(self, job: Job, watch: Watch, secrets: Mapping[str, str]) -> None:
         def ready(grant: Grant | None) -> None:
             try:
-                self._start(job, watch, secrets, None if grant is None else Lent(grant, self._desk))
-            except Exception as error:  # the desk is there for others, too
+                self._start(job, watch, secrets, None if grant is None else Lent(grant, self._broker))
+            except Exception as error:  # the broker is there for others, too
                 if grant is not None:
                     grant.give_back()
                 watch.end("infrastructure", _words(error))
 
-        self._desk.ask(
+        self._broker.ask(
             watch.name,
             job.spec,
             ready=ready,
@@ -205,8 +205,8 @@ class DockerBackend:
             wait=self._options.wait,
             share=self._options.share,
         )
-        if watch.cancelled:  # before the desk knew of it
-            self._desk.cancel(watch.name)
+        if watch.cancelled:  # before the broker knew of it
+            self._broker.cancel(watch.name)
 
     def _start(
         self,
@@ -372,7 +372,7 @@ class DockerBackend:
             watch = self._watches.get(handle)
         if watch is not None:
             watch.cancel(grace)
-            self._desk.cancel(handle)
+            self._broker.cancel(handle)
 
     def close(self) -> None:
         """Watch nothing any more; what has ended is gone when this returns."""
@@ -384,7 +384,7 @@ class DockerBackend:
         for watch in watches:
             watch.join(deadline)
         self._pool.close()
-        self._desk.close()
+        self._broker.close()
         _tidy()
 
 

@@ -18,9 +18,11 @@ from upshift.backends.docker.folders import Own
 from upshift.model.spec import TaskSpec
 
 if TYPE_CHECKING:
-    from upshift.backends.docker.desk import Lent
-    from upshift.backends.docker.reuse import Key
+    from upshift.backends.docker.device_broker import Lent
     from upshift.runtime.supervisor.devices.pool import Grant
+
+Key = tuple[object, ...]
+"""What makes two attempts alike for a container."""
 
 _commands: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
@@ -43,7 +45,7 @@ class Launch:
         Containers in which the attempt before may still run: an engine that did not answer for long was
         given up.
     grant
-        What the desk gave; given back when the container is gone.
+        What the broker gave; given back when the container is gone.
     sweeping
         Arguments that start a container which removes what this one has left in its own folder.
     key

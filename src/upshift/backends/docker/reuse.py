@@ -12,12 +12,9 @@ import threading
 import time
 from collections import Counter
 
-from upshift.backends.docker.launching import Launch
+from upshift.backends.docker.launching import Key, Launch
 from upshift.backends.docker.options import Options
 from upshift.model.spec import Hardware, TaskSpec, encode
-
-Key = tuple[object, ...]
-"""What makes two attempts alike for a container."""
 
 SOON = 2.0
 """Seconds that a task waits for a container in which another one has just completed."""

@@ -50,22 +50,22 @@ def serve(elsewhere: Collection[str]) -> int:
     """Run the attempts that are ordered on standard input."""
     for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
         unpacking.use(str(folder))
-    desk = _Desk()
+    reception = _Reception()
     memory, footprint = cgroups.own_group(), Footprint(elsewhere)
     patience: float | None = None
-    while (line := desk.order(patience)).strip():
+    while (line := reception.order(patience)).strip():
         said = json.loads(line)
-        code = desk.attend(said)
+        code = reception.attend(said)
         unharmed = _alone() and (memory is None or memory.kills() == 0)
         fit = unharmed and not footprint.changed()
-        desk.say(event="over", of=said["of"], code=code, fit=fit)
+        reception.say(event="over", of=said["of"], code=code, fit=fit)
         if not fit:
             break
         patience = IDLE
     return 0
 
 
-class _Desk:
+class _Reception:
     """Takes orders and signals, and hands both to the supervisor that is at work."""
 
     def __init__(self) -> None:

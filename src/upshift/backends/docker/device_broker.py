@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
 
 
-class Desk:
+class DeviceBroker:
     """Hands out the accelerators of this machine. Nothing is started before somebody asks."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Desk:
         wait: float,
         share: bool,
     ) -> None:
-        """As :meth:`.DeviceQueue.ask` of the supervisor; what it is given runs on the desk's thread.
+        """As :meth:`.DeviceQueue.ask` of the supervisor; what it is given runs on the broker's thread.
 
         If that raises anything, whoever waits then is refused.
 
@@ -88,7 +88,7 @@ class Desk:
         self.call(stop)
 
     def call(self, what: Callable[[], None]) -> None:
-        """Do something on the desk's thread."""
+        """Do something on the broker's thread."""
         if self._thread is None:
             return
         self._calls.put(what)
@@ -147,19 +147,19 @@ class Desk:
 
 
 class Lent:
-    """What a desk gave to a container.
+    """What a broker gave to a container.
 
     Parameters
     ----------
     grant
         What it gave, on its own thread.
-    desk
-        The desk.
+    broker
+        The broker.
     """
 
-    def __init__(self, grant: Grant, desk: Desk) -> None:
+    def __init__(self, grant: Grant, broker: DeviceBroker) -> None:
         self._grant = grant
-        self._desk = desk
+        self._broker = broker
 
     @property
     def grant(self) -> Grant:
@@ -172,4 +172,4 @@ class Lent:
 
     def give_back(self) -> None:
         """The container is gone."""
-        self._desk.call(self._grant.give_back)
+        self._broker.call(self._grant.give_back)
