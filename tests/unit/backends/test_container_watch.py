@@ -1,4 +1,4 @@
-"""One container's watch, and the broker that hands out devices: what must not be lost, whatever goes wrong."""
+"""A container's watch, and the broker that hands out devices: what must not be lost, whatever happens."""
 
 from __future__ import annotations
 
