@@ -130,6 +130,23 @@ def test_it_can_be_imported_with_nothing_installed(python: list[str], store: Sto
     ]
 
 
+def test_an_older_attrs_of_the_image_does(python: list[str], store: Store) -> None:
+    blob = store.blob_path(runtime_blob(store))
+    code = (
+        f"import sys; sys.path.insert(0, {str(blob)!r}); sys.path.append({str(blob / '_vendor')!r})\n"
+        "import attr, attrs\n"
+        "for package in (attr, attrs):\n"
+        "    for new in ('Converter', 'ClassProps', 'NothingType', 'inspect'):\n"  # since 23.2
+        "        vars(package).pop(new, None)\n"
+        "import upshift, upshift.runtime.supervisor.attempt\n"
+        "for name in upshift.__all__: getattr(upshift, name)\n"
+        "try: upshift.ResourceSettings(gpu_count='x')\n"
+        "except upshift.errors.SettingsError as error: print(error.what)\n"
+    )
+    done = subprocess.run([*python, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("ResourceSettings: gpu_count='x' is invalid\n", "")
+
+
 def test_it_finds_gpus_with_nothing_installed(
     python: list[str], store: Store, fake_nvml: Callable[..., FakeNvml]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import numbers
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import attrs
@@ -14,6 +15,17 @@ from upshift.model.checks import MOST_TEXT, shown, unfit
 T = TypeVar("T", bound=type)
 
 
+class Told:
+    """A converter that is told its field; attrs' own one needs 24.1, and images bring an older attrs."""
+
+    def __init__(self, convert: Callable[[Any, Any], Any]) -> None:
+        self._convert = convert
+        self.field: Any = None
+
+    def __call__(self, value: Any) -> Any:
+        return self._convert(value, self.field)
+
+
 def refuse_unknown_fields(cls: T) -> T:
     """Class decorator for attrs settings: an unknown or positional argument names the right ones.
 
@@ -22,6 +34,9 @@ def refuse_unknown_fields(cls: T) -> T:
     tools' names for its fields are here.
     """
     names = [field.name for field in attrs.fields(cls) if field.init]
+    for field in attrs.fields(cls):
+        if isinstance(field.converter, Told):
+            field.converter.field = field
     elsewhere = getattr(cls, "_elsewhere", {})
     original = cls.__init__  # type: ignore[misc]
 

@@ -9,7 +9,7 @@ import attrs
 
 from upshift.errors import SettingsError, nearest, user_location
 from upshift.model.checks import MOST_BYTES, MOST_CPUS, MOST_DEVICES, MOST_NODES, shown
-from upshift.model.settings.base import bad_value, number, refuse_unknown_fields
+from upshift.model.settings.base import Told, bad_value, number, refuse_unknown_fields
 from upshift.model.settings.sizes import FORMS, format_size, meant_by, parse_size
 
 if TYPE_CHECKING:
@@ -125,11 +125,6 @@ def _vendor(value: Any) -> str | None:
     return value.lower()
 
 
-def _told(convert: Any) -> Any:
-    """A converter that is told its field, to name it."""
-    return attrs.Converter(convert, takes_field=True)
-
-
 @refuse_unknown_fields
 @attrs.frozen(kw_only=True)
 class ResourceSettings:
@@ -166,14 +161,14 @@ class ResourceSettings:
     """
 
     cpu_count: float | None = attrs.field(default=None, converter=_cpus)
-    gpu_count: int | None = attrs.field(default=None, converter=_told(_gpu_count))
-    memory: int | None = attrs.field(default=None, converter=_told(_bytes))
+    gpu_count: int | None = attrs.field(default=None, converter=Told(_gpu_count))
+    memory: int | None = attrs.field(default=None, converter=Told(_bytes))
     accelerator: Union[str, tuple[str, ...], None] = attrs.field(default=None, converter=_accelerator)
-    gpu_memory: int | None = attrs.field(default=None, converter=_told(_at_least))
+    gpu_memory: int | None = attrs.field(default=None, converter=Told(_at_least))
     gpu_vendor: str | None = attrs.field(default=None, converter=_vendor)
-    num_nodes: int | None = attrs.field(default=None, converter=_told(_nodes))
-    disk: int | None = attrs.field(default=None, converter=_told(_bytes))
-    shared_memory: int | None = attrs.field(default=None, converter=_told(_bytes))
+    num_nodes: int | None = attrs.field(default=None, converter=Told(_nodes))
+    disk: int | None = attrs.field(default=None, converter=Told(_bytes))
+    shared_memory: int | None = attrs.field(default=None, converter=Told(_bytes))
     _elsewhere: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("cpu", "cpus"), "cpu_count"),
         **dict.fromkeys(("gpu", "gpus"), "gpu_count"),

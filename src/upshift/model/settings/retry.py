@@ -9,7 +9,7 @@ import attrs
 
 from upshift.errors import SettingsError, suggestion, user_location
 from upshift.model.checks import MOST_SECONDS, shown
-from upshift.model.settings.base import bad_value, number, refuse_unknown_fields
+from upshift.model.settings.base import Told, bad_value, number, refuse_unknown_fields
 
 REASONS = (
     "user-error",
@@ -47,7 +47,7 @@ def _number(least: float, most: float, *, whole: bool = False) -> Any:
         checked = number("Retry", field.name, value, least=least, most=most, whole=whole)
         return checked if whole else float(checked)
 
-    return attrs.Converter(convert, takes_field=True)
+    return Told(convert)
 
 
 @refuse_unknown_fields
