@@ -85,6 +85,8 @@ class Recorder:
     ) -> None:
         task = TaskId(run=self.id, step=step, index=index)
         status = "failed" if failure else "completed"
+        if failure is not None and failure.reason == "cancelled":
+            status = "cancelled"
         result = TaskResult(
             task=task,
             attempt=attempt,

@@ -142,7 +142,13 @@ class PipelineCommand(click.Command):
         return rest
 
 
+_ALIKE = 0.75
+"""How much of two names is the same where one is a misspelling of the other: ``difflib``."""
+
+
 def _no_option(error: click.NoSuchOption, typed: Sequence[str]) -> Exception:
+    from difflib import get_close_matches
+
     from upshift.errors import UsageError
 
     option = error.option_name
@@ -151,11 +157,14 @@ def _no_option(error: click.NoSuchOption, typed: Sequence[str]) -> Exception:
     after = next((i for i, one in enumerate(typed) if one.partition("=")[0] == option), len(typed))
     value = typed[after].partition("=")[2] if after < len(typed) else ""
     value = value or "".join(one for one in typed[after + 1 : after + 2] if not one.startswith("-"))
-    close = f"Did you mean {error.possibilities[0]}? " if error.possibilities else ""
+    # Of two short names, such as --n and --on, dashes are the greater part of what is alike.
+    known = {one.lstrip("-"): one for one in error.possibilities or ()}
+    close = get_close_matches(option.lstrip("-"), known, n=1, cutoff=_ALIKE)
+    meant = f"Did you mean {known[close[0]]}? " if close else ""
     name = option.removeprefix("--").replace("-", "_")
     return UsageError(
         f"no such option {option!r}",
-        fix=f"{close}A parameter of the pipeline is given by -p: -p {name}={value or 'VALUE'}",
+        fix=f"{meant}A parameter of the pipeline is given by -p: -p {name}={value or 'VALUE'}",
     )
 
 

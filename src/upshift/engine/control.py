@@ -192,7 +192,7 @@ def cancel(ref: str, configuration: Configuration) -> str:
             with Lease(row.id):
                 row = catalog.run(row.id)
                 if row.status not in _UNFINISHED:
-                    return f"run {row.id} has ended already: {row.status}"
+                    return _ended(row)
                 stopped = _cancel_ownerless(row, configuration, catalog)
                 left = f", {stopped} of its tasks still ran and were stopped" if stopped else ""
                 return f"run {row.id} is cancelled: no engine was at work on it any more{left}"
@@ -200,6 +200,14 @@ def cancel(ref: str, configuration: Configuration) -> str:
             if ask(row.id, "cancel") is None:
                 raise
             return f"run {row.id} is being cancelled"
+        except StoreUnavailable:  # of a home that can only be read
+            if row.status in _UNFINISHED:
+                raise
+            return _ended(row)
+
+
+def _ended(row: RunRow) -> str:
+    return f"run {row.id} has ended already: {row.status}"
 
 
 def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalog) -> int:

@@ -14,7 +14,17 @@ from upshift.model.spec.task import Failure
 from upshift.report.charts import Cell, Chart, Table, gpu_numbers, gpu_usage, known, told, usage
 from upshift.report.evidence import TAIL, Evidence, Log
 from upshift.report.groups import Rows, records_of, since, took
-from upshift.report.human import DASH, clock, count, duration, elsewhere, in_words, short_image, together
+from upshift.report.human import (
+    DASH,
+    because,
+    clock,
+    count,
+    duration,
+    elsewhere,
+    in_words,
+    short_image,
+    together,
+)
 from upshift.runs.history import Attempt, Run, Task
 from upshift.runs.history_attempts import AttemptRank
 from upshift.runtime.storage.series import Series
@@ -167,7 +177,7 @@ def _facts(run: Run, attempt: Attempt) -> str:
     facts = [
         f"attempt {attempt.number}",
         f"of run {attempt.run}, which it was reused from" if attempt.run != run.id else "",
-        attempt.status + (f" ({attempt.reason})" if attempt.reason else ""),
+        attempt.status + because(attempt.status, attempt.reason),
         f"on {attempt.node}" if attempt.node else "",
         f"by {attempt.backend}",
         f"in image {short_image(attempt.image)}" if attempt.image else "",

@@ -87,6 +87,7 @@ def _failure(run: Run, task: Task, others: Sequence[Task], anchor: str, evidence
     attempt, name = task.attempts[-1], str(task.row.task)
     failure = failure_view(attempt)
     assert failure is not None
+    reason = "" if attempt.reason in (None, task.status) else attempt.reason
     tries = f" after {count(len(task.attempts), 'attempt')}" if len(task.attempts) > 1 else ""
     stacks, more_stacks = stacks_view(attempt)
     log = log_view(run, task, attempt, evidence.log(attempt).last(_LINES))
@@ -98,7 +99,7 @@ def _failure(run: Run, task: Task, others: Sequence[Task], anchor: str, evidence
         item=item_of(run, task),
         anchor=anchor,
         status=task.status,
-        reason=f"{attempt.reason or ''}{tries}",
+        reason=f"{reason}{tries}",
         failure=failure,
         log=log,
         stacks=stacks,

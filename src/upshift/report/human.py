@@ -151,6 +151,11 @@ def many(hardware: Hardware | None) -> str:
     return f"{number:,} process{'' if number == 1 else 'es'}{where}"
 
 
+def because(status: str, reason: str | None) -> str:
+    """``" (user-error)"`` behind a status; nothing where the status is the reason."""
+    return "" if reason in (None, status) else f" ({reason})"
+
+
 def on_rank(failure: Failure) -> str:
     """`` on rank 3``, and of another host its name; empty where it is not one of several that failed."""
     if failure.rank is None:

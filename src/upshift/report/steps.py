@@ -14,7 +14,7 @@ from upshift.report.attempts import AttemptView, attempt_view
 from upshift.report.comparing import differing_in, plainly, short_names
 from upshift.report.evidence import TAIL, Evidence
 from upshift.report.groups import Group, Rows, records_of, since, took
-from upshift.report.human import DASH, count, counted, duration, short_image, span
+from upshift.report.human import DASH, because, count, counted, duration, short_image, span
 from upshift.report.records import RECORDS, SAME, SHORT
 from upshift.runs.history import Attempt, Run, Step, Task
 from upshift.runs.measures import best_of, mode_of, number
@@ -158,7 +158,7 @@ def _earlier(group: Group) -> list[str]:
     tries = [(t, attempt) for t in group.tasks if not t.cached for attempt in t.attempts[:-1]]
     lines = []
     for task, attempt in tries[:_EARLIER]:
-        why = f" ({attempt.reason})" if attempt.reason else ""
+        why = because(attempt.status, attempt.reason)
         told = f": {attempt.error.message.partition(chr(10))[0]}" if attempt.error else ""
         lines.append(f"{task.row.task}: attempt {attempt.number} {attempt.status}{why}{told}")
     more = len(tries) - _EARLIER

@@ -63,6 +63,8 @@ def test_python_minus_m_is_the_same_command() -> None:
         (["run"], "Missing argument 'FILE[:PIPELINE]'"),
         (["runs", "--limit", "0"], "0 is not in the range 1<=x<=999999999"),
         (["run", "x.py", "--wiht", "kubernetes"], "no such option '--wiht'"),
+        (["run", "x.py", "--no-cash"], "fix:   Did you mean --no-cache? A parameter of"),
+        (["run", "x.py", "--n", "3"], "fix:   A parameter of the pipeline is given by -p: -p n=3"),
         (["run", "x.py", "--detach"], "no such option '--detach'"),
         (["run", "x.py", "n=3"], "unexpected argument 'n=3'"),
         (["run", "x.py", "n=3"], "Parameters of the pipeline are given by -p: -p n=3"),

@@ -149,6 +149,13 @@ def test_cancelling_a_run_that_has_ended_says_so(bench: Bench) -> None:
         cancel("nothing", bench.configuration)
 
 
+def test_a_run_that_has_ended_is_named_so_where_nothing_can_be_written(bench: Bench) -> None:
+    run = bench.run(chain(bench))
+    lease_path(run.id).parent.rmdir()
+    lease_path(run.id).parent.touch()  # so that not even root can write a lease
+    assert cancel(run.id, bench.configuration) == f"run {run.id} has ended already: completed"
+
+
 def test_a_run_whose_engine_was_killed_is_cancelled_and_its_jobs_are_stopped(
     held: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -277,6 +277,16 @@ def test_tasks_that_did_not_run_because_others_of_their_step_failed(recorder: Re
     assert "train[1] cancelled – not run: the run stopped when train failed" in text
 
 
+def test_that_a_task_was_cancelled_is_said_once(recorder: Recorder) -> None:
+    run = recorder.run(status="cancelled")
+    recorder.task("load")
+    stopped = Failure(reason="cancelled", message="it was stopped")
+    recorder.task("train", 0, failure=stopped)
+    assert "train[0] cancelled\n  it was stopped" in show_run(run)
+    assert "cancelled: " not in show_run(run, tasks=True)
+    assert "cancelled (" not in show_run(run, tasks=True)
+
+
 def test_what_a_cancelled_run_did_not_reach_says_so(recorder: Recorder) -> None:
     run = recorder.run(status="cancelled")
     recorder.task("load")

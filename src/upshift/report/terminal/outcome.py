@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import Failure, TaskId
 from upshift.report.failures import alike, item_of, named
-from upshift.report.human import TIMES, count, elsewhere, of_tasks, on_rank, together, worth_a_look
+from upshift.report.human import TIMES, because, count, elsewhere, of_tasks, on_rank, together, worth_a_look
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
 from upshift.report.verdicts import Verdicts
 
@@ -36,7 +36,8 @@ def _failure(run: Run, task: Task, others: Sequence[Task], page: Page) -> str:
     name, failure = str(task.row.task), task.attempts[-1].error
     assert failure is not None
     tries = f" after {count(len(task.attempts), 'attempt')}" if len(task.attempts) > 1 else ""
-    lines = [page.paint(f"{name} {task.status}{on_rank(failure)}{tries} ({failure.reason})", "red")]
+    why = because(task.status, failure.reason)
+    lines = [page.paint(f"{name} {task.status}{on_rank(failure)}{tries}{why}", "red")]
     lines += [f"  {line}" for line in wrap(failure.message, page.width - 2)]
     if failure.traceback:
         lines += [page.paint(f"    {line}", "dim") for line in failure.traceback.rstrip().splitlines()]
@@ -93,7 +94,7 @@ def earlier_attempts(run: Run, page: Page, *, only: Only = None) -> str:
     lines = ["attempts" if any(_went_on(attempt) for _, attempt in tries) else "earlier attempts"]
     for name, attempt in tries[:ATTEMPTS]:
         error = attempt.error
-        why = f" ({attempt.reason})" if attempt.reason else ""
+        why = because(attempt.status, attempt.reason)
         if error is not None:
             why = f"{on_rank(error)}{why}: {error.in_a_line}"
         line = f"{name}: attempt {attempt.number}{_went_on(attempt)} {attempt.status}{why}"

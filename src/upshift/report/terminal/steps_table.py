@@ -194,7 +194,7 @@ def _why(step: Step, task: Task) -> str:
         return f"not run: {step.hindrance}"
     error = task.attempts[-1].error if task.attempts else None
     if error is not None and task.status != "completed":
-        return f"{error.reason}: {error.in_a_line}"
+        return error.in_a_line if error.reason == task.status else f"{error.reason}: {error.in_a_line}"
     return task.cache_reason or ""
 
 

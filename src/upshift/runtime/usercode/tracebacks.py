@@ -6,7 +6,7 @@ import os
 import traceback
 from types import FrameType, TracebackType
 
-from upshift.errors import is_upshifts, is_user_file, location, only, with_cells
+from upshift.errors import UpshiftError, is_upshifts, is_user_file, location, only, with_cells
 
 _BEGINNING, _END = 40, 80
 """Lines of a traceback that are shown at most."""
@@ -14,11 +14,14 @@ _BEGINNING, _END = 40, 80
 
 def user_text(error: BaseException, project: str | None = None) -> str:
     """What Python prints for an exception, with the user's frames only, and the one that raised it."""
-    _cut(error, project, set())
+    chain: dict[int, BaseException] = {}
+    _cut(error, project, chain)
     try:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     except Exception:  # the user's __str__ or __repr__ raises
         text = "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+    for kind in {type(one) for one in chain.values() if isinstance(one, UpshiftError)}:
+        text = text.replace(f"{kind.__module__}.{kind.__qualname__}: ", f"{kind.__qualname__}: ")
     return _shortened(with_cells(text))
 
 
@@ -44,10 +47,10 @@ def _shortened(text: str) -> str:
     return "\n".join([*lines[:_BEGINNING], f"  [… {left_out:,} lines …]", *lines[-_END:]])
 
 
-def _cut(error: BaseException | None, project: str | None, seen: set[int]) -> None:
+def _cut(error: BaseException | None, project: str | None, seen: dict[int, BaseException]) -> None:
     if error is None or id(error) in seen:
         return
-    seen.add(id(error))
+    seen[id(error)] = error
     error.__traceback__ = only(error.__traceback__, lambda part: _is_shown(part, project))
     for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
         _cut(other, project, seen)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from upshift.errors import is_user_file, location
+from upshift.runtime.step.ranks import Misplaced
 from upshift.runtime.usercode.tracebacks import user_line, user_text
 
 STDLIB = os.path.dirname(os.__file__)
@@ -169,3 +170,10 @@ def test_a_path_is_relative_to_the_folder_that_is_named(tmp_path: Path, monkeypa
     monkeypatch.chdir("/")
     assert location(f"{tmp_path}/a/train.py", 3, str(tmp_path)) == "a/train.py:3"
     assert location("/elsewhere/train.py", 3, str(tmp_path)) == "/elsewhere/train.py:3"
+
+
+def test_an_error_of_ours_has_its_plain_name() -> None:
+    mine = code_of(
+        "/home/me/train.py", "def train():\n    raise Misplaced('no device')\n", Misplaced=Misplaced
+    )
+    assert user_text(raised(mine["train"])).splitlines()[-1] == "Misplaced: no device"
