@@ -270,7 +270,7 @@ def test_ranks_go_on_from_the_newest_one_that_all_have_saved(project: Project) -
     outcome = project.run(RANKS.replace("{trouble}", trouble))
     assert upshift.get_run("latest").output == [3, 4, 5]
     assert "[rank 0] upshift: train continues from checkpoint 1.3\n" in outcome.out
-    assert outcome.out.count("goes on from") == 1
+    assert outcome.out.count("continues from") == 1
     assert checkpoints(project) == []
 
 
