@@ -146,12 +146,17 @@ def _line(frame: Frame) -> str:
 
 
 _GENERATED = ("<frozen", "<string>", "<attrs ", "<__array_function__", "<decorator-gen")
-"""What code is called that is in no file: of Python itself, dataclasses, attrs, NumPy, decorators."""
+"""What code is called that is in no file: of Python, our own start, dataclasses, attrs, NumPy, decorators."""
+
+
+def is_users(file: str, project: str | None) -> bool:
+    """Whether the code of a frame is in a file of the user's, or in a cell."""
+    is_code = file.startswith(("/", "<")) and not file.startswith(_GENERATED)
+    return is_code and is_user_file(file, project) and not is_upshifts(file)
 
 
 def _is_users(frame: Frame, project: str | None) -> bool:
-    is_code = frame.line > 0 and frame.file.startswith(("/", "<")) and not frame.file.startswith(_GENERATED)
-    return is_code and is_user_file(frame.file, project) and not is_upshifts(frame.file)
+    return frame.line > 0 and is_users(frame.file, project)
 
 
 def _divided(frames: Sequence[Frame], project: str | None) -> tuple[Sequence[Frame], Frame | None]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import traceback
 
-from upshift.errors import is_upshifts, is_user_file, location, with_cells
+from upshift.errors import is_upshifts, location, with_cells
+from upshift.runtime.launch.stacks import is_users
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)', re.MULTILINE)
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
@@ -17,7 +18,7 @@ _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 def user_line(text: str, project: str | None, *, relative_to: str | None) -> str | None:
     """The user's innermost line in the last stack of ``text``, as ``file:line``."""
     for file, line, _ in _frames(text):
-        if _is_users(file, project):
+        if is_users(file, project):
             return location(file, line, relative_to)
     return None
 
@@ -28,9 +29,9 @@ def user_stack(text: str, project: str | None) -> str | None:
     shown = [
         frame
         for number, frame in enumerate(frames)
-        if _is_users(frame[0], project) or (number == 0 and not is_upshifts(frame[0]))
+        if is_users(frame[0], project) or (number == 0 and not is_upshifts(frame[0]))
     ]
-    if not any(_is_users(file, project) for file, _, _ in shown):
+    if not any(is_users(file, project) for file, _, _ in shown):
         return None
     summaries = [traceback.FrameSummary(file, line, name) for file, line, name in reversed(shown)]
     listed = "".join(traceback.format_list(summaries)).rstrip()
@@ -45,7 +46,3 @@ def _frames(text: str) -> list[tuple[str, int, str]]:
 
 def _plain(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(next(filter(None, match.groups())), 16)), text)
-
-
-def _is_users(file: str, project: str | None) -> bool:
-    return file.startswith(("/", "<")) and is_user_file(file, project)

@@ -32,6 +32,12 @@ def test_a_stack_without_any_line_of_the_users_says_nothing() -> None:
     assert user_line(theirs, None, relative_to=None) is None
 
 
+def test_code_without_a_file_such_as_what_starts_a_process_is_not_the_users() -> None:
+    start = 'Stack (most recent call first):\n  File "<string>", line 4 in <module>\n'
+    assert user_line(start, None, relative_to=None) is None
+    assert user_stack(start, None) is None
+
+
 def test_the_stack_is_shown_as_a_traceback_without_what_lies_between() -> None:
     shown = user_stack(WRITTEN.replace("step\n", f'step\n  File "{STDLIB}/json.py", line 3 in load\n'), None)
     assert shown is not None
