@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
 
 import attrs
 
 from upshift.config import ResourceSettings
-from upshift.model.graph import FromStep, Graph, Node, StepDefinition
+from upshift.model.graph import Constant, FromStep, Graph, Node, StepDefinition
+from upshift.model.graph.flow import END, FOREACH, LINEAR, FlowShape, FlowStep
+from upshift.model.graph.growth import ITEMS, Growth
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec import Artifact, EntryPoint, Failure, Hardware, TaskId, TaskResult, encode, to_json
+from upshift.model.spec.work import UNCACHED
 from upshift.runs.catalog import Catalog
 from upshift.runs.history import Run
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
-from upshift.runtime.storage.artifacts import save
+from upshift.runtime.storage.artifacts import load, save
+from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import open_store
 
 STARTED = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc).timestamp()
@@ -37,12 +42,12 @@ class Recorder:
         with open(path, "ab") as file:
             file.write(text)
 
-    def run(self, **fields: object) -> Run:
+    def run(self, graph: Graph | None = None, **fields: object) -> Run:
         def definition(request: ResourceSettings | None = None) -> StepDefinition:
             entry = EntryPoint(module="m", qualname="f")
             return StepDefinition(entry=entry, settings=StepSettings(resources=request or ResourceSettings()))
 
-        graph = Graph(
+        graph = graph or Graph(
             pipeline="digits",
             steps={"load": definition(), "train": definition(REQUEST), "choose": definition()},
             nodes=(
@@ -102,6 +107,50 @@ class Recorder:
         )
         row = AttemptRow(task=task, number=attempt, status=status, backend="local", result=result)
         self.catalog.record([TaskRow(task=task, status=status, cache_reason=why)], [row])
+
+    def flow(self, *, cached: Collection[str] = ()) -> Run:
+        """A flow that is over: ``start``, two tasks of ``train`` that ``join`` joins, ``end``."""
+
+        def state(before: dict[str, Artifact], **values: object) -> Artifact:
+            return save(State({**values, "@flow": values}, before), self.store)
+
+        def held(artifact: Artifact) -> dict[str, Artifact]:
+            loaded = load(artifact, self.store)
+            assert isinstance(loaded, State)
+            return dict(loaded.artifacts)
+
+        shape = FlowShape(
+            steps={
+                "start": FlowStep(kind=FOREACH, then=("train",)),
+                "train": FlowStep(kind=LINEAR, then=("join",)),
+                "join": FlowStep(kind=LINEAR, then=("end",), join=True),
+                "end": FlowStep(kind=END),
+            }
+        )
+        first = state({}, alpha=0.5, SIZE=3)
+        growth = Growth(shape, Constant(artifact=first))
+        nodes = growth.first()
+        outputs = {"start": ("output", ITEMS)}
+        steps = {
+            name: StepDefinition(
+                entry=EntryPoint(module="m", qualname=name),
+                settings=StepSettings(cache=name in cached),
+                outputs=outputs.get(name, ("output",)),
+            )
+            for name in shape.steps
+        }
+        graph = Graph(pipeline="Flow", steps=steps, nodes=nodes, flow=shape, output=FromStep(node="end"))
+        start = state(held(first), name="digits", data=b"x" * 3000, output=[1])
+        one, two = (state(held(start), score=score, _own=1) for score in (1, 2))
+        joined = state(held(two), best=2, name="digits")
+        run = self.run(graph, pipeline="Flow")
+        items = save([1, 2], self.store, by_item=True)
+        self.task("start", outputs={"output": start, ITEMS: items}, why=UNCACHED)
+        for index, made in enumerate((one, two)):
+            self.task("train", index, outputs={"output": made}, why=UNCACHED)
+        self.task("join", outputs={"output": joined}, why=UNCACHED)
+        self.task("end", outputs={"output": state(held(joined), told={"best": 2})}, why=UNCACHED)
+        return run
 
     def reused(self, step: str, original: TaskId, why: str) -> None:
         task = TaskId(run=self.id, step=step)

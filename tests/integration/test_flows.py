@@ -9,6 +9,7 @@ import pytest
 
 import upshift
 from project import Project
+from upshift.report.view import result_of
 
 HEADER = "from upshift import FlowSpec, JSONType, Parameter, current, retry, step\n"
 
@@ -506,6 +507,28 @@ if __name__ == '__main__':
     assert "[start] on the way" in done.out
     assert "asked 1 × GPU, gets none: this machine has none" in done.err
     assert project.attempt("start")["asked"]["memory"] == 32_000_000_000
+
+
+def test_what_a_run_made_is_told_by_artifact(project: Project) -> None:
+    flow(project, TRAINING)
+    project.upshift("run", "flow.py")
+    shown = project.upshift("show", "latest").out
+    assert "cache=False" not in shown
+    table = shown.partition("\noutput ")[2].splitlines()[2:]
+    assert [line.split()[:-2] for line in table] == [
+        ["start.name", "str"],
+        ["train.score", "3", "×", "float"],
+        ["train.position", "3", "×", "int"],
+        ["join.scores", "list"],
+        ["join.positions", "list"],
+        ["end.told", "list"],
+    ]
+    (task,) = [
+        line for line in project.upshift("show", "latest", "train[1]").out.splitlines() if ".score" in line
+    ]
+    assert task.split()[:4] == ["train.score", "1", "×", "float"]
+    results = [value.name for value in result_of(upshift.get_run("latest"))]
+    assert sorted(results) == ["name", "positions", "scores", "told"]
 
 
 def test_the_record_of_a_run_is_plain_json(project: Project, tmp_path: Path) -> None:

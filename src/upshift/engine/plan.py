@@ -32,6 +32,7 @@ from upshift.model.settings.secrets import secret_files
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code
+from upshift.model.spec.work import UNCACHED
 from upshift.report.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.runs.catalog import Catalog, open_catalog
 from upshift.runs.growth import growth_of
@@ -286,7 +287,7 @@ class _Forecaster:
         behind = tuple(self._behind(task))
         certain = None
         if not state.definition.settings.reusable:
-            certain = "cache=False"
+            certain = UNCACHED
         elif not self._reusing:
             certain = "reuse is switched off for this run"
         if certain is not None and state.node.name not in self._conditional:

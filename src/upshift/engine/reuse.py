@@ -16,7 +16,7 @@ from upshift.errors import BlobDamaged, BlobMissing
 from upshift.model.graph import Graph
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.model.spec.work import ONCE
+from upshift.model.spec.work import ONCE, UNCACHED
 from upshift.runs.catalog import FOUND_AT_MOST, Catalog
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
@@ -67,7 +67,7 @@ class Reuse:
         if self._origin is not None and (taken := self._taken_over(task)) is not None:
             return taken
         if key.startswith(ONCE):
-            return "debugged" if is_debugged(key) else "cache=False"
+            return "debugged" if is_debugged(key) else UNCACHED
         if not self.enabled:
             return "reuse is switched off for this run"
         self._asked[str(task)] = key

@@ -102,7 +102,7 @@ def remarks(
 
 def _why(tasks: Sequence[Task], most: int, further: str) -> Iterator[str]:
     """Why the tasks ran, were reused or skipped; the commonest reasons."""
-    found = counted(task.cache_reason for task in tasks if task.cache_reason)
+    found = counted(task.why for task in tasks if task.why)
     if len(found) == 1 and found.total() == len(tasks):
         yield from found
         return
@@ -353,7 +353,7 @@ def _note(task: Task, attempt: Attempt | None) -> str:
     if attempt is not None and attempt.error is not None and task.status != "completed":
         text = attempt.error.message.partition("\n")[0]
         return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-    return task.cache_reason or ""
+    return task.why
 
 
 def _summary(group: Group) -> str:

@@ -13,9 +13,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import islice
+from typing import Any
 
 import attrs
 
+from upshift.model.graph.growth import STATE
 from upshift.model.graph.model import Collection, Constant, FromStep, Source
 from upshift.model.plain import TEXT, TYPE, flat, is_opaque, words
 from upshift.model.settings.sizes import format_size
@@ -241,7 +244,10 @@ class CardGroup:
 def result_of(run: Run) -> list[ValueView]:
     """What the pipeline returned, as far as it is there; values that are not plain data by type and size."""
     source = run.graph.output
-    return [] if source is None else list(_values(run, source, ""))[:_MOST]
+    if source is None:
+        return []
+    values = _values(run, source, "") if run.graph.flow is None else _of_flow(run, source)
+    return list(islice(values, _MOST))
 
 
 def cards_of(groups: Sequence[Group]) -> list[CardGroup]:
@@ -281,8 +287,25 @@ def _of_step(run: Run, source: FromStep, name: str) -> Iterator[ValueView]:
         yield from _of_artifact(artifact, label)
 
 
+def _of_flow(run: Run, source: Source) -> Iterator[ValueView]:
+    """The artifacts that its last step left; parameters and constants are none of them."""
+    first = run.graph.nodes[0].inputs[STATE]
+    assert isinstance(first, Constant) and isinstance(source, FromStep)
+    given = described(first.artifact)
+    for task in run[source.node].tasks:
+        state = task.artifacts.get(source.output)
+        left = {} if state is None else described(state)
+        for name in sorted(left, key=lambda name: is_opaque(left[name])):  # first what can be read
+            if name not in given and not name.startswith("_"):
+                yield from _in_words(flat(left[name], name), name)
+
+
 def _of_artifact(artifact: Artifact, name: str) -> Iterator[ValueView]:
-    for key, value in flat(described(artifact)).items():
+    return _in_words(flat(described(artifact)), name)
+
+
+def _in_words(values: Mapping[str, Any], name: str) -> Iterator[ValueView]:
+    for key, value in values.items():
         if value is not None or key:
             text = _words(value)
             text = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
@@ -302,10 +325,11 @@ def _words(value: object) -> str:
 def _made(group: Group) -> Iterator[list[Cell]]:
     found: dict[str, list[Artifact]] = {}
     for task in group.tasks:
-        for output, artifact in task.artifacts.items():
+        for output, artifact in task.made.items():
             found.setdefault(output, []).append(artifact)
     for output, made in found.items():
-        label = group.name if output == "output" else f"{group.name}.{output}"
+        alone = output == "output" and not group.tasks[0].in_flow
+        label = group.name if alone else f"{group.name}.{output}"
         size = sum(artifact.bytes for artifact in made)
         digests = {artifact.digest for artifact in made}
         yield [

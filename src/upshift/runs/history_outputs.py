@@ -7,13 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
-from upshift.model.spec.artifact import Artifact
+from upshift.model.graph.growth import INPUTS, STATE
+from upshift.model.spec.artifact import Artifact, Collected, Value
 from upshift.runtime.storage.state import State
 
 if TYPE_CHECKING:
     from upshift.runs.history_steps import Task
+
+
+Held = Callable[[Artifact], Mapping[str, Artifact]]
+"""What a state holds, by name."""
 
 
 class Outputs(Mapping[str, object]):
@@ -75,6 +82,35 @@ class Artifacts(dict[str, Artifact]):
         if name.startswith("__") or not self or name not in self._task.data:
             raise AttributeError(f"no artifact is called {name!r}: {', '.join(self.visible)}")
         return DataArtifact(self._task, name)
+
+
+def set_by_step(left: Artifact, inputs: Mapping[str, Value], held: Held) -> dict[str, Artifact]:
+    """Of the state that a task left the artifacts that it was not given as they are.
+
+    A step that joins has set what those that it joins do not agree on.
+    """
+    given, told = _given(inputs, held), left.plain or {}
+    return {
+        name: attrs.evolve(artifact, plain=told.get(name))
+        for name, artifact in held(left).items()
+        if not name.startswith(("_", "@")) and given.get(name) != {artifact.digest}
+    }
+
+
+def _given(inputs: Mapping[str, Value], held: Held) -> dict[str, set[str]]:
+    """The digests of each artifact in the states that a task goes on from."""
+    joined = [state for name in inputs if name.startswith(INPUTS) for state in _states(inputs[name])]
+    found: dict[str, set[str]] = {}
+    for state in joined or _states(inputs.get(STATE)):
+        for name, artifact in held(state).items():
+            found.setdefault(name, set()).add(artifact.digest)
+    return found
+
+
+def _states(value: Value | None) -> list[Artifact]:
+    if isinstance(value, Collected):
+        return [state for item in value.items for state in _states(item)]
+    return [] if value is None else [value]
 
 
 class DataArtifact:

@@ -23,6 +23,7 @@ from upshift.runs.growth import grown
 from upshift.runs.measures import last_values
 from upshift.runs.standing import INTERRUPTED
 from upshift.runtime.storage.metrics import read_by_rank, summaries_of
+from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class RunRecords:
         self.catalog = catalog
         self._store = store
         self._items: dict[str, tuple[Artifact, ...]] = {}
+        self._held: dict[str, Mapping[str, Artifact]] = {}
+        self._results: dict[str, list[TaskResult | None]] = {}
         self._tasks: dict[str, list[TaskRow]] = {}
         self._attempts: dict[tuple[str, str], dict[TaskId, list[AttemptRow]]] = {}
 
@@ -179,6 +182,12 @@ class RunRecords:
         results = [attempt.result for attempt in self.attempts(row) if attempt.result is not None]
         return next((r for r in reversed(results) if r.status == "completed"), None)
 
+    def results(self, step: str) -> list[TaskResult | None]:
+        """What the tasks of a step made, in order, looked up once."""
+        if step not in self._results:
+            self._results[step] = [self.result(row) for row in self.tasks(step)]
+        return self._results[step]
+
     def asked_and_granted(self, row: AttemptRow) -> tuple[Hardware | None, Hardware | None]:
         """Those of the four records that are known without a result: from the attempt's spec."""
         from upshift.model.spec.hardware import Hardware
@@ -217,6 +226,13 @@ class RunRecords:
 
             self._items[artifact.digest] = items_of(artifact, self.store)
         return self._items[artifact.digest]
+
+    def held(self, artifact: Artifact) -> Mapping[str, Artifact]:
+        """What a state of a flow holds, by name, read once."""
+        if artifact.digest not in self._held:
+            state = self.load(artifact)
+            self._held[artifact.digest] = state.artifacts if isinstance(state, State) else {}
+        return self._held[artifact.digest]
 
     @functools.cached_property
     def measures(self) -> dict[str, dict[int | None, Mapping[str, MetricSummary]]]:

@@ -8,16 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from upshift.errors import NotFound, suggestion
+from upshift.errors import BlobDamaged, BlobMissing, NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.plain import flat, is_opaque
 from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.launch import Launch
 from upshift.model.spec.task import Failure, TaskId
 from upshift.model.spec.telemetry import MetricValue
+from upshift.model.spec.work import UNCACHED
 from upshift.runs.catalog import TaskRow
 from upshift.runs.history_attempts import Attempt
-from upshift.runs.history_outputs import Artifacts, DataArtifact, Outputs
+from upshift.runs.history_outputs import Artifacts, DataArtifact, Outputs, set_by_step
 from upshift.runs.history_records import UNFINISHED, RunRecords
 from upshift.runs.inputs import inputs_of
 from upshift.runs.measures import best_of, known_mode, last_values
@@ -262,6 +263,15 @@ class Task(_Maker):
         return [Attempt(row, self._records) for row in self._records.attempts(self.row)]
 
     @property
+    def why(self) -> str:
+        """Why it ran, was reused or skipped; empty where a flow that reuses nothing did not ask for it."""
+        if self.cache_reason == UNCACHED and self.in_flow:
+            definitions = self._records.graph.steps.values()
+            if not any(definition.settings.reusable for definition in definitions):
+                return ""
+        return self.cache_reason or ""
+
+    @property
     def origin(self) -> TaskId | None:
         """The task, of an earlier run, whose result was reused; None if this task has its own."""
         if self.row.origin is None:
@@ -333,7 +343,7 @@ class Task(_Maker):
         NotFound
             It failed, was skipped or is not over.
         """
-        if self._in_flow:
+        if self.in_flow:
             state = self.outputs["output"]
             assert isinstance(state, State)
             return state
@@ -360,13 +370,25 @@ class Task(_Maker):
         saved = {} if result is None else {n: result.outputs[n] for n in self._order(result.outputs)}
         return Artifacts(saved, self)
 
+    @functools.cached_property
+    def made(self) -> Mapping[str, Artifact]:
+        """The outputs as they were saved, by name; of a flow the artifacts that its step has set."""
+        saved = self.artifacts
+        if not self.in_flow or not saved:
+            return saved
+        try:
+            return set_by_step(saved["output"], self.input_artifacts, self._records.held)
+        except (BlobMissing, BlobDamaged):  # the list is gone, and the run is told of all the same
+            return {}
+
     @property
     def _step(self) -> str:
         node = self.row.task.step
-        return self._records.nodes[node].step if self._in_flow else node
+        return self._records.nodes[node].step if self.in_flow else node
 
     @property
-    def _in_flow(self) -> bool:
+    def in_flow(self) -> bool:
+        """Whether it is of a flow, whose steps hand on their states."""
         return self._records.graph.flow is not None
 
     @functools.cached_property

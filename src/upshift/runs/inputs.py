@@ -45,7 +45,7 @@ def _item(source: Source, index: int, records: RunRecords) -> Value | None:
 
 
 def _made(source: FromStep, records: RunRecords) -> list[Artifact | None]:
-    results = [records.result(row) for row in records.tasks(source.node)]
+    results = records.results(source.node)
     return [None if result is None else result.outputs.get(source.output) for result in results]
 
 

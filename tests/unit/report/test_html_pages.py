@@ -11,12 +11,14 @@ import attrs
 import pytest
 
 from benchmarks.made_up import MadeUp, definition, large, used
+from recorder import Recorder
 from upshift.errors import StoreError, UsageError
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Failure
 from upshift.report.groups import connections, grouped
 from upshift.report.html.page import report_page
 from upshift.report.html.writing import write_page, write_until_over
+from upshift.report.view import run_view
 from upshift.runs.history import Run
 from upshift.runs.rows import TaskRow
 from upshift.runs.standing import INTERRUPTED
@@ -44,6 +46,30 @@ def test_a_page_asks_nobody_for_anything(tmp_path: Path) -> None:
     assert "default-src &#39;none&#39;" in page
     assert re.findall(r"(?:src|href)=[\"'](?!#|data:)[^\"']*", page) == []
     assert re.findall(r"url\(|@import", page) == []
+
+
+def test_the_results_of_a_flow_are_the_artifacts_that_its_last_step_left(tmp_path: Path) -> None:
+    view = run_view(Recorder(tmp_path).flow())
+    assert [(value.name, value.text) for value in view.result] == [
+        ("name", "digits"),
+        ("output", "[1]"),
+        ("score", "2"),
+        ("best", "2"),
+        ("told.best", "2"),
+        ("data", "bytes, 3 KB"),
+    ]
+    assert view.outputs is not None
+    made = {row[0].text: row[1].text for row in view.outputs.rows}
+    assert made == {
+        "start.name": "digits",
+        "start.data": "bytes",
+        "start.output": "[1]",
+        "train.score": "2 × int",
+        "join.score": "2",
+        "join.best": "2",
+        "end.told": "{'best': 2}",
+    }
+    assert "cache=False" not in words(report_page(Recorder(tmp_path).flow()))
 
 
 def test_a_run_without_steps_says_so(tmp_path: Path) -> None:

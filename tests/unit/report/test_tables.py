@@ -11,8 +11,10 @@ import pytest
 
 from recorder import LONG, STARTED, Recorder
 from upshift.model.spec import Failure, TaskId
+from upshift.model.spec.work import UNCACHED
 from upshift.report.terminal.layout import Page, cells
 from upshift.report.terminal.tables import runs_table, show_run, summary
+from upshift.runs.history_json import run_as_json
 from upshift.runs.rows import RunRow, TaskRow
 from upshift.runtime.storage.artifacts import save
 
@@ -177,6 +179,40 @@ def test_outputs_have_name_type_and_size(recorder: Recorder) -> None:
         ["load", "dict", "7", "B"],
         ["train", "3", "×", "bytes", "15", "KB"],
     ]
+
+
+def test_outputs_of_a_flow_are_the_artifacts_that_each_step_set(recorder: Recorder) -> None:
+    lines = show_run(recorder.flow()).splitlines()
+    head = next(at for at, line in enumerate(lines) if line.split() == ["output", "type", "size"])
+    assert [line.split()[:-2] for line in lines[head + 2 :]] == [
+        ["start.name", "str"],
+        ["start.data", "bytes"],
+        ["start.output", "list"],
+        ["train.score", "2", "×", "int"],
+        ["join.score", "int"],  # which one of the joined has, and the other has not
+        ["join.best", "int"],
+        ["end.told", "dict"],
+    ]
+
+
+def test_states_that_are_gone_leave_the_rest_of_a_flow(recorder: Recorder) -> None:
+    run = recorder.flow()
+    run["start"].tasks[0].artifacts["output"] = attrs.evolve(
+        run["start"].tasks[0].artifacts["output"], inline=None, digest="blake3:" + "0" * 64
+    )
+    text = show_run(run)
+    assert "start.name" not in text
+    assert "end.told" in text
+
+
+def test_a_flow_that_reuses_nothing_does_not_say_so_of_each_step(recorder: Recorder) -> None:
+    assert UNCACHED not in show_run(recorder.flow(), tasks=True)
+    recorder.id = "20261121-bbbb"
+    run = recorder.flow(cached=["train"])
+    assert show_run(run).count(UNCACHED) == 4
+    assert {task["cache_reason"] for step in run_as_json(run)["steps"] for task in step["tasks"]} == {
+        UNCACHED
+    }
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

@@ -8,6 +8,9 @@ ONCE = "once:"
 DEBUGGED = "debugged:"
 """After :data:`ONCE`, of a task that a person steps through."""
 
+UNCACHED = "cache=False"
+"""Why a task runs that is never reused."""
+
 CODE = "+"
 """Before the digest of the code that the inputs name; nothing follows where that code is not at hand."""
 

@@ -106,7 +106,7 @@ def _task(task: Task) -> Box:
     return Box(
         head=str(task.row.task),
         status="reused" if task.cached else task.status,
-        facts=[*took, task.cache_reason or ""],
+        facts=[*took, task.why],
         failures=[_failure(task, 1)] if task.status == "failed" and task.attempts else [],
         params={name: words(value) for name, value in task.plain_inputs.items()},
         results={name: value_text(value) for name, value in task.metrics.items()},

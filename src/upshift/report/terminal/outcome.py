@@ -185,7 +185,7 @@ def _made(step: str, tasks: list[Task]) -> Iterator[tuple[str, str, str]]:
     sizes: dict[str, int] = {}
     types: dict[str, dict[str, int]] = {}
     for task in tasks:
-        for name, artifact in task.artifacts.items():
+        for name, artifact in task.made.items():
             sizes[name] = sizes.get(name, 0) + artifact.bytes
             kinds = types.setdefault(name, {})
             kinds[artifact.type] = kinds.get(artifact.type, 0) + 1
@@ -194,5 +194,5 @@ def _made(step: str, tasks: list[Task]) -> Iterator[tuple[str, str, str]]:
         made = sum(kinds.values())
         kind = " | ".join(kinds) if len(kinds) <= 3 else f"{len(kinds)} types"
         mapped = made > 1 or any(task.index is not None for task in tasks)
-        label = step if name == "output" else f"{step}.{name}"
+        label = step if name == "output" and not tasks[0].in_flow else f"{step}.{name}"
         yield label, f"{made:,} {TIMES} {kind}" if mapped else kind, format_size(size)

@@ -195,7 +195,7 @@ def _why(step: Step, task: Task) -> str:
     error = task.attempts[-1].error if task.attempts else None
     if error is not None and task.status != "completed":
         return error.in_a_line if error.reason == task.status else f"{error.reason}: {error.in_a_line}"
-    return task.cache_reason or ""
+    return task.why
 
 
 def show_task(run: Run, task: Task, page: Page) -> str:
