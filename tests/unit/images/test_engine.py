@@ -279,3 +279,15 @@ def test_a_full_disk_is_named(program: Program) -> None:
     with pytest.raises(ImageError, match="the disk on which Docker keeps its images is full") as caught:
         engine.run(["pull", "x"])
     assert "upshift image prune" in (caught.value.fix or "")
+
+
+def test_layers_that_an_old_docker_cannot_read_are_named(program: Program) -> None:
+    program("docker", DOCKER)
+    engine = find_engine("docker")
+    said = (
+        "failed to register layer: Error processing tar file(exit status 1): archive/tar: invalid tar header"
+    )
+    program("docker", errors=said, status=1)
+    with pytest.raises(ImageError, match="Docker cannot read a layer of the image") as caught:
+        engine.run(["pull", "x"])
+    assert "zstd" in (caught.value.fix or "")

@@ -48,6 +48,7 @@ _NOT_ALLOWED = (
 )
 _DISK_FULL = ("no space left on device", "disk quota exceeded")
 _TOO_MANY_LAYERS = "max depth exceeded"
+_NO_LAYER = "invalid tar header"  # what Docker before 23 takes zstd for
 
 
 @attrs.frozen(kw_only=True)
@@ -415,6 +416,12 @@ def _failure(name: str, args: Sequence[str], output: str) -> ImageError:
             f"the image has more layers than {title} can mount",
             why=_last_lines(said, 1),
             fix="Build on an image with fewer layers: join instructions of its Dockerfile, or squash it.",
+        )
+    if _NO_LAYER in low:
+        return ImageError(
+            f"{title} cannot read a layer of the image",
+            why=_last_lines(said, 1),
+            fix="If it is compressed with zstd, Docker reads it from 23 on: update, or use Podman.",
         )
     return ImageError(f"{name} {' '.join(args[:2])} failed", why=_last_lines(said, 20) or None)
 
