@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -126,6 +127,7 @@ def test_a_notebook_with_an_accelerator_of_its_own(tmp_path: Path) -> None:
     assert "gave [1, 2]" in right
     assert "the step uses 'accelerator', which was made by one process and knows of no other" in wrong
     assert "Make it in the step: accelerator = Accelerator()." in wrong
+    assert re.search(r"where: In\[\d+\]:\d+\n", wrong)
 
 
 ARGUMENTS = """

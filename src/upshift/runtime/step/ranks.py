@@ -61,13 +61,14 @@ def enter(spec: TaskSpec, launch: Launch, rank: Rank) -> None:
         getattr(distributed, "set_debug_level_from_env", lambda: None)()
 
 
-def look_at(function: Callable[..., object]) -> None:
+def look_at(function: Callable[..., object], where: str | None) -> None:
     """Raise if a function that travels by value has brought along an ``Accelerator`` of another process."""
     for name, value in getattr(function, "__globals__", {}).items():
         kind = type(value)
         if kind.__module__.startswith("accelerate.") and kind.__name__ in _STATES:
             raise Misplaced(
                 f"the step uses {name!r}, which was made by one process and knows of no other",
+                where=where,
                 why="What a step of a notebook uses travels with it, as it is.",
                 fix=f"Make it in the step: {name} = {kind.__name__}().",
             )

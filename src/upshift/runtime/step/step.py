@@ -96,7 +96,7 @@ def run(
         nonlocal returned, exit_code
         held.append((args, kwargs))
         if bounds.rank is not None and spec.entry.payload is not None:
-            ranks.look_at(function)
+            ranks.look_at(function, spec.location)
         try:
             value = function(*args, **kwargs)
         except SystemExit as error:
