@@ -203,13 +203,19 @@ def test_what_ranks_wait_for_is_shown_where_another_one_failed(project: Project)
     project.run(
         TELL
         + f"""
+import sys
 import threading
+
+def tell(thread: int) -> None:
+    while sys._current_frames()[thread].f_code.co_name != "wait":
+        pass
+    open({str(ready)!r}, "w").close()
 
 @run_with_torchrun(nproc_per_node=2)
 @step
 def act() -> None:
     if upshift.current.rank == 0:
-        open({str(ready)!r}, "w").close()
+        threading.Thread(target=tell, args=(threading.get_ident(),)).start()
         threading.Event().wait()
     open({str(ready)!r}).close()
     raise LookupError("a rank that fails")
