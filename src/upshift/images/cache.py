@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ locks.
 COMPILED = "compiled"
 """The folder with a cache of uv for each image that something was compiled in, to be removed as a whole."""
 
-_LOOK = 0.2  # seconds between two looks whether somebody else has made an image
+_LOOK = 0.2  # seconds between two calls of ``waiting``
 _OFTEN = 86_400.0  # seconds between two marks, so that not every reading writes
 _BUILDING, _LOCK = "building-", ".lock"
 
@@ -69,30 +70,28 @@ def workshop() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def alone(what: str, *, waiting: Callable[[], object]) -> Iterator[None]:
-    """Have nobody else on this machine make the same image; ``waiting`` is called while somebody does."""
-    file = _place() / f"making-{what}{_LOCK}"
-    make_folder(file.parent)
+    """Have nobody else on this machine make the same image; ``waiting`` is called while somebody does.
+
+    The lock is a socket's abstract address: one for all users and homes, since they share engines, and free
+    when the process that has it is gone.
+    """
+    address = f"\0upshift-image-{what}"
     while True:
-        with open(file, "wb") as lock:
+        with socket.socket(socket.AF_UNIX) as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                lock.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
                 waiting()
-                time.sleep(_LOOK)
+                lock.settimeout(_LOOK)
+                with contextlib.suppress(OSError):
+                    lock.connect(address)
+                    lock.recv(1)  # returns when whoever has the lock is done
                 continue
-            if not _is_still(lock.fileno(), file):  # whoever had it has removed it
-                continue
-            try:
-                yield
-            finally:
-                file.unlink(missing_ok=True)
+            lock.listen()
+            yield
             return
-
-
-def _is_still(descriptor: int, file: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), file.stat())
-    return False
 
 
 @contextlib.contextmanager

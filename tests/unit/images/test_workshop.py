@@ -53,11 +53,16 @@ def test_a_full_disk_is_told_in_a_users_words() -> None:
     assert "UPSHIFT_HOME" in (caught.value.fix or "")
 
 
-def test_two_that_make_the_same_image_do_so_one_after_the_other(home: Path) -> None:
+def test_two_that_make_the_same_image_do_so_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     waited = Event()
 
     def second() -> None:
+        monkeypatch.setenv(
+            "UPSHIFT_HOME", str(tmp_path / "other")
+        )  # who has another home has the same engine
         with alone("one", waiting=waited.set):
             said.append("second")
 
@@ -68,7 +73,22 @@ def test_two_that_make_the_same_image_do_so_one_after_the_other(home: Path) -> N
         said.append("first")
     thread.join(30)
     assert said == ["first", "second"]
-    assert list(home.rglob("making-*")) == []
+
+
+def test_who_was_killed_while_making_an_image_keeps_nobody_waiting() -> None:
+    code = (
+        "from upshift.images.cache import alone\n"
+        "with alone('killed', waiting=print): print('has it', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "has it\n"
+        first.kill()
+        first.wait()
+    with alone("killed", waiting=lambda: pytest.fail("somebody has it")):
+        pass
 
 
 def test_whoever_waits_for_the_same_image_may_give_up(home: Path) -> None:
