@@ -127,8 +127,11 @@ def test_an_unknown_argument_is_refused_with_the_nearest_name() -> None:
             "num_processes='4' is invalid\n*Did you mean 4? Expected a whole number.",
         ),
         ({"num_processes": 2.5}, "num_processes=2.5 is invalid\n*Expected a whole number."),
-        ({"num_cpu_threads_per_process": 0}, "num_cpu_threads_per_process=0 makes\n*from 1 to 100,000."),
-        ({"num_cpu_threads_per_process": -2}, "num_cpu_threads_per_process=-2 makes\n*from 1 to 100,000."),
+        ({"num_cpu_threads_per_process": 0}, "num_cpu_threads_per_process=0 is invalid\n*from 1 to 100,000."),
+        (
+            {"num_cpu_threads_per_process": -2},
+            "num_cpu_threads_per_process=-2 is invalid\n*from 1 to 100,000.",
+        ),
         ({"num_processes": True}, "num_processes=True is invalid\n*Expected a whole number."),
         ({"multi_gpu": 1}, "multi_gpu=1 is invalid\n*Expected True or False."),
         (

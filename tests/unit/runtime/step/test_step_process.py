@@ -71,9 +71,7 @@ def test_place_and_remedy_of_an_error_of_upshifts_are_told_once(project) -> None
     failure = bench.run("here").failure
     assert failure.message == "SettingsError: upshift.log(): the metric 'loss' is of type object"
     assert failure.where.endswith("steps.py:5") and failure.fix.startswith("A metric is one number")
-    assert failure.traceback.endswith(
-        "errors.SettingsError: upshift.log(): the metric 'loss' is of type object"
-    )
+    assert failure.traceback.endswith("\nSettingsError: upshift.log(): the metric 'loss' is of type object")
     failure = bench.run("elsewhere").failure
     assert (failure.message, failure.fix) == ("GraphError: no: so (other.py:9)", "Yes.")
     assert failure.where.endswith("steps.py:7")
