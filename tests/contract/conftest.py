@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract_kit import Ground, Watched
+from contract_kit import BACKENDS, Ground, Watched
 
 from containers import CONF, EngineWithImage, engine_with_image
 
-BACKENDS = ["fake", "local", "docker", "podman"]
 IN_CONTAINERS = ("docker", "podman")
 
 

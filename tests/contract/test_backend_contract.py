@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from contract_kit import Ground, Watched
+from contract_kit import FENCED, Ground, Watched
 
 from upshift.backends.base import Capabilities, Ended, LogGrew, Started
 from upshift.errors import ConfigError
@@ -220,6 +220,25 @@ def test_what_has_ended_cannot_be_attached_to(ground: Ground) -> None:
     second = ground.open()
     assert not second.backend.attach(handle, job)
     assert second.backend.find(job) is None
+
+
+@pytest.mark.parametrize("ground", FENCED, indirect=True)
+def test_an_attempt_that_was_given_up_does_not_begin_however_late_it_is_accepted(watched: Watched) -> None:
+    job = watched.ground.job("add", inputs={"a": 1, "b": 2})
+    assert watched.ground.store.claim_attempt(job.spec.task, 1, by="the test")
+    handle = watched.backend.submit(job)
+    watched.until(Ended, handle)
+    assert watched.ground.store.read_result(job.spec.task, 1) is None
+    assert not any(isinstance(event, Started) for event in watched.of(handle))
+
+
+@pytest.mark.parametrize("ground", FENCED, indirect=True)
+def test_an_attempt_that_has_begun_does_not_begin_once_more(watched: Watched) -> None:
+    job = watched.ground.job("wait")
+    handle = watched.started(job)
+    assert not watched.ground.store.claim_attempt(job.spec.task, 1, by="the test")
+    watched.backend.cancel(handle, grace=5)
+    watched.until(Ended, handle)
 
 
 def test_closing_twice_is_allowed(watched: Watched) -> None:

@@ -195,6 +195,11 @@ class FakeCluster:
         if isinstance(outcome, Refuse):
             raise BackendError(outcome.message)
         self.submitted.append(job)
+        if not open_store(job.spec.store).claim_attempt(
+            job.spec.task, job.spec.attempt, by="the fake cluster"
+        ):
+            sink(Ended(handle=handle, reason="infrastructure", message="the attempt has been given up"))
+            return handle
         self.running[handle] = job
         self.most_at_once = max(self.most_at_once, len(self.running))
         self._sinks[handle] = sink

@@ -89,6 +89,11 @@ def judge(
     return Verdict(None, Failure(reason=reason, message=message))
 
 
+def give_up(store: Store, task: TaskId, number: int) -> bool:
+    """See that an attempt without a result never begins. False: it has begun, and may still run."""
+    return store.claim_attempt(task, number, by="an engine that gave it up")
+
+
 _BLOCK = 1 << 16
 _LONGEST = 1 << 20
 """A line is passed on in pieces of this many bytes, so that one without an end does not fill memory."""

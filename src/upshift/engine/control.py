@@ -24,7 +24,7 @@ import attrs
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
 from upshift.backends.registry import open_backend
-from upshift.engine.attempts import Attempt
+from upshift.engine.attempts import Attempt, give_up
 from upshift.engine.recovery import is_at
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import BackendError, RunOwned, StoreError, StoreUnavailable
@@ -218,6 +218,8 @@ def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalo
     ended = []
     for attempt in attempts:
         result = store.read_result(attempt.task, attempt.number)
+        if result is None:
+            give_up(store, attempt.task, attempt.number)
         failure = result.failure if result else Failure(reason="cancelled", message="the run was cancelled")
         ended.append(
             attrs.evolve(
@@ -278,6 +280,8 @@ def _stop_jobs(row: RunRow, attempts: list[AttemptRow], store: Store, configurat
                 sink = partial(_tell, inbox, target.name)
                 backend = backends[target.name] = open_backend(target, store=row.store, sink=sink)
             handle = attempt.handle or backend.find(job)
+            if not handle and not give_up(store, attempt.task, attempt.number):
+                handle = backend.find(job)  # it has begun, perhaps since it was looked for
             if handle and backend.attach(handle, job):
                 running.add((target.name, handle))
                 backend.cancel(handle, grace=job.spec.settings.grace_period)

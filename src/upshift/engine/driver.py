@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
-from upshift.engine.attempts import Attempt, Verdict, judge, reader_of
+from upshift.engine.attempts import Attempt, Verdict, give_up, judge, reader_of
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock
 from upshift.engine.control import Command, stopping_line
@@ -296,6 +296,8 @@ class Driver:
             place.queue.room.give_back(attempt.need)
             attempt.ended = event
             result = self.store.read_result(attempt.task_id, attempt.number)
+            if result is None:  # and what a scheduler starts once more does nothing
+                give_up(self.store, attempt.task_id, attempt.number)
             verdict = judge(attempt.task_id, attempt.number, result, event, cancelled=attempt.cancelled)
             if attempt.task is None:  # a job of an earlier engine; its task may ask for it yet
                 self.journal.attempt(attempt, verdict, ended=self.clock.now())

@@ -12,7 +12,7 @@ import attrs
 
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
-from upshift.engine.attempts import Attempt, Verdict, judge, reader_of
+from upshift.engine.attempts import Attempt, Verdict, give_up, judge, reader_of
 from upshift.engine.journal import Journal
 from upshift.engine.keys import Keys, debugged_key
 from upshift.engine.offers import Standard, shortcoming
@@ -128,6 +128,8 @@ class Recovery:
 
     def _over(self, attempt: Attempt, ended: Ended | None) -> tuple[Attempt, Verdict]:
         result = self._store.read_result(attempt.task_id, attempt.number)
+        if result is None:
+            give_up(self._store, attempt.task_id, attempt.number)
         return attempt, judge(attempt.task_id, attempt.number, result, ended)
 
     def _recorded(self, row: TaskRow, number: int) -> TaskResult | None:
@@ -182,15 +184,22 @@ class Recovery:
 
     def _find(self, spec: TaskSpec, path: str, places: Sequence[OpenTarget]) -> Attempt:
         job = Job(spec=spec, spec_path=path)
+        attempt = self._found(job, places)
+        if attempt is None and not give_up(self._store, spec.task, spec.attempt):
+            attempt = self._found(job, places)  # it has begun, perhaps since it was looked for
+        if attempt is None:
+            attempt = self._attempt(spec, places[0], "")
+            attempt.ended = Ended(handle="")
+        return attempt
+
+    def _found(self, job: Job, places: Sequence[OpenTarget]) -> Attempt | None:
         for place in places:
             handle = place.backend.find(job)
             if handle is not None and place.backend.attach(handle, job):
-                attempt = self._attempt(spec, place, handle)
+                attempt = self._attempt(job.spec, place, handle)
                 self._occupy(attempt)
                 return attempt
-        attempt = self._attempt(spec, places[0], "")
-        attempt.ended = Ended(handle="")
-        return attempt
+        return None
 
     def _attempt(
         self, spec: TaskSpec, place: OpenTarget, handle: str, *, started: float | None = None

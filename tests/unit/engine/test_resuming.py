@@ -264,8 +264,10 @@ def test_a_spec_that_was_never_submitted_leads_to_the_next_attempt(
     held: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = chain(held)
+    late = []
 
     def die_before(job, sink):  # type: ignore[no-untyped-def]
+        late.append((job, sink))
         raise Killed
 
     submit = held.cluster.submit
@@ -276,6 +278,34 @@ def test_a_spec_that_was_never_submitted_leads_to_the_next_attempt(
     assert run.status == "completed"
     assert [a.number for a in run["one"].tasks[0].attempts] == [1, 2]
     assert held.ran() == ["one", "double"]
+    submit(*late[0])  # as by a cluster that has taken the job after all
+    assert not held.cluster.running
+
+
+def test_a_job_that_begins_while_it_is_looked_for_is_waited_for(
+    held: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = chain(held)
+    submit, find = held.cluster.submit, held.cluster.find
+    late = []
+
+    def die_before(job, sink):  # type: ignore[no-untyped-def]
+        late.append((job, sink))
+        raise Killed
+
+    def begins_after_the_look(job):  # type: ignore[no-untyped-def]
+        found = find(job)
+        if late:
+            submit(*late.pop())
+        return found
+
+    held.cluster.submit = die_before  # type: ignore[method-assign]
+    run_id = killed_run(held, graph, monkeypatch)
+    held.cluster.submit = submit  # type: ignore[method-assign]
+    held.cluster.find = begins_after_the_look  # type: ignore[method-assign]
+    run = held.run(graph, resume=run_id)
+    assert [a.number for a in run["one"].tasks[0].attempts] == [1]
+    assert held.cluster.most_at_once == 1
 
 
 def test_changed_code_runs_again_and_what_ran_of_the_old_code_is_stopped_first(

@@ -5,11 +5,12 @@
     runs/RUN/run.json, graph.json, sources.json, tasks.json
     runs/RUN/removed.json             instead of run.json: gc removed the run
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.spec.json
+    runs/RUN/tasks/STEP/INDEX.ATTEMPT.claim           by its supervisor, or by an engine that gave it up
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.result.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series, .metrics, .cards
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.rankRANK.log     of each of several processes
 
-A result is created by ``link(2)``, which succeeds for one writer only, and begins with a line that
+A claim or a result is created by ``link(2)``, which succeeds for one writer only. A result begins with a line that
 holds the checksum of the rest, so that one torn by a power loss reads as none at all.
 """
 

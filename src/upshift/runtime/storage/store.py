@@ -161,6 +161,10 @@ class Store:
             )
         return unpack_spec(content, f"{self.address}/{relative}")
 
+    def claim_attempt(self, task: TaskId, attempt: int, *, by: str) -> bool:
+        """Take an attempt: for its supervisor, or for an engine that gives it up. False: somebody has."""
+        return self._records.create(attempt_path(task, attempt, "claim"), f"{by}\n".encode())
+
     def create_result(self, result: TaskResult) -> bool:
         """Record what became of an attempt. False: that was recorded before, and stays as it is."""
         return self._records.create(

@@ -314,6 +314,10 @@ class FirstNode:
         return self._supervisor.busy or self._gathering is not None
 
     def start(self, grant: Grant | None) -> None:
+        self._grant = grant
+        if not self._is_mine():
+            self._let_go()
+            return
         if self._seat is None:
             self._begin(grant, None)
             return
@@ -321,7 +325,6 @@ class FirstNode:
             Rendezvous,  # what no other task needs is not imported
         )
 
-        self._grant = grant
         try:
             self._gathering = Rendezvous(
                 self._loop,
@@ -360,9 +363,23 @@ class FirstNode:
 
     def _ungathered(self, failure: Failure) -> None:
         self._gathering = None
+        self._let_go()
+        self.refuse(failure)
+
+    def _is_mine(self) -> bool:
+        """Whether the attempt is this supervisor's: no engine has given it up, nor has it begun before."""
+        task, number = self._spec.task, self._spec.attempt
+        try:
+            if self._store.claim_attempt(task, number, by=f"its supervisor on {os.uname().nodename}"):
+                return True
+            self.problem = f"attempt {number} of {task} has been given up, or has begun before"
+        except UpshiftError as error:
+            self._cannot(error)
+        return False
+
+    def _let_go(self) -> None:
         if self._grant is not None:
             self._grant.give_back()
-        self.refuse(failure)
 
     def _begin(self, grant: Grant | None, nodes: Nodes | None) -> None:
         try:
