@@ -27,7 +27,7 @@ from upshift.authoring.project import file_of, project_of
 from upshift.code.fingerprint import look_up
 from upshift.engine.inputs import task_inputs
 from upshift.engine.keys import Keys
-from upshift.engine.tasks import Task
+from upshift.engine.tasks import TaskState
 from upshift.engine.walk import Walk
 from upshift.model.spec.calls import bind
 from upshift.model.spec.work import ONCE
@@ -82,10 +82,10 @@ class Evaluation:
             self._known_file.write_bytes(pickle.dumps(self._known))
         return found
 
-    def _called_apart(self, task: Task, inputs: Any) -> Any:
+    def _called_apart(self, task: TaskState, inputs: Any) -> Any:
         return in_child(lambda: self._called(task, inputs))
 
-    def _called(self, task: Task, inputs: Any) -> tuple[Any, str]:
+    def _called(self, task: TaskState, inputs: Any) -> tuple[Any, str]:
         definition = task.node.definition
         entry = definition.entry
         function: Any

@@ -21,7 +21,7 @@ from upshift.backends.local.backend import LocalBackend
 from upshift.runs.catalog import Catalog
 from upshift.runtime.step import step as step_process
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.attempt import Attempt
+from upshift.runtime.supervisor.attempt import SupervisedAttempt
 from upshift.runtime.supervisor.serving.supervisor import Supervisor
 from upshift.runtime.supervisor.starters.zygote import Zygote
 
@@ -71,7 +71,7 @@ def main() -> None:
         (Zygote, "_be_step", "order"),
         (step_process, "run", "step"),
         (step_process, "_save", "save"),
-        (Attempt, "_finish", "finish"),
+        (SupervisedAttempt, "_finish", "finish"),
         (Store, "create_result", "result"),
         (LocalBackend, "_hear", "hear"),
         (Catalog, "record", "commit"),

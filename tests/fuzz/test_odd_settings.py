@@ -25,7 +25,7 @@ from upshift.authoring.loading import load_module
 from upshift.authoring.running import plan
 from upshift.engine import RunOptions
 from upshift.errors import UpshiftError
-from upshift.report.plan import plan_as_json
+from upshift.report.planned import plan_as_json
 from upshift.report.terminal.plan import show_plan
 from upshift.runtime.launch.arguments.checking import known_arguments
 

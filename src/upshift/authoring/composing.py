@@ -12,7 +12,7 @@ from upshift.authoring.composition import RETURNED, Composition
 from upshift.authoring.inlined import Inlined
 from upshift.authoring.placeholders import Placeholder
 from upshift.authoring.project import begun_with, project_of
-from upshift.authoring.scope import Scope
+from upshift.authoring.scope import PipelineScope
 from upshift.authoring.words import in_words
 from upshift.model.graph.model import FromStep, Graph
 from upshift.model.plain import UNKNOWN, has_parts, is_opaque, plain_of, type_name
@@ -37,7 +37,7 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
     # The outermost pipeline's place to run is the run's own, not that of each of its steps.
     options = attrs.evolve(pipeline.options, steps=attrs.evolve(pipeline.options.steps, on=None))
     try:
-        with Scope(composition, options, (pipeline.name,)):
+        with PipelineScope(composition, options, (pipeline.name,)):
             params = parameters_saved(composition, callee, arguments)
             composition.composes(callee.function, {**callee.signature.defaults, **arguments})
             args, kwargs = bind(callee.function, arguments)
@@ -100,7 +100,7 @@ def texts_of(
 
 
 def inline(
-    pipeline: Pipeline[Any, Any], scope: Scope, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    pipeline: Pipeline[Any, Any], scope: PipelineScope, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Inlined:
     """The steps of a pipeline as part of the one that calls it.
 
@@ -115,7 +115,7 @@ def inline(
     bound = callee.signature.bind(args, kwargs)
     composition = scope.composition
     before = composition.size
-    with Scope(composition, pipeline.options.over(scope.options), (*scope.path, pipeline.name)):
+    with PipelineScope(composition, pipeline.options.over(scope.options), (*scope.path, pipeline.name)):
         composition.composes(callee.function, {**callee.signature.defaults, **bound})
         positional, keywords = bind(callee.function, bound)
         output = callee.function(*positional, **keywords)

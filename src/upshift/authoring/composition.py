@@ -30,7 +30,7 @@ from upshift.runtime.storage.serializers.parts import parts_of
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions, StepOptions
-    from upshift.authoring.scope import Scope
+    from upshift.authoring.scope import PipelineScope
     from upshift.authoring.steps import Step
     from upshift.model.spec.artifact import Artifact
     from upshift.runs.versions import ArtifactVersion
@@ -130,7 +130,7 @@ class Composition:
                     saved[name] = self._constant(value, name, where).artifact
         return saved
 
-    def add(self, step: Step[Any, Any], bound: Mapping[str, Any], scope: Scope) -> Any:
+    def add(self, step: Step[Any, Any], bound: Mapping[str, Any], scope: PipelineScope) -> Any:
         """A node for a call; its placeholder, or a tuple of them.
 
         Parameters
@@ -151,7 +151,7 @@ class Composition:
         step: Step[Any, Any],
         mapped: Mapping[str, Any],
         whole: Mapping[str, Any],
-        scope: Scope,
+        scope: PipelineScope,
     ) -> Any:
         """A node for a mapped call; a placeholder for each output, which stands for a list.
 
@@ -221,7 +221,7 @@ class Composition:
         step: Step[Any, Any],
         inputs: dict[str, Source],
         over: tuple[str, ...],
-        scope: Scope,
+        scope: PipelineScope,
         where: str | None,
     ) -> Any:
         callee = step.callee

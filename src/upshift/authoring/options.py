@@ -10,8 +10,8 @@ import attrs
 
 from upshift.errors import SettingsError, suggestion, user_location
 from upshift.model.checks import shown
-from upshift.model.settings.base import bad_value, line
 from upshift.model.settings.docker import DockerSettings
+from upshift.model.settings.fields import bad_value, line
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec.codec import encode

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.authoring.fields import UNSET, Given, Unfit, dotted_names, settled
 from upshift.authoring.parameter_files import read_parameters
-from upshift.authoring.reading import fit, hint_for
+from upshift.authoring.typed_values import fit, hint_for
 from upshift.errors import UsageError, nearest, suggestion
 from upshift.model.checks import MOST_SHOWN, shown
 from upshift.model.spec.annotations import parameter_hints

@@ -20,7 +20,7 @@ from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import PipelineOptions, Settings, checked_tags, identifier, settings_said
 from upshift.authoring.scope import current_scope
 from upshift.errors import UpshiftError, user_frames
-from upshift.model.settings.base import bad_value
+from upshift.model.settings.fields import bad_value
 from upshift.model.settings.retry import Retry
 from upshift.model.settings.step import checked_flag
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from upshift.images.base import Announce
     from upshift.images.destination import Destination
     from upshift.model.configuration import Configuration
-    from upshift.report.plan import Plan
+    from upshift.report.planned import Plan
     from upshift.report.progress import Progress
     from upshift.runs.history import Run
     from upshift.runtime.storage.store import Store
@@ -90,7 +90,7 @@ def plan(
         The pipeline cannot be composed, or the configuration is wrong. An exception of the pipeline
         function itself is a GraphError, with the user's own traceback in it.
     """
-    from upshift.engine.plan import make_plan
+    from upshift.engine.forecast import make_plan
 
     options, configuration, store = prepared(pipeline, options)
     with store.claims.held():

@@ -1,4 +1,4 @@
-"""Whether a pipeline is being composed in this very context, and which one: :class:`Scope`."""
+"""Whether a pipeline is being composed in this very context, and which one: :class:`PipelineScope`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 _DEEPEST = 100
 """Pipelines inside pipelines inside …; deeper is taken for an endless recursion."""
 
-_current: ContextVar[Scope | None] = ContextVar("upshift_scope", default=None)
+_current: ContextVar[PipelineScope | None] = ContextVar("upshift_scope", default=None)
 
 
-def current_scope() -> Scope | None:
+def current_scope() -> PipelineScope | None:
     """The pipeline whose function is running now; None outside a pipeline."""
     return _current.get()
 
 
-class Scope:
+class PipelineScope:
     """One pipeline whose function is running. Nested ones share the composition.
 
     Parameters
@@ -48,9 +48,9 @@ class Scope:
         self.composition = composition
         self.options = options
         self.path = path
-        self._token: Token[Scope | None] | None = None
+        self._token: Token[PipelineScope | None] | None = None
 
-    def __enter__(self) -> Scope:
+    def __enter__(self) -> PipelineScope:
         self._token = _current.set(self)
         return self
 

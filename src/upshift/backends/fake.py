@@ -44,7 +44,7 @@ from upshift.backends.base import (
 )
 from upshift.errors import BackendError
 from upshift.model.configuration import Target
-from upshift.model.settings.base import refuse_unknown_fields
+from upshift.model.settings.fields import refuse_unknown_fields
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.calls import bind

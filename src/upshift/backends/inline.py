@@ -20,7 +20,7 @@ from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
     from upshift.images.destination import Destination
-    from upshift.runtime.accelerators.base import Inventory
+    from upshift.runtime.accelerators.vendor import Inventory
 
 
 class InlineBackend:

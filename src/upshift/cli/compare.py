@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from upshift.cli import options as shared
+from upshift.cli import shared_options as shared
 from upshift.cli.output import echo
 from upshift.model.checks import MOST_RUNS
 

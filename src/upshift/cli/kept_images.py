@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from upshift.cli import options as shared
+from upshift.cli import shared_options as shared
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from upshift.cli import options as shared
+from upshift.cli import shared_options as shared
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:
-    from upshift.report.plan import Plan
+    from upshift.report.planned import Plan
 
 
 @click.command(cls=shared.PipelineCommand)
@@ -44,7 +44,7 @@ def show(found: Plan, *, as_json: bool = False) -> None:
     if as_json:
         import json
 
-        from upshift.report.plan import plan_as_json
+        from upshift.report.planned import plan_as_json
 
         echo(json.dumps(plan_as_json(found), indent=2))
     else:

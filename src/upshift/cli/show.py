@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from upshift.cli import options as shared
+from upshift.cli import shared_options as shared
 from upshift.cli.output import echo
 
 

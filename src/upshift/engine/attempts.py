@@ -15,20 +15,22 @@ from upshift.runtime.storage.log_text import ROW, last_frames
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
-    from upshift.engine.schedule import Need
+    from upshift.engine.schedule import Demand
     from upshift.engine.targets import OpenTarget
-    from upshift.engine.tasks import Task
+    from upshift.engine.tasks import TaskState
 
 
 @attrs.define(eq=False, repr=False)
-class Attempt:
+class AttemptState:
     """A job that a backend has."""
 
-    task: Task | None  # it waits for this; None: a job of an earlier engine that no task has asked for yet
+    task: (
+        TaskState | None
+    )  # it waits for this; None: a job of an earlier engine that no task has asked for yet
     spec: TaskSpec
     place: OpenTarget
     handle: str  # the backend's name for it
-    need: Need  # the room it takes up
+    demand: Demand  # the room it takes up
     log: LogReader  # how far it has been shown
     waits: bool = False  # the backend holds it back for want of accelerators: it takes up no other room then
     why: str | None = None  # what it waits for, in words

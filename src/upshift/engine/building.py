@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.engine.tasks import Task
+from upshift.engine.tasks import TaskState
 from upshift.errors import RecipeError, UpshiftError
 from upshift.model.spec.task import Failure
 from upshift.report.progress import ImageChange
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from upshift.images.base import Image, Progress
     from upshift.images.preparing import Prepared
 
-Then = Callable[[Task, "Failure | None"], None]
+Then = Callable[[TaskState, "Failure | None"], None]
 """Told, by the engine's thread, that the image of a task is there, or why it cannot be."""
 
 _PATIENCE = 5.0
@@ -45,7 +45,7 @@ class _Making:
 
     prepared: Prepared
     steps: tuple[str, ...]
-    waiting: list[tuple[Task, Then]] = attrs.field(factory=list)
+    waiting: list[tuple[TaskState, Then]] = attrs.field(factory=list)
     thread: threading.Thread | None = None
     began: float = 0.0
     told: bool = False
@@ -85,7 +85,7 @@ class Building:
             making = _Making(prepared[steps[0]], tuple(steps))
             self._of.update(dict.fromkeys(steps, making))
 
-    def hold(self, task: Task, then: Then) -> bool:
+    def hold(self, task: TaskState, then: Then) -> bool:
         """Whether the task waits for its image; ``then`` is called when it need not wait any more.
 
         At once if the image cannot be made; not at all once :meth:`close` was called.

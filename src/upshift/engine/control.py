@@ -24,7 +24,7 @@ import attrs
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
 from upshift.backends.registry import open_backend
-from upshift.engine.attempts import Attempt, give_up
+from upshift.engine.attempts import AttemptState, give_up
 from upshift.engine.recovery import is_at
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import BackendError, RunOwned, StoreError, StoreUnavailable
@@ -53,7 +53,7 @@ class Command(enum.Enum):
 
 
 def stopping_line(
-    jobs: list[Attempt], command: Command, *, again: bool, images: Sequence[Sequence[str]] = ()
+    jobs: list[AttemptState], command: Command, *, again: bool, images: Sequence[Sequence[str]] = ()
 ) -> str:
     """What becomes of these jobs, in a line for whoever asked for it."""
     if again:
@@ -72,7 +72,7 @@ def stopping_line(
     return line + (f"; press Ctrl-C again to kill {them}" if command is Command.INTERRUPT else "")
 
 
-def _are(jobs: list[Attempt]) -> str:
+def _are(jobs: list[AttemptState]) -> str:
     return "is" if len(jobs) == 1 else "are"
 
 

@@ -16,9 +16,9 @@ import attrs
 from upshift.backends.base import Offer
 from upshift.backends.inline import InlineBackend
 from upshift.engine.offers import short_of_processes
-from upshift.engine.schedule import Need
-from upshift.engine.targets import OpenTarget, Terms
-from upshift.engine.tasks import Task
+from upshift.engine.schedule import Demand
+from upshift.engine.targets import GrantPlan, OpenTarget
+from upshift.engine.tasks import TaskState
 from upshift.errors import NotFound, suggestion
 from upshift.model.configuration import Target
 from upshift.model.graph import Graph
@@ -39,9 +39,9 @@ class Debugged:
 
     node: str  # node, index: the step in the pipeline, and which of its tasks; None: all of them
     index: int | None
-    terms: Terms
+    plan: GrantPlan
 
-    def holds(self, task: Task) -> bool:
+    def holds(self, task: TaskState) -> bool:
         """Whether this task is one of them."""
         return task.node.node.name == self.node and self.index in (None, task.index)
 
@@ -66,10 +66,10 @@ def debugged(text: str, graph: Graph, *, store: str, inbox: SimpleQueue[Any]) ->
     return Debugged(
         node=node.name,
         index=None if match["index"] is None else int(match["index"]),
-        terms=Terms(
+        plan=GrantPlan(
             place=place,
             granted=offer.granted,
-            need=Need.of(offer.granted),
+            demand=Demand.of(offer.granted),
             strict=False,
             shortfalls=(*offer.shortfalls, *short_of_processes(launch)),
             launch=None if launch is None else attrs.evolve(launch, per_node=1),

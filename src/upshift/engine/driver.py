@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
-from upshift.engine.attempts import Attempt, Verdict, give_up, judge, reader_of
+from upshift.engine.attempts import AttemptState, Verdict, give_up, judge, reader_of
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock
 from upshift.engine.control import Command, stopping_line
@@ -32,8 +32,8 @@ from upshift.engine.keys import Keys
 from upshift.engine.recovery import Admission, Made, Recovery
 from upshift.engine.reuse import Reuse, intact
 from upshift.engine.specs import Specs
-from upshift.engine.targets import OpenTarget, Terms, with_more_memory
-from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, Task
+from upshift.engine.targets import GrantPlan, OpenTarget, with_more_memory
+from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, TaskState
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
 from upshift.model.spec.artifact import Artifact
@@ -54,7 +54,7 @@ class Driver:
     """Drives one walk to its end."""
 
     walk: Walk
-    terms: Mapping[str, Terms]  # what each step gets, by the name of its definition
+    plans: Mapping[str, GrantPlan]  # what each step gets, by the name of its definition
     places: tuple[OpenTarget, ...]
     store: Store
     specs: Specs
@@ -76,8 +76,9 @@ class Driver:
     _decisions: Decisions = attrs.field(init=False)
     _admission: Admission = attrs.field(init=False)
     _shortfalls: Shortfalls = attrs.field(init=False)
-    _raised: dict[Task, Terms] = attrs.field(init=False, factory=dict)  # of tasks that ran out of memory
-    _timers: list[tuple[float, int, Task]] = attrs.field(init=False, factory=list)
+    _raised: dict[TaskState, GrantPlan] = attrs.field(init=False, factory=dict)
+    """Of tasks that ran out of memory."""
+    _timers: list[tuple[float, int, TaskState]] = attrs.field(init=False, factory=list)
     _retries: int = attrs.field(init=False, default=0)
     _submits: int = attrs.field(init=False, default=0)
     _stopping: str | None = attrs.field(init=False, default=None)
@@ -85,7 +86,7 @@ class Driver:
     def __attrs_post_init__(self) -> None:
         self._decisions = Decisions(self.walk, self.journal, self.recovery.surplus)
         self._admission = Admission(self.keys, self.reuse, self.recovery, self.journal, self.store)
-        self._shortfalls = Shortfalls(self.terms)
+        self._shortfalls = Shortfalls(self.plans)
 
     def run(self) -> str:
         """Drive the walk to its end; gives the status of the run."""
@@ -147,7 +148,7 @@ class Driver:
 
     # From ready to submitted
 
-    def _admit(self, task: Task) -> None:
+    def _admit(self, task: TaskState) -> None:
         """Take the task's result from where it is already, or queue it."""
         try:
             inputs, _ = task_inputs(task, self.walk.nodes, self._items_of)
@@ -157,7 +158,7 @@ class Driver:
         found = self._admission.of(
             task,
             inputs,
-            standard=self._terms_of(task).standard,
+            standard=self._plan_of(task).standard,
             debugged=self._is_debugged(task),
             now=self.clock.now(),
         )
@@ -168,12 +169,12 @@ class Driver:
         else:
             self._take_over(task, found.attempt, same=found.same)
 
-    def _queue(self, task: Task) -> None:
+    def _queue(self, task: TaskState) -> None:
         if self._is_debugged(task) or not self.building.hold(task, self._image_made):
-            terms = self._terms_of(task)
-            terms.place.queue.add(task, terms.need)
+            plan = self._plan_of(task)
+            plan.place.queue.add(task, plan.demand)
 
-    def _image_made(self, task: Task, failure: Failure | None) -> None:
+    def _image_made(self, task: TaskState, failure: Failure | None) -> None:
         if task.status != PENDING:  # the run was stopped meanwhile
             return
         if failure is None:
@@ -181,7 +182,7 @@ class Driver:
         else:
             self.walk.failed(task, failure)
 
-    def _has(self, task: Task, result: TaskResult) -> None:
+    def _has(self, task: TaskState, result: TaskResult) -> None:
         """The task has a result that was there already."""
         if result.degraded:
             self._shortfalls.reused(task.node.node.step)
@@ -194,7 +195,7 @@ class Driver:
         )
         self.walk.completed(task, result.outputs, degraded=result.degraded)
 
-    def _take_over(self, task: Task, attempt: Attempt, *, same: bool) -> None:
+    def _take_over(self, task: TaskState, attempt: AttemptState, *, same: bool) -> None:
         """Wait for a job that an earlier engine submitted; it is stopped if it is not the same work."""
         attempt.task = task
         self.walk.began(task)
@@ -216,14 +217,14 @@ class Driver:
         """Whether another task may run beside those that do."""
         return self.max_workers is None or sum(len(p.jobs) for p in self.places) < self.max_workers
 
-    def _submit(self, task: Task, need: Any) -> None:
-        terms = self._terms_of(task)
-        place = terms.place
+    def _submit(self, task: TaskState, demand: Any) -> None:
+        plan = self._plan_of(task)
+        place = plan.place
         task_id = self.journal.id(task)
         try:
             inputs, tainted = task_inputs(task, self.walk.nodes, self._items_of)
         except (BlobMissing, BlobDamaged) as error:
-            place.queue.room.give_back(need)
+            place.queue.room.give_back(demand)
             self._make_again(task, Failure(reason="infrastructure", message=str(error)))
             return
         task.attempts += 1
@@ -233,12 +234,12 @@ class Driver:
             task_id,
             task.attempts,
             inputs,
-            terms,
-            degraded=tainted or terms.degraded,
+            plan,
+            degraded=tainted or plan.degraded,
             image=None if debugged else self.building.image_of(task.node.node.step),
         )
         path = self.store.write_spec(spec)
-        attempt = Attempt(task, spec, place, "", need, reader_of(self.store, spec))
+        attempt = AttemptState(task, spec, place, "", demand, reader_of(self.store, spec))
         self.walk.began(task)
         if debugged:  # it is over when it has been submitted
             self._note_decisions()
@@ -247,7 +248,7 @@ class Driver:
         try:
             attempt.handle = place.backend.submit(Job(spec=spec, spec_path=path))
         except BackendError as error:
-            place.queue.room.give_back(need)
+            place.queue.room.give_back(demand)
             failure = Failure(reason="infrastructure", message=error.what, fix=error.fix)
             self._end(attempt, task, Verdict(None, failure))
             return
@@ -293,7 +294,7 @@ class Driver:
         if isinstance(event, Ended):
             del place.jobs[event.handle]
             self._wait_for_devices(attempt, waits=False)
-            place.queue.room.give_back(attempt.need)
+            place.queue.room.give_back(attempt.demand)
             attempt.ended = event
             result = self.store.read_result(attempt.task_id, attempt.number)
             if result is None:  # and what a scheduler starts once more does nothing
@@ -324,7 +325,7 @@ class Driver:
             self.journal.attempt(attempt)
             self.journal.notice(event.why, attempt.task_id)
 
-    def _wait_for_devices(self, attempt: Attempt, *, waits: bool) -> None:
+    def _wait_for_devices(self, attempt: AttemptState, *, waits: bool) -> None:
         """What waits for devices leaves CPUs and memory to tasks that do not.
 
         Once it has them it starts, whatever has taken its place meanwhile.
@@ -334,11 +335,11 @@ class Driver:
         attempt.waits = waits
         room = attempt.place.queue.room
         if waits:
-            room.give_back(attempt.need.host)
+            room.give_back(attempt.demand.host)
         else:
-            room.take(attempt.need.host)
+            room.take(attempt.demand.host)
 
-    def _tell_running(self, attempt: Attempt, *, since: float | None = None) -> None:
+    def _tell_running(self, attempt: AttemptState, *, since: float | None = None) -> None:
         self.journal.tell(
             TaskChange(
                 task=attempt.task_id,
@@ -349,7 +350,7 @@ class Driver:
             )
         )
 
-    def _end(self, attempt: Attempt, task: Task, verdict: Verdict) -> None:
+    def _end(self, attempt: AttemptState, task: TaskState, verdict: Verdict) -> None:
         """The attempt is over. What that means for its task."""
         now = self.clock.now()
         replaced = attempt.cancelled and self._stopping is None
@@ -373,7 +374,7 @@ class Driver:
             self.journal.notice(line, attempt.task_id)
         self.journal.attempt(attempt, verdict, ended=now)
 
-    def _too_many(self, task: Task, result: TaskResult) -> Failure | None:
+    def _too_many(self, task: TaskState, result: TaskResult) -> Failure | None:
         """Why more tasks would follow than the user allows; None: they do not."""
         found = [result.outputs[name].items for name in task.node.node.by_item if name in result.outputs]
         items = max(filter(None, found), default=0)
@@ -383,7 +384,7 @@ class Driver:
         fix = "Allow more, or make a shorter list."
         return Failure(reason="user-error", message=what, where=task.node.definition.location, fix=fix)
 
-    def _fail(self, attempt: Attempt, task: Task, verdict: Verdict, failure: Failure) -> None:
+    def _fail(self, attempt: AttemptState, task: TaskState, verdict: Verdict, failure: Failure) -> None:
         now = self.clock.now()
         if self._stopping is not None and failure.reason == "cancelled":
             self._decisions.changes[task] = over(attempt, verdict, now=now)
@@ -398,7 +399,7 @@ class Driver:
             pause, change = retry.pause(task.failures), None
             if failure.memory is not None and retry.memory_factor > 1:
                 self._raised[task], change = with_more_memory(
-                    self._terms_of(task),
+                    self._plan_of(task),
                     task.node.definition,
                     reached=failure.memory,
                     factor=retry.memory_factor,
@@ -420,7 +421,7 @@ class Driver:
         if not self._caught(task, failure):
             self._give_up(task, failure, attempt.number)
 
-    def _caught(self, task: Task, failure: Failure) -> bool:
+    def _caught(self, task: TaskState, failure: Failure) -> bool:
         """Whether the flow goes on all the same: the next attempt says that this one has failed."""
         catch = task.node.definition.settings.catch
         if catch is None or task.caught is not None or self._stopping is not None:
@@ -432,14 +433,14 @@ class Driver:
         self._queue(task)
         return True
 
-    def _give_up(self, task: Task, failure: Failure, attempt: int) -> None:
+    def _give_up(self, task: TaskState, failure: Failure, attempt: int) -> None:
         if self.first_failure is None:
             self.first_failure = (self.journal.id(task), failure, attempt)
         self.walk.failed(task, failure)
         if not self.keep_going:
             self._stop(FAILED)
 
-    def _make_again(self, task: Task, failure: Failure) -> bool:
+    def _make_again(self, task: TaskState, failure: Failure) -> bool:
         """Let the producers of what the task could not read run again, and then the task."""
         if self._stopping is not None:
             return False
@@ -482,7 +483,7 @@ class Driver:
             for attempt in list(place.jobs.values()):
                 self._cancel(attempt, grace)
 
-    def _cancel(self, attempt: Attempt, grace: float | None) -> None:
+    def _cancel(self, attempt: AttemptState, grace: float | None) -> None:
         attempt.cancelled = True
         try:
             attempt.place.backend.cancel(
@@ -496,7 +497,7 @@ class Driver:
             for task, failure in refused:
                 self._note_refusal(task, failure)
 
-    def _note_refusal(self, task: Task, failure: Failure) -> None:
+    def _note_refusal(self, task: TaskState, failure: Failure) -> None:
         """A step that failed before it could be submitted."""
         task.attempts += 1
         self.journal.attempt_row(
@@ -505,8 +506,8 @@ class Driver:
                 number=task.attempts,
                 status=FAILED,
                 reason=failure.reason,
-                target=self._terms_of(task).place.target.name,
-                backend=self._terms_of(task).place.backend.name,
+                target=self._plan_of(task).place.target.name,
+                backend=self._plan_of(task).place.backend.name,
                 ended=self.clock.now(),
                 failure=failure,
             )
@@ -516,18 +517,18 @@ class Driver:
         if self._stopping is None and not self.keep_going:
             self._stop(FAILED)
 
-    def _is_debugged(self, task: Task) -> bool:
+    def _is_debugged(self, task: TaskState) -> bool:
         return self.debugged is not None and self.debugged.holds(task)
 
-    def _terms_of(self, task: Task) -> Terms:
+    def _plan_of(self, task: TaskState) -> GrantPlan:
         if self.debugged is not None and self.debugged.holds(task):
-            return self.debugged.terms
-        return self._raised.get(task) or self.terms[task.node.node.step]
+            return self.debugged.plan
+        return self._raised.get(task) or self.plans[task.node.node.step]
 
     def _items_of(self, artifact: Artifact) -> tuple[Artifact, ...]:
         return artifacts.items_of(artifact, self.store)
 
 
-def _names(tasks: list[Task]) -> str:
+def _names(tasks: list[TaskState]) -> str:
     names = ", ".join(str(task) for task in tasks[:3])
     return f"{names}{', …' if len(tasks) > 3 else ''} run{'s' if len(tasks) == 1 else ''}"

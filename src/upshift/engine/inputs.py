@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from upshift.engine.tasks import COMPLETED, SKIPPED, NodeState, Task
+from upshift.engine.tasks import COMPLETED, SKIPPED, NodeState, TaskState
 from upshift.errors import BlobDamaged
 from upshift.model.graph import Collection, Constant, FromStep, Source, references
 from upshift.model.spec.artifact import Artifact, Collected, Value
@@ -17,7 +17,7 @@ Raises ``BlobMissing`` or ``BlobDamaged``.
 
 
 def task_inputs(
-    task: Task, nodes: Mapping[str, NodeState], items_of: ItemsOf
+    task: TaskState, nodes: Mapping[str, NodeState], items_of: ItemsOf
 ) -> tuple[dict[str, Value], bool]:
     """The inputs of a task, by parameter, and whether any was made under a degraded grant.
 
@@ -51,9 +51,9 @@ def task_inputs(
     return values, degraded
 
 
-def producers(task: Task, nodes: Mapping[str, NodeState]) -> list[Task]:
+def producers(task: TaskState, nodes: Mapping[str, NodeState]) -> list[TaskState]:
     """The tasks whose outputs this task gets."""
-    found: dict[Task, None] = {}
+    found: dict[TaskState, None] = {}
     node = task.node.node
     for parameter, source in node.inputs.items():
         own = source
@@ -109,7 +109,7 @@ def _degraded(source: Source, nodes: Mapping[str, NodeState]) -> bool:
     return any(nodes[reference.node].degraded for reference in references(source))
 
 
-def why_skipped(task: Task, nodes: Mapping[str, NodeState]) -> str:
+def why_skipped(task: TaskState, nodes: Mapping[str, NodeState]) -> str:
     """``is_good gave False``; ``needs deploy, which was skipped``."""
     when = task.node.node.when
     if when is not None and nodes[when.node].ended == COMPLETED:
@@ -118,7 +118,7 @@ def why_skipped(task: Task, nodes: Mapping[str, NodeState]) -> str:
     return f"needs {skipped[0]}, which was skipped" if skipped else "what it needs was skipped"
 
 
-def _skipped(task: Task, nodes: Mapping[str, NodeState]) -> Iterator[str]:
+def _skipped(task: TaskState, nodes: Mapping[str, NodeState]) -> Iterator[str]:
     """The nodes that it needs and that were skipped, or whose task of its own index was."""
     plan = task.node.expansion
     needed = set(plan.gates)

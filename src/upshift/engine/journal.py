@@ -19,10 +19,10 @@ from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
-from upshift.engine.attempts import Attempt, Verdict
+from upshift.engine.attempts import AttemptState, Verdict
 from upshift.engine.inputs import why_skipped
-from upshift.engine.targets import Terms
-from upshift.engine.tasks import CANCELLED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
+from upshift.engine.targets import GrantPlan
+from upshift.engine.tasks import CANCELLED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, TaskState
 from upshift.engine.walk import Walk
 from upshift.model.spec.hardware import Shortfall
 from upshift.model.spec.task import Failure, TaskId
@@ -42,11 +42,11 @@ class Journal:
     _attempts: dict[tuple[TaskId, int], AttemptRow] = attrs.field(init=False, factory=dict)
     _news: list[Callable[[], None]] = attrs.field(init=False, factory=list)
 
-    def id(self, task: Task) -> TaskId:
+    def id(self, task: TaskState) -> TaskId:
         """The task's name in all records."""
         return TaskId(run=self._run, step=task.node.node.name, index=task.index)
 
-    def task(self, task: Task, *, status: str | None = None) -> None:
+    def task(self, task: TaskState, *, status: str | None = None) -> None:
         """The task stands like this now."""
         self.row(
             TaskRow(
@@ -64,7 +64,7 @@ class Journal:
         self._tasks[row.task] = row
 
     def attempt(
-        self, attempt: Attempt, verdict: Verdict | None = None, *, ended: float | None = None
+        self, attempt: AttemptState, verdict: Verdict | None = None, *, ended: float | None = None
     ) -> None:
         """The attempt stands like this now."""
         result = verdict.result if verdict else None
@@ -114,7 +114,7 @@ class Journal:
         """Show a line."""
         self._news.append(lambda: self._progress.notice(text, task=task))
 
-    def printed(self, attempt: Attempt, *, size: int | None = None, end: bool = False) -> None:
+    def printed(self, attempt: AttemptState, *, size: int | None = None, end: bool = False) -> None:
         """Show what the attempt has printed."""
         progress, task, log = self._progress, attempt.task_id, attempt.log
 
@@ -126,7 +126,7 @@ class Journal:
 
         self._news.append(show)
 
-    def logged(self, attempt: Attempt, values: Mapping[str, MetricValue], step: float | None) -> None:
+    def logged(self, attempt: AttemptState, values: Mapping[str, MetricValue], step: float | None) -> None:
         """Show the newest values of the attempt's metrics."""
         self._news.append(lambda: self._progress.logged(attempt.task_id, values, step))
 
@@ -141,7 +141,7 @@ class Journal:
             show()
 
 
-def over(attempt: Attempt, verdict: Verdict, *, now: float) -> TaskChange:
+def over(attempt: AttemptState, verdict: Verdict, *, now: float) -> TaskChange:
     """What to show of an attempt that is over, and the task with it."""
     result = verdict.result
     started = (result.started if result else None) or attempt.started
@@ -166,10 +166,10 @@ class Decisions:
     _walk: Walk
     _journal: Journal
     _surplus: Callable[[str, int], list[TaskId]]  # recorded tasks of a step beyond its length now
-    changes: dict[Task, TaskChange] = attrs.field(init=False, factory=dict)
+    changes: dict[TaskState, TaskChange] = attrs.field(init=False, factory=dict)
     """What to show of a task whose change is known from elsewhere: from its attempt, or its reuse."""
 
-    def write(self) -> list[tuple[Task, Failure]]:
+    def write(self) -> list[tuple[TaskState, Failure]]:
         """Tell what was decided since the last time; gives the tasks that failed before any submission."""
         self._sized()
         refused = self._changed()
@@ -186,7 +186,7 @@ class Decisions:
                     self._journal.task(task)
         self._walk.sized.clear()
 
-    def _changed(self) -> list[tuple[Task, Failure]]:
+    def _changed(self) -> list[tuple[TaskState, Failure]]:
         refused = []
         for task in self._walk.changed:
             change = self.changes.pop(task, None)
@@ -211,7 +211,7 @@ class Decisions:
 
     def _closed(self) -> None:
         for state in self._walk.closed:
-            lone, status = Task(state, None), state.ended or CANCELLED
+            lone, status = TaskState(state, None), state.ended or CANCELLED
             skipped = why_skipped(lone, self._walk.nodes) if status == SKIPPED else None
             row = TaskRow(task=self._journal.id(lone), status=status, cache_reason=skipped)
             if skipped is not None:
@@ -227,35 +227,35 @@ _IMAGE = "image"
 class Shortfalls:
     """Collects what is to be said, as steps begin."""
 
-    _terms: Mapping[str, Terms]  # what each step gets, by the name of its definition
+    _plans: Mapping[str, GrantPlan]  # what each step gets, by the name of its definition
     _known: set[tuple[str, str]] = attrs.field(init=False, factory=set)
     _news: dict[str, list[Shortfall]] = attrs.field(init=False, factory=dict)
     _remarks: list[str] = attrs.field(init=False, factory=list)
 
     def new_of(self, step: str) -> bool:
         """Whether there is something to be said of a step that has not been said."""
-        terms = self._terms[step]
-        said = (*(shortfall.field for shortfall in terms.shortfalls), *terms.remarks)
+        plan = self._plans[step]
+        said = (*(shortfall.field for shortfall in plan.shortfalls), *plan.remarks)
         return any((step, what) not in self._known for what in said)
 
     def began(self, step: str, others: Collection[str]) -> None:
         """A task of a step has been submitted."""
-        for remark in self._terms[step].remarks:
+        for remark in self._plans[step].remarks:
             if (step, remark) not in self._known:
                 self._known.add((step, remark))
                 self._remarks.append(f"{step}: {remark}")
-        for shortfall in self._terms[step].shortfalls:
+        for shortfall in self._plans[step].shortfalls:
             image = shortfall.field == _IMAGE
-            for name in self._terms if image else (step,):
+            for name in self._plans if image else (step,):
                 runs = name == step or name in others
                 new = (name, shortfall.field) not in self._known
-                if runs and new and shortfall in self._terms[name].shortfalls:
+                if runs and new and shortfall in self._plans[name].shortfalls:
                     self._known.add((name, shortfall.field))
                     self._news.setdefault(name, []).append(shortfall)
 
     def reused(self, step: str) -> None:
         """A result of a step is reused that was made with less than it asks for."""
-        less = [f"asked {s.asked}, got {s.got}" for s in self._terms[step].shortfalls if s.field != _IMAGE]
+        less = [f"asked {s.asked}, got {s.got}" for s in self._plans[step].shortfalls if s.field != _IMAGE]
         if less and (step, "reused") not in self._known:
             self._known.add((step, "reused"))
             self._remarks.append(f"{step}: reused, made with less than it asks for: {'; '.join(less)}")

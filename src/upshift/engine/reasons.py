@@ -22,7 +22,7 @@ import attrs
 
 from upshift.engine.keys import PACKAGE, PACKAGES, REQUIRED, code_in, fingerprint, key_parts, without_file
 from upshift.engine.offers import degraded_of, how_degraded
-from upshift.engine.tasks import COMPLETED, NodeState, Task
+from upshift.engine.tasks import COMPLETED, NodeState, TaskState
 from upshift.errors import StoreError
 from upshift.model.graph import FromStep, Graph, Node, StepDefinition
 from upshift.model.plain import UNKNOWN, changes, is_opaque, words
@@ -63,7 +63,7 @@ class History:
     _degraded: dict[str, dict[int | None, TaskResult]] = attrs.field(init=False, factory=dict)
     _tasks: dict[str, tuple[str, dict[int | None, TaskRow]] | None] = attrs.field(init=False, factory=dict)
 
-    def why(self, task: Task, inputs: Mapping[str, Value]) -> str:
+    def why(self, task: TaskState, inputs: Mapping[str, Value]) -> str:
         """What is different from the newest earlier result of the same step."""
         name = task.node.node.name
         if name not in self._tasks:
@@ -93,7 +93,7 @@ class History:
             self._compare(state)
         return "first run" if self._tasks[name] is None else self._by_node[name]
 
-    def degraded(self, task: Task) -> str | None:
+    def degraded(self, task: TaskState) -> str | None:
         """How the newest earlier result was made, if with less than asked for."""
         name = task.node.node.name
         if name not in self._tasks:

@@ -12,14 +12,14 @@ import attrs
 
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
-from upshift.engine.attempts import Attempt, Verdict, give_up, judge, reader_of
+from upshift.engine.attempts import AttemptState, Verdict, give_up, judge, reader_of
 from upshift.engine.journal import Journal
 from upshift.engine.keys import Keys, debugged_key
 from upshift.engine.offers import Standard, shortcoming
 from upshift.engine.reuse import Hit, Reuse, intact
-from upshift.engine.schedule import Need
+from upshift.engine.schedule import Demand
 from upshift.engine.targets import OpenTarget
-from upshift.engine.tasks import COMPLETED, PENDING, RUNNING, Task
+from upshift.engine.tasks import COMPLETED, PENDING, RUNNING, TaskState
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
 from upshift.model.spec.artifact import Value
@@ -39,10 +39,10 @@ class Found:
     result: TaskResult | None = None
     """Its result, if that is of the same work and whole; and its row, if it had ended."""
     row: TaskRow | None = None
-    over: tuple[tuple[Attempt, Verdict], ...] = ()
+    over: tuple[tuple[AttemptState, Verdict], ...] = ()
     """Attempts of which nobody had recorded the end, and what became of each."""
-    watched: Attempt | None = None  # watched, same: an attempt that runs, and whether it does the same work
-    same: bool = False
+    watched: AttemptState | None = None  # an attempt that runs
+    same: bool = False  # whether it does the same work
 
 
 def is_at(row: AttemptRow, target: Target) -> bool:
@@ -65,7 +65,7 @@ class Recovery:
         self._store = store
         self._tasks = dict(tasks or {})  # the rows of tasks
         self._attempts = dict(attempts or {})  # the newest attempt of each task
-        self._unfinished: dict[TaskId, Attempt] = {}
+        self._unfinished: dict[TaskId, AttemptState] = {}
         self._resumed = tasks is not None
         self._steps: dict[str, list[TaskId]] | None = None
 
@@ -79,7 +79,7 @@ class Recovery:
         tasks = {row.task: row for row in catalog.tasks(run)}
         return cls(places, store, tasks=tasks, attempts=newest)
 
-    def watch_all(self) -> list[Attempt]:
+    def watch_all(self) -> list[AttemptState]:
         """Watch every recorded job that still runs."""
         for row in self._attempts.values():
             if row.status in (PENDING, RUNNING):
@@ -109,7 +109,7 @@ class Recovery:
             result = self._usable(self._recorded(row, number), key, strict=strict)
             return Found(attempts=number, result=result, row=row)
         attempt = self._unfinished.pop(task, None)
-        over: tuple[tuple[Attempt, Verdict], ...] = ()
+        over: tuple[tuple[AttemptState, Verdict], ...] = ()
         if attempt is None or attempt.ended is not None:
             # The engine may have seen its end, and submitted the next one, before it wrote either down.
             over = () if attempt is None else (self._over(attempt, attempt.ended),)
@@ -126,7 +126,7 @@ class Recovery:
         usable = self._usable(verdict.result, key, strict=strict) if verdict.failure is None else None
         return Found(attempts=attempt.number, over=over, result=usable)
 
-    def _over(self, attempt: Attempt, ended: Ended | None) -> tuple[Attempt, Verdict]:
+    def _over(self, attempt: AttemptState, ended: Ended | None) -> tuple[AttemptState, Verdict]:
         result = self._store.read_result(attempt.task_id, attempt.number)
         if result is None:
             give_up(self._store, attempt.task_id, attempt.number)
@@ -148,7 +148,7 @@ class Recovery:
             return None
         return result
 
-    def _watch(self, row: AttemptRow) -> Attempt:
+    def _watch(self, row: AttemptRow) -> AttemptState:
         path = self._store.spec_path(row.task, row.number)
         spec = self._store.read_spec(path)
         place = next((p for p in self._places if is_at(row, p.target)), None)
@@ -170,7 +170,7 @@ class Recovery:
             attempt.ended = Ended(handle=row.handle)
         return attempt
 
-    def _left_behind(self, task: TaskId, number: int) -> Attempt | None:
+    def _left_behind(self, task: TaskId, number: int) -> AttemptState | None:
         """An attempt that an engine was about to submit when it was killed, and may have submitted."""
         path = None
         for candidate in self._specs_after(task, number):
@@ -182,7 +182,7 @@ class Recovery:
             yield path
             number += 1
 
-    def _find(self, spec: TaskSpec, path: str, places: Sequence[OpenTarget]) -> Attempt:
+    def _find(self, spec: TaskSpec, path: str, places: Sequence[OpenTarget]) -> AttemptState:
         job = Job(spec=spec, spec_path=path)
         attempt = self._found(job, places)
         if attempt is None and not give_up(self._store, spec.task, spec.attempt):
@@ -192,7 +192,7 @@ class Recovery:
             attempt.ended = Ended(handle="")
         return attempt
 
-    def _found(self, job: Job, places: Sequence[OpenTarget]) -> Attempt | None:
+    def _found(self, job: Job, places: Sequence[OpenTarget]) -> AttemptState | None:
         for place in places:
             handle = place.backend.find(job)
             if handle is not None and place.backend.attach(handle, job):
@@ -203,14 +203,14 @@ class Recovery:
 
     def _attempt(
         self, spec: TaskSpec, place: OpenTarget, handle: str, *, started: float | None = None
-    ) -> Attempt:
-        need = place.queue.room.clipped(Need.of(spec.granted or Hardware(), launch=spec.launch))
-        attempt = Attempt(None, spec, place, handle, need, reader_of(self._store, spec, skip=True))
+    ) -> AttemptState:
+        demand = place.queue.room.clipped(Demand.of(spec.granted or Hardware(), launch=spec.launch))
+        attempt = AttemptState(None, spec, place, handle, demand, reader_of(self._store, spec, skip=True))
         attempt.started = started
         return attempt
 
-    def _occupy(self, attempt: Attempt) -> None:
-        attempt.place.queue.room.take(attempt.need)
+    def _occupy(self, attempt: AttemptState) -> None:
+        attempt.place.queue.room.take(attempt.demand)
         attempt.place.jobs[attempt.handle] = attempt
 
 
@@ -225,7 +225,7 @@ class Made:
 class Running:
     """An earlier engine's job is at the task; ``same``: it does the work that is asked for now."""
 
-    attempt: Attempt
+    attempt: AttemptState
     same: bool
 
 
@@ -238,11 +238,11 @@ class Admission:
     _recovery: Recovery
     _journal: Journal
     _store: Store
-    _unexplained: list[tuple[Task, Mapping[str, Value]]] = attrs.field(init=False, factory=list)
-    _twins: dict[str, dict[Task, int]] = attrs.field(init=False, factory=dict)
+    _unexplained: list[tuple[TaskState, Mapping[str, Value]]] = attrs.field(init=False, factory=list)
+    _twins: dict[str, dict[TaskState, int]] = attrs.field(init=False, factory=dict)
 
     def of(
-        self, task: Task, inputs: Mapping[str, Value], *, standard: Standard, debugged: bool, now: float
+        self, task: TaskState, inputs: Mapping[str, Value], *, standard: Standard, debugged: bool, now: float
     ) -> Made | Running | None:
         """What there is of a task with these inputs, by this standard; None: it has to run."""
         key = self._keys.key(task.node, inputs)
@@ -269,7 +269,7 @@ class Admission:
             self._unexplained.append((task, inputs))
         return None
 
-    def explain(self) -> list[Task]:
+    def explain(self) -> list[TaskState]:
         """Say of the tasks that have to run why they do, where that takes a while to find out; gives them."""
         explained = [task for task, _ in self._unexplained]
         for task, inputs in self._unexplained:
@@ -278,7 +278,7 @@ class Admission:
         return explained
 
     def _left(
-        self, task: Task, key: str, *, strict: bool, debugged: bool, now: float
+        self, task: TaskState, key: str, *, strict: bool, debugged: bool, now: float
     ) -> Made | Running | None:
         """What an earlier engine of this run left of the task."""
         left = self._recovery.of(self._journal.id(task), key, strict=strict)

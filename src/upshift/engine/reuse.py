@@ -11,7 +11,7 @@ import attrs
 from upshift.engine.keys import is_debugged
 from upshift.engine.offers import Standard, how_degraded, missed, shortcoming
 from upshift.engine.reasons import History
-from upshift.engine.tasks import COMPLETED, Task
+from upshift.engine.tasks import COMPLETED, TaskState
 from upshift.errors import BlobDamaged, BlobMissing
 from upshift.model.graph import Graph
 from upshift.model.spec.artifact import Artifact
@@ -62,7 +62,7 @@ class Reuse:
         self._again = again
         self._origins: dict[str, Origin] | None = None
 
-    def find(self, task: Task, key: str, standard: Standard, *, now: float) -> Hit | str | None:
+    def find(self, task: TaskState, key: str, standard: Standard, *, now: float) -> Hit | str | None:
         """A result of equal work, or why one cannot be used; None: there is none."""
         if self._origin is not None and (taken := self._taken_over(task)) is not None:
             return taken
@@ -105,7 +105,7 @@ class Reuse:
                 return Hit(result, f"same code, inputs and environment as run {found.run}{less}")
         return why
 
-    def _taken_over(self, task: Task) -> Hit | None:
+    def _taken_over(self, task: TaskState) -> Hit | None:
         """What the run that this one goes on from has made of a task, whatever its code."""
         if self._origins is None:
             run = str(self._origin)
@@ -132,7 +132,7 @@ class Reuse:
             self._takers = {row.origin: str(row.task) for row in rows if row.origin is not None}
         return self._takers
 
-    def _taker(self, origin: Origin, key: str, task: Task) -> str | None:
+    def _taker(self, origin: Origin, key: str, task: TaskState) -> str | None:
         """The other task of this run that has taken a result, or will, since it made it; None: it is free."""
         if origin in self._taken:
             return None if self._taken[origin] == str(task) else self._taken[origin]
@@ -141,7 +141,7 @@ class Reuse:
             return None
         return maker if self._asked.get(maker, key) == key else None
 
-    def _results(self, key: str, task: Task) -> Iterator[tuple[TaskId, int]]:
+    def _results(self, key: str, task: TaskState) -> Iterator[tuple[TaskId, int]]:
         """Results of equal work: first those of a task of the same name, so that each gets its own again."""
         equal = self._equal.get(key)
         if equal is None:

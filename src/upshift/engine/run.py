@@ -20,20 +20,20 @@ from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Command, Control, interrupts
 from upshift.engine.debug import Debugged, debugged
 from upshift.engine.driver import Driver
+from upshift.engine.forecast import forecast, launcher_missing
 from upshift.engine.images import StepImages
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import short_of_processes
-from upshift.engine.plan import forecast, launcher_missing
 from upshift.engine.prospects import prospects
 from upshift.engine.recovery import Recovery
 from upshift.engine.reuse import Reuse
 from upshift.engine.specs import Keeper, Shipped, Specs, ship
 from upshift.engine.targets import (
+    GrantPlan,
     OpenBackend,
     OpenTarget,
-    Terms,
-    terms_of,
+    grant_plans,
 )
 from upshift.engine.walk import Walk
 from upshift.errors import NotFound, RunCancelled, RunFailed, UpshiftError, together
@@ -99,9 +99,9 @@ def execute(
         problem = together([*found.problems, *filter(None, (launcher,))])
         if problem is not None:
             raise problem
-        terms = terms_of(found.offered)
+        plans = grant_plans(found.offered)
         debug = options.debug and debugged(options.debug, graph, store=store.address, inbox=inbox)
-        own = [debug.terms.place] if debug else []
+        own = [debug.plan.place] if debug else []
         grow = growth_of(graph, store)
         walk = Walk(graph, truth=lambda artifact: artifacts.plain_value(artifact, store), grow=grow)
         stack.enter_context(store.claims.held())
@@ -113,7 +113,7 @@ def execute(
             options=options,
             progress=progress,
             places=tuple(dict.fromkeys([*places.values(), *own])),
-            terms=terms,
+            plans=plans,
             debugged=debug or None,
             images=images,
             walk=walk,
@@ -139,7 +139,7 @@ class _Run:
     options: RunOptions
     progress: Progress
     places: tuple[OpenTarget, ...]
-    terms: dict[str, Terms]
+    plans: dict[str, GrantPlan]
     debugged: Debugged | None
     images: StepImages
     walk: Walk
@@ -200,7 +200,7 @@ class _Run:
             )
         if self.debugged is not None:
             text = "runs in this process, neither limited nor pinned (--debug)"
-            for short in short_of_processes(self.debugged.terms.launch):
+            for short in short_of_processes(self.debugged.plan.launch):
                 text += f"; asked {short.asked}, gets {short.got}"
             lines.append(f"{self.options.debug}: {text}")
         return [*lines, *self.images.lines()]
@@ -254,7 +254,7 @@ class _Run:
         journal = Journal(run, self.catalog, self.progress)
         return Driver(
             walk=self.walk,
-            terms=self.terms,
+            plans=self.plans,
             debugged=self.debugged,
             places=self.places,
             store=self.store,

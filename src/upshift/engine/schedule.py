@@ -5,7 +5,7 @@ may overtake one that waits for more room, so that a machine does not stand idle
 :data:`PATIENCE` such times the room that comes free is kept for the one that waits: nothing else
 starts until it does. What runs ends some day, so it gets its turn, and then the next one does.
 
-Ready tasks are kept in one heap for each distinct need. A graph has few of those, however many tasks
+Ready tasks are kept in one heap for each distinct demand. A graph has few of those, however many tasks
 it has, so that finding the next one that fits does not search through all that do not.
 """
 
@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 
 import attrs
 
-from upshift.engine.tasks import Task
+from upshift.engine.tasks import TaskState
 from upshift.model.spec.hardware import Device, Hardware, Model
 from upshift.model.spec.launch import Launch
 
@@ -30,7 +30,7 @@ Devices = tuple[tuple[Model, int], ...]
 
 
 @attrs.frozen
-class Need:
+class Demand:
     """What a task takes up while it runs."""
 
     cpu: int = 1000  # thousandths of a CPU
@@ -46,7 +46,7 @@ class Need:
         alternatives: Sequence[Sequence[Device]] = (),
         *,
         launch: Launch | None = None,
-    ) -> Need:
+    ) -> Demand:
         """What a grant takes up on all of its nodes: where capacity is limited, these are on one machine.
 
         One that asks for no CPUs counts as one for each process.
@@ -64,8 +64,8 @@ class Need:
         )
 
     @property
-    def host(self) -> Need:
-        """This need without the accelerators, and without what it keeps while it waits for these."""
+    def host(self) -> Demand:
+        """This demand without the accelerators, and without what it keeps while it waits for these."""
         return attrs.evolve(self, devices=(), port=None)
 
 
@@ -87,13 +87,13 @@ class Room:
         self._free_devices = Counter(self._devices or {})
         self._ports: set[int] = set()
 
-    def clipped(self, need: Need) -> Need:
-        """The need, never more than all there is: what asks for more runs alone."""
-        return Need(
-            need.cpu if self._cpu is None else min(need.cpu, self._cpu),
-            need.memory if self._memory is None else min(need.memory, self._memory),
-            need.devices if self._devices is None else self._clipped(need.devices, self._devices),
-            need.port if self._one_machine else None,
+    def clipped(self, demand: Demand) -> Demand:
+        """The demand, never more than all there is: what asks for more runs alone."""
+        return Demand(
+            demand.cpu if self._cpu is None else min(demand.cpu, self._cpu),
+            demand.memory if self._memory is None else min(demand.memory, self._memory),
+            demand.devices if self._devices is None else self._clipped(demand.devices, self._devices),
+            demand.port if self._one_machine else None,
         )
 
     @staticmethod
@@ -101,41 +101,41 @@ class Room:
         possible = tuple(each for each in sets if all(count <= there[model] for model, count in each))
         return possible or tuple(tuple((m, min(n, there[m])) for m, n in each) for each in sets[:1])
 
-    def fits(self, need: Need) -> bool:
+    def fits(self, demand: Demand) -> bool:
         """Whether there is room for it now."""
         return (
-            (self._cpu is None or need.cpu <= self._free_cpu)
-            and (self._memory is None or need.memory <= self._free_memory)
-            and (not need.devices or self._chosen(need) is not None)
-            and need.port not in self._ports
+            (self._cpu is None or demand.cpu <= self._free_cpu)
+            and (self._memory is None or demand.memory <= self._free_memory)
+            and (not demand.devices or self._chosen(demand) is not None)
+            and demand.port not in self._ports
         )
 
-    def take(self, need: Need) -> Need:
-        """Something with this need runs now; gives what it takes up: of several sets of devices one."""
-        self._free_cpu -= need.cpu
-        self._free_memory -= need.memory
-        if need.port is not None:
-            self._ports.add(need.port)
-        if not need.devices:
-            return need
-        chosen = self._chosen(need) or need.devices[0]
+    def take(self, demand: Demand) -> Demand:
+        """Something with this demand runs now; gives what it takes up: of several sets of devices one."""
+        self._free_cpu -= demand.cpu
+        self._free_memory -= demand.memory
+        if demand.port is not None:
+            self._ports.add(demand.port)
+        if not demand.devices:
+            return demand
+        chosen = self._chosen(demand) or demand.devices[0]
         self._free_devices.subtract(dict(chosen))
-        return attrs.evolve(need, devices=(chosen,))
+        return attrs.evolve(demand, devices=(chosen,))
 
-    def give_back(self, need: Need) -> None:
-        """It is over. ``need`` is what :meth:`take` gave."""
-        self._free_cpu += need.cpu
-        self._free_memory += need.memory
-        if need.port is not None:
-            self._ports.discard(need.port)
-        for model, count in need.devices[0] if need.devices else ():
+    def give_back(self, demand: Demand) -> None:
+        """It is over. ``demand`` is what :meth:`take` gave."""
+        self._free_cpu += demand.cpu
+        self._free_memory += demand.memory
+        if demand.port is not None:
+            self._ports.discard(demand.port)
+        for model, count in demand.devices[0] if demand.devices else ():
             self._free_devices[model] += count
 
-    def _chosen(self, need: Need) -> Devices | None:
+    def _chosen(self, demand: Demand) -> Devices | None:
         """The first set of accelerators that is free."""
         if self._devices is None:
-            return need.devices[0]
-        for each in need.devices:
+            return demand.devices[0]
+        for each in demand.devices:
             if all(count <= self._free_devices[model] for model, count in each):
                 return each
         return None
@@ -146,43 +146,43 @@ class Queue:
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self._heaps: dict[Need, list[tuple[_Priority, Task]]] = {}
+        self._heaps: dict[Demand, list[tuple[_Priority, TaskState]]] = {}
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def add(self, task: Task, need: Need) -> None:
-        """The task may start as soon as there is room for ``need``."""
+    def add(self, task: TaskState, demand: Demand) -> None:
+        """The task may start as soon as there is room for ``demand``."""
         node = task.node
         priority = (-node.remaining, node.order, -1 if task.index is None else task.index)
-        heappush(self._heaps.setdefault(self.room.clipped(need), []), (priority, task))
+        heappush(self._heaps.setdefault(self.room.clipped(demand), []), (priority, task))
         self._size += 1
 
-    def take(self) -> tuple[Task, Need] | None:
+    def take(self) -> tuple[TaskState, Demand] | None:
         """The next task that there is room for, and the room that it takes; None: there is none."""
-        head: tuple[_Priority, Task] | None = None
-        best: tuple[_Priority, Task] | None = None
-        best_need = None
-        for need, heap in self._heaps.items():
+        head: tuple[_Priority, TaskState] | None = None
+        best: tuple[_Priority, TaskState] | None = None
+        best_demand = None
+        for demand, heap in self._heaps.items():
             # A task is ready once, so priorities never tie and tasks are never compared.
             first = heap[0]
             if head is None or first[0] < head[0]:
                 head = first
-            if (best is None or first[0] < best[0]) and self.room.fits(need):
-                best, best_need = first, need
-        if head is None or best is None or best_need is None:
+            if (best is None or first[0] < best[0]) and self.room.fits(demand):
+                best, best_demand = first, demand
+        if head is None or best is None or best_demand is None:
             return None
         if best is not head:
             if head[1].overtaken >= PATIENCE:
                 return None
             head[1].overtaken += 1
-        heap = self._heaps[best_need]
+        heap = self._heaps[best_demand]
         heappop(heap)
         if not heap:
-            del self._heaps[best_need]
+            del self._heaps[best_demand]
         self._size -= 1
-        return best[1], self.room.take(best_need)
+        return best[1], self.room.take(best_demand)
 
     def clear(self) -> None:
         """Forget every task that waits."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.engine.targets import OpenTarget, Terms
-from upshift.engine.tasks import Task
+from upshift.engine.targets import GrantPlan, OpenTarget
+from upshift.engine.tasks import TaskState
 from upshift.errors import UpshiftError
 from upshift.model.graph import Graph
 from upshift.model.settings.step import StepSettings
@@ -46,18 +46,18 @@ class Specs:
 
     def make(
         self,
-        task: Task,
+        task: TaskState,
         task_id: TaskId,
         number: int,
         inputs: Mapping[str, Value],
-        terms: Terms,
+        plan: GrantPlan,
         *,
         degraded: bool,
         image: Image | None = None,
     ) -> TaskSpec:
         """The spec of attempt ``number`` of a task, which runs in this image; None: in none."""
         node, definition = task.node.node, task.node.definition
-        remote = self._shipped if terms.place.backend.capabilities.remote else None
+        remote = self._shipped if plan.place.backend.capabilities.remote else None
         outputs = self._outputs.get(node.name)
         if outputs is None:
             outputs = tuple(OutputSpec(name=o, by_item=o in node.by_item) for o in definition.outputs)
@@ -75,22 +75,22 @@ class Specs:
             store=self._store.address,
             durability=self._store.durability,
             verify=self._store.verify,
-            target=terms.place.target.name,
-            backend=terms.place.backend.name,
+            target=plan.place.target.name,
+            backend=plan.place.backend.name,
             inputs=inputs,
             outputs=outputs,
             settings=settings,
-            request=terms.request or definition.settings.resources,
-            granted=terms.granted,
+            request=plan.request or definition.settings.resources,
+            granted=plan.granted,
             environment=definition.environment,
             image=image.reference if image else None,
             interpreter=image.interpreter if image else None,
             user=image.user if image else None,
-            launch=terms.launch,
+            launch=plan.launch,
             cwd=None if remote else self._cwd,
             location=definition.location,
             key=task.key,
-            strict=terms.strict,
+            strict=plan.strict,
             degraded=degraded,
             caught=task.caught,
             draws=self._draws,

@@ -13,7 +13,7 @@ import attrs
 from upshift.backends.base import Backend, Event, Offer
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine.offers import Offered, Standard, missing_launcher, offered
-from upshift.engine.schedule import Need, Queue, Room
+from upshift.engine.schedule import Demand, Queue, Room
 from upshift.errors import ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition
@@ -23,7 +23,7 @@ from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.launch import Launch
 
 if TYPE_CHECKING:
-    from upshift.engine.attempts import Attempt
+    from upshift.engine.attempts import AttemptState
 
 OpenBackend = Callable[..., Backend]
 """As :func:`upshift.backends.registry.open_backend`."""
@@ -45,7 +45,7 @@ class OpenTarget:
         self.store = store
         self.others = others  # whether there are other targets to choose
         self.backend: Backend = open_backend(target, store=store, sink=self._receive)
-        self.jobs: dict[str, Attempt] = {}
+        self.jobs: dict[str, AttemptState] = {}
         self._inbox = inbox
 
     @cached_property
@@ -59,12 +59,12 @@ class OpenTarget:
 
 
 @attrs.frozen(kw_only=True)
-class Terms:
+class GrantPlan:
     """What a step gets."""
 
     place: OpenTarget  # where it runs
     granted: Hardware  # what it is granted there
-    need: Need  # what it takes up there
+    demand: Demand  # what it takes up there
     strict: bool  # whether it gets all that it asks for, or does not run
     shortfalls: tuple[Shortfall, ...] = ()  # what it does not get
     launch: Launch | None = None  # how many processes it has there, and how they are started; None: one
@@ -161,7 +161,7 @@ class Proposal:
     place: OpenTarget  # where it would run
     offer: Offer  # what it would get there
     strict: bool  # whether it gets all that it asks for, or does not run
-    launch: Launch | None = None  # launch, remarks: as in :class:`Terms`
+    launch: Launch | None = None  # launch, remarks: as in :class:`GrantPlan`
     remarks: tuple[str, ...] = ()
     missing: MissingExtra | None = None
     """Why none of its tasks could start there: its launcher is not installed. What is reused needs none."""
@@ -173,7 +173,7 @@ class Proposal:
 
     @property
     def standard(self) -> Standard:
-        """As that of :class:`Terms`."""
+        """As that of :class:`GrantPlan`."""
         return Standard.of(self.strict, self.offer.granted, self.offer.shortfalls)
 
 
@@ -216,13 +216,13 @@ def refusal(offered: Iterable[Proposal], *, strict: bool | None) -> RequestRefus
     return _refusal(refused, strict) if refused else None
 
 
-def terms_of(offered: Mapping[str, Proposal]) -> dict[str, Terms]:
+def grant_plans(offered: Mapping[str, Proposal]) -> dict[str, GrantPlan]:
     """What each step that is used gets, by the name of its definition; none of them is refused."""
     return {
-        name: Terms(
+        name: GrantPlan(
             place=proposal.place,
             granted=proposal.offer.granted,
-            need=Need.of(proposal.offer.granted, proposal.offer.alternatives, launch=proposal.launch),
+            demand=Demand.of(proposal.offer.granted, proposal.offer.alternatives, launch=proposal.launch),
             strict=proposal.strict,
             shortfalls=proposal.offer.shortfalls,
             launch=proposal.launch,
@@ -269,20 +269,20 @@ _NOTHING = Shortfall(field="", asked="what it needs", got="nothing", why="the ba
 
 
 def with_more_memory(
-    terms: Terms, definition: StepDefinition, *, reached: int, factor: float, project: str | None = None
-) -> tuple[Terms, str]:
-    """The terms of the next attempt, and what is different then, in words.
+    plan: GrantPlan, definition: StepDefinition, *, reached: int, factor: float, project: str | None = None
+) -> tuple[GrantPlan, str]:
+    """The plan of the next attempt, and what is different then, in words.
 
     Where the place has less than that the attempt gets what there is. That is no shortfall: nobody but
     this very rule has asked for so much.
     """
-    request, backend = terms.request or definition.settings.resources, terms.place.backend
+    request, backend = plan.request or definition.settings.resources, plan.place.backend
 
     def asking_for(memory: int) -> tuple[ResourceSettings, Offered]:
         more = ResourceSettings(**(request.explicit() | {"memory": memory}))
         return more, offered(backend.offer(more), definition, backend, request=more, project=project)
 
-    had = terms.granted.memory
+    had = plan.granted.memory
     wanted = max(math.ceil((had or reached) * factor), reached)
     more, found = asking_for(wanted)
     short = next((one for one in found.offer.shortfalls if one.field == "memory"), None)
@@ -290,24 +290,24 @@ def with_more_memory(
         more, found = asking_for(found.offer.granted.memory)
     offer, granted = found.offer, found.offer.granted
     lacks = [shortfall for shortfall in offer.shortfalls if shortfall.field != "memory"]
-    if terms.strict and lacks:  # the attempt before had it: space on a disk, for one
+    if plan.strict and lacks:  # the attempt before had it: space on a disk, for one
         return (
-            terms,
+            plan,
             f"no more memory than it had: asked {lacks[0].asked}, gets {lacks[0].got}: {lacks[0].why}",
         )
     if granted is None or granted.memory is None or granted.memory <= (had or 0):
         why = f": {short.why}" if short is not None else ""
-        return terms, f"no more memory than it had{why}"
+        return plan, f"no more memory than it had{why}"
     said = f"{format_size(granted.memory)} of memory"
     if short is not None:
         said += f", not {format_size(wanted)}: {short.why}"
-    known = {shortfall.field for shortfall in terms.shortfalls}
+    known = {shortfall.field for shortfall in plan.shortfalls}
     said += "".join(f"; asked {s.asked}, gets {s.got}: {s.why}" for s in lacks if s.field not in known)
     raised = attrs.evolve(
-        terms,
+        plan,
         request=more,
         granted=granted,
-        need=Need.of(granted, offer.alternatives, launch=found.launch),
+        demand=Demand.of(granted, offer.alternatives, launch=found.launch),
         shortfalls=tuple(lacks),
         launch=found.launch,
         remarks=found.remarks,

@@ -35,7 +35,7 @@ Waiter = tuple[Callable[[Any, str], None], Any]
 
 
 @attrs.define(eq=False, repr=False)
-class Task:
+class TaskState:
     """One step instance."""
 
     node: NodeState
@@ -72,7 +72,7 @@ class NodeState:
     order: int = attrs.field(kw_only=True)  # its place in the graph
     remaining: int = attrs.field(kw_only=True)  # nodes on the longest path from here to an end of the graph
     length: int | None = None  # number of its tasks; None: not known yet
-    tasks: list[Task] = attrs.field(factory=list)  # once the length is known
+    tasks: list[TaskState] = attrs.field(factory=list)  # once the length is known
     open: int = 0  # tasks that have not ended
     gates: int = 0  # nodes that hold up all of its tasks and have not ended
     unsized: int = 0  # nodes whose length, or whose list, its own length waits for
@@ -82,7 +82,7 @@ class NodeState:
     rounds: int = 0
     gated: list[NodeState] = attrs.field(factory=list)  # told when it ends
     following: list[NodeState] = attrs.field(factory=list)  # told when its length is known, its tasks end
-    awaiting: list[Task] = attrs.field(factory=list)  # told when it ends
+    awaiting: list[TaskState] = attrs.field(factory=list)  # told when it ends
     lists: dict[str, tuple[Artifact, ...]] = attrs.field(factory=dict)  # items of mapped artifacts
     shared: dict[str, Value] | None = None  # the inputs that all of its tasks have in common
     shared_degraded: bool = False

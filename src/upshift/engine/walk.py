@@ -27,7 +27,7 @@ from upshift.engine.tasks import (
     RUNNING,
     SKIPPED,
     NodeState,
-    Task,
+    TaskState,
     Waiter,
     worse,
 )
@@ -83,8 +83,8 @@ class Walk:
         self._left = 0
         self.nodes: dict[str, NodeState] = {}
         self._add(ordered(graph.nodes))
-        self.ready: deque[Task] = deque()
-        self.changed: list[Task] = []
+        self.ready: deque[TaskState] = deque()
+        self.changed: list[TaskState] = []
         self.sized: list[NodeState] = []
         self.closed: list[NodeState] = []
         self.worst = COMPLETED
@@ -103,17 +103,17 @@ class Walk:
         self._begin(list(self.nodes.values()))
         self._settle()
 
-    def began(self, task: Task) -> None:
+    def began(self, task: TaskState) -> None:
         """An attempt of the task runs now."""
         task.status = RUNNING
         self.changed.append(task)
 
-    def again(self, task: Task) -> None:
+    def again(self, task: TaskState) -> None:
         """The attempt is over, and another one will follow."""
         task.status = PENDING
         self.changed.append(task)
 
-    def completed(self, task: Task, outputs: Mapping[str, Artifact], *, degraded: bool = False) -> None:
+    def completed(self, task: TaskState, outputs: Mapping[str, Artifact], *, degraded: bool = False) -> None:
         """The task has its outputs; the graph grows where more nodes follow from these."""
         following: Sequence[Node] = ()
         if self._grow is not None and task.redone_for is None and task.index is None:
@@ -132,13 +132,13 @@ class Walk:
             self._begin(self._add(following))
         self._settle()
 
-    def failed(self, task: Task, failure: Failure) -> None:
+    def failed(self, task: TaskState, failure: Failure) -> None:
         """The task has failed, and is not tried again."""
         task.failure = failure
         self._end_task(task, FAILED)
         self._settle()
 
-    def cancelled(self, task: Task) -> None:
+    def cancelled(self, task: TaskState) -> None:
         """The task was stopped on request."""
         self._end_task(task, CANCELLED)
         self._settle()
@@ -152,7 +152,7 @@ class Walk:
                 self._condemn(state, CANCELLED)
         self._settle()
 
-    def remake(self, task: Task, producers: list[Task]) -> None:
+    def remake(self, task: TaskState, producers: list[TaskState]) -> None:
         """Run ``producers`` once more, because what they made is lost, and then ``task`` again."""
         task.rounds += 1
         task.waiting = len(producers)
@@ -169,7 +169,7 @@ class Walk:
             tell, subject, argument = agenda.popleft()
             tell(subject, argument)
 
-    def _not_grown(self, task: Task, error: Exception) -> None:
+    def _not_grown(self, task: TaskState, error: Exception) -> None:
         """What follows cannot be read: the task runs again, a few times."""
         task.rounds += 1
         if task.rounds > ROUNDS:
@@ -239,10 +239,10 @@ class Walk:
             return
         if state.node.mapped:
             state.length = next(iter(lengths.values()))
-            state.tasks = [Task(state, index) for index in range(state.length)]
+            state.tasks = [TaskState(state, index) for index in range(state.length)]
         else:
             state.length = 1
-            state.tasks = [Task(state, None)]
+            state.tasks = [TaskState(state, None)]
         state.open = state.length
         self.sized.append(state)
         self._await_items(state)
@@ -305,7 +305,7 @@ class Walk:
                     else:
                         self._agenda.append((self._item_ended, task, needed.ended))
 
-    def _await(self, task: Task, other: Task) -> None:
+    def _await(self, task: TaskState, other: TaskState) -> None:
         if other.status == COMPLETED:
             return
         task.waiting += 1
@@ -321,13 +321,13 @@ class Walk:
         if not state.open and state.ended is None:
             self._end_node(state, state.worst)
 
-    def _make_ready(self, task: Task) -> None:
+    def _make_ready(self, task: TaskState) -> None:
         if self._stopped:
             self._end_task(task, CANCELLED)
         else:
             self.ready.append(task)
 
-    def _item_ended(self, task: Task, how: str) -> None:
+    def _item_ended(self, task: TaskState, how: str) -> None:
         if task.status != PENDING:
             return
         if how != COMPLETED:
@@ -413,7 +413,7 @@ class Walk:
             return
         if failure is not None and not state.tasks:
             # A failure has to be shown somewhere, and nobody knows yet how many tasks there are.
-            lone = Task(state, None)
+            lone = TaskState(state, None)
             lone.status, lone.failure = how, failure
             state.tasks = [lone]
             self.changed.append(lone)
@@ -421,7 +421,7 @@ class Walk:
             self.closed.append(state)
         self._end_node(state, how)
 
-    def _end_task(self, task: Task, how: str) -> None:
+    def _end_task(self, task: TaskState, how: str) -> None:
         task.status = how
         self.changed.append(task)
         self.worst = worse(self.worst, how)
@@ -451,7 +451,7 @@ class Walk:
         for task in state.awaiting:
             self._agenda.append((self._item_ended, task, how))
 
-    def _redo(self, producer: Task, waiter: Waiter) -> None:
+    def _redo(self, producer: TaskState, waiter: Waiter) -> None:
         if producer.redone_for is not None:
             producer.redone_for.append(waiter)
         elif producer.status == COMPLETED and not self._stopped:
@@ -462,7 +462,7 @@ class Walk:
         else:
             self._agenda.append((*waiter, producer.status))
 
-    def _end_redo(self, task: Task, how: str) -> None:
+    def _end_redo(self, task: TaskState, how: str) -> None:
         waiters, task.redone_for = task.redone_for, None
         self._redoing -= 1
         state = task.node

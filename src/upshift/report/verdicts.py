@@ -48,7 +48,7 @@ Records = Mapping[str, "Hardware | None"]
 """The four records of an attempt, by name; those that are not known may be missing."""
 
 
-class Finding(NamedTuple):
+class Remark(NamedTuple):
     """One thing to say."""
 
     kind: str  # what it is about: the same for tasks of which the same is said with other figures
@@ -60,12 +60,12 @@ def verdict(records: Records) -> str | None:
     return "; ".join(finding.text for finding in findings(records)) or None
 
 
-def findings(records: Records) -> Sequence[Finding]:
+def findings(records: Records) -> Sequence[Remark]:
     """Everything that there is to say, what costs most first."""
     asked, used = records.get("asked"), records.get("used")
     if used is None:
         return ()
-    broken = [Finding(BROKEN, text) for gpu in used.gpus or () if (text := _broken(gpu))]
+    broken = [Remark(BROKEN, text) for gpu in used.gpus or () if (text := _broken(gpu))]
     if asked is None or (_detail(used, "seconds") or 0.0) < LEAST_SECONDS:
         return broken
     return [*broken, *(finding for judge in _JUDGES for finding in judge(asked, used))]
@@ -125,20 +125,20 @@ def _broken(gpu: Device) -> str | None:
     return f"{_numbers([gpu])} had {what}{why}: do not trust what it computed"
 
 
-def _of_gpus(asked: Hardware, used: Hardware) -> Iterator[Finding]:
+def _of_gpus(asked: Hardware, used: Hardware) -> Iterator[Remark]:
     gpus, mean = used.gpus or (), _detail(used, "gpu_mean")
     if not gpus or mean is None:
         return
     had = _had(asked, len(gpus))
     unused = [gpu for gpu in gpus if (peak := _busiest(gpu)) is not None and peak < IDLE]
     if len(unused) == len(gpus):
-        yield Finding("gpus unused", f"{had}, used none")
+        yield Remark("gpus unused", f"{had}, used none")
     elif unused:
-        yield Finding(
+        yield Remark(
             "gpus in part", f"{had}, used {len(gpus) - len(unused)}: nothing ran on {_numbers(unused)}"
         )
     elif mean < GPU_SHARE * len(gpus):
-        yield Finding("gpus idle", f"{had}, used {mean:.2f} on average{_idle(used, len(gpus))}")
+        yield Remark("gpus idle", f"{had}, used {mean:.2f} on average{_idle(used, len(gpus))}")
 
 
 def _idle(used: Hardware, gpus: int) -> str:
@@ -150,39 +150,39 @@ def _idle(used: Hardware, gpus: int) -> str:
     return f"; {100 * idle:.0f} % of the time {who}idle{why}"
 
 
-def _of_gpu_memory(asked: Hardware, used: Hardware) -> Iterator[Finding]:
+def _of_gpu_memory(asked: Hardware, used: Hardware) -> Iterator[Remark]:
     wanted = max((gpu.memory or 0 for gpu in asked.gpus or ()), default=0)
     peaks = [gpu.details.get("own_memory_peak") for gpu in used.gpus or ()]
     known = [peak for peak in peaks if peak]
     if not wanted or not known or len(known) < len(peaks):
         return
     if max(known) < MEMORY_SHARE * wanted:
-        yield Finding(
+        yield Remark(
             "gpu memory", f"asked {format_size(wanted)} of GPU memory, peak {format_size(max(known))}"
         )
 
 
-def _of_memory(asked: Hardware, used: Hardware) -> Iterator[Finding]:
+def _of_memory(asked: Hardware, used: Hardware) -> Iterator[Remark]:
     wanted, peak = asked.memory, _detail(used, "memory_peak")
     if not wanted or peak is None:
         return
     text = f"asked {format_size(wanted)}, peak {of_its_own(peak)}"
     if peak < MEMORY_SHARE * wanted and wanted - peak >= MEMORY_WORTH:
-        yield Finding("memory", text)
+        yield Remark("memory", text)
     elif (1 - MEMORY_LEFT) * wanted < peak <= wanted:
-        yield Finding("memory short", f"{text}: hardly any is left")
+        yield Remark("memory short", f"{text}: hardly any is left")
 
 
-def _of_cpus(asked: Hardware, used: Hardware) -> Iterator[Finding]:
+def _of_cpus(asked: Hardware, used: Hardware) -> Iterator[Remark]:
     wanted, mean = asked.cpu_count, _detail(used, "cpu_mean")
     if not wanted or mean is None or mean >= CPU_SHARE * wanted or wanted - mean < 1:
         return
     peak = _detail(used, "cpu_peak") or mean
     why = ": one thread" if one_cpu(mean) and peak <= ONE_CPU[1] else " on average"
-    yield Finding("cpus", f"asked {number(wanted)} CPUs, used {mean:.1f}{why}")
+    yield Remark("cpus", f"asked {number(wanted)} CPUs, used {mean:.1f}{why}")
 
 
-_JUDGES: Sequence[Callable[[Hardware, Hardware], Iterator[Finding]]] = (
+_JUDGES: Sequence[Callable[[Hardware, Hardware], Iterator[Remark]]] = (
     _of_gpus,
     _of_gpu_memory,
     _of_memory,

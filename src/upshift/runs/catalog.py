@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from upshift.errors import ConfigError, NotFound, StoreError, suggestion
 from upshift.model.checks import MOST_RUNS, local_path, shown, unfit
 from upshift.model.home import home
-from upshift.model.settings.base import number, text
+from upshift.model.settings.fields import number, text
 from upshift.model.spec.codec import decode, encode, from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.model.spec.telemetry import MetricSummary

@@ -15,7 +15,7 @@ from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.facts import is_rootless, limits
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Device, Hardware
-from upshift.runtime.accelerators.base import Inventory
+from upshift.runtime.accelerators.vendor import Inventory
 
 GB = 10**9
 HERE = Hardware(cpu_count=4, memory=8 * GB, nodes=1)

@@ -16,7 +16,7 @@ from upshift.code.fingerprint.facts import (
     use_of,
     word_of,
 )
-from upshift.code.fingerprint.reading import read_facts
+from upshift.code.fingerprint.parsing import read_facts
 
 SOURCE = '''
 import os.path as p

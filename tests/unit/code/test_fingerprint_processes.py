@@ -153,7 +153,7 @@ def test_a_step_that_may_read_a_variable_of_the_script_runs_again_for_it(project
 def test_a_second_process_reads_the_memo_of_the_first(project: Project, upshift_home: Path) -> None:
     project.write({"pipe.py": REACHING, "helpers.py": "def f(x): return x\n"})
     show = script(project, "from pipe import step\n")
-    parsed = "print('parsed', 'upshift.code.fingerprint.reading' in sys.modules)\n"
+    parsed = "print('parsed', 'upshift.code.fingerprint.parsing' in sys.modules)\n"
 
     first, second = run(project, "-c", show + parsed), run(project, "-c", show + parsed)
 

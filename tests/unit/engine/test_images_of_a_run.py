@@ -18,8 +18,8 @@ from settings_kit import with_settings
 from upshift.backends.fake import Fail, FakeBackend, FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
 from upshift.engine import RunOptions
+from upshift.engine.forecast import make_plan
 from upshift.engine.images import needs_of
-from upshift.engine.plan import make_plan
 from upshift.errors import BackendError, ImageError, RecipeError, RunCancelled, RunFailed, SettingsError
 from upshift.images import preparing
 from upshift.images.base import ERROR, WARNING, Finding, Image
@@ -30,7 +30,7 @@ from upshift.model.graph import FromStep, Graph, Node, StepDefinition
 from upshift.model.spec import Code, EntryPoint
 from upshift.model.spec.hardware import Device, Hardware
 from upshift.report.html.page import report_page
-from upshift.report.plan import Plan, plan_as_json
+from upshift.report.planned import Plan, plan_as_json
 from upshift.report.progress import ImageChange
 from upshift.report.terminal.layout import Page
 from upshift.report.terminal.tables import show_run

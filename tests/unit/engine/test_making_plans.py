@@ -11,12 +11,12 @@ from upshift.backends.base import Capabilities, Offer
 from upshift.backends.fake import FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
 from upshift.engine import RunOptions
-from upshift.engine.plan import make_plan
+from upshift.engine.forecast import make_plan
 from upshift.errors import MissingExtra, RequestRefused, RunFailed
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Code, Hardware, Launch
 from upshift.model.spec.hardware import Shortfall
-from upshift.report.plan import Edge, Plan, PlannedStep, plan_as_json
+from upshift.report.planned import Edge, Plan, PlannedStep, plan_as_json
 
 
 def numbers(n: int) -> list[int]:

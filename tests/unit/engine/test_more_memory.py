@@ -12,8 +12,8 @@ from engine_kit import Bench
 from upshift.backends.base import Capabilities, Offer
 from upshift.backends.fake import Fail, FakeCluster
 from upshift.config import DockerSettings
-from upshift.engine.schedule import Need
-from upshift.engine.targets import OpenTarget, Terms, with_more_memory
+from upshift.engine.schedule import Demand
+from upshift.engine.targets import GrantPlan, OpenTarget, with_more_memory
 from upshift.errors import RunFailed
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.retry import Retry
@@ -93,7 +93,7 @@ L4 = Device(vendor="nvidia", model="NVIDIA L4")
 A10 = Device(vendor="nvidia", model="NVIDIA A10")
 
 
-def terms(bench: Bench, second: Offer, *, strict: bool = False, **before: Any) -> Terms:
+def plan(bench: Bench, second: Offer, *, strict: bool = False, **before: Any) -> GrantPlan:
     """Of an attempt that was granted 2 GB and is short of disk; it is offered something else now."""
     plain = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
     bench.cluster = FakeCluster(bench.script, offer=lambda request: second, capabilities=plain)
@@ -105,39 +105,39 @@ def terms(bench: Bench, second: Offer, *, strict: bool = False, **before: Any) -
     )
     granted = Hardware(memory=2 * GB)
     return attrs.evolve(
-        Terms(place=place, granted=granted, need=Need.of(granted), strict=strict, shortfalls=(DISK,)),
+        GrantPlan(place=place, granted=granted, demand=Demand.of(granted), strict=strict, shortfalls=(DISK,)),
         **before,
     )
 
 
 def test_what_would_do_instead_of_the_devices_granted_is_known_as_before(bench: Bench) -> None:
     offer = Offer(granted=Hardware(memory=4 * GB, gpus=(L4,)), alternatives=((A10,),))
-    raised, _ = with_more_memory(terms(bench, offer), bench.step(one), reached=2 * GB, factor=2)
-    assert raised.need == Need.of(Hardware(memory=4 * GB, gpus=(L4,)), [[A10]])
-    assert len(raised.need.devices) == 2
+    raised, _ = with_more_memory(plan(bench, offer), bench.step(one), reached=2 * GB, factor=2)
+    assert raised.demand == Demand.of(Hardware(memory=4 * GB, gpus=(L4,)), [[A10]])
+    assert len(raised.demand.devices) == 2
 
 
 def test_what_it_lacks_is_what_it_is_offered_now(bench: Bench) -> None:
     definition = bench.step(one, docker=DockerSettings(parent_image="python:3.11"))
     offer = Offer(granted=Hardware(memory=4 * GB))
-    raised, said = with_more_memory(terms(bench, offer), definition, reached=2 * GB, factor=2)
+    raised, said = with_more_memory(plan(bench, offer), definition, reached=2 * GB, factor=2)
     assert [shortfall.field for shortfall in raised.shortfalls] == ["image"]  # there is room on the disk now
     memory = Shortfall(field="memory", asked="8 GB", got="4 GB", why="there is no more")
     offer = attrs.evolve(offer, shortfalls=(memory, DISK))
-    raised, said = with_more_memory(terms(bench, offer), definition, reached=2 * GB, factor=4)
+    raised, said = with_more_memory(plan(bench, offer), definition, reached=2 * GB, factor=4)
     assert [shortfall.field for shortfall in raised.shortfalls] == ["disk", "image"]
     assert raised.degraded
     assert "disk" not in said
 
 
 def test_what_it_lacked_nothing_of_before_is_said(bench: Bench) -> None:
-    before = terms(bench, Offer(granted=Hardware(memory=4 * GB), shortfalls=(DISK,)), shortfalls=())
+    before = plan(bench, Offer(granted=Hardware(memory=4 * GB), shortfalls=(DISK,)), shortfalls=())
     _, said = with_more_memory(before, bench.step(one), reached=2 * GB, factor=2)
     assert said == "4 GB of memory; asked 9 GB of disk, gets 4 GB: 4 GB are free in /scratch"
 
 
 def test_strictly_nothing_is_given_up_for_more_memory(bench: Bench) -> None:
-    before = terms(bench, Offer(granted=Hardware(memory=4 * GB), shortfalls=(DISK,)), strict=True)
+    before = plan(bench, Offer(granted=Hardware(memory=4 * GB), shortfalls=(DISK,)), strict=True)
     after, said = with_more_memory(before, bench.step(one), reached=2 * GB, factor=2)
     assert after is before
     assert said == ("no more memory than it had: asked 9 GB of disk, gets 4 GB: 4 GB are free in /scratch")
@@ -165,7 +165,7 @@ def test_without_a_factor_it_asks_for_the_same(bench: Bench) -> None:
 
 
 def test_a_step_of_one_process_has_one_node_the_next_time_too(bench: Bench) -> None:
-    before = terms(bench, Offer(granted=Hardware(memory=4 * GB, nodes=2)))
+    before = plan(bench, Offer(granted=Hardware(memory=4 * GB, nodes=2)))
     raised, _ = with_more_memory(before, bench.step(one), reached=2 * GB, factor=2)
     assert raised.granted.nodes == 1
     assert [shortfall.field for shortfall in raised.shortfalls] == ["num_nodes"]
@@ -174,7 +174,7 @@ def test_a_step_of_one_process_has_one_node_the_next_time_too(bench: Bench) -> N
 def test_it_has_as_many_processes_as_what_it_is_offered_now_allows(bench: Bench) -> None:
     launch = Launch(launcher="torchrun", processes=4, devices=True)
     definition = bench.step(one, launch=launch, request=ResourceSettings(gpu_count=4))
-    before = terms(
+    before = plan(
         bench,
         Offer(granted=Hardware(memory=4 * GB, gpus=(L4, L4))),
         launch=attrs.evolve(launch, per_node=4),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from upshift.engine.tasks import Task
+from upshift.engine.tasks import TaskState
 from upshift.engine.walk import Walk
 from upshift.model.graph import Collection, Constant, FromStep, Graph, Node, StepDefinition
 from upshift.model.spec import Artifact, EntryPoint, Failure
@@ -153,14 +153,14 @@ def expected(world: World) -> dict[str, tuple[set[str], list[tuple[int | None, s
     return found
 
 
-def walk_through(world: World, seed: int) -> tuple[Walk, list[Task]]:
+def walk_through(world: World, seed: int) -> tuple[Walk, list[TaskState]]:
     chance = random.Random(seed)
     graph = Graph(pipeline="p", steps={"f": STEP}, nodes=tuple(world.nodes))
     digests: dict[int, str] = {}
     walk = Walk(graph, truth=lambda a: world.flag[digests[id(a)]])
     walk.start()
-    begun: list[Task] = []
-    running: list[Task] = []
+    begun: list[TaskState] = []
+    running: list[TaskState] = []
     kept = []
     while True:
         while walk.ready:
@@ -210,7 +210,7 @@ def test_after_a_stop_nothing_starts_and_everything_ends(world: World, seed: int
     graph = Graph(pipeline="p", steps={"f": STEP}, nodes=tuple(world.nodes))
     walk = Walk(graph, truth=lambda a: True)
     walk.start()
-    running: list[Task] = []
+    running: list[TaskState] = []
     for _ in range(steps):
         while walk.ready:
             running.append(walk.ready.popleft())

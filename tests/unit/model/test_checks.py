@@ -12,7 +12,7 @@ import pytest
 from upshift.errors import SettingsError
 from upshift.model import checks
 from upshift.model.checks import local_path, shown, small_text, unfit
-from upshift.model.settings.base import number
+from upshift.model.settings.fields import number
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 

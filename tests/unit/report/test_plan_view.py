@@ -16,7 +16,7 @@ from upshift.images.preparing import Prepared
 from upshift.model.settings.retry import Retry
 from upshift.model.spec import Hardware
 from upshift.model.spec.hardware import Shortfall
-from upshift.report.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
+from upshift.report.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.report.terminal.layout import Page, cells
 from upshift.report.terminal.plan import show_plan
 

@@ -20,8 +20,8 @@ from upshift.authoring.pending import options_to_come
 from upshift.authoring.steps import add_options
 from upshift.errors import MisuseError, SettingsError, UsageError, suggestion, user_location
 from upshift.model.checks import shown
-from upshift.model.settings.base import bad_value, line, text
 from upshift.model.settings.docker import DockerSettings
+from upshift.model.settings.fields import bad_value, line, text
 from upshift.model.settings.retry import Catch
 from upshift.model.settings.secrets import checked_secrets
 from upshift.model.settings.step import StepSettings, checked_flag

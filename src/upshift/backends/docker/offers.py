@@ -18,7 +18,7 @@ from upshift.model.spec import Hardware
 from upshift.model.spec.hardware import CONTAINED, Shortfall
 
 if TYPE_CHECKING:
-    from upshift.runtime.accelerators.base import Inventory
+    from upshift.runtime.accelerators.vendor import Inventory
 
 
 def offer(

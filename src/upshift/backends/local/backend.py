@@ -36,7 +36,7 @@ from upshift.runtime.supervisor.serving import server_files
 
 if TYPE_CHECKING:
     from upshift.images.destination import Destination
-    from upshift.runtime.accelerators.base import Inventory
+    from upshift.runtime.accelerators.vendor import Inventory
 
 OPTIONS = (*MANNERS, "nodes")
 """The options of its targets."""

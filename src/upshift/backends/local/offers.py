@@ -18,8 +18,8 @@ from upshift.model.spec.hardware import ENFORCED, Model, Shortfall
 from upshift.runtime.storage.serializers import scratch
 
 if TYPE_CHECKING:
-    from upshift.runtime.accelerators.base import Inventory
     from upshift.runtime.accelerators.matching import Match
+    from upshift.runtime.accelerators.vendor import Inventory
 
 SHARED_MEMORY = "/dev/shm"
 

@@ -27,9 +27,9 @@ from upshift.code.fingerprint.pieces import (
     Key,
     Piece,
 )
+from upshift.code.fingerprint.reached import ReachedCode, flags_of, modules_of
 from upshift.code.fingerprint.sources import PACKAGE, PROJECT, Module
 from upshift.code.fingerprint.values import is_code, is_module
-from upshift.code.fingerprint.walk import Walk, flags_of, modules_of
 from upshift.runtime.storage.edits import Stamp
 
 
@@ -43,8 +43,8 @@ class Analysis:
 
     def __init__(self, project: Path, begun: Iterable[dict[str, Any]] = ()) -> None:
         live = self._live = Live(project)
-        self._walk = Walk(live)
-        self._effects = Effects(self._walk)
+        self._pieces = ReachedCode(live)
+        self._effects = Effects(self._pieces)
         modules = dict.fromkeys(live.sources.of_namespace(namespace) for namespace in begun)
         self._begun = [module for module in modules if module.kind == PROJECT]
 
@@ -64,7 +64,7 @@ class Analysis:
         if not by_value:
             return seen.digest
         with _without_collecting():
-            reached = [self._walk.piece(key) for key in by_value]
+            reached = [self._pieces.piece(key) for key in by_value]
             files = {key[2] for piece in reached for key in piece.reaches if key[0] == "source"}
             entries = self._entries(by_value, files, begun=False)
         return combined([seen.digest, *(f"{name} {digest}" for name, digest in entries.items())])
@@ -146,7 +146,7 @@ class Analysis:
 
     def _keyed(self, piece: Piece) -> Key:
         key = ("made", id(piece))
-        self._walk.put(key, piece)
+        self._pieces.put(key, piece)
         return key
 
     def _entries(
@@ -156,7 +156,7 @@ class Analysis:
         pieces = list(self._reached(start, files, self._begun if begun else []))
         flags = flags_of(pieces)
         if flags & ALTERS_PATH and flags & UNRESOLVED:
-            flags &= ~ALTERS_PATH | flags_of(self._walk.reach(start, files, widened=False).values())
+            flags &= ~ALTERS_PATH | flags_of(self._pieces.reach(start, files, widened=False).values())
         found: dict[str, str] = {}
         several: dict[str, set[str]] = {}
         for name, digest in self._digests(pieces, flags):
@@ -180,9 +180,9 @@ class Analysis:
                 elif digest:
                     yield name, digest
             for name, hiding, making in piece.opaque:
-                if hiding and not self._walk.marks(hiding) & HIDES:
+                if hiding and not self._pieces.marks(hiding) & HIDES:
                     continue
-                if (making.flags | self._walk.marks(making.reaches, making=True)) & READS:
+                if (making.flags | self._pieces.marks(making.reaches, making=True)) & READS:
                     yield unknown(name, FROM_FILE)
         if flags & ALTERS_PATH and flags & UNRESOLVED:
             yield unknown("what is imported", "from a folder that is known only when it runs")
@@ -193,7 +193,7 @@ class Analysis:
         """Reached code, with what importing its modules does; and subclasses, where it asks for them."""
         start = list(start)
         while True:
-            found = self._walk.reach(start, files)
+            found = self._pieces.reach(start, files)
             modules = self._effects.imported_with([*modules_of(found), *begun])
             more = [self._import(module) for module in modules if ("whole", module) not in found]
             if flags_of(found.values()) & SUBCLASSES:
@@ -205,7 +205,7 @@ class Analysis:
 
     def _import(self, module: Module) -> Key:
         key = ("import", module)
-        self._walk.put(key, self._effects.of_import(module))
+        self._pieces.put(key, self._effects.of_import(module))
         return key
 
     def _subclasses(self, found: Iterable[Key]) -> Iterator[Key]:

@@ -31,9 +31,9 @@ from upshift.code.fingerprint.facts import Chain, Facts, Import, StatementFacts,
 from upshift.code.fingerprint.live import is_upshift, title
 from upshift.code.fingerprint.names import add_words, imported, look_up
 from upshift.code.fingerprint.pieces import ACTS, CHANGES, CHANGES_GIVEN, Piece
+from upshift.code.fingerprint.reached import ReachedCode
 from upshift.code.fingerprint.sources import PACKAGE, PROJECT, Module
 from upshift.code.fingerprint.values import is_code
-from upshift.code.fingerprint.walk import Walk
 
 _CONTAINERS = (dict, list, set)
 """What is called on these changes the project's own values, which are seen."""
@@ -44,9 +44,9 @@ _REGISTERING_STANDARD = ("atexit", "codecs", "copyreg", "signal")
 class Effects:
     """What the modules of one process do when they are imported."""
 
-    def __init__(self, walk: Walk) -> None:
-        self._walk = walk
-        self._live = walk.live
+    def __init__(self, reached: ReachedCode) -> None:
+        self._reached = reached
+        self._live = reached.live
         self._pieces: dict[Module, Piece] = {}
         self._imports: dict[Module, list[Module]] = {}
 
@@ -85,7 +85,7 @@ class Effects:
             known = self._pieces[module] = Piece()
             facts = self._live.sources.facts(module.file)
             if facts is not None:
-                _TopLevel(self._walk, module, facts, known).add()
+                _TopLevel(self._reached, module, facts, known).add()
             elif module.file is not None and self._live.sources.content(module.file) is not None:
                 known.reaches.append(("whole", module))
                 known.flags |= ACTS
@@ -99,7 +99,7 @@ class Effects:
         facts = self._live.sources.facts(file)
         if facts is None or module.kind != PROJECT:
             return piece
-        top = _TopLevel(self._walk, module, facts, piece)
+        top = _TopLevel(self._reached, module, facts, piece)
         for number in units:
             for statement in facts.bodies.get(number, ()):
                 if top.is_effect(statement):
@@ -117,9 +117,9 @@ class Effects:
 class _TopLevel:
     """The statements of one module."""
 
-    def __init__(self, walk: Walk, module: Module, facts: Facts, piece: Piece) -> None:
-        self._walk = walk
-        self._live = walk.live
+    def __init__(self, reached: ReachedCode, module: Module, facts: Facts, piece: Piece) -> None:
+        self._reached = reached
+        self._live = reached.live
         self._module = module
         self._facts = facts
         self._piece = piece
@@ -233,11 +233,11 @@ class _TopLevel:
         if value is None or is_upshift(value) or is_upshift(look_up(self._module, call[:1])):
             return False
         code = value if is_code(value) else type(value)
-        return bool(self._walk.marks([self._live.code(code)]) & CHANGES)
+        return bool(self._reached.marks([self._live.code(code)]) & CHANGES)
 
     def _changes_given(self, call: Chain) -> bool:
         value = look_up(self._module, call) if call else None
-        return is_code(value) and bool(self._walk.marks([self._live.code(value)]) & CHANGES_GIVEN)
+        return is_code(value) and bool(self._reached.marks([self._live.code(value)]) & CHANGES_GIVEN)
 
     def _registers(self, chain: Chain) -> bool:
         """Whether a decorator may leave what it decorates in some other place than its name."""
@@ -285,7 +285,7 @@ class _TopLevel:
             owner = sys.modules.get(code.__module__) or builtins
             if self._live.sources.of_namespace(vars(owner)).kind != PROJECT:
                 return True
-        return bool(self._walk.marks([self._live.code(code)]) & (ACTS | CHANGES))
+        return bool(self._reached.marks([self._live.code(code)]) & (ACTS | CHANGES))
 
 
 def _path_acts(path: tuple[str, ...]) -> bool:

@@ -207,7 +207,7 @@ class Sources:
         known = self._memo.get(file, stamp[2]) if stamp is not None else None
         if known is not None:
             return known
-        from upshift.code.fingerprint.reading import read_facts  # most processes need none of it
+        from upshift.code.fingerprint.parsing import read_facts  # most processes need none of it
 
         try:
             facts = read_facts(content)

@@ -14,7 +14,7 @@ from typing import Any
 from upshift.errors import SettingsError, nearest, user_location
 from upshift.model.checks import MOST_TEXT, MOST_VARIABLE, MOST_VARIABLES, shown, unfit
 from upshift.model.settings import image_names as names
-from upshift.model.settings.base import bad_value
+from upshift.model.settings.fields import bad_value
 from upshift.model.settings.installer_options import refused
 from upshift.model.settings.leaks import looks_secret, secret_in, unexpanded_in
 

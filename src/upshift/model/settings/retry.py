@@ -9,7 +9,7 @@ import attrs
 
 from upshift.errors import SettingsError, suggestion, user_location
 from upshift.model.checks import MOST_SECONDS, shown
-from upshift.model.settings.base import Told, bad_value, number, refuse_unknown_fields
+from upshift.model.settings.fields import Told, bad_value, number, refuse_unknown_fields
 
 REASONS = (
     "user-error",

@@ -18,8 +18,8 @@ import attrs
 
 from upshift.errors import SettingsError, user_location
 from upshift.model.checks import MOST_SECONDS, shown
-from upshift.model.settings.base import bad_value, number, text
 from upshift.model.settings.docker import DockerSettings
+from upshift.model.settings.fields import bad_value, number, text
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.retry import MOST_RETRIES, Catch, Retry
 from upshift.model.settings.secrets import checked_secrets

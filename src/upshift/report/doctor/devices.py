@@ -15,7 +15,6 @@ from upshift.model.spec import Device, Framework
 from upshift.report.doctor.check import Check, Status
 from upshift.runtime.accelerators import frameworks, words
 from upshift.runtime.accelerators.agent import Snapshot
-from upshift.runtime.accelerators.base import Inventory
 from upshift.runtime.accelerators.discovery import DEADLINE, SLOW, asking, present
 from upshift.runtime.accelerators.evidence import (
     Driver,
@@ -26,9 +25,10 @@ from upshift.runtime.accelerators.evidence import (
     kernel_driver,
     visibility,
 )
-from upshift.runtime.accelerators.explain import Finding, explain, falls_short, judged
+from upshift.runtime.accelerators.explain import DeviceFault, explain, falls_short, judged
 from upshift.runtime.accelerators.matching import listing
 from upshift.runtime.accelerators.root import device_root
+from upshift.runtime.accelerators.vendor import Inventory
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices import occupants
 from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
@@ -217,7 +217,7 @@ def _driver(driver: Driver | None, told: set[str]) -> Iterator[Check]:
     yield _check("CUDA", text, status="problem", remedy=remedy)
 
 
-def _follows(finding: Finding, told: set[str]) -> bool:
+def _follows(finding: DeviceFault, told: set[str]) -> bool:
     """Whether it is what was told already, or is most likely due to it."""
     return finding.cause in told or (finding.cause == "unknown" and bool(told))
 

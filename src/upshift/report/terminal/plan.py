@@ -18,7 +18,7 @@ from upshift.runs.params import param_items
 if TYPE_CHECKING:
     from upshift.code.packages import Part
     from upshift.model.settings.retry import Retry
-    from upshift.report.plan import Plan, PlannedCode, PlannedStep, PlannedTask
+    from upshift.report.planned import Plan, PlannedCode, PlannedStep, PlannedTask
 
 _MARKS = {"runs": "●", "reused": "○", "depends": "◐", "skipped": "□", "fails": "×", "refused": "×"}
 _MEANINGS = {

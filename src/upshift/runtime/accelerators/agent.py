@@ -25,7 +25,7 @@ import attrs
 
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.spec import decode, encode
-from upshift.runtime.accelerators.base import Inventory, Reading, device_root
+from upshift.runtime.accelerators.vendor import Inventory, Reading, device_root
 from upshift.runtime.accelerators.vendors import vendor_named
 from upshift.runtime.interpreter import command
 

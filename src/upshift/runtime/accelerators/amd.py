@@ -16,7 +16,7 @@ from upshift.runtime.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Device
-    from upshift.runtime.accelerators.base import Inventory, Reading
+    from upshift.runtime.accelerators.vendor import Inventory, Reading
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _PROCESSES = "sys/class/kfd/kfd/proc"
@@ -38,7 +38,7 @@ class Amd:
         return os.path.exists(f"{root}/dev/kfd")
 
     def discover(self, root: Path) -> Inventory:
-        from upshift.runtime.accelerators.base import Inventory
+        from upshift.runtime.accelerators.vendor import Inventory
 
         problems: list[str] = []
         refused = files.refusal(root / "dev/kfd")
@@ -75,7 +75,7 @@ class Amd:
         )
 
     def read(self, root: Path, devices: Sequence[Device]) -> Sequence[Reading]:
-        from upshift.runtime.accelerators.base import Reading
+        from upshift.runtime.accelerators.vendor import Reading
 
         processes = root / _PROCESSES
         pids = files.numbered(processes, "")

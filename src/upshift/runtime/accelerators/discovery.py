@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from upshift.runtime.accelerators.agent import Agent, AgentFailed, AgentSilent
-from upshift.runtime.accelerators.base import ROOT, Inventory, Vendor
+from upshift.runtime.accelerators.vendor import ROOT, Inventory, Vendor
 from upshift.runtime.accelerators.vendors import present
 from upshift.runtime.accelerators.words import MAKERS
 

@@ -25,7 +25,7 @@ _MISSING_LIBRARIES = ("cannot dlopen", "cannot open shared object", "unable to l
 
 
 @attrs.frozen(kw_only=True)
-class Finding:
+class DeviceFault:
     """A cause, and what to do about it.
 
     Parameters
@@ -71,7 +71,7 @@ def falls_short(evidence: Evidence) -> bool:
     return _no_kernels(evidence) is not None
 
 
-def explain(evidence: Evidence) -> Finding:
+def explain(evidence: Evidence) -> DeviceFault:
     """The cause, as far as the evidence goes."""
     found = next(filter(None, (look(evidence) for look in _CAUSES)), None)
     return attrs.evolve(found or _unknown(evidence), evidence=facts(evidence))
@@ -107,22 +107,22 @@ def facts(evidence: Evidence) -> tuple[str, ...]:
 # -- the causes, in the order in which they are looked for ----------------------------------------
 
 
-def _cpu_only(evidence: Evidence) -> Finding | None:
+def _cpu_only(evidence: Evidence) -> DeviceFault | None:
     if evidence.framework.built_for is not None:
         return None
-    return Finding(
+    return DeviceFault(
         cause="cpu-only",
         sentence=f"{words.framework(evidence)} is built for CPUs only: it cannot use {words.grant(evidence)}",
         remedy=remedies.install(evidence),
     )
 
 
-def _other_platform(evidence: Evidence) -> Finding | None:
+def _other_platform(evidence: Evidence) -> DeviceFault | None:
     built_for = evidence.framework.built_for or ""
     if built_for.partition(" ")[0] == _BUILT_FOR[evidence.vendor]:
         return None
     maker = words.MAKERS[evidence.vendor]
-    return Finding(
+    return DeviceFault(
         cause="other-platform",
         sentence=f"{words.framework(evidence)} is built for {built_for}, and what was granted is of {maker}: "
         f"{words.models(evidence)}",
@@ -130,14 +130,14 @@ def _other_platform(evidence: Evidence) -> Finding | None:
     )
 
 
-def _hidden(evidence: Evidence) -> Finding | None:
+def _hidden(evidence: Evidence) -> DeviceFault | None:
     for name in VISIBILITY[evidence.vendor]:
         was, now = evidence.intended.get(name), evidence.visible.get(name)
         changed = was is not None and now != was
         if now is None or not (changed or _shown(now) < expected(evidence.granted)):
             continue
         before = f" (the step started with {name}={was})" if changed else ""
-        return Finding(
+        return DeviceFault(
             cause="hidden",
             sentence=f"{name}={now} hides devices{before}: {words.sight(evidence)}",
             remedy=remedies.unset(name),
@@ -146,7 +146,7 @@ def _hidden(evidence: Evidence) -> Finding | None:
     now = evidence.visible.get(name, "")
     if not leaves_out_gpus(now):
         return None
-    return Finding(
+    return DeviceFault(
         cause="hidden",
         sentence=f"{name}={now} keeps {words.framework(evidence)} from {words.grant(evidence)}",
         remedy=remedies.let_compute(evidence, name),
@@ -160,24 +160,24 @@ def _shown(value: str) -> int:
     return end
 
 
-def _missing_devices(evidence: Evidence) -> Finding | None:
+def _missing_devices(evidence: Evidence) -> DeviceFault | None:
     missing = words.listed([file.path for file in evidence.files if file.problem == "missing"])
     if not missing:
         return None
     if evidence.container:
-        return Finding(
+        return DeviceFault(
             cause="devices",
             sentence=f"the devices were not passed into {words.place(evidence)}: there is no {missing}",
             remedy=remedies.pass_devices(evidence),
         )
-    return Finding(
+    return DeviceFault(
         cause="devices",
         sentence=f"there is no {missing} on this machine: nothing can use {words.grant(evidence)}",
         remedy=remedies.load_module(evidence),
     )
 
 
-def _permissions(evidence: Evidence) -> Finding | None:
+def _permissions(evidence: Evidence) -> DeviceFault | None:
     # Of the numbered ones those of others may be closed: it takes as many as were granted.
     enough = sum(file.numbered and file.problem is None for file in evidence.files) >= len(evidence.granted)
     closed = [file for file in evidence.files if file.problem is not None and not (enough and file.numbered)]
@@ -185,17 +185,17 @@ def _permissions(evidence: Evidence) -> Finding | None:
         return None
     first = closed[0]
     owner = f" ({first.owner})" if first.owner else ""
-    return Finding(
+    return DeviceFault(
         cause="permissions",
         sentence=f"{words.listed([file.path for file in closed])} cannot be opened: {first.problem}{owner}",
         remedy=remedies.give_access(evidence, first),
     )
 
 
-def _not_ready(evidence: Evidence) -> Finding | None:
+def _not_ready(evidence: Evidence) -> DeviceFault | None:
     if evidence.driver is None or evidence.driver.code != _NOT_READY:
         return None
-    return Finding(
+    return DeviceFault(
         cause="not-ready",
         sentence=f"the NVIDIA driver is not ready ({evidence.driver.problem})",
         remedy="Machines with NVSwitch need the fabric manager, of the driver's version: "
@@ -203,7 +203,7 @@ def _not_ready(evidence: Evidence) -> Finding | None:
     )
 
 
-def _mismatch(evidence: Evidence) -> Finding | None:
+def _mismatch(evidence: Evidence) -> DeviceFault | None:
     driver, kernel = evidence.driver, evidence.kernel_driver
     if driver is None or driver.code in (None, 0):
         return None
@@ -211,18 +211,18 @@ def _mismatch(evidence: Evidence) -> Finding | None:
     if not differ and driver.code not in (_MISMATCH, _NO_COMPAT):
         return None
     versions = f": {kernel} is loaded, and the library is of {driver.library}" if differ else ""
-    return Finding(
+    return DeviceFault(
         cause="mismatch",
         sentence=f"the NVIDIA driver's kernel module and its library are of different versions{versions}",
         remedy=remedies.restart(evidence),
     )
 
 
-def _no_libraries(evidence: Evidence) -> Finding | None:
+def _no_libraries(evidence: Evidence) -> DeviceFault | None:
     driver, says = evidence.driver, evidence.framework.problem or ""
     if driver is not None and (driver.library is None or driver.code == _STUB):
         what = "only a stub of" if driver.code == _STUB else "no"
-        return Finding(
+        return DeviceFault(
             cause="no-libraries",
             sentence=f"there is {what} libcuda.so.1, the driver's library, in {words.place(evidence)}: "
             f"{words.framework(evidence)} cannot use {words.grant(evidence)}",
@@ -230,21 +230,21 @@ def _no_libraries(evidence: Evidence) -> Finding | None:
         )
     if not any(words_of_it in says.lower() for words_of_it in _MISSING_LIBRARIES):
         return None
-    return Finding(
+    return DeviceFault(
         cause="no-libraries",
         sentence=f"{words.framework(evidence)} does not find the CUDA libraries that it needs: {says}",
         remedy=remedies.cuda_libraries(evidence),
     )
 
 
-def _old_driver(evidence: Evidence) -> Finding | None:
+def _old_driver(evidence: Evidence) -> DeviceFault | None:
     platform, _, cuda = (evidence.framework.built_for or "").partition(" ")
     says = evidence.driver.cuda if evidence.driver else None
     if platform != "cuda" or compatibility.driver_runs(cuda, evidence.kernel_driver, says) is not False:
         return None
     runs = says or compatibility.newest_cuda(evidence.kernel_driver)
     version = f" {evidence.kernel_driver}" if evidence.kernel_driver else ""
-    return Finding(
+    return DeviceFault(
         cause="old-driver",
         sentence=f"{words.framework(evidence)} is built for CUDA {cuda}, and the NVIDIA driver{version} "
         f"runs CUDA up to {runs or 'an older one'}",
@@ -252,11 +252,11 @@ def _old_driver(evidence: Evidence) -> Finding | None:
     )
 
 
-def _no_kernels(evidence: Evidence) -> Finding | None:
+def _no_kernels(evidence: Evidence) -> DeviceFault | None:
     architectures = evidence.framework.architectures
     for capability in evidence.capabilities:
         if compatibility.has_kernels(architectures, capability) is False:
-            return Finding(
+            return DeviceFault(
                 cause="no-kernels",
                 sentence=f"{words.framework(evidence)} has no kernels for "
                 f"{words.model(evidence, capability)}, which is of {words.capability(capability)}; "
@@ -266,15 +266,15 @@ def _no_kernels(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _unknown(evidence: Evidence) -> Finding:
-    return Finding(
+def _unknown(evidence: Evidence) -> DeviceFault:
+    return DeviceFault(
         cause="unknown",
         sentence=f"{words.sight(evidence)}; why is not known ({'; '.join(facts(evidence))})",
         remedy="upshift doctor looks at the whole of this machine.",
     )
 
 
-_CAUSES: tuple[Callable[[Evidence], Finding | None], ...] = (
+_CAUSES: tuple[Callable[[Evidence], DeviceFault | None], ...] = (
     _cpu_only,
     _other_platform,
     _hidden,

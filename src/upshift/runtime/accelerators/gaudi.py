@@ -16,7 +16,7 @@ from upshift.runtime.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Device
-    from upshift.runtime.accelerators.base import Inventory, Reading
+    from upshift.runtime.accelerators.vendor import Inventory, Reading
 
 VISIBLE = "HABANA_VISIBLE_MODULES"
 _HABANA = "0x1da3"
@@ -35,7 +35,7 @@ class Gaudi:
 
     def discover(self, root: Path) -> Inventory:
         from upshift.model.spec.hardware import Device
-        from upshift.runtime.accelerators.base import Inventory
+        from upshift.runtime.accelerators.vendor import Inventory
 
         problems: list[str] = []
         devices: list[Device] = []
@@ -63,7 +63,7 @@ class Gaudi:
         return Inventory(vendor=self.name, devices=tuple(devices), driver=driver, problems=tuple(problems))
 
     def read(self, root: Path, devices: Sequence[Device]) -> Sequence[Reading]:
-        from upshift.runtime.accelerators.base import Reading
+        from upshift.runtime.accelerators.vendor import Reading
 
         readings = []
         for device in devices:

@@ -18,7 +18,7 @@ from upshift.runtime.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Device
-    from upshift.runtime.accelerators.base import Inventory, Reading
+    from upshift.runtime.accelerators.vendor import Inventory, Reading
 
 VISIBLE = "ZE_AFFINITY_MASK"
 HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
@@ -50,7 +50,7 @@ class Intel:
 
     def discover(self, root: Path) -> Inventory:
         from upshift.model.spec.hardware import Device
-        from upshift.runtime.accelerators.base import Inventory
+        from upshift.runtime.accelerators.vendor import Inventory
 
         problems: list[str] = []
         devices: list[Device] = []
@@ -84,7 +84,7 @@ class Intel:
         )
 
     def read(self, root: Path, devices: Sequence[Device]) -> Sequence[Reading]:
-        from upshift.runtime.accelerators.base import Reading
+        from upshift.runtime.accelerators.vendor import Reading
 
         readings = []
         for device in devices:

@@ -12,7 +12,7 @@ import attrs
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Device, Model
-from upshift.runtime.accelerators.base import Inventory
+from upshift.runtime.accelerators.vendor import Inventory
 
 if TYPE_CHECKING:
     from upshift.model.settings.wanted import Wanted

@@ -15,7 +15,7 @@ from upshift.runtime.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Device
-    from upshift.runtime.accelerators.base import Inventory, Reading
+    from upshift.runtime.accelerators.vendor import Inventory, Reading
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 _GROUPED = "NEURON_LOGICAL_NC_CONFIG"
@@ -34,7 +34,7 @@ class Neuron:
 
     def discover(self, root: Path) -> Inventory:
         from upshift.model.spec.hardware import Device
-        from upshift.runtime.accelerators.base import Inventory
+        from upshift.runtime.accelerators.vendor import Inventory
 
         problems: list[str] = []
         found: list[Device] = []
@@ -66,7 +66,7 @@ class Neuron:
         )
 
     def read(self, root: Path, devices: Sequence[Device]) -> Sequence[Reading]:
-        from upshift.runtime.accelerators.base import Reading
+        from upshift.runtime.accelerators.vendor import Reading
 
         readings = []
         for device in devices:

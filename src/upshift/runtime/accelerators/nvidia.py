@@ -16,8 +16,8 @@ from upshift.runtime.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Device
-    from upshift.runtime.accelerators.base import Inventory, Reading
     from upshift.runtime.accelerators.nvml.library import Found, Nvml
+    from upshift.runtime.accelerators.vendor import Inventory, Reading
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -40,8 +40,8 @@ class Nvidia:
         return any(os.path.exists(f"{root}/{file}") for file in _FILES)
 
     def discover(self, root: Path) -> Inventory:
-        from upshift.runtime.accelerators.base import Inventory
         from upshift.runtime.accelerators.nvml.library import Nvml, Unusable
+        from upshift.runtime.accelerators.vendor import Inventory
 
         try:
             nvml = self._nvml = self._nvml or Nvml()

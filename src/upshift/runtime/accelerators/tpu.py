@@ -16,7 +16,7 @@ from upshift.runtime.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Device
-    from upshift.runtime.accelerators.base import Inventory, Reading
+    from upshift.runtime.accelerators.vendor import Inventory, Reading
 
 VISIBLE = "TPU_VISIBLE_CHIPS"
 _ON_CPU = {"JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"}
@@ -43,7 +43,7 @@ class Tpu:
 
     def discover(self, root: Path) -> Inventory:
         from upshift.model.spec.hardware import Device
-        from upshift.runtime.accelerators.base import Inventory
+        from upshift.runtime.accelerators.vendor import Inventory
 
         chips = [address for address in _pci(root) if _model(address) is not None]
         if not chips:  # another device that a virtual machine may have, or a sandbox without sysfs

@@ -16,7 +16,7 @@ from upshift.runtime.accelerators.tpu import Tpu
 
 if TYPE_CHECKING:  # a run that wants no devices pays for these looks: what takes time is imported later
     from upshift.model.spec.hardware import Device
-    from upshift.runtime.accelerators.base import Vendor
+    from upshift.runtime.accelerators.vendor import Vendor
 
 _TPU = Tpu()
 ALL: tuple[Vendor, ...] = (Nvidia(), Amd(), Neuron(), _TPU, Gaudi(), Intel())

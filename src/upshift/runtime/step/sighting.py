@@ -38,7 +38,7 @@ from upshift.runtime.accelerators.evidence import (
     vendor_of,
     visibility,
 )
-from upshift.runtime.accelerators.explain import Finding, expected, explain, falls_short, judged
+from upshift.runtime.accelerators.explain import DeviceFault, expected, explain, falls_short, judged
 from upshift.runtime.accelerators.remedies import MAY_MISS, may_miss
 from upshift.runtime.forms import Diagnosis
 from upshift.runtime.messages import channel
@@ -115,7 +115,7 @@ class Sighting:
             if finding is not None:
                 self._refuse(name, finding, where or self._spec.location, direct)
 
-    def _look(self, name: str, module: ModuleType) -> Finding | None:
+    def _look(self, name: str, module: ModuleType) -> DeviceFault | None:
         framework = frameworks.described(name, module)
         if framework.problem is None and judged(self._vendor):
             framework = self._counted(name, framework)
@@ -153,7 +153,7 @@ class Sighting:
             self._driver = question.answer() if question else Driver(problem="it could not be asked")
         return self._driver
 
-    def _refuse(self, name: str, finding: Finding, where: str | None, direct: bool) -> None:
+    def _refuse(self, name: str, finding: DeviceFault, where: str | None, direct: bool) -> None:
         found = Diagnosis(failure=None, framework=name, cause=finding.cause, evidence=finding.evidence)
         if self._for_another(name, direct):
             tell([f"{finding.sentence}. The step goes on."])

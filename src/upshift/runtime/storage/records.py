@@ -10,8 +10,8 @@
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series, .metrics, .cards
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.rankRANK.log     of each of several processes
 
-A claim or a result is created by ``link(2)``, which succeeds for one writer only. A result begins with a line that
-holds the checksum of the rest, so that one torn by a power loss reads as none at all.
+A claim or a result is created by ``link(2)``, which succeeds for one writer only. A result begins with a line
+that holds the checksum of the rest, so that one torn by a power loss reads as none at all.
 """
 
 from __future__ import annotations

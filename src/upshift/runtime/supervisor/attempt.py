@@ -51,19 +51,21 @@ if TYPE_CHECKING:
 class Watcher(Protocol):
     """Somebody who wants to know how an attempt goes."""
 
-    def started(self, attempt: Attempt) -> None:
+    def started(self, attempt: SupervisedAttempt) -> None:
         """The step process runs."""
 
-    def log_grew(self, attempt: Attempt, size: int) -> None:
+    def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
         """The log has this many bytes."""
 
-    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+    def logged(
+        self, attempt: SupervisedAttempt, step: float | None, values: Mapping[str, MetricValue]
+    ) -> None:
         """Metrics have these values now, at a step of the caller's own count; told now and then."""
 
-    def noticed(self, attempt: Attempt, text: str) -> None:
+    def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
         """Something that a person should know now, and that the log of the step cannot say, in a line."""
 
-    def ended(self, attempt: Attempt, problem: str | None) -> None:
+    def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
         """The result is in the store; or it is not, because of ``problem``."""
 
 
@@ -71,7 +73,7 @@ EXITING = 10.0
 """Seconds that a process is given to end after it has said that its step returned."""
 
 
-class Attempt:
+class SupervisedAttempt:
     """Supervises the process of a step, or its processes.
 
     A step that returned is completed as soon as its process says so, or the last of them; nothing waits

@@ -16,7 +16,7 @@ from upshift.runtime.supervisor.members import Gang, LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import NodeRuntime
 
 if TYPE_CHECKING:
-    from upshift.runtime.accelerators.base import Inventory
+    from upshift.runtime.accelerators.vendor import Inventory
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
     from upshift.runtime.supervisor.several.nodes import Nodes, RemoteNode
 

@@ -8,8 +8,8 @@ import pytest
 
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.hardware import Device
-from upshift.runtime.accelerators.base import Inventory
 from upshift.runtime.accelerators.matching import choose, listing, match
+from upshift.runtime.accelerators.vendor import Inventory
 
 H100, A100, L4 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L4"
 GB = 10**9

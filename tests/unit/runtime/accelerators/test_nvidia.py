@@ -12,9 +12,9 @@ import nvml
 from nvml import GIB, FakeNvml, Gpu, Instance
 from upshift.runtime.accelerators import discovery
 from upshift.runtime.accelerators.agent import Agent, Snapshot
-from upshift.runtime.accelerators.base import Inventory, Reading
 from upshift.runtime.accelerators.discovery import discover, present
 from upshift.runtime.accelerators.nvidia import Nvidia
+from upshift.runtime.accelerators.vendor import Inventory, Reading
 
 Make = Callable[..., FakeNvml]
 Find = Callable[..., Inventory]

@@ -11,12 +11,12 @@ import trees
 from upshift.model.spec.hardware import Device
 from upshift.runtime.accelerators import vendors
 from upshift.runtime.accelerators.amd import Amd
-from upshift.runtime.accelerators.base import Inventory, Reading, Vendor
 from upshift.runtime.accelerators.gaudi import Gaudi
 from upshift.runtime.accelerators.intel import Intel
 from upshift.runtime.accelerators.neuron import Neuron
 from upshift.runtime.accelerators.nvidia import Nvidia
 from upshift.runtime.accelerators.tpu import Tpu
+from upshift.runtime.accelerators.vendor import Inventory, Reading, Vendor
 
 VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES"),

@@ -15,8 +15,8 @@ from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.agent import Snapshot
-from upshift.runtime.accelerators.base import Inventory, Reading
 from upshift.runtime.accelerators.root import LOCKS
+from upshift.runtime.accelerators.vendor import Inventory, Reading
 from upshift.runtime.supervisor.devices.pool import DevicePool, Grant
 
 GPUS = tuple(

@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 import pynvml
 
-from upshift.runtime.accelerators.base import Reading
 from upshift.runtime.accelerators.nvml import gpm
 from upshift.runtime.accelerators.nvml.asking import GONE, MOST_MEMORY, NEVER, memory, reason
+from upshift.runtime.accelerators.vendor import Reading
 
 _ALL_LINKS = 0xFFFFFFFF
 """Scope of a field that adds up all NVLinks of a device."""

@@ -11,9 +11,9 @@ import attrs
 import pynvml
 
 from upshift.model.spec.hardware import Device
-from upshift.runtime.accelerators.base import Reading
 from upshift.runtime.accelerators.nvml.asking import MOST_MEMORY, identifier, memory, number, reason, text
 from upshift.runtime.accelerators.nvml.card import Card
+from upshift.runtime.accelerators.vendor import Reading
 
 _MOST_DEVICES = 256
 _MOST_EVENTS = 64

@@ -17,7 +17,7 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Device, Model
 from upshift.model.spec.task import TaskId
 from upshift.runtime import proc
-from upshift.runtime.accelerators.base import Reading
+from upshift.runtime.accelerators.vendor import Reading
 from upshift.runtime.storage.files import replacing
 
 MUCH = 0.5

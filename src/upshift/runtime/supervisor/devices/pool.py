@@ -14,9 +14,9 @@ from upshift.model.spec.hardware import Device
 from upshift.model.spec.task import TaskSpec
 from upshift.runtime import marks, proc
 from upshift.runtime.accelerators import holders, locks
-from upshift.runtime.accelerators.base import Inventory
 from upshift.runtime.accelerators.locks import Hold, key
 from upshift.runtime.accelerators.matching import Lack, Links, Match, choose, match
+from upshift.runtime.accelerators.vendor import Inventory
 from upshift.runtime.accelerators.vendors import environment
 from upshift.runtime.supervisor.devices import occupants
 

@@ -39,7 +39,7 @@ from upshift.runtime.storage import claims
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
-from upshift.runtime.supervisor.attempt import Attempt
+from upshift.runtime.supervisor.attempt import SupervisedAttempt
 from upshift.runtime.supervisor.bounds import processes
 from upshift.runtime.supervisor.serving.engine_connection import EngineConnection
 from upshift.runtime.supervisor.serving.server_files import ServerFiles, handle
@@ -394,20 +394,22 @@ class ForkServer:
 
     # -- as the watcher of the attempts -----------------------------------------------------------
 
-    def started(self, attempt: Attempt) -> None:
+    def started(self, attempt: SupervisedAttempt) -> None:
         self._tell({"event": "started", "handle": self._name_of(attempt.spec)})
 
-    def log_grew(self, attempt: Attempt, size: int) -> None:
+    def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
         self._tell({"event": "log", "handle": self._name_of(attempt.spec), "size": size}, droppable=True)
 
-    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+    def logged(
+        self, attempt: SupervisedAttempt, step: float | None, values: Mapping[str, MetricValue]
+    ) -> None:
         news = {"event": "logged", "handle": self._name_of(attempt.spec), "step": step, "values": values}
         self._tell(news, droppable=True)
 
-    def noticed(self, attempt: Attempt, text: str) -> None:
+    def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
         self._tell({"event": "noticed", "handle": self._name_of(attempt.spec), "text": text})
 
-    def ended(self, attempt: Attempt, problem: str | None) -> None:
+    def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
         self._over(attempt.spec, problem)
 
     def _over(self, spec: TaskSpec, problem: str | None) -> None:

@@ -19,7 +19,7 @@ from upshift.runtime.loop import Loop
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.store import Store
-    from upshift.runtime.supervisor.attempt import Attempt
+    from upshift.runtime.supervisor.attempt import SupervisedAttempt
 
 
 @attrs.frozen(kw_only=True)
@@ -84,23 +84,25 @@ class Reporter:
         os.set_blocking(self._descriptor, True)
         self._write()
 
-    def started(self, attempt: Attempt) -> None:
+    def started(self, attempt: SupervisedAttempt) -> None:
         """The step process runs."""
         self.say("started")
 
-    def log_grew(self, attempt: Attempt, size: int) -> None:
+    def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
         """The log has this many bytes."""
         self.say("log", droppable=True, size=size)
 
-    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+    def logged(
+        self, attempt: SupervisedAttempt, step: float | None, values: Mapping[str, MetricValue]
+    ) -> None:
         """Metrics have these values."""
         self.say("logged", droppable=True, step=step, values=values)
 
-    def noticed(self, attempt: Attempt, text: str) -> None:
+    def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
         """There is something that the log cannot say."""
         self.say("noticed", text=text)
 
-    def ended(self, attempt: Attempt, problem: str | None) -> None:
+    def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
         """The result is in the store, or is not."""
         spec = attempt.spec
         result = self.store.read_result(spec.task, spec.attempt) if self.store and not problem else None

@@ -35,7 +35,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.supervisor.attempt import Attempt
+from upshift.runtime.supervisor.attempt import SupervisedAttempt
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, TAKEN, UNWANTED, WITH_GRACE, Order, Reporter
 from upshift.runtime.supervisor.serving.supervisor import Supervisor
 from upshift.runtime.supervisor.starters.direct import ForkStarter, FreshStarter
@@ -408,10 +408,10 @@ class Console:
         self.problem: str | None = None
         self._shown = 0
 
-    def started(self, attempt: Attempt) -> None:
+    def started(self, attempt: SupervisedAttempt) -> None:
         """Nothing to show."""
 
-    def log_grew(self, attempt: Attempt, size: int) -> None:
+    def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
         """Show what is new."""
         if not size:  # a process draws, and nobody has ended a line
             return
@@ -422,14 +422,16 @@ class Console:
                 sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
-    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+    def logged(
+        self, attempt: SupervisedAttempt, step: float | None, values: Mapping[str, MetricValue]
+    ) -> None:
         """Nothing to show: the store has it."""
 
-    def noticed(self, attempt: Attempt, text: str) -> None:
+    def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
         """Say what the log cannot."""
         sys.stderr.write(f"upshift: {text}\n")
 
-    def ended(self, attempt: Attempt, problem: str | None) -> None:
+    def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
         """Show the rest."""
         self.problem = problem
         if attempt.log.path.exists():

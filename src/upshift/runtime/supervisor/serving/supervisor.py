@@ -16,7 +16,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.edits import RECORD, Sources
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.attempt import Attempt, Watcher
+from upshift.runtime.supervisor.attempt import SupervisedAttempt, Watcher
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
 from upshift.runtime.supervisor.node_runtime import Machine
 from upshift.runtime.supervisor.starters.starter import Starter
@@ -33,9 +33,9 @@ class Supervisor:
     """The attempts that run under this process."""
 
     def __init__(self, name: str, *, loop: Loop, watcher: Watcher) -> None:
-        self.attempts: dict[Key, Attempt] = {}
-        self._by_pid: dict[int, Attempt] = {}
-        self._lasting: list[Attempt] = []
+        self.attempts: dict[Key, SupervisedAttempt] = {}
+        self._by_pid: dict[int, SupervisedAttempt] = {}
+        self._lasting: list[SupervisedAttempt] = []
         self._loop = loop
         self._watcher = watcher
         self.machine = Machine(name, lambda: self.accelerators)
@@ -96,7 +96,7 @@ class Supervisor:
         if grant is not None and grant.devices is not None and spec.granted is not None:
             granted = attrs.evolve(spec.granted, gpus=grant.devices)
             spec = attrs.evolve(spec, granted=granted, degraded=spec.degraded or grant.less)
-        attempt = Attempt(
+        attempt = SupervisedAttempt(
             spec,
             store=store,
             loop=self._loop,
@@ -154,18 +154,20 @@ class Supervisor:
 
     # -- as the watcher of its attempts -----------------------------------------------------------
 
-    def started(self, attempt: Attempt) -> None:
+    def started(self, attempt: SupervisedAttempt) -> None:
         self._watcher.started(attempt)
 
-    def log_grew(self, attempt: Attempt, size: int) -> None:
+    def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
         self._watcher.log_grew(attempt, size)
 
-    def logged(self, attempt: Attempt, step: float | None, values: Mapping[str, MetricValue]) -> None:
+    def logged(
+        self, attempt: SupervisedAttempt, step: float | None, values: Mapping[str, MetricValue]
+    ) -> None:
         self._watcher.logged(attempt, step, values)
 
-    def noticed(self, attempt: Attempt, text: str) -> None:
+    def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
         self._watcher.noticed(attempt, text)
 
-    def ended(self, attempt: Attempt, problem: str | None) -> None:
+    def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
         del self.attempts[attempt.spec.task, attempt.spec.attempt]
         self._watcher.ended(attempt, problem)

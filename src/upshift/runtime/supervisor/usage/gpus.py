@@ -15,7 +15,7 @@ from upshift.runtime.storage.series import GPU_COLUMNS, Number
 from upshift.runtime.supervisor.usage.counters import Mean
 
 if TYPE_CHECKING:
-    from upshift.runtime.accelerators.base import Reading
+    from upshift.runtime.accelerators.vendor import Reading
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
 
 XIDS = 20

@@ -64,7 +64,7 @@ class PlannedStep:
     location: str | None  # where the pipeline calls it, as ``file:line``
     needs: tuple[Edge, ...]  # the steps that come before it, each once for each kind of need
     mapped: bool  # whether it has one task for each item
-    length: int | None  # as in :class:`~upshift.engine.plan.Forecast`
+    length: int | None  # as in :class:`~upshift.engine.forecast.Forecast`
     tasks: tuple[PlannedTask, ...]
     target: str  # where it runs
     backend: str

@@ -37,7 +37,7 @@ _MAKERS: dict[str, Callable[..., Piece]] = {
 }
 
 
-class Walk:
+class ReachedCode:
     """Pieces of one process at one moment."""
 
     def __init__(self, live: Live) -> None:

@@ -23,7 +23,7 @@ from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.reuse import Hit, Reuse
 from upshift.engine.targets import OpenBackend
-from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, Task
+from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, TaskState
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra, UsageError
 from upshift.model.configuration import Configuration
@@ -33,7 +33,7 @@ from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code
 from upshift.model.spec.work import UNCACHED
-from upshift.report.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
+from upshift.report.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.runs.catalog import Catalog, open_catalog
 from upshift.runs.growth import growth_of
 from upshift.runtime.storage import artifacts
@@ -219,8 +219,8 @@ class _Forecaster:
         self._store = store
         self._now = now
         self._keys = keys
-        self._reasons: dict[Task, str] = {}
-        self._origins: dict[Task, str] = {}
+        self._reasons: dict[TaskState, str] = {}
+        self._origins: dict[TaskState, str] = {}
         self._conditional: set[str] = set()
 
     def forecast(self) -> dict[str, Forecast]:
@@ -229,7 +229,7 @@ class _Forecaster:
             self._admit(self._walk.ready.popleft())
         return {name: self._of_node(state) for name, state in self._walk.nodes.items()}
 
-    def _admit(self, task: Task) -> None:
+    def _admit(self, task: TaskState) -> None:
         """As the driver does it, but that nothing is submitted."""
         try:
             inputs, _ = task_inputs(task, self._walk.nodes, self._items_of)
@@ -248,7 +248,7 @@ class _Forecaster:
         else:
             self._runs(task, found or self._reuse.history.why(task, inputs))
 
-    def _runs(self, task: Task, reason: str) -> None:
+    def _runs(self, task: TaskState, reason: str) -> None:
         self._reasons[task] = reason
         self._walk.began(task)
 
@@ -262,12 +262,12 @@ class _Forecaster:
             self._conditional.add(node.name)
         tasks = state.tasks
         if state.length is None and not tasks:
-            lone = Task(state, None)
+            lone = TaskState(state, None)
             lone.status = state.ended or PENDING
             tasks = [lone]
         return Forecast(length=state.length, tasks=tuple([self._of_task(task) for task in tasks]))
 
-    def _of_task(self, task: Task) -> PlannedTask:
+    def _of_task(self, task: TaskState) -> PlannedTask:
         reason = self._reasons.get(task)
         if task.status == COMPLETED:
             return PlannedTask(index=task.index, action=REUSED, reason=reason, origin=self._origins.get(task))
@@ -281,7 +281,7 @@ class _Forecaster:
             reason = "what it needs fails"
         return PlannedTask(index=task.index, action=_ACTIONS[task.status], reason=reason)
 
-    def _open(self, task: Task) -> PlannedTask:
+    def _open(self, task: TaskState) -> PlannedTask:
         """A task that waits for something that will run."""
         state = task.node
         behind = tuple(self._behind(task))
@@ -297,7 +297,7 @@ class _Forecaster:
             reason = self._reuse.history.degraded(task)
         return PlannedTask(index=task.index, action=DEPENDS, reason=reason, depends_on=behind)
 
-    def _behind(self, task: Task) -> list[str]:
+    def _behind(self, task: TaskState) -> list[str]:
         """Nodes that hold the task up, in the graph's order."""
         state, nodes = task.node, self._walk.nodes
         found = {name for name in state.expansion.gates if nodes[name].ended is None}
