@@ -12,6 +12,7 @@ from registries import PASSWORD, LoopbackRegistry
 
 from project import Project
 from upshift.images.containers.engine import ContainerEngine
+from wheels import wheel
 
 
 @pytest.fixture
@@ -206,6 +207,26 @@ def test_an_image_is_built_where_the_steps_run(
     assert found is not None and "dev.upshift.recipe" in found.labels
     again = project.upshift("image", "build", "pipeline.py", "--on", name)
     assert again.err.startswith("image of train, score: is there: ")
+
+
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_what_an_update_replaces_stays_for_runs_that_use_it_until_images_are_pruned(
+    name: str, request: pytest.FixtureRequest, project: Project, base_image_name: str
+) -> None:
+    engine: ContainerEngine = request.getfixturevalue(name)
+    insecure = ["--tls-verify=false"] if name == "podman" else []
+    engine.run(["pull", *insecure, base_image_name])
+    found = project.folder / "found"
+    wheel(found, "tool", "1.0", {"tool.py": ""})
+    options = f'python_package_installer_args={{"find-links": {str(found)!r}, "no-index": None}}'
+    pipeline(project, base_image_name, f'requirements=["tool"], {options}')
+    (before,) = json.loads(project.upshift("image", "build", "pipeline.py", "--on", name, "--json").out)
+    wheel(found, "tool", "2.0", {"tool.py": ""})
+    assert "1.0" in project.upshift("image", "update", "pipeline.py", "--on", name).err
+    replaced = engine.describe(before["reference"])
+    assert replaced is not None and not replaced["RepoTags"]
+    project.upshift("image", "prune", "--on", name)
+    assert engine.describe(before["reference"]) is None
 
 
 @pytest.mark.parametrize("command", [("image", "show"), ("run",), ("plan",)])

@@ -163,3 +163,30 @@ def test_a_lock_with_packages_of_another_index_installs_the_very_files(project: 
     ingredients = made(project, pyproject_path="pylock.toml")
     assert not any("index.example.org" in line for line in ingredients.recipe.requirements)
     assert installed(ingredients, tmp_path / "made") == {"tool": "1.0"}
+
+
+def test_what_is_locked_is_installed_whatever_date_uv_is_limited_to(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_wheel = package(project / "simple" / "tool", "tool", "1.0")
+    digest = hashlib.sha256(made_wheel.read_bytes()).hexdigest()
+    link = f"<a href={made_wheel.name}#sha256={digest}>{made_wheel.name}</a>"
+    page = f"<!DOCTYPE html><html><body>{link}</body></html>"
+    (project / "simple" / "tool" / "index.html").write_text(page)
+    index = f"--index-url {(project / 'simple').as_uri()}"
+    ranged = made(project, requirements=[index, "tool>=1"])
+    lock = locked(ranged, tmp_path / "before")
+    monkeypatch.setenv("UV_EXCLUDE_NEWER", "2020-01-01")  # uv leaves out what has no date, too
+    with pytest.raises(ImageError, match="newer than exclude-newer allows") as caught:
+        locked(ranged, tmp_path / "after")
+    assert "UV_EXCLUDE_NEWER" in (caught.value.fix or "")
+    (tmp_path / "installing").mkdir()
+    installer = Installer(ranged.recipe, ranged.paths, IMAGE, tmp_path / "installing")
+    assert [one.name for one in installer.install(lock, lambda progress: None)] == ["tool"]
+    saved = made(project, requirements=[index, *lock.text.splitlines()])
+    assert installed(saved, tmp_path / "saved") == {"tool": "1.0"}
+    (tmp_path / "uv").mkdir()
+    (tmp_path / "uv" / "uv.toml").write_text('exclude-newer = "2020-01-01"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # what stands there, uv cannot be asked to leave out
+    with pytest.raises(ImageError, match="newer than exclude-newer allows"):
+        locked(saved, tmp_path / "with-uv-toml")

@@ -114,7 +114,8 @@ def update(**named: Any) -> int:
     """Resolve requirements again, and build.
 
     Says which packages change. Results that were made with other packages are not reused with the new ones.
-    Exits with 2 where a check says that an image would not do; then none is built.
+    In a container engine the image before stays without a name, for runs that still use it: 'upshift image
+    prune' removes it. Exits with 2 where a check says that an image would not do; then none is built.
     """
     with _images(builds=True, update=True, **named) as images:
         if _refused(images, as_json=False):

@@ -135,7 +135,7 @@ class Installer:
         options = [o for o in self._recipe.requirements if o.startswith("-") and not o.startswith(names)]
         write_requirements(self._folder, [*options, *(one.line for one in packages)], self._paths)
         first = Progress(stage="install", text=text or ", ".join(one.name for one in packages))
-        run_uv(command, folder=self._folder, tell=tell, first=first, where=self._where)
+        run_uv(command, folder=self._folder, tell=tell, first=first, where=self._where, locked=True)
 
     def _compile(self, packages: Sequence[Locked], tell: Tell, engine: ContainerEngine, image: str) -> None:
         """Install packages that come as sources by uv in a container of the image, with this folder, as this

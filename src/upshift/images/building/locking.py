@@ -116,6 +116,7 @@ def resolve(
         tell=tell,
         first=Progress(stage="resolve", text="requirements"),
         where=where,
+        locked=_is_locked(recipe.requirements),
     )
     said = _read(folder / "pylock.toml")
     asked = dict(_hashes_asked(recipe.requirements))
@@ -161,6 +162,15 @@ def installer_options(recipe: Recipe) -> list[tuple[str, ...]]:
         for name, *value in options
         if name not in _WITHOUT_MEANING
     ]
+
+
+def _is_locked(lines: Sequence[str]) -> bool:
+    """Whether these requirements are a lock: versions with hashes, and addresses of what is in no index."""
+    asked = [hashes_split(line) for line in lines if option_in(line) is None]
+    chosen = [
+        bool(hashes) or "://" in requirement or requirement[:2] == "./" for requirement, hashes in asked
+    ]
+    return all(chosen) and any(hashes for _, hashes in asked)
 
 
 def _split(argument: str) -> tuple[str, ...]:

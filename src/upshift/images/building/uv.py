@@ -67,6 +67,12 @@ _UNREACHABLE = re.compile(
 )
 _UNMET = (
     (
+        re.compile(r"filtered by `exclude-newer|exclude newer time"),
+        "one of the requirements is newer than exclude-newer allows",
+        "Say a later date, or ask for an older version. The date is in UV_EXCLUDE_NEWER, in uv.toml, or in "
+        "python_package_installer_args.",
+    ),
+    (
         re.compile(r"was not found in the"),
         "no index has one of the requirements",
         "Correct its name, or name the index that has it: --extra-index-url https://…",
@@ -143,14 +149,20 @@ def run_uv(
     tell: Tell,
     first: Progress,
     where: str | None,
-    environment: Mapping[str, str] | None = None,
+    locked: bool,
 ) -> None:
-    """Run uv in a folder, and say how far it is; raises the :class:`ImageError` that a failure means."""
+    """Run uv in a folder, and say how far it is; raises the :class:`ImageError` that a failure means.
+
+    With ``locked`` the versions are chosen already, and no date decides which there are.
+    """
     tell(first)
+    environment = environment_of()
+    if locked:
+        environment.pop("UV_EXCLUDE_NEWER", None)
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env=environment_of() if environment is None else environment,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -220,9 +220,10 @@ def _loaded_by_podman(engine: ContainerEngine, image: Loaded, folder: Path) -> s
         return answer.stderr
     identity = answer.stdout.split()[-1]
     engine.run(["tag", identity, image.name])
-    engine.run(
-        ["untag", identity, f"localhost/{layout.name}"], check=False
-    )  # as Podman calls it after the folder
+    named = (engine.describe(identity) or {}).get("RepoTags") or ()
+    for name in named:  # Podman calls it after the folder, in full or by its last part
+        if f"/{layout.name}:" in name:
+            engine.run(["untag", identity, name], check=False)
     return None
 
 
