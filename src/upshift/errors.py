@@ -297,12 +297,25 @@ def is_upshifts(filename: str) -> bool:
     return filename.startswith(_UPSHIFTS)
 
 
-def user_frame() -> Any:
-    """The innermost frame of the call stack that is the user's own code, or None."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
+def has_no_file(filename: str) -> bool:
+    """Whether code of this name is in no file and no cell: that of ``exec``, or what a package generates."""
+    if filename and not filename.startswith("<"):
+        return False
+    return not filename.startswith("<ipython-input") and cell_title(filename) is None
+
+
+def user_frame(innermost: Any = None) -> Any:
+    """The innermost frame of the call stack that is the user's own code, or None; in a file if possible."""
+    frame: Any = innermost or sys._getframe(1)
+    found = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_user_file(file):
+            if not has_no_file(file):
+                return frame
+            found = found or frame
         frame = frame.f_back
-    return frame
+    return found
 
 
 def user_location() -> str | None:

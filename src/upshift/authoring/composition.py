@@ -21,7 +21,7 @@ from upshift.authoring.mapping import a
 from upshift.authoring.outputs import plainly_no_list
 from upshift.authoring.placeholders import Placeholder, Unmapped
 from upshift.code.fingerprint import identity_of
-from upshift.errors import GraphError, NotSerializable, UsageError, is_user_file, location, user_location
+from upshift.errors import GraphError, NotSerializable, UsageError, location, user_frame, user_location
 from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
 from upshift.model.plain import MOST, is_opaque, opaque, short_type
 from upshift.runtime.storage.artifacts import described, save
@@ -339,9 +339,7 @@ class Composition:
 
     def _here(self) -> str | None:
         """The user's line, as :func:`upshift.errors.user_location` gives it; each is worked out once."""
-        frame: Any = sys._getframe(2)
-        while frame is not None and not is_user_file(frame.f_code.co_filename):
-            frame = frame.f_back
+        frame = user_frame(sys._getframe(2))
         if frame is None:
             return None
         key = (frame.f_code, frame.f_lineno)

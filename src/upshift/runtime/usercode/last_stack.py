@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import traceback
 
-from upshift.errors import is_upshifts, location, with_cells
+from upshift.errors import has_no_file, is_upshifts, location, with_cells
 from upshift.runtime.launch.stacks import is_users
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)', re.MULTILINE)
@@ -16,11 +16,11 @@ _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
 def user_line(text: str, project: str | None, *, relative_to: str | None) -> str | None:
-    """The user's innermost line in the last stack of ``text``, as ``file:line``."""
-    for file, line, _ in _frames(text):
-        if is_users(file, project):
-            return location(file, line, relative_to)
-    return None
+    """The user's innermost line in the last stack of ``text``, as ``file:line``; in a file if possible."""
+    lines = [(file, line) for file, line, _ in _frames(text) if is_users(file, project)]
+    if not lines:
+        return None
+    return location(*next((line for line in lines if not has_no_file(line[0])), lines[0]), relative_to)
 
 
 def user_stack(text: str, project: str | None) -> str | None:

@@ -6,7 +6,7 @@ import os
 import traceback
 from types import FrameType, TracebackType
 
-from upshift.errors import UpshiftError, is_upshifts, is_user_file, location, only, with_cells
+from upshift.errors import UpshiftError, has_no_file, is_upshifts, is_user_file, location, only, with_cells
 
 _BEGINNING, _END = 40, 80
 """Lines of a traceback that are shown at most."""
@@ -28,14 +28,21 @@ def user_text(error: BaseException, project: str | None = None) -> str:
 def user_line(
     error: BaseException, project: str | None = None, *, relative_to: str | None = None
 ) -> str | None:
-    """The innermost line of the user's own code, as ``file:line``; None: it has no part in this."""
-    found = None
+    """The innermost line of the user's own code, as ``file:line``; None: it has no part in this.
+
+    One of code that is in no file counts only where there is no other.
+    """
+    lines = []
     trace = error.__traceback__
     while trace is not None:
         if _is_users(trace.tb_frame, project):
-            found = location(trace.tb_frame.f_code.co_filename, trace.tb_lineno, relative_to)
+            lines.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
-    return found
+    if not lines:
+        return None
+    return location(
+        *next((line for line in reversed(lines) if not has_no_file(line[0])), lines[-1]), relative_to
+    )
 
 
 def _shortened(text: str) -> str:

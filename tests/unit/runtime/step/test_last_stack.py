@@ -26,6 +26,12 @@ def test_the_innermost_line_of_the_users_in_the_last_stack_counts() -> None:
     assert user_line(WRITTEN, None, relative_to="/home/jürgen") == "中/train.py:12"
 
 
+def test_a_line_in_a_file_counts_before_one_in_none() -> None:
+    frames = '  File "<expr>", line 1 in <module>\n  File "/home/me/train.py", line 30 in step\n'
+    text = f"Stack (most recent call first):\n{frames}"
+    assert user_line(text, None, relative_to="/home/me") == "train.py:30"
+
+
 def test_a_stack_without_any_line_of_the_users_says_nothing() -> None:
     assert user_line("", None, relative_to=None) is None
     theirs = f'Stack (most recent call first):\n  File "{STDLIB}/threading.py", line 324 in wait\n'

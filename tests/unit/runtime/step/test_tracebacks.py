@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from upshift.errors import is_user_file, location
+from upshift.errors import is_user_file, location, user_location
 from upshift.runtime.step.ranks import Misplaced
 from upshift.runtime.usercode.tracebacks import user_line, user_text
 
@@ -110,6 +110,30 @@ def test_a_callback_of_the_users_is_theirs_and_what_called_it_is_not() -> None:
     error = raised(mine["use"])
     assert user_line(error) == "/home/me/train.py:2"
     assert "heapq.py" not in user_text(error)
+
+
+@pytest.mark.parametrize("name", ["<string>", "<eval_with_key>.0", ""])
+def test_code_that_is_in_no_file_is_shown_and_the_nearest_line_in_a_file_is_named(name: str) -> None:
+    source = "def use():\n    exec(compile('1\\n1 / 0', name, 'exec'), {})\n"
+    mine = code_of("/home/me/train.py", source, name=name)
+    error = raised(mine["use"])
+    assert user_line(error) == "/home/me/train.py:2"
+    assert f'File "{name}", line 2' in user_text(error)
+
+
+def test_where_no_code_is_in_a_file_that_which_is_in_none_is_named() -> None:
+    error = raised(lambda: exec(compile("1\n1 / 0", "<string>", "exec"), {}))
+    assert error.__traceback__ is not None
+    while error.__traceback__.tb_next is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    assert user_line(error) == "<string>:2"
+
+
+def test_what_code_in_no_file_asks_for_is_asked_where_that_code_is_run() -> None:
+    mine = code_of(
+        "/home/me/train.py", "def use():\n    return eval('here()', {'here': here})\n", here=user_location
+    )
+    assert mine["use"]() == "/home/me/train.py:2"
 
 
 def test_code_that_a_package_has_generated_is_not_the_users() -> None:
