@@ -119,7 +119,7 @@ def execute(
             walk=walk,
             store=store,
             catalog=stack.enter_context(
-                contextlib.closing(Backlog(open_catalog(configuration), progress.notice))
+                contextlib.closing(Backlog(open_catalog(configuration), store, progress.notice))
             ),
             inbox=inbox,
             keys=Keys(code_named),

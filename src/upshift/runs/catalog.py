@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
 
-from upshift.errors import ConfigError, NotFound, StoreError, suggestion
+from upshift.errors import ConfigError, NotFound, suggestion
 from upshift.model.checks import MOST_RUNS, local_path, shown, unfit
 from upshift.model.home import home
 from upshift.model.settings.fields import number, text
@@ -274,12 +274,12 @@ class Catalog:
 
         Raises
         ------
-        StoreError
+        Damaged
             It is damaged.
         """
         problems = [text for (text,) in self._database.query("PRAGMA quick_check(1)") if text != "ok"]
         if problems:
-            raise StoreError(f"the catalog {self.path} is damaged", why=f"SQLite says: {problems[0]}.")
+            raise self._database.damaged(problems[0])
 
     def knows(self, run: str) -> bool:
         """Whether there is a run of this id."""

@@ -43,6 +43,10 @@ class Locked(StoreUnavailable):
     """Another process has kept the file locked for longer than was waited."""
 
 
+class Damaged(StoreError):
+    """The file is not what SQLite wrote."""
+
+
 class Database:
     """A SQLite file at the newest of its versions. Opened at its first use; safe among threads.
 
@@ -68,7 +72,7 @@ class Database:
     ------
     StoreUnavailable
         From every method: the file cannot be opened or written.
-    StoreError
+    Damaged
         From every method: the file is damaged.
     ConfigError
         From every method: a newer version of Upshift has made the file.
@@ -230,12 +234,7 @@ class Database:
     def _explain(self, error: sqlite3.Error) -> UpshiftError | None:
         text = str(error)
         if any(sign in text for sign in _DAMAGED):
-            return StoreError(
-                f"the catalog {self.path} is damaged",
-                why=f"SQLite says: {text}.",
-                fix="Nothing is lost: the catalog is only an index of the store. Rebuild it:\n"
-                "upshift gc --rebuild-catalog",
-            )
+            return self.damaged(text)
         for sign, what in _UNAVAILABLE.items():
             if sign in text:
                 return (Locked if sign == "locked" else StoreUnavailable)(
@@ -244,6 +243,15 @@ class Database:
                     fix="Free the disk or correct the permissions, or set UPSHIFT_HOME to another folder.",
                 )
         return None
+
+    def damaged(self, why: str) -> Damaged:
+        """The error for a file that SQLite says this of."""
+        return Damaged(
+            f"the catalog {self.path} is damaged",
+            why=f"SQLite says: {why}.",
+            fix="Nothing is lost: the catalog is only an index of the store. Rebuild it:\n"
+            "upshift gc --rebuild-catalog",
+        )
 
     def hold(self) -> None:
         """Close the file and keep every thread from opening it, until :meth:`release`."""

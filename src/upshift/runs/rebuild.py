@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.errors import ConfigError, StoreError, StoreUnavailable, UpshiftError
+from upshift.errors import UpshiftError
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.runs.catalog import Catalog, notes_of_lacking
 from upshift.runs.claimed import Claimed
+from upshift.runs.database import Damaged
 from upshift.runs.endings import read_ending
 from upshift.runs.history_records import UNFINISHED, attempt_of
 from upshift.runs.lease import held
@@ -112,7 +113,7 @@ def rebuild(
             if run in claimed.runs or (old is not None and not _is_over(old, store)):
                 continue
             try:
-                rows = _rows(run, store)
+                rows = rows_of(run, store)
             except ValueError as error:
                 damaged[run] = str(error)
                 continue
@@ -170,23 +171,38 @@ def fill_from_stores(catalog: Catalog, configuration: Configuration, path: Path)
 
 
 def take_what_lacks(catalog: Catalog, configuration: Configuration) -> None:
-    """Add the runs that engines could not write, by their notes; what cannot be now is left to others."""
+    """Add the runs that engines could not write, by their notes; what cannot be now is left to others.
+
+    Raises
+    ------
+    Damaged
+        The catalog is: what it has of these runs is wrong.
+    """
     for note in notes_of_lacking(catalog.path).iterdir():
-        with contextlib.suppress(UpshiftError, OSError, ValueError), catalog.without_waiting():
-            store = open_store(os.readlink(note), **configuration.store_options)
-            claimed = Claimed(store.address)
-            claimed.look()
-            if note.name in claimed.runs:  # its engine lives
-                continue
-            if (rows := _rows(note.name, store)) is not None:
-                _, row, tasks, attempts = rows
-                if row is not None and row.status in UNFINISHED:  # the catalog may know more of it
-                    catalog.add_run(row)
-                    catalog.record(tasks, attempts)
-                else:
-                    _replace([rows], catalog, claimed)
-                catalog.versions.put(recorded_versions(note.name, store))
-            note.unlink(missing_ok=True)
+        try:
+            _take(note, catalog, configuration)
+        except Damaged:
+            raise
+        except (UpshiftError, OSError, ValueError):
+            continue
+
+
+def _take(note: Path, catalog: Catalog, configuration: Configuration) -> None:
+    store = open_store(os.readlink(note), **configuration.store_options)
+    claimed = Claimed(store.address)
+    claimed.look()
+    if note.name in claimed.runs:  # its engine lives
+        return
+    with catalog.without_waiting():
+        if (rows := rows_of(note.name, store)) is not None:
+            _, row, tasks, attempts = rows
+            if row is not None and row.status in UNFINISHED:  # the catalog may know more of it
+                catalog.add_run(row)
+                catalog.record(tasks, attempts)
+            else:
+                _replace([rows], catalog, claimed)
+            catalog.versions.put(recorded_versions(note.name, store))
+    note.unlink(missing_ok=True)
 
 
 def configured_stores(configuration: Configuration) -> list[Store]:
@@ -221,9 +237,7 @@ def put_aside_if_damaged(catalog: Catalog) -> Path | None:
     try:
         catalog.check()
         return None
-    except (ConfigError, StoreUnavailable):
-        raise
-    except StoreError:
+    except Damaged:
         catalog.close()
     path, old = catalog.path, _unused(catalog.path)
     for end in ("-wal", "-shm", ""):  # its log first: beside a new file it would be taken for its own
@@ -255,7 +269,8 @@ def _is_over(row: RunRow, store: Store) -> bool:
     return ended and not held(row.id, row.source.get("engine"))
 
 
-def _rows(run: str, store: Store) -> Rows | None:
+def rows_of(run: str, store: Store) -> Rows | None:
+    """A run as its store has it; None: it has just begun. ValueError: a record cannot be read."""
     content = store.read_record(run, "run.json")
     if content is None:
         if store.read_record(run, REMOVED) is None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import attrs
 import pytest
 from engine_kit import Bench
 
+from upshift.engine import gc
+from upshift.errors import StoreError
 from upshift.model.configuration import load_configuration
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.runs import backlog
@@ -127,3 +132,64 @@ def test_a_catalog_without_content_is_made_anew(bench: Bench, capsys: pytest.Cap
     found = bench.look("latest")
     assert (found.id, found.output) == (run.id, 14)
     assert "it is made anew from the store" in capsys.readouterr().err
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def cut_in_half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def overwritten_but_for_its_header(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        file.write(b"x" * (path.stat().st_size - 4096))
+
+
+@pytest.mark.parametrize("damage", [overwritten, cut_in_half, overwritten_but_for_its_header])
+def test_a_run_goes_on_when_the_catalog_is_damaged_meanwhile(
+    bench: Bench, damage: Callable[[Path], None]
+) -> None:
+    bench.run(graph(bench))
+    run = bench.run(damaged_meanwhile(bench, damage))
+    assert (run.status, run.output, [len(step) for step in run.steps]) == ("completed", 14, [1, 3, 1])
+    assert run["numbers"].tasks[0].cached  # which was recorded in the catalog only
+    assert [task.attempts[0].status for task in run["square"].tasks] == ["completed"] * 3
+    expected = about(run)
+    assert [line for line in bench.watcher.notices if "damaged" in line and "goes on without it" in line]
+    assert "upshift gc --rebuild-catalog makes it anew" in bench.watcher.notices[-1]
+    with pytest.raises(StoreError, match="is damaged"):
+        bench.look(run.id)  # and does not show half of it
+    gc.rebuild_catalog(bench.configuration)
+    assert about(bench.look(run.id)) == expected
+
+
+def test_a_run_is_brought_into_the_catalog_that_somebody_has_made_in_place_of_a_damaged_one(
+    bench: Bench,
+) -> None:
+    def rebuilding(values: list[int]) -> int:
+        gc.rebuild_catalog(bench.configuration)
+        return sum(values)
+
+    bench.run(graph(bench))
+    edited = damaged_meanwhile(bench, overwritten)
+    bench.functions["sum_of"] = rebuilding
+    run = bench.run(edited)
+    assert "is up to date again" in bench.watcher.notices[-1]
+    assert (bench.look(run.id).output, about(bench.look(run.id))) == (14, about(run))
+
+
+def damaged_meanwhile(bench: Bench, damage: Callable[[Path], None]) -> Graph:
+    """The graph with a step that was edited, and damages the catalog."""
+
+    def square_it(x: int) -> int:
+        if x == 2:
+            damage(bench.catalog.path)
+        return x * x
+
+    made = graph(bench)
+    edited = attrs.evolve(made.steps["square"], code={"steps.square (steps.py)": "code:2"})
+    bench.functions["square"] = square_it
+    return attrs.evolve(made, steps={**made.steps, "square": edited})
