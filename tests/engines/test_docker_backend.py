@@ -66,7 +66,7 @@ def test_places_and_variables_are_those_of_the_project(
 ) -> None:
     monkeypatch.setenv("MY_DATA", "here alone")
     project.write("""
-import ctypes, os
+import ctypes, os, subprocess, sys, traceback
 
 @step(retries=0)
 def crash() -> int:
@@ -74,7 +74,18 @@ def crash() -> int:
 
 @step(retries=0)
 def read() -> str:
+    print(os.getcwd().split(os.sep)[1:3])
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        traceback.print_exc()
+    failing = "import pipeline; pipeline.fail()"
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", failing], env=found)
     return os.environ["MY_DATA"]
+
+def fail():
+    raise ValueError("in a process of the step's own")
 
 @pipeline
 def crashing():
@@ -89,6 +100,11 @@ def reading():
     assert "where: pipeline.py:" in crashed and "/upshift/code" not in crashed
     read = project.upshift("run", "pipeline.py:reading", "--on", "box", expect=1).err
     assert 'DockerSettings(runtime_environment={"MY_DATA": "…"})' in read
+    printed = project.upshift("logs", "latest", "read").out
+    assert "['upshift', 'code']" in printed  # where the step is
+    assert "ValueError: in a process of the step's own" in printed
+    shown = re.findall(r'File "(.*)/pipeline.py", line', printed)
+    assert len(shown) >= 2 and set(shown) == {str(project.folder)}, printed
 
 
 def test_a_step_gets_what_it_asks_for_and_sees_no_more(either: Project) -> None:

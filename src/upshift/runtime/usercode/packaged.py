@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from upshift.model.settings.leaks import is_secret_file
 from upshift.model.spec import Code
@@ -17,6 +18,32 @@ def at_home(text: str, code: Code) -> str:
         return text
     unpacked = re.compile(rf"/[^\s\"(]*/{split(code.package)[1]}(?=/)")
     return unpacked.sub(lambda _: code.project, text)
+
+
+class Places:
+    """Tracebacks in a stream, with the project's places, however it is cut into pieces.
+
+    Only the lines of a traceback are changed: any other path is one that the program works with.
+    """
+
+    def __init__(self, code: Code, folder: Path) -> None:
+        name = split(code.package)[1] if code.package else ""
+        self._there = os.fsencode(f'File "{folder / name}/')
+        self._here = os.fsencode(f'File "{code.project}/')
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be written now."""
+        data = (self._held + data).replace(self._there, self._here)
+        sizes = range(min(len(data), len(self._there) - 1), 0, -1)
+        cut = len(data) - next((size for size in sizes if data.endswith(self._there[:size])), 0)
+        self._held = data[cut:]
+        return data[:cut]
+
+    def end(self) -> bytes:
+        """What is left."""
+        held, self._held = self._held, b""
+        return held
 
 
 def advice(error: BaseException, code: Code, folder: str) -> str | None:

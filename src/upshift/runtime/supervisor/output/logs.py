@@ -10,13 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec import Rank, TaskSpec
+from upshift.model.spec import Code, Rank, TaskSpec
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask, Masking
+from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.output.frames import ProgressBars
 from upshift.runtime.supervisor.output.losses import Loss, Losses
+from upshift.runtime.usercode.packaged import Places
 
 QUIET = 0.02
 """Seconds between two notices that the log has grown."""
@@ -92,21 +94,32 @@ class LogFile:
 class Log:
     """What one process prints, on its way to files. Of progress bars only some frames are kept, and the last.
 
-    Secrets are masked before anything else is done with what was printed.
+    Secrets are masked before anything else is done with what was printed. Code that came as a package is
+    named by its place in the project.
     """
 
-    def __init__(self, loop: Loop, *sinks: Callable[[bytes], None], mask: Mask | None = None) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        *sinks: Callable[[bytes], None],
+        mask: Mask | None = None,
+        code: Code | None = None,
+    ) -> None:
         self._loop = loop
         self._sinks = sinks
         self._mask = mask
-        self._masking = Masking(mask) if mask is not None else None
+        self._passes: list[Masking | Places] = [Masking(mask)] if mask is not None else []
+        if code is not None and code.package is not None:
+            self._passes.append(Places(code, unpacking.place()))
         self._frames = ProgressBars()
         self._whole = True
         self._frame: Timer | None = None
 
     def feed(self, data: bytes) -> None:
         """Take what was printed."""
-        self._take(data if self._masking is None else self._masking.feed(data))
+        for one in self._passes:
+            data = one.feed(data)
+        self._take(data)
 
     def remark(self, line: str) -> None:
         """Add a line of Upshift's own. It may have words of the step's in it."""
@@ -115,9 +128,11 @@ class Log:
 
     def close(self) -> None:
         """Nothing more comes: let go of what was held back, once."""
-        if self._masking is not None:
-            self._take(self._masking.end())
-            self._masking = None
+        data = b""
+        for one in self._passes:
+            data = one.feed(data) + one.end()
+        self._passes = []
+        self._take(data)
         self._write(self._frames.end())
         if self._frame is not None:
             self._frame.cancel()
@@ -195,7 +210,7 @@ class TaskLog:
         self._file = LogFile(loop, self.path, grew, losses.of("log", self.path))
         self._files = [self._file]
         self._lines: list[RankLines] = []
-        self._own = Log(loop, self._file.append, mask=mask)
+        self._own = Log(loop, self._file.append, mask=mask, code=spec.code)
 
     @property
     def size(self) -> int:
@@ -213,7 +228,7 @@ class TaskLog:
         lines = RankLines(rank.rank, self._file.append)
         self._files.append(file)
         self._lines.append(lines)
-        return Log(self._loop, file.append, lines.feed, mask=self._mask)
+        return Log(self._loop, file.append, lines.feed, mask=self._mask, code=self._spec.code)
 
     def _drawn(self, size: int) -> None:
         self._grew(self._file.size)
