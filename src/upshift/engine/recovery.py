@@ -113,8 +113,7 @@ class Recovery:
         if attempt is None or attempt.ended is not None:
             # The engine may have seen its end, and submitted the next one, before it wrote either down.
             over = () if attempt is None else (self._over(attempt, attempt.ended),)
-            later = self._left_behind(task, number)
-            if later is not None:
+            for later in self._left_behind(task, number):
                 attempt = later
                 over += () if later.ended is None else (self._over(later, later.ended),)
         if attempt is None:
@@ -170,27 +169,27 @@ class Recovery:
             attempt.ended = Ended(handle=row.handle)
         return attempt
 
-    def _left_behind(self, task: TaskId, number: int) -> AttemptState | None:
-        """An attempt that an engine was about to submit when it was killed, and may have submitted."""
-        path = None
-        for candidate in self._specs_after(task, number):
-            path = candidate
-        return None if path is None else self._find(self._store.read_spec(path), path, self._places)
-
-    def _specs_after(self, task: TaskId, number: int) -> Iterator[str]:
-        while (self._store.root / (path := self._store.spec_path(task, number + 1))).exists():
-            yield path
+    def _left_behind(self, task: TaskId, number: int) -> Iterator[AttemptState]:
+        """Attempts that an engine had not written down when it was killed: all but the last one are over."""
+        path = self._after(task, number)
+        while path is not None:
             number += 1
+            spec, later = self._store.read_spec(path), self._after(task, number)
+            last = later is None
+            yield self._find(spec, path, self._places) if last else self._gone(spec, self._places[0])
+            path = later
+
+    def _after(self, task: TaskId, number: int) -> str | None:
+        """The spec of a task's next attempt, which the engine may have been about to submit."""
+        path = self._store.spec_path(task, number + 1)
+        return path if (self._store.root / path).exists() else None
 
     def _find(self, spec: TaskSpec, path: str, places: Sequence[OpenTarget]) -> AttemptState:
         job = Job(spec=spec, spec_path=path)
         attempt = self._found(job, places)
         if attempt is None and not give_up(self._store, spec.task, spec.attempt):
             attempt = self._found(job, places)  # it has begun, perhaps since it was looked for
-        if attempt is None:
-            attempt = self._attempt(spec, places[0], "")
-            attempt.ended = Ended(handle="")
-        return attempt
+        return attempt or self._gone(spec, places[0])
 
     def _found(self, job: Job, places: Sequence[OpenTarget]) -> AttemptState | None:
         for place in places:
@@ -200,6 +199,11 @@ class Recovery:
                 self._occupy(attempt)
                 return attempt
         return None
+
+    def _gone(self, spec: TaskSpec, place: OpenTarget) -> AttemptState:
+        attempt = self._attempt(spec, place, "")
+        attempt.ended = Ended(handle="")
+        return attempt
 
     def _attempt(
         self, spec: TaskSpec, place: OpenTarget, handle: str, *, started: float | None = None

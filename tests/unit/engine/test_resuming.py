@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import time
 
 import attrs
@@ -258,6 +260,30 @@ def test_a_retry_that_was_never_recorded_is_found_again(
     assert held.ran() == ["one", "one", "double"]
     assert held.cluster.most_at_once == 1
     assert [(a.number, a.status) for a in run["one"].tasks[0].attempts] == [(1, "failed"), (2, "completed")]
+
+
+def test_all_retries_that_were_never_recorded_are(held: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = chain(held, retry=Retry(times=3, delay=0))
+    held.outcomes = {("one", 1): Lose(), ("one", 2): Fail()}
+    submit = held.cluster.submit
+
+    def die_after_the_third(job, sink):  # type: ignore[no-untyped-def]
+        handle = submit(job, sink)
+        if job.spec.attempt == 3:
+            raise Killed
+        return handle
+
+    held.cluster.submit = die_after_the_third  # type: ignore[method-assign]
+    run_id = killed_run(held, graph, monkeypatch)
+    with contextlib.closing(sqlite3.connect(held.catalog.path)) as catalog, catalog:
+        catalog.execute("DELETE FROM attempts WHERE number > 1")  # it was locked since the first one
+        catalog.execute("UPDATE attempts SET status = 'running', ended = NULL, failure = NULL")
+    held.cluster.submit = submit  # type: ignore[method-assign]
+    run = held.run(graph, resume=run_id)
+    assert held.ran() == ["one", "one", "one", "double"]
+    tried = run["one"].tasks[0].attempts
+    assert [(a.number, a.status) for a in tried] == [(1, "failed"), (2, "failed"), (3, "completed")]
+    assert [a.reason for a in tried] == ["infrastructure", "user-error", None]
 
 
 def test_a_spec_that_was_never_submitted_leads_to_the_next_attempt(
