@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         trigger,
         trigger_on_finish,
     )
+    from upshift.authoring.flow.parallel import parallel, torchrun
     from upshift.authoring.flow.parameters import Config, IncludeFile, JSONType, Parameter, config_expr
     from upshift.authoring.flow.runner import Runner
     from upshift.authoring.flow.spec import FlowSpec
@@ -137,6 +138,7 @@ __all__ = [
     "list_runs",
     "log",
     "namespace",
+    "parallel",
     "pipeline",
     "project",
     "pypi",
@@ -152,6 +154,7 @@ __all__ = [
     "step",
     "tag_artifact",
     "timeout",
+    "torchrun",
     "trigger",
     "trigger_on_finish",
     "unmapped",
@@ -197,6 +200,7 @@ _HOMES = {
     "list_runs": "upshift.runs.history",
     "log": "upshift.runtime.step.metrics",
     "namespace": "upshift.runs.client",
+    "parallel": "upshift.authoring.flow.parallel",
     "pipeline": "upshift.authoring.pipelines",
     "project": "upshift.authoring.flow.decorators",
     "pypi": "upshift.authoring.flow.decorators",
@@ -212,6 +216,7 @@ _HOMES = {
     "step": "upshift.authoring.steps",
     "tag_artifact": "upshift.runs.versions",
     "timeout": "upshift.authoring.decorators",
+    "torchrun": "upshift.authoring.flow.parallel",
     "trigger": "upshift.authoring.flow.decorators",
     "trigger_on_finish": "upshift.authoring.flow.decorators",
     "unmapped": "upshift.authoring.placeholders",

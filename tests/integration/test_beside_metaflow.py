@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)  # Metaflow starts an interpreter for each
 
 PYTHON = Path(f"{sys.prefix}-metaflow") / "bin" / "python"
 
-HEADER = "from metaflow import FlowSpec, JSONType, Parameter, catch, current, retry, step\n"
+HEADER = "from metaflow import FlowSpec, JSONType, Parameter, catch, current, parallel, retry, step\n"
 LOOK = """
 import json, sys
 from metaflow import Flow, namespace
@@ -197,6 +197,36 @@ class Ways(FlowSpec):
         self.failed = None
 """,
 }
+PARALLEL = """
+class Several(FlowSpec):
+    nodes = Parameter("nodes", default=3)
+
+    @step
+    def start(self):
+        self.common = "c"
+        self.next(self.train, num_parallel=self.nodes)
+
+    @parallel
+    @step
+    def train(self):
+        own = current.parallel
+        self.told = (own.num_nodes, own.node_index, own.main_ip, own.control_task_id, current.is_parallel)
+        self.where = (self.input, self.index, self.foreach_stack(), current.task_id.partition("_")[2])
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.told = [one.told[:3] for one in inputs]
+        self.where = [one.where for one in inputs]
+        self.count = len(list(inputs))
+        self.outside = (self.input, self.index, self.foreach_stack())
+        self.merge_artifacts(inputs, include=["common"])
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+"""
 UNLIKE = {("Ways", "fail", "failed")}
 """Artifacts that are told in another way."""
 
@@ -263,6 +293,39 @@ class Refused(FlowSpec):
     def end(self):
         pass
 """
+NODES = {
+    "self.next(self.train)": "'train' has @parallel, and 'start' goes to it without num_parallel",
+    "self.next(self.other, num_parallel=2)": "'other' has no @parallel",
+    "self.next(self.lost, num_parallel=2)": "does not join its nodes",
+}
+OF_NODES = """
+class Refused(FlowSpec):
+    @step
+    def start(self):
+        STATEMENT
+
+    @parallel
+    @step
+    def train(self):
+        self.next(self.join)
+
+    @parallel
+    @step
+    def lost(self):
+        self.next(self.end)
+
+    @step
+    def other(self):
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+"""
 REFUSED = {
     "pass": "does not say where it goes",
     "self.next(self.none)": "goes to 'none', which is no step",
@@ -284,6 +347,7 @@ def metaflow(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         "METAFLOW_HOME": str(folder),
         "METAFLOW_DATASTORE_SYSROOT_LOCAL": str(folder),
         "METAFLOW_USER": "me",
+        "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}",  # it starts nodes as "python"
     }
 
     def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -330,6 +394,22 @@ def told(name: str, step: str, tasks: list[str]) -> list[dict[str, str]]:
 
 
 @pytest.mark.processes
+def test_the_nodes_of_a_step_leave_the_same_artifacts_to_join(project: Project, metaflow: Any) -> None:
+    code = source(PARALLEL, "Several")
+    theirs = metaflow(code, "run")
+    assert theirs.returncode == 0, theirs.stdout + theirs.stderr
+    expected = json.loads(metaflow(LOOK, "Several").stdout)["steps"]
+    ours(project, code)
+    project.upshift("run", "flow.py:Several")
+    project.write(migrated(LOOK, "look.py")[0], "look.py", header="")
+    found = json.loads(project.python("look.py", "Several").out)["steps"]
+    assert len(expected["train"]) == 3
+    assert len(found["train"]) == 1  # a task with three processes
+    for step in ("join", "end"):
+        assert told("Several", step, found[step]) == told("Several", step, expected[step])
+
+
+@pytest.mark.processes
 def test_show_has_the_same_words(project: Project, metaflow: Any) -> None:
     code = source(FLOWS["Classes"], "Classes")
     theirs = metaflow(code, "show")
@@ -357,11 +437,12 @@ def test_a_step_that_fails_there_fails_here(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("statement", "words"), REFUSED.items())
+@pytest.mark.parametrize(("statement", "words"), [*REFUSED.items(), *NODES.items()])
 def test_a_flow_that_cannot_run_there_cannot_run_here(
     statement: str, words: str, project: Project, metaflow: Any
 ) -> None:
-    code = source(REFUSABLE.replace("STATEMENT", statement), "Refused")
+    shape = OF_NODES if statement in NODES else REFUSABLE
+    code = source(shape.replace("STATEMENT", statement), "Refused")
     theirs = metaflow(code, "check")
     assert theirs.returncode == 1, theirs.stdout
     ours(project, code)

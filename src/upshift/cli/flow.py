@@ -13,7 +13,7 @@ from upshift.cli import shared_options as shared
 from upshift.cli.group import LazyCommand, LazyGroup
 from upshift.cli.output import echo
 from upshift.model.checks import shown as quoted
-from upshift.model.graph.flow import FOREACH, SWITCH
+from upshift.model.graph.flow import FOREACH, GANG, SWITCH
 from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
@@ -440,6 +440,8 @@ def _goes(step: FlowStep) -> str:
     then = ", ".join(step.then)
     if step.kind == FOREACH:
         return f"for each item → {then}"
+    if step.kind == GANG:
+        return f"on several nodes → {then}"
     return f"→ one of {then}" if step.kind == SWITCH else f"→ {then}" if then else "the end"
 
 

@@ -84,7 +84,7 @@ def refused(
     compose: Compose, tmp_path: Path, body: str, *, name: str = "bad_flow"
 ) -> tuple[GraphError, int | None]:
     """Why a flow cannot run, and the line in its body that is named."""
-    head = ["from upshift import FlowSpec, step", "class Bad(FlowSpec):"]
+    head = ["from upshift import FlowSpec, parallel, run_with_torchrun, step", "class Bad(FlowSpec):"]
     file = tmp_path / f"{name}.py"
     lines = body.strip().replace("def ", "@step\ndef ").split("\n")
     file.write_text("\n".join([*head, *(f"    {line}" for line in lines)]) + "\n")
@@ -97,6 +97,16 @@ def refused(
 
 
 END = "def end(self): pass\n"
+GANG = (
+    """
+N = 2
+def start(self): self.next(self.a, {})
+@parallel
+def a(self): self.next(self.join)
+def join(self, inputs): self.next(self.end)
+"""
+    + END
+)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +132,24 @@ END = "def end(self): pass\n"
         ("def end(self): self.next(self.start)\ndef start(self): self.next(self.end)",
          ["the last step goes nowhere"]),
         (END + "def start(self): self.next(self.a, num_parallel=2)\ndef a(self): self.next(self.end)",
-         ["num_parallel is not in this version", "run_with_torchrun"]),
+         ["'start' goes to 'a' with num_parallel", "Write @parallel above step 'a'"]),
+        (GANG.format("num_parallel=0"), ["num_parallel is 0", "whole number from 1"]),
+        (GANG.format("num_parallel='2'"), ["num_parallel is '2'", "whole number from 1"]),
+        (GANG.format("num_parallel=True"), ["num_parallel is True"]),
+        (GANG.format("num_parallel=1.0 + 1"), ["num_parallel is 2.0"]),
+        (GANG.format("num_parallel=-self.N"), ["num_parallel is -2"]),
+        (GANG.format("num_parallel=1 // 0"), ["num_parallel=1 // 0 is not known", "ZeroDivisionError"]),
+        (GANG.format("num_parallel=self.none"), ["num_parallel=self.none is not known before the run",
+         "self.none is set while a step runs", "a Parameter"]),
+        (GANG.format("num_parallel=2, foreach='xs'"), ["num_parallel and foreach"]),
+        (GANG.format("self.join, num_parallel=2"), ["num_parallel goes to one step, and this to a, join"]),
+        (GANG.replace(", {}", ""), ["'a' has @parallel", "'start' goes to it without num_parallel"]),
+        (GANG.replace("(self, inputs)", "(self)").format("num_parallel=2"),
+         ["'a' has @parallel", "does not join its nodes", "def join(self, inputs)"]),
+        (GANG.replace("(self.join)", "(self.join, foreach='xs')").format("num_parallel=2"),
+         ["'a' has @parallel", "does not join its nodes"]),
+        (GANG.replace("@par", "@run_with_torchrun(nproc_per_node=2)\n@par").format("num_parallel=2"),
+         ["@parallel, and @run_with_torchrun(nproc_per_node=2)", "@torchrun"]),
         (END + "def start(self): self.next(self.end, froeach='xs')", ["no option 'froeach'"]),
         (END + "def start(self): self.next(self.end, self.end)", ["'end' twice"]),
         (END + "def start(self): self.next(print)", ["names no step", "self.NAME"]),

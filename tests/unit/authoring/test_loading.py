@@ -169,13 +169,13 @@ def test_a_module_of_another_tool_is_told_upshifts_names(write: Write, line: str
     assert "Install" not in shown
 
 
-@pytest.mark.parametrize("use", ["from upshift import parallel", "import upshift\nupshift.parallel"])
+@pytest.mark.parametrize("use", ["from upshift import Deployer", "import upshift\nupshift.Deployer"])
 def test_a_name_to_come_is_told_once(write: Write, use: str) -> None:
     shown = message(str(write(helper=f"{use}\n", seed="import helper\n")))
     assert shown.splitlines() == [
-        "seed.py cannot be imported: parallel is not in this version of Upshift",
+        "seed.py cannot be imported: Deployer is not in this version of Upshift",
         f"  where: helper.py:{len(use.splitlines())}",
-        "  fix:   STEP.map(items) runs one task for each item.",
+        "  fix:   Nothing is deployed: let cron, a systemd timer or CI call `python flow.py run`.",
     ]
 
 

@@ -14,7 +14,7 @@ from upshift.backends.registry import backend_names, open_backend
 from upshift.model.configuration import Configuration, Target
 from upshift.model.settings.later import BACKENDS
 
-TO_COME = ["parallel"]
+TO_COME = ["Deployer"]
 
 
 @pytest.mark.parametrize("name", TO_COME)
@@ -125,7 +125,7 @@ def test_the_import_path_of_another_tool_has_its_names() -> None:
 
 def test_a_file_that_needs_such_a_name_is_refused_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "flow_to_come.py"
-    file.write_text("import upshift\nfrom upshift import parallel\n")
+    file.write_text("import upshift\nfrom upshift import Deployer\n")
     with pytest.raises(LoadError, match="not in this version of Upshift") as caught:
         load_module(file)
     assert caught.value.where == f"{file}:2"

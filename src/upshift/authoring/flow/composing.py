@@ -9,9 +9,10 @@ import attrs
 
 from upshift.authoring.composing import parameters_saved, texts_of
 from upshift.authoring.composition import Composition
+from upshift.authoring.flow.parallel import launches
 from upshift.authoring.flow.shape import LAST
 from upshift.authoring.project import begun_with, project_of
-from upshift.model.graph.flow import END, LINEAR, SPLIT
+from upshift.model.graph.flow import FOREACH, SWITCH
 from upshift.model.graph.growth import Growth
 from upshift.model.graph.model import FromStep, Graph
 from upshift.runtime.storage.state import State
@@ -27,16 +28,18 @@ def compose(pipeline: FlowPipeline, arguments: Mapping[str, object], store: Stor
     callee.signature.check(arguments)
     composition = Composition(store, project_of(callee.function), begun_with(callee.function))
     options = pipeline.options
+    values: dict[str, object] = {n: p.value(arguments) for n, p in pipeline.parameters.items()}
+    values.update(pipeline.constants)
+    values.update({name: config.value for name, config in pipeline.configs.items()})
+    parallel = launches(pipeline, values)
     for name in shape.steps:
         step = pipeline.steps[name]
         alone = step.options.flow.get("alone")  # it does without the packages of the others
         outer = attrs.evolve(options, steps=attrs.evolve(options.steps, docker=None)) if alone else options
-        if shape.steps[name].kind not in (LINEAR, SPLIT, END):  # where it fails, nothing says how to go on
+        if shape.steps[name].kind in (FOREACH, SWITCH):  # where it fails, nothing says how to go on
             outer = attrs.evolve(outer, steps=attrs.evolve(outer.steps, catch=None))
-        composition.define(pipeline.method(step), attrs.evolve(step.options, name=name), outer)
-    values: dict[str, object] = {n: p.value(arguments) for n, p in pipeline.parameters.items()}
-    values.update(pipeline.constants)
-    values.update({name: config.value for name, config in pipeline.configs.items()})
+        own = attrs.evolve(step.options, name=name, launch=parallel.get(name, step.options.launch))
+        composition.define(pipeline.method(step), own, outer)
     params = parameters_saved(composition, callee, arguments)
     first = composition.source(State(values), f"the parameters of {pipeline.name}", callee.location)
     nodes = Growth(shape, first).first()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from upshift.authoring.flow.parallel import names_of_nodes
 from upshift.model.graph.flow import task_id
 from upshift.runtime.step.context import current
 
@@ -44,6 +45,7 @@ def names_of(own: FlowSpec) -> Mapping[str, Callable[[], object]]:
         "trigger": lambda: None,  # nothing here starts a run but whoever runs it
         "is_production": lambda: False,
     }
+    names.update(names_of_nodes(pipeline.steps[running.name].options.flow))
     project = pipeline.marks.get("project")
     return names if project is None else {**names, **_of_project(project["name"], pipeline.name, record)}
 

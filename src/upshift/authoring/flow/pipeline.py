@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.authoring.callee import Callee
+from upshift.authoring.flow.shape import PARALLEL, shape_of
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
 from upshift.authoring.steps import Step
 from upshift.errors import location
 from upshift.model.graph.flow import FOREACH, SWITCH, FlowShape
-from upshift.model.graph.growth import CHOICE, ITEMS
+from upshift.model.graph.growth import CHOICE, ITEMS, STATES
 from upshift.model.settings.step import StepSettings
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class StepMethod(Callee):
     @property
     def outputs(self) -> tuple[str, ...]:
         """The state that it leaves; beside it what the graph grows by."""
+        if PARALLEL in self.step.options.flow:
+            return ("output", STATES)
         kind = self._flow.__upshift_pipeline__.shape.steps[self.name].kind
         return _OUTPUTS.get(kind, ("output",))
 
@@ -97,7 +100,7 @@ class FlowPipeline(Pipeline[Any, Any]):
     """
 
     def __init__(self, flow: type[FlowSpec]) -> None:
-        self._flow = flow
+        self.flow = flow
         self._methods: dict[str, StepMethod] = {}
         bases = [vars(kind)[_PIPELINE] for kind in flow.__mro__[1:] if _PIPELINE in vars(kind)]
         self.marks: Mapping[str, Mapping[str, Any]] = {
@@ -138,7 +141,7 @@ class FlowPipeline(Pipeline[Any, Any]):
     def own(self) -> Mapping[str, Any]:
         """Attributes of the class and its bases but for Upshift's, the nearest ones; bases come first."""
         found: dict[str, Any] = {}
-        for kind in reversed(self._flow.__mro__):
+        for kind in reversed(self.flow.__mro__):
             if kind is not object and not kind.__module__.startswith("upshift.authoring.flow"):
                 found.update(vars(kind))
         return found
@@ -148,7 +151,7 @@ class FlowPipeline(Pipeline[Any, Any]):
         """Its parameters, by attribute."""
         from upshift.authoring.flow.spec import parameters_of
 
-        return {parameter.attribute: parameter for parameter in parameters_of(self._flow)}
+        return {parameter.attribute: parameter for parameter in parameters_of(self.flow)}
 
     @functools.cached_property
     def steps(self) -> Mapping[str, Step[Any, Any]]:
@@ -193,8 +196,6 @@ class FlowPipeline(Pipeline[Any, Any]):
         GraphError
             It cannot run as it is written.
         """
-        from upshift.authoring.flow.shape import shape_of
-
         methods = {
             name: location(value.__code__.co_filename, value.__code__.co_firstlineno)
             for name, value in self.own.items()
@@ -207,7 +208,7 @@ class FlowPipeline(Pipeline[Any, Any]):
         name = step.callee.function.__name__
         known = self._methods.get(name)
         if known is None or known.step is not step:
-            known = StepMethod(self._flow, name, step)
+            known = StepMethod(self.flow, name, step)
             if self.steps.get(name) is step:  # not one of a base, which super() means
                 self._methods[name] = known
         return known
@@ -219,7 +220,7 @@ class FlowPipeline(Pipeline[Any, Any]):
         return compose(self, arguments, store)
 
     def __reduce__(self) -> Any:
-        return (getattr, (self._flow, "__upshift_pipeline__"))
+        return (getattr, (self.flow, "__upshift_pipeline__"))
 
 
 def _as_function(flow: type[FlowSpec]) -> Callable[..., Any]:

@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import GraphError, location, suggestion
-from upshift.model.graph.flow import END, FOREACH, LINEAR, SPLIT, SWITCH, FlowShape, FlowStep
+from upshift.model.checks import MOST_NODES, shown
+from upshift.model.graph.flow import END, FOREACH, GANG, LINEAR, SPLIT, SWITCH, FlowShape, FlowStep
 
 if TYPE_CHECKING:
     from upshift.authoring.steps import Step
 
 FIRST, LAST = "start", "end"
+PARALLEL = "parallel"
+"""What the options of a step have of ``@parallel``."""
+_OPTIONS = ("foreach", "condition", "num_parallel")
 _TAKES = "def {name}(self), or def {name}(self, inputs) where it joins what was split"
 
 
@@ -58,12 +62,13 @@ def shape_of(
                 fix="Give it another name.",
             )
     order = [FIRST, *(name for name in steps if name not in (FIRST, LAST)), LAST]
-    shape = FlowShape(steps={name: _Reader(name, steps, methods).read() for name in order})
+    shape = FlowShape(steps={name: StepReader(name, steps, methods).read() for name in order})
+    _check_parallel(shape, steps)
     _check(flow, shape)
     return shape
 
 
-class _Reader:
+class StepReader:
     """What one step says of where it goes."""
 
     def __init__(self, name: str, steps: Mapping[str, Step[Any, Any]], methods: Mapping[str, str]) -> None:
@@ -88,7 +93,7 @@ class _Reader:
         if self._name == LAST:
             if calls:
                 raise self._error("the last step goes nowhere", calls[0], fix="Leave self.next out.")
-            return FlowStep(kind=END, join=join, location=self._where())
+            return FlowStep(kind=END, join=join, location=self.where())
         if not calls:
             raise self._error(
                 f"step {self._name!r} does not say where it goes",
@@ -104,29 +109,38 @@ class _Reader:
                 'self.next({"one": self.a, "other": self.b}, condition="ATTRIBUTE").',
             )
         kind, then = self._transition(calls[0])
-        if kind not in (LINEAR, SPLIT) and self._steps[self._name].options.settings.catch is not None:
+        if kind in (FOREACH, SWITCH) and self._steps[self._name].options.settings.catch is not None:
             raise self._error(
                 f"step {self._name!r} has @catch, and decides how the flow goes on",
                 calls[0],
                 why="Where it fails, nothing is known to go on with.",
                 fix="Let a step of its own fail, and decide in the one that follows.",
             )
-        return FlowStep(kind=kind, then=then, join=join, location=self._where())
+        return FlowStep(kind=kind, then=then, join=join, location=self.where())
+
+    def size(self) -> tuple[ast.expr, str]:
+        """What it says of ``num_parallel``, and where."""
+        (call,) = (call for statement in self._body() for call in _calls_of_next(statement, self._own))
+        (said,) = (keyword.value for keyword in call.keywords if keyword.arg == "num_parallel")
+        return said, self.where(call)
 
     def _transition(self, call: ast.Call) -> tuple[str, tuple[str, ...]]:
         said = {keyword.arg: keyword.value for keyword in call.keywords}
         for option, value in said.items():
-            if option == "num_parallel":
+            if option not in _OPTIONS:
                 raise self._error(
-                    "num_parallel is not in this version of Upshift",
+                    f"self.next has no option {option!r}", call, fix=f"Options: {', '.join(_OPTIONS)}."
+                )
+            if len(said) > 1:
+                raise self._error(
+                    f"self.next has {' and '.join(map(str, said))}, and goes on in one way",
                     call,
-                    fix="For several processes of one step: @run_with_torchrun or @run_with_accelerate.",
+                    fix="Let the step that follows do the other.",
                 )
-            if option not in ("foreach", "condition"):
-                raise self._error(
-                    f"self.next has no option {option!r}", call, fix="Options: foreach, condition."
-                )
-            if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+            if option == "num_parallel":
+                if isinstance(value, ast.Constant):
+                    checked_size(value.value, self.where(call))
+            elif not isinstance(value, ast.Constant) or not isinstance(value.value, str):
                 raise self._error(
                     f"{option} is the name of an attribute, as a text", call, fix=f'Write {option}="NAME".'
                 )
@@ -138,14 +152,16 @@ class _Reader:
         for name in then:
             if then.count(name) > 1:
                 raise self._error(f"self.next goes to {name!r} twice", call, fix="Name it once.")
-        if "foreach" in said:
+        for option, kind in (("foreach", FOREACH), ("num_parallel", GANG)):
+            if option not in said:
+                continue
             if len(then) > 1:
                 raise self._error(
-                    f"a foreach goes to one step, and this to {', '.join(then)}",
+                    f"a {option} goes to one step, and this to {', '.join(then)}",
                     call,
-                    fix="Let that step split.",
+                    fix="Let that step split." if kind == FOREACH else "Split before, or after the join.",
                 )
-            return FOREACH, then
+            return kind, then
         return (LINEAR if len(then) == 1 else SPLIT), then
 
     def _cases(self, call: ast.Call) -> tuple[str, ...]:
@@ -192,14 +208,30 @@ class _Reader:
         # Decorators come first in the source, and so in its count of lines.
         return definition.body
 
-    def _where(self, node: ast.AST | None = None) -> str:
+    @property
+    def _own(self) -> str:
+        """What it calls ``self``."""
+        return next(iter(inspect.signature(self._function).parameters))
+
+    def where(self, node: ast.AST | None = None) -> str:
         line = self._line + (getattr(node, "lineno", 1) - 1 if node is not None else 0)
         return location(self._function.__code__.co_filename, line)
 
     def _error(
         self, what: str, node: ast.AST | None = None, *, why: str | None = None, fix: str | None = None
     ) -> GraphError:
-        return GraphError(what, where=self._where(node), why=why, fix=fix)
+        return GraphError(what, where=self.where(node), why=why, fix=fix)
+
+
+def checked_size(value: object, where: str) -> int:
+    """A number of nodes, checked."""
+    if type(value) is not int or not 1 <= value <= MOST_NODES:
+        raise GraphError(
+            f"num_parallel is {shown(value)}, and no number of nodes",
+            where=where,
+            fix=f"Give a whole number from 1 to {MOST_NODES:,}: num_parallel=2.",
+        )
+    return value
 
 
 def _calls_of_next(statement: ast.stmt, own: str) -> Iterator[ast.Call]:
@@ -239,7 +271,7 @@ def _check(flow: str, shape: FlowShape) -> None:
                 _refuse_second_arrival(name, shape, came[name], before)
             continue
         splits[name], came[name] = within, before or ""
-        if step.kind in (SPLIT, FOREACH):
+        if step.kind in (SPLIT, FOREACH, GANG):
             within = (*within, name)
         pending.extend((following, within, name) for following in reversed(step.then))
     for name, step in steps.items():
@@ -255,6 +287,49 @@ def _check(flow: str, shape: FlowShape) -> None:
             where=steps[splits[LAST][-1]].location,
             fix="Before the end, write a step that joins it: def join(self, inputs).",
         )
+
+
+def _check_parallel(shape: FlowShape, steps: Mapping[str, Step[Any, Any]]) -> None:
+    """Refuse ``num_parallel`` without ``@parallel``, the other way round, and what no join follows."""
+    parallel = {name for name in shape.steps if PARALLEL in steps[name].options.flow}
+    for name, step in shape.steps.items():
+        for following in step.then:
+            if step.kind == GANG and following not in parallel:
+                raise GraphError(
+                    f"step {name!r} goes to {following!r} with num_parallel, "
+                    f"and {following!r} has no @parallel",
+                    where=shape.steps[following].location,
+                    fix=f"Write @parallel above step {following!r}, or @torchrun.",
+                )
+            if step.kind != GANG and following in parallel:
+                raise GraphError(
+                    f"step {following!r} has @parallel, and {name!r} goes to it without num_parallel",
+                    where=step.location,
+                    fix=f"Say how many nodes: self.next(self.{following}, num_parallel=2).",
+                )
+        if name not in parallel:
+            continue
+        launch = steps[name].options.launch
+        if launch is not None:
+            raise GraphError(
+                f"step {name!r} has @parallel, and {launch.said}",
+                where=launch.where,
+                why="Both say in how many processes its body runs.",
+                fix="Leave one of them out. To start a script in several processes on each node: @torchrun, "
+                "and current.torch.run(…) in the step.",
+            )
+        if step.join or step.kind != LINEAR or not shape.steps[step.then[0]].join:
+            joins = f"def {step.then[0]}(self, inputs)" if step.kind == LINEAR and not step.join else None
+            raise GraphError(
+                f"step {name!r} has @parallel, and joins others itself"
+                if step.join
+                else f"step {name!r} has @parallel, and the step that follows does not join its nodes",
+                where=step.location,
+                why="Each node leaves artifacts of its own.",
+                fix=f"Write {joins}."
+                if joins
+                else "Let it go to one step, which joins: def join(self, inputs).",
+            )
 
 
 def _crossed(name: str, shape: FlowShape, one: tuple[str, ...], other: tuple[str, ...]) -> GraphError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from upshift.authoring.flow.parameters import Parameter
 from upshift.errors import MisuseError, UsageError, suggestion, user_location
 from upshift.model.checks import shown
-from upshift.model.graph.flow import FOREACH, SWITCH
+from upshift.model.graph.flow import FOREACH, GANG, SWITCH
 from upshift.runtime.usercode.modules import loading
 
 if TYPE_CHECKING:
@@ -91,7 +91,13 @@ class FlowSpec:
             # The command line is above this layer, and is looked for only where the flow is a script.
             import_module("upshift.cli.flow").main(type(self))
 
-    def next(self, *steps: Any, foreach: str | None = None, condition: str | None = None) -> None:
+    def next(
+        self,
+        *steps: Any,
+        foreach: str | None = None,
+        condition: str | None = None,
+        num_parallel: int | None = None,
+    ) -> None:
         """Say which step is next; the last thing that a step does.
 
         Parameters
@@ -102,6 +108,8 @@ class FlowSpec:
             Name of an attribute with a list: the step runs once for each item, which is its ``self.input``.
         condition
             Name of an attribute, whose value is the key of the case to go to.
+        num_parallel
+            On how many nodes at once the step runs, which has ``@parallel``.
 
         Raises
         ------
@@ -114,6 +122,8 @@ class FlowSpec:
             running.choice = _case(self, cases, condition)
         elif running.step.kind == FOREACH:
             running.items = _items(self, foreach)
+        elif running.step.kind == GANG:
+            running.nodes = num_parallel
         running.went = True
 
     @property
@@ -129,8 +139,11 @@ class FlowSpec:
         stack = _running(self, "index").stack
         return stack[-1].index if stack else None
 
-    def foreach_stack(self) -> list[tuple[int, int, Any]]:
-        """Index, number of items and item of each foreach around this task, from the outside in."""
+    def foreach_stack(self) -> list[tuple[int, int | None, Any]]:
+        """Index, number of items and item of each foreach around this task, from the outside in.
+
+        Nodes of a step with ``@parallel`` are the innermost one, without a number.
+        """
         running = _running(self, "foreach_stack")
         return [
             (level.index, level.count, running.state[f"@input.{depth}"])

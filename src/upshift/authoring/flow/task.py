@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.authoring.flow.current import names_of
+from upshift.authoring.flow.parallel import confirm_size, gathered
+from upshift.authoring.flow.shape import FIRST, PARALLEL
 from upshift.errors import MisuseError, UsageError, user_location
-from upshift.model.graph.flow import FOREACH, SWITCH, FlowStep
+from upshift.model.graph.flow import FOREACH, LINEAR, SWITCH, FlowStep
 from upshift.model.graph.growth import INPUTS, ITEM, STATE
 from upshift.model.spec.artifact import Artifact
 from upshift.runtime.step.context import current
@@ -29,11 +31,14 @@ _NOTHING = object()
 
 @attrs.frozen
 class Level:
-    """A foreach around a task: the step that has it, the item's position, the number of items."""
+    """A foreach around a task: the step that has it, the item's position, the number of items.
+
+    Nodes of a step with ``@parallel`` count as items, and as in Metaflow their number is None.
+    """
 
     step: str
     index: int
-    count: int
+    count: int | None
 
 
 @attrs.define(eq=False)
@@ -60,6 +65,7 @@ class RunningStep:
     stack: tuple[Level, ...]
     unchanging: frozenset[str]
     items: Sequence[Any] | None = None
+    nodes: object = None
     choice: str | None = None
     went: bool = False
     initial: Mapping[str, object] = {}
@@ -110,6 +116,9 @@ def run_step(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given
         )
     _show(own)
     state = _left(own)
+    if PARALLEL in own.__upshift_pipeline__.steps[name].options.flow:
+        states = gathered(state, current.store)
+        return (state if states is None else states[0]), states
     if step.kind == FOREACH:
         return state, running.items
     if step.kind == SWITCH:
@@ -223,6 +232,12 @@ def _go_on(flow: type[FlowSpec], name: str, step: FlowStep, given: Mapping[str, 
         assert isinstance(before, dict)
         values[f"@input.{len(stack)}"] = given[ITEM]
         stack = (*stack, Level(before["step"], _path()[-1], before["count"]))
+    if PARALLEL in flow.__upshift_pipeline__.steps[name].options.flow:
+        before = state[FLOW]
+        assert isinstance(before, dict)
+        confirm_size(flow.__upshift_pipeline__, before["step"], before["count"])
+        values[f"@input.{len(stack)}"] = current.rank
+        stack = (*stack, Level(before["step"], current.rank, None))
     return _initialized(_made(flow, name, step, state.replaced(values=values), stack))
 
 
@@ -254,6 +269,11 @@ def _numbered(given: Mapping[str, Any]) -> Iterator[State]:
         number += 1
 
 
+def known_before(flow: type[FlowSpec], values: Mapping[str, object]) -> FlowSpec:
+    """A flow as a step sees it that knows these values only: those of before the run."""
+    return _made(flow, FIRST, FlowStep(kind=LINEAR), State(values), ())
+
+
 def _made(
     flow: type[FlowSpec], name: str, step: FlowStep, state: State, stack: tuple[Level, ...]
 ) -> FlowSpec:
@@ -281,7 +301,7 @@ def _left(own: FlowSpec) -> State:
 
     running = own._upshift_running
     known = running.state
-    count = None if running.items is None else len(running.items)
+    count = running.nodes if running.items is None else len(running.items)
     about = {
         "step": running.name,
         "stack": [[level.step, level.index, level.count] for level in running.stack],

@@ -18,7 +18,7 @@ class Launch:
     Parameters
     ----------
     launcher
-        ``"accelerate"`` or ``"torchrun"``.
+        ``"accelerate"``, ``"torchrun"``, or ``"parallel"``: the nodes of a flow's ``num_parallel``.
     processes
         How many over all nodes, as it was asked for.
     counted

@@ -12,7 +12,7 @@ from upshift.errors import MisuseError, SettingsError, user_location
 from upshift.model.checks import MOST_PROCESSES_EACH
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.launch import Launch
-from upshift.runtime.launch.arguments.meanings import LAUNCHERS, Launcher
+from upshift.runtime.launch.arguments.meanings import Launcher, launcher
 from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED, read_config, read_deepspeed
 from upshift.runtime.launch.processes import SEVERAL_A_DEVICE
 
@@ -21,7 +21,7 @@ from upshift.runtime.launch.processes import SEVERAL_A_DEVICE
 class LaunchRequest:
     """How many processes, and how they are started: as one decorator said it."""
 
-    launcher: str  # "accelerate" or "torchrun"
+    launcher: str  # "accelerate", "torchrun" or "parallel"
     where: str | None = None  # the user's line
     said: str = ""  # the decorator with what it was given there
     processes: int | None = None  # how many over all nodes; None: it does not say
@@ -41,7 +41,7 @@ class LaunchRequest:
     @property
     def meant(self) -> Launcher:
         """The launcher, and what it calls things."""
-        return LAUNCHERS[self.launcher]
+        return launcher(self.launcher)
 
     @property
     def origin(self) -> str:

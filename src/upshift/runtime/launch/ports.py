@@ -205,9 +205,9 @@ def _user(uid: int) -> str:
 
 def keep_port(launch: Launch) -> Port:
     """Keep the port of a launch; no child of this process does."""
-    from upshift.runtime.launch.arguments.meanings import LAUNCHERS  # no other step needs its tables
+    from upshift.runtime.launch.arguments.meanings import launcher  # no other step needs its tables
 
-    port = keep(launch.port, argument=LAUNCHERS[launch.launcher].port)
+    port = keep(launch.port, argument=launcher(launch.launcher).port)
     for one in port.held:
         forks.private(one)
     return port

@@ -8,7 +8,7 @@ from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.hardware import Device, Hardware
 from upshift.model.spec.launch import Launch, Rank
 from upshift.model.spec.task import TaskSpec
-from upshift.runtime.launch.arguments.meanings import LAUNCHERS
+from upshift.runtime.launch.arguments.meanings import PARALLEL, launcher
 
 SEVERAL_A_DEVICE = ("neuron", "tpu")
 """Vendors whose devices take several processes, one for each core."""
@@ -26,6 +26,16 @@ def placed(launch: Launch, request: ResourceSettings, granted: Hardware) -> Laun
     else:
         each = launch.processes // (granted.nodes or 1)
     return attrs.evolve(launch, per_node=max(each, 1))
+
+
+def evenly(launch: Launch, granted: Hardware) -> Hardware:
+    """The hardware, with no more nodes than share the processes of a flow's ``num_parallel`` equally."""
+    nodes = granted.nodes or 1
+    if launch.launcher != PARALLEL.name or launch.processes % nodes == 0:
+        return granted
+    nodes = next(fewer for fewer in range(nodes, 0, -1) if launch.processes % fewer == 0)
+    gpus = granted.gpus and tuple(gpu for gpu in granted.gpus if (gpu.node or 0) < nodes)
+    return attrs.evolve(granted, nodes=nodes, gpus=gpus)
 
 
 def devices_of(spec: TaskSpec, node: int) -> tuple[Device, ...]:
@@ -64,7 +74,7 @@ def remarks(launch: Launch, granted: Hardware, machine: Hardware | None = None) 
 def _alone(launch: Launch, granted: Hardware) -> list[str]:
     if launch.counted or world_size(launch, granted) > 1:
         return []
-    return [f"it is one process, since nothing says how many: {LAUNCHERS[launch.launcher].processes}=…"]
+    return [f"it is one process, since nothing says how many: {launcher(launch.launcher).processes}=…"]
 
 
 def _of_cpus(launch: Launch, granted: Hardware, machine: Hardware | None) -> list[str]:
@@ -79,6 +89,8 @@ def _of_cpus(launch: Launch, granted: Hardware, machine: Hardware | None) -> lis
 
 def _of_devices(launch: Launch, granted: Hardware) -> list[str]:
     gpus = len(granted.gpus or ()) * (granted.nodes or 1)
+    if launch.launcher == PARALLEL.name:  # each process has all those of its node
+        return []
     if not gpus or any(gpu.vendor in SEVERAL_A_DEVICE for gpu in granted.gpus or ()):
         return []
     the_gpus = "the GPU" if gpus == 1 else f"the {gpus} GPUs"

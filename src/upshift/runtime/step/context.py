@@ -70,7 +70,7 @@ class CurrentTask:
         self._value = _NOWHERE
         self._shares = False
         self._more: Mapping[str, Callable[[], object]] = {}
-        self._store: Store | None = None
+        self.store: Store | None = None
         self.spec: TaskSpec | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -135,7 +135,7 @@ class CurrentTask:
 
     def leave(self) -> None:
         """This process works for no task any more."""
-        self._value, self._more, self._store, self.spec = _NOWHERE, {}, None, None
+        self._value, self._more, self.store, self.spec = _NOWHERE, {}, None, None
 
     def know(self, more: Mapping[str, Callable[[], object]]) -> None:
         """Have these names, too, as long as this process works for the task."""
@@ -145,13 +145,13 @@ class CurrentTask:
         """The record of the run in the store; empty where there is none."""
         import json
 
-        found = None if self._store is None else self._store.read_record(str(self.run), "run.json")
+        found = None if self.store is None else self.store.read_record(str(self.run), "run.json")
         return {} if found is None else json.loads(found)
 
     def enter(self, spec: TaskSpec, rank: Rank | None = None, store: Store | None = None) -> None:
         """From now on this process works for the task of ``spec``, whose run has its records in ``store``."""
         self._shares = False
-        self._more, self._store, self.spec = {}, store, spec
+        self._more, self.store, self.spec = {}, store, spec
         self._value = Current(
             run=spec.task.run,
             pipeline=spec.pipeline,

@@ -95,6 +95,7 @@ class Launcher:
     parts: tuple[Part, ...] = ()  # what needs another argument
     on_devices: tuple[str, ...] = ()  # flags by which each process has a device
     rivals: tuple[str, ...] = ()  # flags of which it takes one at most
+    written: str | None = None  # the decorator, if it is not called run_with_…
 
     @property
     def decided(self) -> frozenset[str]:
@@ -104,7 +105,7 @@ class Launcher:
     @property
     def decorator(self) -> str:
         """As the user writes it."""
-        return f"@run_with_{self.name}"
+        return self.written or f"@run_with_{self.name}"
 
 
 _NO_SCRIPT = Refused(
@@ -299,3 +300,25 @@ TORCHRUN: Final = Launcher(
 )
 
 LAUNCHERS: Final[Mapping[str, Launcher]] = {"accelerate": ACCELERATE, "torchrun": TORCHRUN}
+
+PARALLEL: Final = Launcher(
+    name="parallel",
+    command="self.next(…, num_parallel=…)",
+    version="",
+    read="",
+    arguments={},
+    processes="num_parallel",
+    nodes="num_parallel",
+    port="",
+    numa="",
+    bounds={},
+    done={},
+    refused={},
+    written="@parallel",
+)
+"""Of a flow: so many nodes with one process each; on a target without nodes all on one machine."""
+
+
+def launcher(name: str) -> Launcher:
+    """The launcher of this name."""
+    return PARALLEL if name == PARALLEL.name else LAUNCHERS[name]

@@ -1,0 +1,226 @@
+"""Steps of flows on several nodes at once: ``num_parallel`` with ``@parallel``."""
+
+from __future__ import annotations
+
+import pytest
+
+import upshift
+from project import Project
+
+pytestmark = pytest.mark.processes
+
+HEADER = (
+    "import os\nfrom upshift import FlowSpec, Parameter, catch, current, parallel, retry, step, torchrun\n"
+)
+TARGETS = """
+[targets.three]
+backend = "local"
+options = { nodes = 3 }
+[targets.two]
+backend = "local"
+options = { nodes = 2 }
+"""
+
+TRAINING = """
+class Training(FlowSpec):
+    nodes = Parameter("nodes", default=2)
+    fail = Parameter("fail", default="no")
+
+    @step
+    def start(self):
+        self.common = "c"
+        self.next(self.train, num_parallel=self.nodes + 1)
+
+    @retry(times=1, minutes_between_retries=0)
+    @parallel
+    @step
+    def train(self):
+        own = current.parallel
+        if own.node_index == 1 and self.fail == ("once" if current.retry_count == 0 else "always"):
+            raise ValueError("this node fails")
+        self.place = (own.node_index, own.num_nodes, own.control_task_id, current.is_parallel)
+        self.where = (self.input, self.index, self.foreach_stack())
+        self.tasks = (current.task_id, current.retry_count, own.main_ip == os.environ["MASTER_ADDR"])
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.places = [one.place for one in inputs]
+        self.wheres = [one.where for one in inputs]
+        self.tasks = [one.tasks for one in inputs]
+        self.first = inputs.train.place
+        self.outside = (self.input, self.index, self.foreach_stack(), current.is_parallel)
+        self.merge_artifacts(inputs, include=["common"])
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+"""
+
+
+def flow(project: Project, code: str) -> None:
+    project.write(code, "flow.py", header=HEADER)
+    (project.folder / "upshift.toml").write_text(TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("target", "nodes"),
+    [("local", 3), ("three", 3), ("two", 4)],
+    ids=["processes of one machine", "a node each", "two on each node"],
+)
+def test_the_artifacts_of_every_node_are_joined(project: Project, target: str, nodes: int) -> None:
+    flow(project, TRAINING)
+    project.upshift("run", "flow.py", "--on", target, "-p", f"nodes={nodes - 1}", "-p", "fail=once")
+    output = upshift.get_run("latest").output
+    assert output.places == [(index, nodes, "0", True) for index in range(nodes)]
+    assert output.wheres == [(index, index, [(index, None, index)]) for index in range(nodes)]
+    names = ["0", *(f"0_node_{index}" for index in range(1, nodes))]
+    assert output.tasks == [(name, 1, True) for name in names]  # all of them a second time
+    assert output.first == output.places[0]
+    assert (output.outside, output.common) == ((None, None, [], False), "c")
+
+
+def test_a_node_that_fails_ends_all_and_is_named(project: Project) -> None:
+    flow(project, TRAINING.replace('self.fail == ("once" if current.retry_count == 0 else "always")', "True"))
+    failed = project.upshift("run", "flow.py", "--on", "three", expect=1)
+    assert "step train failed on rank 1, node 127.0.0.2 in attempt 2 (user-error): ValueError" in failed.err
+    assert "where: flow.py:" in failed.err
+    project.upshift("resume", "latest", expect=1)
+    flow(project, TRAINING)
+    project.upshift("resume", "latest")
+    assert len(upshift.get_run("latest").output.places) == 3
+
+
+IN_A_FOREACH = """
+N = 2
+
+class Several(FlowSpec):
+    letters = "ab"
+
+    @step
+    def start(self):
+        self.next(self.outer, foreach="letters")
+
+    @step
+    def outer(self):
+        self.letter = self.input
+        self.next(self.train, num_parallel=N)
+
+    @catch(var="why", print_exception=False)
+    @parallel
+    @step
+    def train(self):
+        self.told = (self.letter, self.index, self.foreach_stack(), current.parallel.control_task_id)
+        if (self.letter, self.index) == ("b", 1):
+            raise ValueError("caught")
+        self.next(self.close)
+
+    @step
+    def close(self, inputs):
+        self.told = [one.told for one in inputs]
+        self.whys = ["caught" in str(one.why) for one in inputs]
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.told = [one.told for one in inputs]
+        self.whys = [one.whys for one in inputs]
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+"""
+
+
+def test_each_item_of_a_foreach_may_have_nodes_of_its_own(project: Project) -> None:
+    flow(project, IN_A_FOREACH)
+    project.upshift("run", "flow.py")
+    output = upshift.get_run("latest").output
+    assert output.told == [
+        [(letter, node, [(item, 2, letter), (node, None, node)], str(item)) for node in range(2)]
+        for item, letter in enumerate("ab")
+    ]
+    assert output.whys == [[False, False], [False, True]]
+
+
+def test_a_number_of_nodes_that_changes_is_refused(project: Project) -> None:
+    changed = TRAINING.replace("self.nodes + 1", "int(os.environ.get('UPSHIFT_NODES', 1 + bool(current)))")
+    flow(project, changed)
+    failed = project.upshift("run", "flow.py", expect=1)
+    assert "num_parallel is 2, and was 1 before the run" in failed.err
+    assert "where: flow.py:" in failed.err
+
+
+def test_a_plan_and_show_tell_of_the_nodes(project: Project) -> None:
+    flow(project, TRAINING)
+    planned = project.upshift("plan", "flow.py").out
+    assert "parallel, 3 processes: flow.py:" in planned
+    assert "asked 3 nodes, gets 1: this is one machine" in planned
+    assert "num_parallel" in project.upshift("plan", "flow.py", "-p", "nodes=-1", expect=2).err
+    refused = project.upshift("run", "flow.py", "--strict", expect=2).err
+    assert "asked 3 nodes, gets 1" in refused
+
+
+def test_a_step_of_a_function_has_no_nodes_of_a_flow(project: Project) -> None:
+    project.write(
+        "from upshift import pipeline\n@parallel\n@step\ndef one(): ...\n@pipeline\ndef ones(): one()\n",
+        header=HEADER,
+    )
+    refused = project.upshift("run", "pipeline.py", expect=2).err
+    assert "step 'one' has @parallel, and is no step of a flow" in refused
+    assert "@run_with_torchrun(nproc_per_node=2)" in refused
+
+
+TORCHRUN = """
+class Trained(FlowSpec):
+    @step
+    def start(self):
+        self.next(self.train, num_parallel=2)
+
+    @torchrun(nproc_per_node=1)
+    @step
+    def train(self):
+        current.torch.run(entrypoint="train.py", entrypoint_args={"epochs": 3, "quick": None})
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+"""
+SCRIPT = """
+import os, sys
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:])
+"""
+
+
+def test_torchrun_starts_a_script_on_every_node(project: Project) -> None:
+    pytest.importorskip("torch")
+    flow(project, TORCHRUN)
+    project.write(SCRIPT, "train.py", header="")
+    done = project.upshift("run", "flow.py:Trained")
+    for rank in range(2):
+        assert f"[train] [rank {rank}] rank {rank} of 2 ['--epochs', '3', '--quick']" in done.out
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("current.torch.run()", "current.torch.run has no script to run"),
+        ("current.torch.run(entrypoint='a.py', cloud_output_dir='s3://a')", "no option 'cloud_output_dir'"),
+        ("current.torch.run(entrypoint='a.py', nproc_per_node=0)", "nproc_per_node"),
+    ],
+)
+def test_what_torchrun_cannot_do_is_said(project: Project, call: str, words: str) -> None:
+    lines = TORCHRUN.splitlines(keepends=True)
+    (number,) = (n for n, line in enumerate(lines) if "current.torch.run" in line)
+    lines[number] = f"        {call}\n"
+    flow(project, "".join(lines))
+    failed = project.upshift("run", "flow.py:Trained", expect=1)
+    assert words in failed.err
+    assert f"where: flow.py:{number + 1 + HEADER.count(chr(10))}" in failed.err
