@@ -356,7 +356,7 @@ def test_a_container_that_is_stopped_from_outside_was_not_cancelled(
     out, err = waiting.engine.communicate(timeout=60)
     assert waiting.engine.returncode == 1, out + err
     assert "the container was stopped from outside (SIGTERM)" in err
-    assert project.attempt("wait")["reason"] == "preempted"
+    assert project.attempt("wait")["reason"] == "stopped-from-outside"
 
 
 def test_a_step_finds_its_code_as_it_was_shipped_whatever_another_one_has_written_there(

@@ -192,8 +192,8 @@ def test_a_step_that_takes_too_long_saves_first(project: Project) -> None:
     assert first["error"]["where"].startswith("pipeline.py:")
 
 
-def test_a_step_that_somebody_else_ends_was_preempted(project: Project) -> None:
-    options = 'retries=Retry(times=1, on="preempted")'
+def test_a_step_that_somebody_else_ends_was_stopped_from_outside(project: Project) -> None:
+    options = 'retries=Retry(times=1, on="stopped-from-outside")'
     project.write(training("end_in_order(epoch); sys.exit()", options=options, body=POLITE))
     told = project.fifo("told")
     process = project.start("run", "pipeline.py")
@@ -201,7 +201,7 @@ def test_a_step_that_somebody_else_ends_was_preempted(project: Project) -> None:
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert seen(project) == IN_ORDER
-    assert project.tasks("train")[0]["attempts"][0]["reason"] == "preempted"
+    assert project.tasks("train")[0]["attempts"][0]["reason"] == "stopped-from-outside"
 
 
 def test_what_a_step_returns_that_was_told_to_end_is_no_result(project: Project) -> None:
@@ -229,10 +229,10 @@ def test_sigterm_waits_for_the_end_of_a_checkpoint(project: Project) -> None:
         (folder / "epoch0").write_text(str(epoch))
     note(99)   # which it does not come to
 """
-    project.run(training(trouble, options='retries=Retry(times=1, on="preempted")'))
+    project.run(training(trouble, options='retries=Retry(times=1, on="stopped-from-outside")'))
     assert seen(project) == "1:0 1:1 1:2 2:4 2:5"
     first = project.tasks("train")[0]["attempts"][0]
-    assert first["reason"] == "preempted"
+    assert first["reason"] == "stopped-from-outside"
     assert "killed by SIGTERM" in first["error"]["message"]
     assert first["error"]["where"].startswith("pipeline.py:")
 

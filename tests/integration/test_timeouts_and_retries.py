@@ -64,7 +64,7 @@ def test_attempts_end_when_retries_do(project: Project) -> None:
 
 
 def test_only_the_causes_that_were_named_are_tried_again(project: Project) -> None:
-    policy = 'Retry(times=5, on="preempted")'
+    policy = 'Retry(times=5, on="stopped-from-outside")'
     project.run(FLAKY.format(retries=policy, error='RuntimeError("mine")'), expect=1)
     assert len(project.tasks("flaky")[0]["attempts"]) == 1
 

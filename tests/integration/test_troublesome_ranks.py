@@ -52,8 +52,8 @@ def example():
     ("end", "reason"),
     [
         ("os._exit(3)", "user-error"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "infrastructure"),
-        ("os.kill(os.getpid(), signal.SIGTERM)", "preempted"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "stopped-from-outside"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "stopped-from-outside"),
     ],
 )
 def test_a_rank_that_dies_is_at_no_line_unless_it_has_said_where_it_was(

@@ -75,21 +75,22 @@ class Complete:
 
 
 @attrs.frozen
-class Fail:
-    """The attempt records that it failed."""
-
-    reason: str = "user-error"
-    message: str = "ValueError: scripted"
-    lost: tuple[str, ...] = ()
-    memory: int | None = None
-
-
-@attrs.frozen
 class Lose:
     """The supervisor dies: there is no result, only the backend's word."""
 
     reason: str | None = None
     message: str | None = None
+
+
+@attrs.frozen
+class Fail:
+    """The attempt records that it failed; the backend may have a word on that, too."""
+
+    reason: str = "user-error"
+    message: str = "ValueError: scripted"
+    lost: tuple[str, ...] = ()
+    memory: int | None = None
+    word: Lose = Lose()
 
 
 @attrs.frozen
@@ -240,10 +241,9 @@ class FakeCluster:
 
     def _end(self, handle: Handle, outcome: Outcome) -> None:
         job = self.running.pop(handle)
-        ended = Ended(handle=handle)
-        if isinstance(outcome, Lose):
-            ended = Ended(handle=handle, reason=outcome.reason, message=outcome.message)
-        else:
+        word = outcome.word if isinstance(outcome, Fail) else outcome if isinstance(outcome, Lose) else Lose()
+        ended = Ended(handle=handle, reason=word.reason, message=word.message)
+        if not isinstance(outcome, Lose):
             store = open_store(job.spec.store)
             if isinstance(outcome, Complete) and outcome.prints:
                 log = store.log_path(job.spec.task, job.spec.attempt)

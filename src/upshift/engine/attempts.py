@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.backends.base import Ended
+from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.log_text import ROW, last_frames
 from upshift.runtime.storage.store import Store
@@ -64,6 +65,11 @@ class Verdict:
             return "completed"
         return "cancelled" if self.failure.reason == "cancelled" else "failed"
 
+    @property
+    def words(self) -> Failure | None:
+        """Why it did not complete, where its result does not say so itself."""
+        return None if self.result is not None and self.result.failure == self.failure else self.failure
+
 
 def judge(
     attempt_of: TaskId,
@@ -75,7 +81,8 @@ def judge(
 ) -> Verdict:
     """What became of an attempt that is over.
 
-    What it recorded in the store counts; the backend's word only where there is nothing.
+    What it recorded in the store counts; the backend's word where there is nothing, or where the supervisor
+    knows no more than that somebody has sent a signal.
     """
     if result is not None and (result.task, result.attempt) == (attempt_of, number):
         if result.status == "completed":
@@ -84,7 +91,11 @@ def judge(
             reason="cancelled" if result.status == "cancelled" else "infrastructure",
             message=f"the attempt recorded that it was {result.status}, and no reason",
         )
-        return Verdict(result, result.failure or unexplained)
+        failure = result.failure or unexplained
+        if failure.reason == STOPPED and ended is not None and ended.reason is not None:
+            said = f"{ended.message}; {failure.message}" if ended.message else failure.message
+            failure = attrs.evolve(failure, reason=ended.reason, message=said)
+        return Verdict(result, failure)
     reason = (ended.reason if ended else None) or ("cancelled" if cancelled else "infrastructure")
     words = "it was stopped" if cancelled else "the supervisor died without a result"
     message = (ended.message if ended else None) or words

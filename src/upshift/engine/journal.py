@@ -82,7 +82,7 @@ class Journal:
                 started=(result.started if result else None) or attempt.started,
                 ended=(result.ended if result else None) or ended,
                 result=result,
-                failure=None if result else failure,
+                failure=verdict.words if verdict else None,
                 waits=None if verdict or attempt.started is not None else attempt.why,
             )
         )

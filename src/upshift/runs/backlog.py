@@ -203,7 +203,7 @@ class Backlog(Catalog):
         found = [
             row
             for row in rows.values()
-            if _is_of(row.task, run, step) and (row.result is None or not without_result)
+            if _is_of(row.task, run, step) and not (without_result and row.result and not row.failure)
         ]
         return sorted(found, key=lambda row: (*_place(row.task), row.number))
 

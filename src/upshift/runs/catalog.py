@@ -392,10 +392,10 @@ class Catalog:
         run, step
             Which.
         without_result
-            Only those that recorded nothing.
+            Only those that recorded nothing, or less than is known of them.
         """
         condition, values = _of(run, step)
-        condition += " AND result IS NULL" if without_result else ""
+        condition += " AND (result IS NULL OR failure IS NOT NULL)" if without_result else ""
         sql = f"SELECT {', '.join(_ATTEMPT)} FROM attempts WHERE {condition} ORDER BY step, item, number"
         return [_attempt_row(row) for row in self._database.query(sql, values)]
 

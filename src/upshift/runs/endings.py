@@ -25,7 +25,7 @@ class Ending:
     tasks
         All of them.
     attempts
-        Those that left no result.
+        Those that left no result, or of which the backend has said more than that.
     """
 
     tasks: tuple[TaskRow, ...] = ()

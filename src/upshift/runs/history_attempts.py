@@ -45,7 +45,7 @@ class Attempt(Drawn):
         self.status = row.status
         self.target = row.target
         self.backend = row.backend
-        self.error: Failure | None = row.result.failure if row.result else row.failure
+        self.error: Failure | None = row.failure or (row.result.failure if row.result else None)
         self.reason = row.reason or (self.error.reason if self.error else None)
         self.node = row.node or (row.result.node if row.result else None)
 

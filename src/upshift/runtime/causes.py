@@ -7,6 +7,7 @@ import signal
 import traceback
 
 from upshift.errors import BackendError, UpshiftError
+from upshift.model.settings.retry import STOPPED
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Failure
 
@@ -38,7 +39,7 @@ def killed(number: int, stack: str | None) -> Failure:
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number in _FROM_OUTSIDE:
         return Failure(
-            reason=_reason(name),
+            reason=STOPPED,
             message=f"the step's process was killed by {name}, which Upshift did not send",
             fix="The step itself, another process or an administrator did.",
         )
@@ -53,7 +54,7 @@ def killed(number: int, stack: str | None) -> Failure:
 def stopped_from_outside(what: str, name: str, *, node: str | None = None) -> Failure:
     """Somebody else than Upshift has sent a signal of this name to the supervisor, which stopped the step."""
     message = f"{what} was stopped from outside ({name})"
-    return Failure(reason=_reason(name), message=message, node=node)
+    return Failure(reason=STOPPED, message=message, node=node)
 
 
 def unavailable(error: BackendError) -> Failure:
@@ -65,11 +66,6 @@ def not_started(error: OSError | UpshiftError) -> str:
     """Why there is no result of a task that could not be started."""
     why = error.in_short if isinstance(error, UpshiftError) else str(error)
     return f"the task could not be started: {why}"
-
-
-def _reason(name: str) -> str:
-    """Why a signal came from outside: by SIGTERM machines that are wanted back, or shut down, are cleared."""
-    return "preempted" if name == "SIGTERM" else "infrastructure"
 
 
 def mistake(error: Exception, what: str = "supervise the step any more") -> Failure:

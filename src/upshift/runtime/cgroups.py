@@ -128,43 +128,47 @@ def _sweep(folder: Path) -> None:
 
 
 class OwnGroup:
-    """The group that this process is in itself, where somebody else has set the limit: a container's."""
+    """The group that this process is in, up to one that somebody else has limited: a container's, a job's."""
 
-    def __init__(self, group: GroupV1 | GroupV2) -> None:
-        self._group = group
-        self._before = group.kills()
+    def __init__(self, groups: Sequence[GroupV1 | GroupV2]) -> None:
+        self._groups = groups
+        self._before = self._count()
 
     def kills(self) -> int:
         """How many of its processes the kernel has killed for want of memory, since this was made."""
-        return self._group.kills() - self._before
+        return self._count() - self._before
+
+    def _count(self) -> int:
+        return sum(group.kills() for group in self._groups)
+
+
+def own_limits() -> list[tuple[int, OwnGroup]]:
+    """The limits in bytes on this process's memory, from the inside out, with the groups that each bounds.
+
+    A scheduler may limit a group above the process's own, and in v1 only its own counts that it was killed.
+    """
+    found = []
+    for version, root, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or ""):
+        bounded: list[GroupV1 | GroupV2] = []
+        for folder in (path, *path.parents):
+            if not folder.is_relative_to(root):
+                break
+            bounded.append(GroupV2(folder) if version == 2 else GroupV1(folder))
+            limit = bounded[-1].limit()
+            if limit is not None:
+                found.append((limit, OwnGroup(bounded)))
+                bounded = []
+    return found
 
 
 def own_group() -> OwnGroup | None:
-    """The group that limits this process's memory itself; None: there is none that can be read."""
-    for version, _, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or ""):
-        group = GroupV2(path) if version == 2 else GroupV1(path)
-        if group.limit() is not None:
-            return OwnGroup(group)
-    return None
+    """The groups within the nearest limit; None: there is none that can be read."""
+    return next((group for _, group in own_limits()), None)
 
 
 def own_limit() -> int | None:
     """Bytes that this process's cgroup, or one above it, allows; None: no limit."""
     return min((limit for limit, _ in own_limits()), default=None)
-
-
-def own_limits() -> list[tuple[int, OwnGroup]]:
-    """The cgroups that limit this process's memory, its own and those above, with their limits in bytes."""
-    found = []
-    for version, root, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or ""):
-        for folder in (path, *path.parents):
-            if not folder.is_relative_to(root):
-                break
-            group = GroupV2(folder) if version == 2 else GroupV1(folder)
-            limit = group.limit()
-            if limit is not None:
-                found.append((limit, OwnGroup(group)))
-    return found
 
 
 def own_cpus() -> float | None:

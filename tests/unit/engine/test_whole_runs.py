@@ -12,6 +12,7 @@ from upshift.model.graph import Collection, FromStep, Graph, Node
 from upshift.model.spec import Code, Hardware, decode, from_json
 from upshift.runs.catalog import RunRow
 from upshift.runs.endings import Ending, read_ending
+from upshift.runs.rebuild import rebuild
 
 
 def one() -> int:
@@ -243,6 +244,37 @@ def test_as_many_tasks_run_at_once_as_there_is_room_for(bench: Bench) -> None:
     nodes = [Node(name="double", step="double", inputs={"x": bench.listed(*range(6))}, over=("x",))]
     bench.run(bench.graph(nodes, {"double": step}))
     assert bench.cluster.most_at_once == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "message"),
+    [
+        (
+            Lose("timeout", "TIMEOUT, says the cluster"),
+            "timeout",
+            "TIMEOUT, says the cluster; stopped (SIGTERM)",
+        ),
+        (Lose(), "stopped-from-outside", "stopped (SIGTERM)"),
+    ],
+)
+def test_why_a_signal_came_the_backend_knows_better_than_the_supervisor(
+    bench: Bench, word: Lose, reason: str, message: str
+) -> None:
+    bench.outcomes = {("one", 0): Fail("stopped-from-outside", "stopped (SIGTERM)", word=word)}
+    with pytest.raises(RunFailed) as caught:
+        bench.run(bench.graph({"one": (bench.step(one), {})}))
+    for _ in range(2):
+        attempt = bench.look(caught.value.run.id)["one"].tasks[0].attempts[0]
+        assert attempt.error is not None
+        assert (attempt.reason, attempt.error.reason, attempt.error.message) == (reason, reason, message)
+        rebuild(bench.catalog, [bench.store])
+
+
+def test_a_cause_that_a_supervisor_is_certain_of_stays(bench: Bench) -> None:
+    bench.outcomes = {("one", 0): Fail("timeout", "it took too long", word=Lose("preempted", "PREEMPTED"))}
+    with pytest.raises(RunFailed) as caught:
+        bench.run(bench.graph({"one": (bench.step(one), {})}))
+    assert caught.value.run["one"].tasks[0].attempts[0].reason == "timeout"
 
 
 def test_a_failed_step_is_tried_again_after_its_pause(bench: Bench) -> None:

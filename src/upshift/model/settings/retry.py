@@ -11,11 +11,14 @@ from upshift.errors import SettingsError, suggestion, user_location
 from upshift.model.checks import MOST_SECONDS, shown
 from upshift.model.settings.fields import Told, bad_value, number, refuse_unknown_fields
 
+STOPPED = "stopped-from-outside"
+"""That a signal of somebody else's ended it, as far as its supervisor knows; its backend may know more."""
 REASONS = (
     "user-error",
     "out-of-memory",
     "timeout",
     "preempted",
+    STOPPED,
     "hang",
     "hardware",
     "infrastructure",
@@ -67,8 +70,8 @@ class Retry:
         Seconds that the delay never exceeds.
     on
         Causes that are worth another attempt; all of them by default. One of
-        ``user-error``, ``out-of-memory``, ``timeout``, ``preempted``, ``hang``, ``hardware``,
-        ``infrastructure``.
+        ``user-error``, ``out-of-memory``, ``timeout``, ``preempted``, ``stopped-from-outside``, ``hang``,
+        ``hardware``, ``infrastructure``.
     memory_factor
         After an attempt that ran out of memory the next one asks for so many times as much, as far as
         there is any.

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from upshift.errors import UsageError
+from upshift.model.settings.retry import STOPPED
 from upshift.model.spec import Failure
 from upshift.runtime.messages import HEEDS, channel
 from upshift.runtime.step import stacks
@@ -54,7 +55,7 @@ class Stopping:
         if not self._seen:
             return None
         return Failure(
-            reason="preempted",
+            reason=STOPPED,
             message="the step was told to end by SIGTERM, and did",
             fix="Run it again: it continues from its last checkpoint, if it has saved one.",
         )

@@ -82,8 +82,16 @@ def test_place_and_remedy_of_an_error_of_upshifts_are_told_once(project) -> None
     [
         ("import os; os._exit(3)", "user-error", "ended with exit code 3 before the step returned"),
         ("import sys; sys.exit(4)", "user-error", "called sys.exit(4)"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "infrastructure", "killed by SIGKILL"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "preempted", "killed by SIGTERM"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            "stopped-from-outside",
+            "killed by SIGKILL",
+        ),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+            "stopped-from-outside",
+            "killed by SIGTERM",
+        ),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "user-error", "killed by SIGSEGV"),
         ("raise KeyboardInterrupt", "user-error", "KeyboardInterrupt"),
         ("return lambda: (yield)", "completed", ""),
@@ -400,7 +408,7 @@ def test_when_the_zygote_is_killed_its_tasks_fail_and_the_next_one_runs(project)
     os.kill(zygote, signal.SIGKILL)
     bench.end(handle)
     failure = bench.store.read_result(spec.task, 1).failure
-    assert failure.reason == "infrastructure" and "killed by SIGKILL" in failure.message
+    assert failure.reason == "stopped-from-outside" and "killed by SIGKILL" in failure.message
     assert not any(map(alive, below))
     assert bench.output(bench.run("ok")) == "ok"
 

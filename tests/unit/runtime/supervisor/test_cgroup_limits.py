@@ -52,6 +52,20 @@ def test_the_group_that_ran_out_of_memory_is_named_and_not_the_machine(
     assert str(memory.killed()).startswith("this machine, which has ")
 
 
+def test_a_kill_is_counted_in_any_group_up_to_the_one_that_is_limited(
+    groups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proc, "kernel_kills", lambda: 0)
+    (groups / "memory.max").write_text("800000000\n")
+    (groups / "job/memory.max").write_text("512000000\n")
+    (groups / "job/memory.events").write_text("oom_kill 5\n")
+    memory, own = HostMemory(), cgroups.own_group()
+    assert own is not None and own.kills() == 0
+    (groups / "job/step/memory.events").write_text("oom_kill 1\n")
+    assert own.kills() == 1
+    assert memory.killed() == "the container or cgroup of this run, which may have 512 MB"
+
+
 def test_version_1_has_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mountinfo").write_text(
         f"30 23 0:26 / {tmp_path}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"

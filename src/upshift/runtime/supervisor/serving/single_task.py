@@ -348,7 +348,8 @@ class FirstNode:
         """Nobody is told of that here."""
 
     def stop(self, name: str, *, asked: bool, grace: float) -> None:
-        what = "the container" if self._seat is None else "the supervisor of node 0"
+        alone = "the container" if self._spec.image is not None else "the supervisor"
+        what = alone if self._seat is None else "the supervisor of node 0"
         why = None if asked else causes.stopped_from_outside(what, name)
         if self._gathering is not None:
             self._gathering.cancel()
