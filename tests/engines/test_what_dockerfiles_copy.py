@@ -9,7 +9,7 @@ import pytest
 
 from upshift.errors import ImageError, SettingsError
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.recipes.context import read_context
+from upshift.images.recipes.dockerfiles import read_context
 
 LABEL = "dev.upshift.tests"  # by which the session removes what is left
 

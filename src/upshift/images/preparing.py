@@ -43,13 +43,12 @@ from upshift.images.checking.checks import accepted, check, nothing_keeps, repla
 from upshift.images.checking.debian import brings_python
 from upshift.images.containers.engine import ContainerEngine, find_engine
 from upshift.images.destination import Destination
-from upshift.images.parents.contents import contents_of
-from upshift.images.parents.reading import read_parent
+from upshift.images.parents.contents import contents_of, read_parent
 from upshift.images.pep508 import normalized, parsed
-from upshift.images.recipes.lines import hashes_split
+from upshift.images.recipes.reading import hashes_split
 from upshift.images.recipes.recipe import make_ingredients
 from upshift.images.reference import Reference
-from upshift.images.registries.faults import Unavailable
+from upshift.images.registries.answers import Unavailable
 from upshift.model.settings.docker import DockerSettings
 
 if TYPE_CHECKING:

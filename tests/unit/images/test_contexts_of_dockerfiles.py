@@ -11,8 +11,7 @@ import pytest
 
 from upshift import DockerSettings
 from upshift.errors import SettingsError
-from upshift.images.recipes.context import Context, DockerIgnore, read_context
-from upshift.images.recipes.dockerfiles import base_of, instructions
+from upshift.images.recipes.dockerfiles import Context, DockerIgnore, base_of, instructions, read_context
 from upshift.images.recipes.recipe import make_ingredients
 
 ORIGIN = "pipeline.py:3 (@step)"

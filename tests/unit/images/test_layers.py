@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from upshift.errors import ImageError
-from upshift.images.building.layers import TIME, Entry, write_layer
+from upshift.images.building.packing import TIME, Entry, write_layer
 
 
 def _members(file: Path) -> dict[str, tarfile.TarInfo]:

@@ -10,8 +10,8 @@ import pytest
 from made_up_images import made_up_parent
 from upshift.images.base import Contents
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.parents import look as looking
-from upshift.images.parents.look import look
+from upshift.images.parents import looking
+from upshift.images.parents.looking import look
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from upshift.errors import ImageError
 from upshift.images.base import RECIPE_LABEL, Contents, Finding, Ingredients, Lock, Locked, Parent, Recipe
 from upshift.images.building import bytecode
 from upshift.images.building.builder import Builder
-from upshift.images.building.composing import (
+from upshift.images.building.delivery import (
     DOCKER_MANIFEST,
     OCI_MANIFEST,
     Additions,
@@ -29,8 +29,7 @@ from upshift.images.building.composing import (
     compose_in_engine,
 )
 from upshift.images.building.installing import record_of
-from upshift.images.building.layers import Entry, Layer, write_layer
-from upshift.images.building.packing import Layout, last_entries
+from upshift.images.building.packing import Entry, Layer, Layout, last_entries, write_layer
 from upshift.images.building.uv import platform_of
 from upshift.images.destination import Destination
 from upshift.images.reference import Reference

@@ -32,7 +32,7 @@ from upshift.images.building.uv import Unmet
 from upshift.images.destination import Destination
 from upshift.images.preparing import Prepared, Preparer, prepare
 from upshift.images.reference import Reference
-from upshift.images.registries.faults import LoginRefused, Unavailable
+from upshift.images.registries.answers import LoginRefused, Unavailable
 
 
 class MadeUpRegistries:

@@ -14,7 +14,7 @@ from registry_kit import image, log_in, open_registries
 from stand_in_registry import StandInRegistry, digest_of
 from upshift.errors import ImageError
 from upshift.images.registries import session
-from upshift.images.registries.faults import login_command
+from upshift.images.registries.answers import login_command
 
 PASSWORD = 'pa:ss w"örd$'
 

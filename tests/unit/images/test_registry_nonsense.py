@@ -14,8 +14,8 @@ from registry_kit import image, open_registries
 from stand_in_registry import OCI_CONFIG, OCI_MANIFEST, StandInRegistry, digest_of
 from upshift.errors import ImageError
 from upshift.images.reference import Reference, is_digest
+from upshift.images.registries.answers import chosen, configuration_of, document_of, is_index, parent_of
 from upshift.images.registries.client import Registries
-from upshift.images.registries.documents import chosen, configuration_of, document_of, is_index, parent_of
 
 AMD = "linux/amd64"
 REFERENCE = Reference.parse("registry.example.org/base:1")

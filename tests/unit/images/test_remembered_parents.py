@@ -9,7 +9,7 @@ from registry_kit import image
 
 from stand_in_registry import StandInRegistry
 from upshift.errors import ImageError
-from upshift.images.parents.reading import read_parent
+from upshift.images.parents.contents import read_parent
 from upshift.images.registries.client import Registries
 
 AMD = "linux/amd64"

@@ -38,8 +38,7 @@ from upshift.images.base import (
     Progress,
     Tell,
 )
-from upshift.images.building.composing import Additions
-from upshift.images.building.delivery import Delivery, Helpers, ToEngine, ToRegistry
+from upshift.images.building.delivery import Additions, Delivery, Helpers, ToEngine, ToRegistry
 from upshift.images.building.installing import CompileIn
 from upshift.images.building.making import Making
 from upshift.images.building.packing import Layout
@@ -350,7 +349,7 @@ class Builder:
         image = _image(reference.full, recipe, ingredients, Contents(), name.full)
         if not ingredients.recipe.requirements:
             return Found(image=image)
-        from upshift.images.parents.reading import read_parent
+        from upshift.images.parents.contents import read_parent
 
         read, _ = read_parent(self._registries, reference, ingredients.recipe.platform)
         return Found(image=image, lock=_lock_in(read.labels, ingredients))

@@ -29,7 +29,7 @@ from upshift.images import cache
 from upshift.images.base import Contents, Lock, Locked, Progress, Recipe, Tell
 from upshift.images.building.uv import find_uv, platform_of, run_uv
 from upshift.images.pep508 import normalized, packaging_of
-from upshift.images.recipes.lines import hashes_split, option_in, variables_in
+from upshift.images.recipes.reading import hashes_split, option_in, variables_in
 
 _FORMAT = "1"
 _WITHOUT_UV = "requirements are resolved and installed by uv"

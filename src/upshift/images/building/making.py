@@ -17,8 +17,16 @@ from upshift.images.base import Contents, Ingredients, Lock, Progress, Tell
 from upshift.images.building.compiling import Compiler
 from upshift.images.building.delivery import Delivery, Helpers, KnownLayer
 from upshift.images.building.installing import CompileIn, Installer
-from upshift.images.building.layers import Layer, write_layer
-from upshift.images.building.packing import Layout, Piece, join_namespaces, key_of, last_entries, pieces_of
+from upshift.images.building.packing import (
+    Layer,
+    Layout,
+    Piece,
+    join_namespaces,
+    key_of,
+    last_entries,
+    pieces_of,
+    write_layer,
+)
 from upshift.images.building.uv import platform_of
 
 _FORMAT = 2

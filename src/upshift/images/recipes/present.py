@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.errors import MissingExtra, SettingsError
 from upshift.images.pep508 import applies, normalized
-from upshift.images.recipes.lines import Line
+from upshift.images.recipes.reading import Line
 from upshift.images.recipes.requirements import UPSHIFT, Reader
 
 if TYPE_CHECKING:

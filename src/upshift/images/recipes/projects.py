@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from upshift.errors import SettingsError
 from upshift.images.building.uv import find_uv
 from upshift.images.pep508 import normalized, packaging_of, parsed, written
-from upshift.images.recipes.lines import Line
-from upshift.images.recipes.reading import read_text
+from upshift.images.recipes.reading import Line, read_text
 from upshift.images.recipes.requirements import UPSHIFT, Reader, no_requirement
 
 if TYPE_CHECKING:

@@ -1,10 +1,18 @@
-"""Files that settings name."""
+"""Files that settings name, and the lines of requirements files, as pip and uv read them.
+
+Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/ (November 2026).
+"""
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import attrs
 
 from upshift.errors import SettingsError
 from upshift.model.checks import small_text
@@ -61,3 +69,87 @@ def _hashed(path: Path) -> str:
         while block := file.read(1 << 20):
             hasher.update(block)
     return f"sha256:{hasher.hexdigest()}"
+
+
+_COMMENT = re.compile(r"(?:^|\s+)#.*$")
+_OPTION = re.compile(r"(--[a-z][a-z-]*|-[a-z])(?:\s*=\s*|\s+|(?<=^-[a-z]))(.+)|(--?[a-z][a-z-]*)")
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_VERSIONED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-\d")
+_PACKED = re.compile(r"/([^/]+?)(?:\.git)?/(?:-/)?(?:archive|(?:legacy\.)?(?:zip|tar\.gz)|zipball|tarball)/")
+_LONG = {
+    "-c": "--constraint",
+    "-e": "--editable",
+    "-f": "--find-links",
+    "-i": "--index-url",
+    "-r": "--requirement",
+    "--pypi-url": "--index-url",
+}
+
+
+@attrs.frozen
+class Line:
+    """A requirement or an option."""
+
+    text: str  # without comment
+    where: str  # for people: `requirements.txt:3`
+
+
+def lines_of(text: str, name: str) -> Iterator[Line]:
+    """The lines of a requirements file that say something."""
+    pending, first = "", 0
+    for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        first = first if pending else number
+        if raw.endswith("\\") and not _COMMENT.match(raw):
+            pending += raw[:-1].rstrip() + " "
+            continue
+        said = _COMMENT.sub("", pending + raw).strip()
+        pending = ""
+        if said:
+            yield Line(said, f"{name}:{first}")
+    if pending.strip():
+        yield Line(_COMMENT.sub("", pending).strip(), f"{name}:{first}")
+
+
+def listed(items: Iterable[str], where: str) -> Iterator[Line]:
+    """The lines of a list in the settings."""
+    for item in items:
+        for line in lines_of(item, where):
+            yield attrs.evolve(line, where=where)
+
+
+def option_in(text: str) -> tuple[str, str | None] | None:
+    """The option that a line is, by its long name, and its value; None: it is a requirement."""
+    match = _OPTION.fullmatch(text) if text.startswith("-") else None
+    if match is None:
+        return (text, None) if text.startswith("-") else None
+    name = match[1] or match[3]
+    value = match[2]
+    return _LONG.get(name, name), value.strip().strip("\"'") if value else None
+
+
+def hashes_split(text: str) -> tuple[str, str]:
+    """A requirement, and the options of its own behind it: ``--hash=sha256:…``."""
+    requirement, space, options = text.partition(" --")
+    return requirement.strip(), f"--{' '.join(options.split())}" if space else ""
+
+
+def name_in(address: str) -> str:
+    """The name of the package behind an address or a file name, as far as that says it.
+
+    Of a wheel or an archive of sources it is what its name begins with, of a repository (also one that is
+    packed by its server, ``…/upshift/archive/main.zip``) the name of that.
+    """
+    path = unquote(urlsplit(address).path)
+    if "+" in address.partition("://")[0]:
+        path = path.partition("@")[0]
+    last = path.rstrip("/").rpartition("/")[2]
+    packed = _PACKED.search(path)
+    if _VERSIONED.match(last) or packed is None:
+        last = re.split(r"-\d", re.sub(r"\.(?:git|whl|zip|tar\.[a-z0-9]+|tgz)$", "", last))[0]
+        return last
+    return packed[1]
+
+
+def variables_in(lines: Iterable[str]) -> tuple[str, ...]:
+    """The variables that lines refer to, ``${TOKEN}``; installers put in the values when they read them."""
+    return tuple(dict.fromkeys(name for line in lines for name in _VARIABLE.findall(line)))

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from upshift.errors import SettingsError, nearest
 from upshift.images.base import Ingredients, Recipe
-from upshift.images.recipes.lines import variables_in
-from upshift.images.recipes.reading import digest_of
+from upshift.images.recipes.reading import digest_of, variables_in
 from upshift.images.recipes.requirements import Reader, Requirements
 from upshift.model.settings.docker import DockerSettings
 
@@ -42,8 +41,7 @@ def make_ingredients(
         notes.append('python_package_installer="pip": uv installs, and chooses among indexes as pip does')
     dockerfile, context, root, base = None, {}, None, None
     if said.dockerfile is not None:
-        from upshift.images.recipes.context import read_context
-        from upshift.images.recipes.dockerfiles import base_of
+        from upshift.images.recipes.dockerfiles import base_of, read_context
 
         read = read_context(
             _below(project, said.dockerfile),

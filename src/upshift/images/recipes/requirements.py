@@ -14,8 +14,16 @@ import attrs
 
 from upshift.errors import SettingsError
 from upshift.images.pep508 import normalized, packaging_of, parsed, pinned, written
-from upshift.images.recipes.lines import Line, hashes_split, lines_of, listed, name_in, option_in
-from upshift.images.recipes.reading import digest_of, read_text
+from upshift.images.recipes.reading import (
+    Line,
+    digest_of,
+    hashes_split,
+    lines_of,
+    listed,
+    name_in,
+    option_in,
+    read_text,
+)
 from upshift.model.settings.leaks import secret_in, unexpanded_in
 
 if TYPE_CHECKING:

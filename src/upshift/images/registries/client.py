@@ -16,8 +16,7 @@ from typing import Any
 from upshift.errors import ImageError
 from upshift.images.base import Parent, Tell
 from upshift.images.reference import Reference, is_digest
-from upshift.images.registries.credentials import Credentials
-from upshift.images.registries.documents import (
+from upshift.images.registries.answers import (
     ACCEPT,
     chosen,
     configuration_of,
@@ -25,11 +24,15 @@ from upshift.images.registries.documents import (
     document_of,
     hasher_of,
     is_index,
+    keeps_everything,
+    missing,
     parent_of,
     refuse_other,
+    told,
+    unexpected,
 )
-from upshift.images.registries.faults import keeps_everything, missing, told, unexpected
-from upshift.images.registries.no_answer import LOST, REFUSED, SLOW, NoAnswer
+from upshift.images.registries.credentials import Credentials
+from upshift.images.registries.network import LOST, REFUSED, SLOW, NoAnswer
 from upshift.images.registries.session import Scope, Session
 from upshift.images.registries.transport import LARGEST, TIMEOUT, Answer, Transport
 from upshift.images.registries.uploads import Upload

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,11 +23,45 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import attrs
 
 from upshift.images.reference import DOCKER_HUB
-from upshift.images.registries.challenges import Challenge, challenge_of
 from upshift.images.registries.credentials import Credentials, Found
-from upshift.images.registries.network import is_loopback
-from upshift.images.registries.no_answer import LOST, NOT_TLS, OTHER, REFUSED, NoAnswer, host_of, joined
+from upshift.images.registries.network import (
+    LOST,
+    NOT_TLS,
+    OTHER,
+    REFUSED,
+    NoAnswer,
+    host_of,
+    is_loopback,
+    joined,
+)
 from upshift.images.registries.transport import TRIES, Answer, Opened, Transport
+
+_PARAMETER = re.compile(r'([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+
+
+@attrs.frozen
+class Challenge:
+    """How who we are is to be proved."""
+
+    scheme: str  # `"basic"` or `"bearer"`
+    # realm, service: where a token is fetched, and for whom
+    realm: str = ""
+    service: str = ""
+
+
+def challenge_of(headers: Mapping[str, str]) -> Challenge | None:
+    """What ``WWW-Authenticate`` asks for; a token where there is a choice."""
+    line = headers.get("WWW-Authenticate", "")
+    bearer = re.search(r"\bbearer\s+(.*)", line, re.IGNORECASE | re.DOTALL)
+    if bearer:
+        given = {
+            name.lower(): re.sub(r"\\(.)", r"\1", quoted) or plain
+            for name, quoted, plain in _PARAMETER.findall(bearer[1])
+        }
+        if given.get("realm"):
+            return Challenge("bearer", given["realm"], given.get("service", ""))
+    return Challenge("basic") if re.search(r"\bbasic\b", line, re.IGNORECASE) else None
+
 
 _HUB_HOST = "registry-1.docker.io"
 _SHORTEST_LIFE = 60.0  # seconds of a token that does not say how long it lives

@@ -21,8 +21,19 @@ import attrs
 
 from upshift._version import __version__
 from upshift.errors import MissingExtra
-from upshift.images.registries.network import certificates_of, proxy_for, trusted, without_login
-from upshift.images.registries.no_answer import LOST, NoAnswer, explained, host_of, joined, slow, trickles
+from upshift.images.registries.network import (
+    LOST,
+    NoAnswer,
+    certificates_of,
+    explained,
+    host_of,
+    joined,
+    proxy_for,
+    slow,
+    trickles,
+    trusted,
+    without_login,
+)
 
 if TYPE_CHECKING:
     import urllib3

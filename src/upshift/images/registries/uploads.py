@@ -20,8 +20,8 @@ from urllib.parse import urlencode, urlsplit
 from upshift.errors import ImageError
 from upshift.images.base import Progress, Tell
 from upshift.images.reference import Reference
-from upshift.images.registries.faults import unexpected
-from upshift.images.registries.no_answer import LOST, REFUSED, SLOW, NoAnswer, joined
+from upshift.images.registries.answers import unexpected
+from upshift.images.registries.network import LOST, REFUSED, SLOW, NoAnswer, joined
 from upshift.images.registries.session import LoginNeeded, Scope, Session
 from upshift.images.registries.transport import Answer, Transport
 
