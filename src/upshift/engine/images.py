@@ -182,8 +182,8 @@ def step_images(
 
 def _with_user(image: Prepared, store: str) -> Prepared:
     """The same, with a finding where the user of its containers cannot write the store."""
-    from upshift.images.checking.users import has_our_users, without_access
-    from upshift.images.containers.facts import facts_of
+    from upshift.images.checking.checks import without_access
+    from upshift.images.containers.facts import facts_of, has_our_users
 
     engine = image.destination.engine
     finding = without_access(image.ingredients.recipe.user, store) if engine is not None else None

@@ -129,7 +129,7 @@ def _with_image(offer: Offer, definition: StepDefinition, backend: Backend, proj
     docker = definition.settings.docker
     if docker is None or backend.capabilities.images:
         return offer
-    from upshift.images.recipes.present import image_asked, lacking
+    from upshift.images.recipes.recipe import image_asked, lacking
 
     here = project is not None and not backend.capabilities.remote
     missing = lacking(docker, project=Path(project)) if here and project is not None else ()

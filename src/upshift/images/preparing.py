@@ -40,7 +40,7 @@ from upshift.images.building.locking import keep_lock, kept_lock, resolve
 from upshift.images.building.uv import Unmet
 from upshift.images.cache import workshop
 from upshift.images.checking.checks import accepted, check, nothing_keeps, replaced, replacement
-from upshift.images.checking.debian import brings_python
+from upshift.images.checking.official import brings_python
 from upshift.images.containers.engine import ContainerEngine, find_engine
 from upshift.images.destination import Destination
 from upshift.images.parents.contents import contents_of, read_parent

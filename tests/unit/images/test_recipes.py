@@ -11,8 +11,7 @@ import pytest
 from upshift import DockerSettings
 from upshift.errors import SettingsError
 from upshift.images.base import Ingredients, Recipe
-from upshift.images.recipes.present import image_asked, lacking
-from upshift.images.recipes.recipe import make_ingredients
+from upshift.images.recipes.recipe import image_asked, lacking, make_ingredients
 
 ORIGIN = "pipeline.py:3 (@step)"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from upshift.images.checking.users import has_our_users, without_access
+from upshift.images.checking.checks import without_access
+from upshift.images.containers.facts import has_our_users
 
 ME, MINE = os.getuid(), os.getgid()
 

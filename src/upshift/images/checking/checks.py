@@ -6,9 +6,12 @@ are in neither are in dated tables; where such a table is old, it does not refus
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
+from pathlib import Path
 
 import attrs
 
@@ -26,8 +29,7 @@ from upshift.images.base import (
     Parent,
 )
 from upshift.images.checking import gpu
-from upshift.images.checking.debian import PYTHON, READ_OF_DEBIAN, brings_python
-from upshift.images.checking.official import nearest
+from upshift.images.checking.official import PYTHON, READ_OF_DEBIAN, brings_python, nearest
 from upshift.images.parents.contents import known_image
 from upshift.images.pep508 import cuda_in, minor
 from upshift.images.reference import Reference
@@ -324,6 +326,41 @@ def _login(ingredients: Ingredients, parent: Parent | None) -> Iterator[Finding]
             evidence=image.source,
             fix=login_command(Reference.parse(ingredients.recipe.parent).registry),
         )
+
+
+def without_access(user: str | None, store: str) -> Finding | None:
+    """What speaks against a user, where the engine has the same numbers of users as this machine."""
+    match = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", user or "")
+    if match is None or match[1] == "0" or "://" in store:
+        return None
+    there = "it belongs to"
+    try:
+        found = os.stat(store)
+        owner, group, mode = found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+        if "system.posix_acl_access" in os.listxattr(store):
+            return None  # which may name this user
+    except FileNotFoundError:
+        there = "it will belong to"
+        owner, group, mode = os.getuid(), os.getgid(), 0o777 & ~_umask()
+    except OSError:
+        return None
+    # A container is given the group of a store that its group may write.
+    if mode & (stat.S_IWUSR if int(match[1]) == owner else stat.S_IWGRP | stat.S_IWOTH):
+        return None
+    return Finding(
+        severity=WARNING,
+        field="user",
+        what=f"user={user} cannot write the store, {store}",
+        evidence=f"{there} {owner}:{group}, mode {mode:o}",
+        fix="Leave user out: the container then runs as you. Or start Upshift as that user. Or share the "
+        "store with a group, which the container then gets: mode 2770, and umask 007.",
+    )
+
+
+def _umask() -> int:
+    """That of this process, which can be asked for without setting it."""
+    match = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(match[1], 8) if match else 0o022
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 
 from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Lock, Needs, Parent
-from upshift.images.checking.debian import cuda_of as cuda_of_debian
-from upshift.images.checking.official import OFFICIAL, READ, compiles_for, fits, nearest
+from upshift.images.checking.official import OFFICIAL, READ, compiles_for, cuda_by_debian, fits, nearest
 from upshift.images.parents.contents import known_image
 from upshift.images.parents.known import TABLE
 from upshift.images.pep508 import cuda_in, minor, rocm_of
@@ -73,7 +72,7 @@ def stack_of(ingredients: Ingredients, contents: Contents, after: Contents, lock
     if cuda is not None or "torch" in brought:
         said = f"requirements bring torch {torch}" if "torch" in brought else "requirements bring it"
         return Stack(cuda=cuda, torch=torch, why=said, field="requirements")
-    debian = cuda_of_debian(ingredients.recipe.apt_packages)
+    debian = cuda_by_debian(ingredients.recipe.apt_packages)
     if contents.cuda == "" and debian is not None:
         return Stack(cuda=debian[0], torch=torch, why=f"apt_packages name {debian[1]}", field="apt_packages")
     return Stack(cuda=contents.cuda, torch=torch, why=contents.source)

@@ -111,6 +111,12 @@ def is_rootless(facts: Mapping[str, Any]) -> bool:
     return bool(podman) or any("rootless" in option for option in facts.get("SecurityOptions") or ())
 
 
+def has_our_users(facts: Mapping[str, Any]) -> bool:
+    """Whether the number of a user means the same in a container as here, by what its engine says."""
+    remapped = any("userns" in option for option in facts.get("SecurityOptions") or ())
+    return not remapped and not is_rootless(facts)
+
+
 def as_this_user(engine: ContainerEngine, facts: Mapping[str, Any]) -> list[str]:
     """Options with which what a container writes into a folder of this machine is this user's."""
     label = ["--security-opt", "label=disable"] if engine.name == PODMAN else []

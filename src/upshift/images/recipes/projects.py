@@ -1,4 +1,5 @@
-"""What a project says that it needs: ``pyproject.toml``, and the locks of uv, Poetry and PEP 751.
+"""What a project says that it needs: ``pyproject.toml``, the locks of uv, Poetry and PEP 751; and what is
+installed here.
 
 Sources: PEP 621, PEP 751, https://docs.astral.sh/uv/concepts/projects/sync/,
 https://python-poetry.org/docs/pyproject/ and the lock files themselves (November 2026).
@@ -6,23 +7,28 @@ https://python-poetry.org/docs/pyproject/ and the lock files themselves (Novembe
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import SettingsError
 from upshift.images.building.uv import find_uv
 from upshift.images.pep508 import normalized, packaging_of, parsed, written
-from upshift.images.recipes.reading import Line, read_text
-from upshift.images.recipes.requirements import UPSHIFT, Reader, no_requirement
+from upshift.images.recipes.reading import UPSHIFT, Line, no_requirement, read_text
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+Found = tuple[list[Line], list[str]]
+"""The lines of what was read, and what the user should know about them."""
+
+_INSTALLERS = frozenset({"distribute", "pip", "setuptools", "uv", "wheel"})
 _PYPI = "https://pypi.org/simple"
 _LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
 _OF_A_LOCK = re.compile(r"""(["'])([^"']+)\1\s+(not\s+)?in\s+(extras|dependency_groups)\b""")
@@ -30,19 +36,19 @@ _ALWAYS, _NEVER = "python_version > '0'", "python_version < '0'"
 _WRITE = "pyproject.toml, uv.lock, pylock.toml, pylock.NAME.toml or poetry.lock"
 
 
-def read_project(path: Path, reader: Reader, where: str) -> None:
-    """Read a project file or lock, whichever it is by its name.
+def read_project(path: Path, where: str) -> Found:
+    """What a project file or lock says, whichever it is by its name.
 
     Raises SettingsError: it cannot be read, or does not say what is to be installed. Raises MissingExtra: uv
     is needed to read its lock, and not installed.
     """
-    name = path.name
+    name, notes = path.name, []
     if not os.path.isfile(path):
         read_text(path, where)
     if name == "pyproject.toml":
         lock = next((other for other in _LOCKS if (path.parent / other).is_file()), None)
         if lock is not None:
-            reader.note(f"{lock} beside {name} has exact versions: pyproject_path={lock!r} installs these")
+            notes.append(f"{lock} beside {name} has exact versions: pyproject_path={lock!r} installs these")
         lines = dependencies(path, "", where)
     elif name == "uv.lock":
         lines = _well_formed(_of_pylock, _parsed(_exported(path, where), path, where), path, where)
@@ -54,7 +60,7 @@ def read_project(path: Path, reader: Reader, where: str) -> None:
         raise SettingsError(
             f"pyproject_path={name!r} is no file that Upshift knows", where=where, fix=f"Name {_WRITE}."
         )
-    reader.pins(lines, path.parent)
+    return lines, notes
 
 
 def dependencies(path: Path, extras: str, where: str) -> list[Line]:
@@ -359,3 +365,66 @@ def _parsed(text: str, path: Path, where: str) -> dict[str, Any]:
         fix = "Correct it, or name another file."
         raise SettingsError(f"{path.name} is no TOML: {why}", where=where, fix=fix) from None
     return data
+
+
+def installed_here(project: Path) -> Found:
+    """The packages of this process, each in its version; what cannot be had elsewhere is in the notes."""
+    lines: list[Line] = []
+    notes: list[str] = []
+    for name, found in sorted(_installed().items()):
+        if name == UPSHIFT:
+            notes.append(
+                "upshift is installed here: the running version is used, and none installed in the image"
+            )
+        elif name not in _INSTALLERS:
+            lines += _replicated(found, notes, project)
+    return lines, notes
+
+
+def _replicated(found: Distribution, notes: list[str], project: Path) -> Iterator[Line]:
+    name = found.metadata["Name"]
+    origin = _origin_of(found)
+    address = str(origin.get("url", ""))
+    at = f"installed here ({name})"
+    if "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        below = f"#subdirectory={origin['subdirectory']}" if origin.get("subdirectory") else ""
+        yield Line(f"{name} @ {vcs['vcs']}+{address}@{vcs['commit_id']}{below}", at)
+    elif address.startswith("file:"):
+        path = Path(address.removeprefix("file://"))
+        if path.is_file():
+            yield Line(f"{name} @ {address}", at)
+        elif not path.is_dir() or not os.path.samefile(path, project):
+            notes.append(
+                f"{name} {found.version} is installed here from {path}, and left out of the image: "
+                "build a wheel, and name that in requirements"
+            )
+    elif address:
+        yield Line(f"{name} @ {address}", at)
+    else:
+        if "+" in found.version:
+            notes.append(
+                f"{name} {found.version} is a build that the usual index lacks: unless the parent holds it, "
+                "name its index in requirements (--extra-index-url …)"
+            )
+        yield Line(f"{name}=={found.version}", at)
+
+
+def _installed() -> dict[str, Distribution]:
+    """By normalized name; the first on the path counts, as for imports."""
+    found: dict[str, Distribution] = {}
+    for one in distributions():
+        name: str | None = one.metadata["Name"]  # None where a folder is left of a package that was removed
+        if name:
+            found.setdefault(normalized(name), one)
+    return found
+
+
+def _origin_of(found: Distribution) -> dict[str, Any]:
+    """Where a package was installed from, if not from an index (PEP 610)."""
+    text = found.read_text("direct_url.json")
+    try:
+        data = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}

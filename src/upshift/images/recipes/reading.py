@@ -15,9 +15,12 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from upshift.errors import SettingsError
+from upshift.images.pep508 import packaging_of
 from upshift.model.checks import small_text
+from upshift.model.settings.leaks import secret_in
 from upshift.runtime.storage.memo import Memo, now, signature_of
 
+UPSHIFT = "upshift"
 _REMEMBERED = 1 << 20  # bytes; the digest of a smaller file is made as fast as it is looked up
 
 
@@ -153,3 +156,27 @@ def name_in(address: str) -> str:
 def variables_in(lines: Iterable[str]) -> tuple[str, ...]:
     """The variables that lines refer to, ``${TOKEN}``; installers put in the values when they read them."""
     return tuple(dict.fromkeys(name for line in lines for name in _VARIABLE.findall(line)))
+
+
+def no_requirement(line: Line) -> SettingsError:
+    """The error for a line that is none, with the reason; one that holds a secret is not shown."""
+    kind = secret_in(line.text)
+    if kind is not None:
+        return SettingsError(
+            f"a requirement holds {kind}",
+            where=line.where,
+            why="What is written there is in the records of runs and images, which others can read.",
+            fix="Write a variable in its place: https://me:${TOKEN}@host/simple.",
+        )
+    module = packaging_of("requirements")
+    try:
+        module.Requirement(line.text)
+        reason = None
+    except module.InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+    return SettingsError(
+        f"{line.text!r} is no requirement",
+        where=line.where,
+        why=reason,
+        fix='Write it as in "torch==2.4.*", "name @ https://…", "./dist/name-1.0-py3-none-any.whl".',
+    )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from upshift.errors import SettingsError, nearest
+from upshift.errors import MissingExtra, SettingsError, nearest
 from upshift.images.base import Ingredients, Recipe
+from upshift.images.pep508 import applies
+from upshift.images.recipes.projects import installed_here, read_project
 from upshift.images.recipes.reading import digest_of, variables_in
 from upshift.images.recipes.requirements import Reader, Requirements
 from upshift.model.settings.docker import DockerSettings
+
+_ADDING = frozenset({"apt_packages", "environment", "pyproject_path", "requirements"})
+_ADDING |= {"replicate_local_python_environment"}
+_DPKG = Path("/var/lib/dpkg/status")
 
 DEFAULT_PARENT = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
 """The official slim Python of the running minor version."""
@@ -114,14 +122,10 @@ def requirements_of(
     elif settings.requirements:
         reader.listed(settings.requirements, _place(origins, "requirements"))
     if settings.pyproject_path is not None:
-        from upshift.images.recipes.projects import read_project
-
         path = _below(project, settings.pyproject_path)
-        read_project(path, reader, _place(origins, "pyproject_path"))
+        reader.pins(read_project(path, _place(origins, "pyproject_path")), path.parent)
     if settings.replicate_local_python_environment:
-        from upshift.images.recipes.present import replicate
-
-        replicate(reader, project)
+        reader.pins(installed_here(project), project)
     found = reader.found
     missing = [name for name in variables_in(found.lines) if not os.environ.get(name)]
     if missing:
@@ -195,3 +199,85 @@ def _below(project: Path, path: str) -> Path:
 
 def _place(origins: Mapping[str, str], field: str) -> str:
     return origins.get(field) or f"{field} of DockerSettings"
+
+
+# -- what of it this process has --------------------------------------------------------------------
+
+
+def image_asked(settings: DockerSettings, *, adding: bool) -> str | None:
+    """The image that settings ask for, in words; None: an environment without it does as well."""
+    if settings.parent_image:
+        return f"image {settings.parent_image}"
+    if settings.dockerfile:
+        return f"the image of {settings.dockerfile}"
+    adds = settings.explicit().keys() & _ADDING if adding else ()
+    return "its own image" if adds or settings.user or settings.platform else None
+
+
+def lacking(settings: DockerSettings, *, project: Path) -> tuple[str, ...]:
+    """What the settings of an image promise and this environment does not have, one thing each."""
+    return (
+        *_lacking_packages(settings, project),
+        *(f"Debian package {name}" for name in _lacking_debian(settings.apt_packages or ())),
+        *(
+            f"variable {name}"
+            for name, value in (settings.environment or {}).items()
+            if os.environ.get(name) != value
+        ),
+    )
+
+
+def _lacking_packages(settings: DockerSettings, project: Path) -> Iterator[str]:
+    if not settings.requirements and not settings.pyproject_path:
+        return
+    try:
+        lines = requirements_of(settings, project=project).lines
+        from packaging.requirements import Requirement
+    except MissingExtra:
+        yield "what is in requirements, perhaps (pip install 'upshift[images]' to compare)"
+        return
+    except SettingsError as error:
+        yield f"what is in requirements: {error.in_short}"
+        return
+    for line in lines:
+        text = line.partition(" --")[0]
+        if text.startswith(("-", "./")) or "://" in text.partition("@")[0]:
+            yield from _lacking_file(text)
+            continue
+        requirement = Requirement(text)
+        if not applies(requirement):
+            continue
+        found = _version_here(requirement.name)
+        if found is None:
+            yield str(requirement).partition(";")[0].strip()
+        elif not requirement.specifier.contains(found, prereleases=True):
+            yield f"{requirement.name}{requirement.specifier} ({found} is here)"
+
+
+def _lacking_file(line: str) -> Iterator[str]:
+    match = re.match(r"\./(?:\d+/)?(([A-Za-z0-9._]+)-([^-]+)(?:-[^\s]*\.whl|\.zip|\.tar\.gz))", line)
+    if match is None:
+        return
+    if _version_here(match[2]) != match[3]:
+        yield match[1]
+
+
+def _lacking_debian(names: Iterable[str]) -> list[str]:
+    wanted = {re.split(r"[:=/]", name)[0]: name for name in names}
+    if not wanted:
+        return []
+    try:
+        text = _DPKG.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return list(wanted.values())
+    found = re.findall(r"^Package: (\S+)\n(?:[^\n]+\n)*?Status: \S+ \S+ installed$", text, re.MULTILINE)
+    installed = set(found)
+    return [name for package, name in wanted.items() if package not in installed]
+
+
+def _version_here(name: str) -> str | None:
+    try:
+        found: str | None = version(name)  # None where a folder is left of a package that was removed
+    except PackageNotFoundError:
+        return None
+    return found

@@ -13,14 +13,17 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from upshift.errors import SettingsError
-from upshift.images.pep508 import normalized, packaging_of, parsed, pinned, written
+from upshift.images.pep508 import normalized, parsed, pinned, written
+from upshift.images.recipes.projects import Found, dependencies
 from upshift.images.recipes.reading import (
+    UPSHIFT,
     Line,
     digest_of,
     hashes_split,
     lines_of,
     listed,
     name_in,
+    no_requirement,
     option_in,
     read_text,
 )
@@ -29,7 +32,6 @@ from upshift.model.settings.leaks import secret_in, unexpanded_in
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-UPSHIFT = "upshift"
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 _KEPT = frozenset(
     {"--extra-index-url", "--find-links", "--index-url", "--no-binary", "--no-index", "--only-binary"}
@@ -100,8 +102,11 @@ class Reader:
             self._line(line, path.parent)
         self._reading.pop()
 
-    def pins(self, lines: Iterable[Line], folder: Path) -> None:
-        """Versions that were found elsewhere; what is named already goes before them."""
+    def pins(self, found: Found, folder: Path) -> None:
+        """What a project or an environment needs; what is named already goes before it."""
+        lines, notes = found
+        for note in notes:
+            self.note(note)
         named = frozenset(self.names)
         for line in lines:
             requirement = parsed(hashes_split(line.text)[0])
@@ -277,8 +282,6 @@ class Reader:
         self.lines[f"{address} {options}".rstrip()] = None
 
     def _folder(self, path: Path, extras: str, line: Line) -> None:
-        from upshift.images.recipes.projects import dependencies
-
         if not os.path.samefile(path, self._project):
             if (path / "src" / UPSHIFT).is_dir() and (path / "pyproject.toml").is_file():
                 self._upshift(line.text, ())
@@ -336,30 +339,6 @@ class Reader:
 
 def _is_path(text: str) -> bool:
     return "/" in text or text.startswith(".") or text.endswith(_ARCHIVES)
-
-
-def no_requirement(line: Line) -> SettingsError:
-    """The error for a line that is none, with the reason; one that holds a secret is not shown."""
-    kind = secret_in(line.text)
-    if kind is not None:
-        return SettingsError(
-            f"a requirement holds {kind}",
-            where=line.where,
-            why="What is written there is in the records of runs and images, which others can read.",
-            fix="Write a variable in its place: https://me:${TOKEN}@host/simple.",
-        )
-    module = packaging_of("requirements")
-    try:
-        module.Requirement(line.text)
-        reason = None
-    except module.InvalidRequirement as error:
-        reason = str(error).splitlines()[0]
-    return SettingsError(
-        f"{line.text!r} is no requirement",
-        where=line.where,
-        why=reason,
-        fix='Write it as in "torch==2.4.*", "name @ https://…", "./dist/name-1.0-py3-none-any.whl".',
-    )
 
 
 def needed_by(extras: frozenset[str]) -> list[str]:
