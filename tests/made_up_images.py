@@ -22,8 +22,7 @@ from upshift.images.base import (
     Recipe,
     Tell,
 )
-from upshift.images.building.builder import Found
-from upshift.images.destination import Destination
+from upshift.images.building.builder import Destination, Found
 from upshift.images.reference import Reference
 
 

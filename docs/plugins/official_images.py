@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from upshift.images.checking.official import OFFICIAL, Official, fits, nearest
+from upshift.images.official import OFFICIAL, Official, fits, nearest
 from upshift.model.settings.catalogue import KINDS
 from upshift.runtime.accelerators.compatibility import (
     DRIVER_OF_CUDA,

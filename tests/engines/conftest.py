@@ -19,8 +19,8 @@ from image_kit import SESSION_LABEL, ImageMaker, Workshop
 from registries import LoopbackRegistry, running
 
 from upshift.errors import UpshiftError
+from upshift.images.building.builder import Destination
 from upshift.images.containers.engine import ContainerEngine, find_engine
-from upshift.images.destination import Destination
 from upshift.images.registries.client import Registries
 
 HERE = Path(__file__).parent

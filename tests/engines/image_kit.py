@@ -20,8 +20,8 @@ from registries import LoopbackRegistry
 from upshift import DockerSettings
 from upshift.errors import ImageError
 from upshift.images.base import Image, Needs, Progress
+from upshift.images.building.builder import Destination
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.destination import Destination
 from upshift.images.preparing import Prepared, Preparer
 from upshift.images.registries.client import Registries
 

@@ -18,7 +18,7 @@ from registries import LoopbackRegistry
 
 from upshift.errors import ImageError
 from upshift.images.base import Contents, Lock, Locked, Parent
-from upshift.images.checking.checks import replaced
+from upshift.images.checks import replaced
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.parents.contents import contents_of
 from upshift.images.reference import Reference

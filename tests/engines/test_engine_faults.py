@@ -17,8 +17,8 @@ from registries import LoopbackRegistry
 
 from upshift.errors import ImageError
 from upshift.images.base import Progress
+from upshift.images.building.builder import Destination
 from upshift.images.containers.engine import ContainerEngine, find_engine
-from upshift.images.destination import Destination
 from upshift.images.registries.client import Registries
 
 DAEMON = "/var/run/docker.sock"

@@ -21,10 +21,9 @@ from registries import LoopbackRegistry
 from upshift.errors import ImageError
 from upshift.images.base import Contents, Image, Ingredients, Lock, Parent, Progress, Recipe
 from upshift.images.building import packing
-from upshift.images.building.builder import Builder, Found
+from upshift.images.building.builder import Builder, Destination, Found
 from upshift.images.building.locking import resolve
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.destination import Destination
 from upshift.images.parents.contents import contents_of
 from upshift.images.reference import Reference, tag_of
 from upshift.images.registries.client import Registries

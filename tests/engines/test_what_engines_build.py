@@ -17,8 +17,8 @@ from registries import LoopbackRegistry
 
 from upshift.errors import ImageError
 from upshift.images.base import RECIPE_LABEL, Progress
+from upshift.images.building.builder import Destination
 from upshift.images.containers.bases import UNFINISHED, remove_unfinished, this_home, unfinished
-from upshift.images.destination import Destination
 from upshift.images.kept import kept_in_engine
 from upshift.images.reference import Reference
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
     from upshift.engine.named_images import NamedImage
     from upshift.images.base import Announce
-    from upshift.images.destination import Destination
+    from upshift.images.building.builder import Destination
     from upshift.model.configuration import Configuration
     from upshift.report.planned import Plan
     from upshift.report.progress import Progress

@@ -22,7 +22,7 @@ from upshift.model.spec.task import TaskSpec
 from upshift.model.spec.telemetry import MetricValue
 
 if TYPE_CHECKING:
-    from upshift.images.destination import Destination
+    from upshift.images.building.builder import Destination
 
 Handle = str
 """A backend's own name for a job. It is recorded, and given back to :meth:`Backend.attach`."""

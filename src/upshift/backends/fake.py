@@ -54,7 +54,7 @@ from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
-    from upshift.images.destination import Destination
+    from upshift.images.building.builder import Destination
 
 
 @attrs.frozen

@@ -19,7 +19,7 @@ from upshift.model.spec.hardware import Shortfall
 from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
-    from upshift.images.destination import Destination
+    from upshift.images.building.builder import Destination
     from upshift.runtime.accelerators.vendor import Inventory
 
 

@@ -156,7 +156,7 @@ def _images(
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
     destination = None
     if registry is not None:
-        from upshift.images.destination import Destination
+        from upshift.images.building.builder import Destination
         from upshift.images.reference import Reference
 
         registry = registry.rstrip("/")

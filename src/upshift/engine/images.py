@@ -19,7 +19,7 @@ from upshift.model.spec.hardware import Device, Hardware
 
 if TYPE_CHECKING:
     from upshift.images.base import Announce, Finding, Needs
-    from upshift.images.destination import Destination
+    from upshift.images.building.builder import Destination
     from upshift.images.preparing import Prepared
     from upshift.model.settings.wanted import Wanted
 
@@ -182,7 +182,7 @@ def step_images(
 
 def _with_user(image: Prepared, store: str) -> Prepared:
     """The same, with a finding where the user of its containers cannot write the store."""
-    from upshift.images.checking.checks import without_access
+    from upshift.images.checks import without_access
     from upshift.images.containers.facts import facts_of, has_our_users
 
     engine = image.destination.engine

@@ -20,7 +20,7 @@ from upshift.model.graph import Graph
 
 if TYPE_CHECKING:
     from upshift.images.base import Announce
-    from upshift.images.destination import Destination
+    from upshift.images.building.builder import Destination
     from upshift.images.preparing import Prepared
 
 

@@ -61,8 +61,6 @@ def workshop() -> Iterator[Path]:
     """A folder to make an image in, as long as the block runs, which nobody else can read.
 
     Folders of processes that were killed are removed.
-
-    Raises ImageError: the disk is full, there or in the block, or the folder cannot be made.
     """
     with _room_on_disk(), _locked_folder() as folder:
         yield folder

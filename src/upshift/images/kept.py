@@ -45,8 +45,6 @@ def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
     """The images in an engine, newest first, with what builds have left.
 
     What somebody has built on one of them inherits its label, and is none of them.
-
-    Raises ImageError: the engine cannot be asked.
     """
     found = []
     any_containers = engine.run(["ps", "--all", "--quiet"]).stdout.strip()
@@ -92,10 +90,7 @@ def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
 
 
 def kept_in_registry(registries: Registries, repository: Reference) -> list[Kept]:
-    """The images in a repository, in the order of their tags.
-
-    Raises ImageError: the registry cannot be asked.
-    """
+    """The images in a repository, in the order of their tags."""
     tags = registries.tags(repository)
     if not any(tag.startswith(TAG_PREFIX) for tag in tags):
         return []
@@ -124,10 +119,7 @@ def kept_in_registry(registries: Registries, repository: Reference) -> list[Kept
 
 
 def remove_from_engine(engine: ContainerEngine, image: Kept) -> None:
-    """Remove an image with all of its names.
-
-    Raises ImageError: the engine does not do it: a container is of it, or another image was built on it.
-    """
+    """Remove an image with all of its names."""
     if image.containers:
         raise ImageError(
             f"{image.names[0] if image.names else image.reference} is in use",
@@ -139,10 +131,7 @@ def remove_from_engine(engine: ContainerEngine, image: Kept) -> None:
 
 
 def remove_from_registry(registries: Registries, image: Kept) -> None:
-    """Remove an image from a registry, with all of its names.
-
-    Raises ImageError: the registry does not do it.
-    """
+    """Remove an image from a registry, with all of its names."""
     for name in image.names:
         registries.delete(Reference.parse(name))
 

@@ -74,8 +74,8 @@ def minor(version: str) -> str:
 
 
 def cuda_of(version: str) -> str | None:
-    """The CUDA in a local version: ``12.1`` of ``2.1.0+cu121``; empty for ``+cpu`` and ``+rocm…``; None:
-    none is said.
+    """The CUDA in a local version: ``12.1`` of ``2.1.0+cu121``; empty for ``+cpu`` and ``+rocm…``; None: none
+    is said.
     """
     _, plus, local = version.partition("+")
     if not plus:

@@ -35,14 +35,13 @@ from upshift.images.base import (
     Progress,
     Tell,
 )
-from upshift.images.building.builder import Builder, finding_of, no_registries, refuse_old_python
+from upshift.images.building.builder import Builder, Destination, finding_of, no_registries, refuse_old_python
 from upshift.images.building.locking import keep_lock, kept_lock, resolve
 from upshift.images.building.uv import Unmet
 from upshift.images.cache import workshop
-from upshift.images.checking.checks import accepted, check, nothing_keeps, replaced, replacement
-from upshift.images.checking.official import brings_python
+from upshift.images.checks import accepted, check, nothing_keeps, replaced, replacement
 from upshift.images.containers.engine import ContainerEngine, find_engine
-from upshift.images.destination import Destination
+from upshift.images.official import brings_python
 from upshift.images.parents.contents import contents_of, read_parent
 from upshift.images.pep508 import normalized, parsed
 from upshift.images.recipes.reading import hashes_split
@@ -96,10 +95,7 @@ class Prepared:
         return self.ingredients.rebuild or self.image is None
 
     def make(self, tell: Tell) -> Image:
-        """The image: an equal one that is there, or else a new one. What ``tell`` raises ends the building.
-
-        Raises ImageError: a finding speaks against it, or it cannot be made.
-        """
+        """The image: an equal one that is there, or else a new one. What ``tell`` raises ends it."""
         if self.errors or self.builder is None:
             raise refusal(self)
         if self.lock is None and self.ingredients.recipe.requirements:
@@ -156,10 +152,7 @@ class Preparer:
         look: bool = True,
         update: bool = False,
     ) -> Prepared:
-        """Find out all that is to be known of one image; nothing is built.
-
-        Raises SettingsError: the settings name what is not there.
-        """
+        """Find out all that is to be known of one image; nothing is built."""
         if self.destination.parent is not None:
             settings, origins = _on_parent(self.destination.parent, settings, origins)
         platform = self.destination.platform
@@ -299,9 +292,7 @@ class _Preparation:
         return recipe.needs_engine and (recipe.dockerfile is not None or brings)
 
     def _see_what_the_engine_makes(self, digest: str | None) -> None:
-        """Look into what a Dockerfile makes; build it first, where nothing else says what requirements
-        bring.
-        """
+        """Look into what a Dockerfile makes; build it first where only that says what requirements bring."""
         if not self._by_engine or self._refused or digest is None or self._builder.engine is None:
             return
         base = self._builder.base(self._ingredients, self._parent)

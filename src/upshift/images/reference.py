@@ -41,10 +41,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Read a name as Docker does: without a registry it is Docker Hub's, without a tag ``latest``.
-
-        Raises ImageError: it is no name of an image; says which part, and what would be one.
-        """
+        """Read a name as Docker does: without a registry it is Docker Hub's, without a tag ``latest``."""
         if "://" in text:
             raise _wrong(text, "it begins with a scheme", f"write it without: {text.split('://', 1)[1]!r}")
         if _ID.fullmatch(text):
@@ -136,8 +133,6 @@ def tag_of(recipe: str) -> str:
 def repository_in(registry: str | None, named: str | None) -> Reference:
     """The repository that an image goes to: ``named`` below the target's registry, unless it names one
     itself.
-
-    Raises ImageError: there is no registry, or the names do not make one.
     """
     named = named or DEFAULT_REPOSITORY
     if _begins_with_registry(named):

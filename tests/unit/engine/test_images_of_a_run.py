@@ -23,8 +23,7 @@ from upshift.engine.images import needs_of
 from upshift.errors import BackendError, ImageError, RecipeError, RunCancelled, RunFailed, SettingsError
 from upshift.images import preparing
 from upshift.images.base import ERROR, WARNING, Finding, Image
-from upshift.images.building.builder import Found
-from upshift.images.destination import Destination
+from upshift.images.building.builder import Destination, Found
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node, StepDefinition
 from upshift.model.spec import Code, EntryPoint

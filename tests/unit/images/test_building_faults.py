@@ -18,10 +18,9 @@ from registry_kit import open_registries
 from stand_in_registry import StandInRegistry
 from upshift.errors import ImageError, RecipeError
 from upshift.images.base import Contents, Image, Ingredients, Parent, Recipe
-from upshift.images.building.builder import Builder
+from upshift.images.building.builder import Builder, Destination
 from upshift.images.building.locking import resolve
 from upshift.images.cache import workshop
-from upshift.images.destination import Destination
 from upshift.images.reference import Reference, tag_of
 from wheels import wheel
 

@@ -24,7 +24,7 @@ from upshift.images.base import (
     Parent,
     Recipe,
 )
-from upshift.images.checking.checks import check, nothing_keeps, replaced, replacement
+from upshift.images.checks import check, nothing_keeps, replaced, replacement
 from upshift.images.parents.contents import contents_of
 from upshift.images.reference import Reference
 

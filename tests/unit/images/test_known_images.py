@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from upshift.images import official
 from upshift.images.base import Contents, Parent
-from upshift.images.checking import official
-from upshift.images.checking.official import OFFICIAL, nearest
+from upshift.images.official import OFFICIAL, nearest
 from upshift.images.parents.contents import contents_of
 from upshift.images.parents.known import known
 from upshift.images.pep508 import cuda_of, minor, rocm_of

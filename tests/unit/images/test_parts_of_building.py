@@ -20,7 +20,7 @@ import pytest
 from upshift.errors import ImageError
 from upshift.images.base import RECIPE_LABEL, Contents, Finding, Ingredients, Lock, Locked, Parent, Recipe
 from upshift.images.building import bytecode
-from upshift.images.building.builder import Builder
+from upshift.images.building.builder import Builder, Destination
 from upshift.images.building.delivery import (
     DOCKER_MANIFEST,
     OCI_MANIFEST,
@@ -31,7 +31,6 @@ from upshift.images.building.delivery import (
 from upshift.images.building.installing import record_of
 from upshift.images.building.packing import Entry, Layer, Layout, last_entries, write_layer
 from upshift.images.building.uv import platform_of
-from upshift.images.destination import Destination
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
 

@@ -28,8 +28,8 @@ from upshift.images.base import (
     Progress,
     Recipe,
 )
+from upshift.images.building.builder import Destination
 from upshift.images.building.uv import Unmet
-from upshift.images.destination import Destination
 from upshift.images.preparing import Prepared, Preparer, prepare
 from upshift.images.reference import Reference
 from upshift.images.registries.answers import LoginRefused, Unavailable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from upshift.images.checking.checks import without_access
+from upshift.images.checks import without_access
 from upshift.images.containers.facts import has_our_users
 
 ME, MINE = os.getuid(), os.getgid()

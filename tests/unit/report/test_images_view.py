@@ -24,7 +24,7 @@ from upshift.images.base import (
     Progress,
     Recipe,
 )
-from upshift.images.destination import Destination
+from upshift.images.building.builder import Destination
 from upshift.images.preparing import Prepared
 from upshift.images.reference import Reference
 from upshift.report.terminal.building import Building

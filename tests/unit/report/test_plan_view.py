@@ -11,7 +11,7 @@ import pytest
 from upshift.code.packages import Part
 from upshift.code.project_files import LeftOut
 from upshift.images.base import ERROR, WARNING, Contents, Finding, Ingredients, Recipe
-from upshift.images.destination import Destination
+from upshift.images.building.builder import Destination
 from upshift.images.preparing import Prepared
 from upshift.model.settings.retry import Retry
 from upshift.model.spec import Hardware

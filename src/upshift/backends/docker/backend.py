@@ -44,7 +44,7 @@ from upshift.runtime.confine import host_facts
 from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
-    from upshift.images.destination import Destination
+    from upshift.images.building.builder import Destination
     from upshift.runtime.accelerators.vendor import Inventory
     from upshift.runtime.supervisor.devices.pool import Grant
 
@@ -117,7 +117,7 @@ class DockerBackend:
 
     def destination(self) -> Destination:
         """This machine's engine."""
-        from upshift.images.destination import Destination
+        from upshift.images.building.builder import Destination
 
         try:
             engine = self._engine

@@ -35,7 +35,7 @@ from upshift.runtime.confine import host_facts
 from upshift.runtime.supervisor.serving import server_files
 
 if TYPE_CHECKING:
-    from upshift.images.destination import Destination
+    from upshift.images.building.builder import Destination
     from upshift.runtime.accelerators.vendor import Inventory
 
 OPTIONS = (*MANNERS, "nodes")

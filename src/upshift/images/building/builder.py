@@ -47,7 +47,6 @@ from upshift.images.cache import alone, workshop
 from upshift.images.containers.bases import base_of, build_base, this_home
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.transfer import pull, push
-from upshift.images.destination import Destination
 from upshift.images.parents.contents import contents_of
 from upshift.images.recipes.dockerfiles import instructions
 from upshift.images.reference import DEFAULT_REPOSITORY, Reference, repository_in, tag_of
@@ -55,6 +54,20 @@ from upshift.runtime.accelerators.compatibility import parse
 
 if TYPE_CHECKING:
     from upshift.images.registries.client import Registries
+
+
+@attrs.frozen(kw_only=True)
+class Destination:
+    """Where a backend takes its images from."""
+
+    platform: str  # what its machines run: `linux/amd64`
+    # The container engine on this machine that runs the tasks; None: they run elsewhere, and take images from
+    # the registry
+    engine: ContainerEngine | None = None
+    registry: str | None = None  # registry and prefix, as the target has it: `registry.example.org/ml`
+    driver: str | None = None  # version of NVIDIA's driver there, where it is known
+    # The image to build on for steps that name none, where the target says so; None: the official slim Python
+    parent: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -182,10 +195,7 @@ class Builder:
         *,
         tell: Tell,
     ) -> Image:
-        """Make an image, and put it where the destination takes it from. Half an image never gets a name.
-
-        Raises ImageError: it cannot be made; the reason in the words of whatever said so.
-        """
+        """Make an image, and put it where the destination takes it from. Half an image never gets a name."""
         if self._is_the_parent(ingredients, parent):
             assert parent is not None
             return self._pulled(ingredients, parent, tell)

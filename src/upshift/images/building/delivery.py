@@ -69,10 +69,7 @@ class Composed:
 
 
 def compose(parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions) -> Composed:
-    """A parent of a registry with layers on top, the lowest first, each with a word on what is in it.
-
-    Raises ImageError: the parent's manifest is of a form that cannot be built upon.
-    """
+    """A parent of a registry with layers on top, the lowest first, each with a word on what is in it."""
     media_type = _media_type(parent)
     said = [
         {"mediaType": _LAYERS[media_type], "digest": layer.digest, "size": layer.bytes} for layer, _ in layers

@@ -75,11 +75,7 @@ class Installer:
         self.packages.mkdir()
 
     def install(self, lock: Lock, tell: Tell) -> list[Installed]:
-        """Install the packages of a lock; gives them in its order.
-
-        Raises ImageError: one of them cannot be loaded, or was compiled for this machine and not for the
-        image.
-        """
+        """Install the packages of a lock; gives them in its order."""
         wheels = [one for one in lock.packages if one.wheel]
         sources = [one for one in lock.packages if not one.wheel]
         here = [self._uv, *self._arguments(), *machine_of(self._recipe, self._contents)]

@@ -88,11 +88,7 @@ def resolve(
     where: str | None = None,
     kept: Collection[str] = (),
 ) -> Lock:
-    """What the requirements of a recipe bring to an image that holds ``contents``.
-
-    Raises ImageError: they cannot be met, or no index can be asked. Raises MissingExtra: uv is not
-    installed.
-    """
+    """What the requirements of a recipe bring to an image that holds ``contents``."""
     uv = find_uv(_WITHOUT_UV)
     have = {name: version for name, version in (contents.packages or {}).items() if _is_version(version)}
     write_requirements(folder, recipe.requirements, paths)

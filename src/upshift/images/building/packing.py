@@ -61,11 +61,7 @@ class Layer:
 
 
 def write_layer(entries: Iterable[Entry], file: Path, *, compressed: bool = True) -> Layer:
-    """Write a layer to a new file. Of two entries with one path the first counts.
-
-    Raises ImageError: a path leads out of the image or means something else in a layer, or a source is no
-    plain file. Raises OSError: a file cannot be read, or the layer not be written.
-    """
+    """Write a layer to a new file. Of two entries with one path the first counts."""
     by_path: dict[str, Entry] = {}
     for entry in entries:
         by_path.setdefault(_checked(entry.path), entry)

@@ -151,7 +151,7 @@ def run_uv(
     where: str | None,
     locked: bool,
 ) -> None:
-    """Run uv in a folder, and say how far it is; raises the :class:`ImageError` that a failure means.
+    """Run uv in a folder, and say how far it is.
 
     With ``locked`` the versions are chosen already, and no date decides which there are.
     """

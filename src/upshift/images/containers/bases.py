@@ -72,11 +72,7 @@ def base_of(engine: ContainerEngine, ingredients: Ingredients, parent: Parent | 
 def build_base(
     engine: ContainerEngine, ingredients: Ingredients, parent: Parent | None, *, tell: Tell
 ) -> Parent:
-    """Make what a recipe needs an engine for, unless the engine has it.
-
-    Raises RecipeError: an instruction fails, or there are no such packages. Raises ImageError: the engine
-    cannot build, or a registry cannot be reached.
-    """
+    """Make what a recipe needs an engine for, unless the engine has it."""
     recipe, names = ingredients.recipe, _names(ingredients.recipe, parent)
     with alone(names[-1].rpartition(":")[2], waiting=lambda: tell(_WAITING)):
         found = None if ingredients.rebuild else engine.inspect(names[-1])

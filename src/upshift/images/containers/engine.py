@@ -77,8 +77,7 @@ class ContainerEngine:
     ) -> subprocess.CompletedProcess[str]:
         """Run one command of the engine to its end, such as ``["image", "ls"]``, with more variables.
 
-        Without ``check`` a failure is in the result's ``returncode``. Raises ImageError where it failed, or
-        took longer than ``timeout`` seconds.
+        Without ``check`` a failure is in the result's ``returncode``.
         """
         return _run(
             (*self.command, *args),
@@ -101,8 +100,8 @@ class ContainerEngine:
         """Run one command, and hand each line that it writes to ``on_line`` as it comes.
 
         ``idle`` is called now and then while no line comes. What either raises ends the command; of Docker,
-        so does the end of this process, where util-linux is installed. Gives its exit status, and the last
-        of its lines; raises ImageError where the engine's program has gone.
+        so does the end of this process, where util-linux is installed. Gives its exit status, and the last of
+        its lines.
         """
         lines: list[str] = []
         with _started((*self.command, *args), self.name, input, environment) as process:
@@ -118,9 +117,7 @@ class ContainerEngine:
         return process.returncode, tuple(lines)
 
     def inspect(self, reference: Reference | str) -> Parent | None:
-        """What the engine says of an image; None: it does not have it. Raises ImageError where it cannot be
-        asked.
-        """
+        """What the engine says of an image; None: it does not have it."""
         if isinstance(reference, str):
             said = self.describe(reference)
             return None if said is None else _parent(said, _reference_of(said, reference))
@@ -138,10 +135,7 @@ class ContainerEngine:
         yield reference
 
     def describe(self, image: str) -> Mapping[str, Any] | None:
-        """The engine's own description of an image, by name, digest or id; None: it does not have it.
-
-        Raises ImageError where it cannot be asked.
-        """
+        """The engine's own description of an image, by name, digest or id; None: it does not have it."""
         answer = self.run(["image", "inspect", "--format", "{{json .}}", image], check=False)
         if answer.returncode == 0:
             said = json.loads(answer.stdout)
@@ -161,11 +155,7 @@ class ContainerEngine:
 
 
 def find_engine(name: str | None = None, *, command: str | None = None) -> ContainerEngine:
-    """The container engine of this machine, ready to be used.
-
-    Raises UsageError: there is no engine of this name. Raises ImageError: it is not installed, does not run,
-    or may not be used by this user; says what to do.
-    """
+    """The container engine of this machine, ready to be used."""
     if name is not None and name not in NAMES:
         raise UsageError(f"no container engine is called {name!r}", fix=suggestion(name, NAMES))
     if command is not None:

@@ -35,10 +35,7 @@ _PATIENCE = 30.0
 
 
 def facts_of(engine: ContainerEngine) -> Mapping[str, Any]:
-    """What the engine says of itself.
-
-    Raises ImageError: it cannot be asked, or is Podman on another machine.
-    """
+    """What the engine says of itself."""
     said = engine.run(["info", "--format", "{{json .}}"], timeout=_PATIENCE).stdout
     try:
         facts: Mapping[str, Any] = json.loads(said)

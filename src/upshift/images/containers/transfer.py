@@ -44,9 +44,7 @@ def pull(engine: ContainerEngine, name: str, registry: str, platform: str, tell:
 
 
 def push(engine: ContainerEngine, name: str, registry: str, tell: Tell) -> str:
-    """Push an image, and give the digest of its manifest; raises ImageError where the registry does not take
-    it.
-    """
+    """Push an image, and give the digest of its manifest."""
     with workshop() as folder:
         written = folder / "digest"
         more = ["--digestfile", str(written)] if engine.name == PODMAN else []
@@ -108,8 +106,6 @@ def load(engine: ContainerEngine, image: Loaded, folder: Path, tell: Tell) -> st
 
     An engine asks for no layer that it has. Where one does, it gets all of them, out of its own copy of the
     parent.
-
-    Raises ImageError: it does not take them.
     """
     size = sum(file.stat().st_size for file in image.layers.values())
     tell(Progress(stage="load", text=f"{format_size(size)} into {engine.title}", done=0, total=size))

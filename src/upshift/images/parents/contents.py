@@ -56,8 +56,6 @@ def read_parent(registries: Registries, reference: Reference, platform: str) -> 
 
     Where the registry refuses the login, that is an error: what was read before serves to find an equal
     image, and nothing is built on it.
-
-    Raises ImageError: it is not there, or not for this platform; or it cannot be read, and never was before.
     """
     before = _recall(reference, platform)
     if before is not None and reference.digest is not None:
@@ -133,7 +131,7 @@ def contents_of(
     whole: bool = False,
     announce: Announce | None = None,
 ) -> Contents:
-    """What is in an image. Raises ImageError: its layers cannot be read."""
+    """What is in an image."""
     said, named = declared(parent), known(parent.reference)
     table = named.contents if named else None
     seen = None

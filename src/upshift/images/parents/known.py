@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from upshift.images.base import Contents
-from upshift.images.checking.official import PYTORCH_PYTHON
+from upshift.images.official import PYTORCH_PYTHON
 from upshift.images.pep508 import minor
 from upshift.images.reference import Reference
 from upshift.runtime.accelerators.compatibility import parse

@@ -39,10 +39,7 @@ _BLOCK = 1 << 17  # bytes that are read at once: of a large layer, 10 KiB as by 
 
 
 def survey(parent: Parent, registries: Registries, announce: Announce | None = None) -> Contents:
-    """What is in an image, by its layers; ``announce`` is told before any are read.
-
-    Raises ImageError: a layer cannot be read.
-    """
+    """What is in an image, by its layers; ``announce`` is told before any are read."""
     stop = threading.Event()
     new = [digest for digest in parent.layers if kept(digest) is None]
     if new and announce is not None:
@@ -76,8 +73,6 @@ def read_layer(chunks: Iterable[bytes], name: str) -> Traces:
     """What a layer shows, as it is stored: a tar archive, compressed or not.
 
     Paths are names here and lead nowhere: nothing is unpacked.
-
-    Raises ImageError: it is no layer, or a damaged one.
     """
     stream = _Stream(chunks, name)
     marks: dict[str, None] = {}

@@ -307,7 +307,7 @@ def as_json(traces: Traces) -> str:
 
 
 def from_json(text: str) -> Traces:
-    """Traces from their text. Raises ValueError: it is none."""
+    """Traces from their text."""
     said = json.loads(text)
     try:
         return Traces(

@@ -202,10 +202,7 @@ class Context:
 
 
 def read_context(dockerfile: Path, root: Path | None, *, where: str) -> Context:
-    """Read a Dockerfile, and the files that it copies.
-
-    Raises SettingsError: it cannot be read, copies what is not there, or what should be in no image.
-    """
+    """Read a Dockerfile, and the files that it copies."""
     text = read_text(dockerfile, where)
     copying = [(one, one.copied) for one in instructions(text) if one.copied != ()]
     if root is None:

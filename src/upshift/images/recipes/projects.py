@@ -37,11 +37,7 @@ _WRITE = "pyproject.toml, uv.lock, pylock.toml, pylock.NAME.toml or poetry.lock"
 
 
 def read_project(path: Path, where: str) -> Found:
-    """What a project file or lock says, whichever it is by its name.
-
-    Raises SettingsError: it cannot be read, or does not say what is to be installed. Raises MissingExtra: uv
-    is needed to read its lock, and not installed.
-    """
+    """What a project file or lock says, whichever it is by its name."""
     name, notes = path.name, []
     if not os.path.isfile(path):
         read_text(path, where)
@@ -64,10 +60,7 @@ def read_project(path: Path, where: str) -> Found:
 
 
 def dependencies(path: Path, extras: str, where: str) -> list[Line]:
-    """What a ``pyproject.toml`` needs.
-
-    Raises SettingsError: it says that in a way that only another tool understands, or none.
-    """
+    """What a ``pyproject.toml`` needs."""
 
     def lines(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:
         return _of_pyproject(data, extras, path, where)

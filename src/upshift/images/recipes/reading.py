@@ -25,7 +25,7 @@ _REMEMBERED = 1 << 20  # bytes; the digest of a smaller file is made as fast as 
 
 
 def read_text(path: Path, where: str) -> str:
-    """The content of a file that settings name. Raises SettingsError: it cannot be read as text."""
+    """The content of a file that settings name."""
     try:
         return small_text(path)
     except ValueError as error:
@@ -33,10 +33,7 @@ def read_text(path: Path, where: str) -> str:
 
 
 def digest_of(path: Path, where: str | None = None) -> str:
-    """The digest of a file, the same on every machine: ``sha256:…``. That of a large one is remembered.
-
-    Raises SettingsError: it cannot be read.
-    """
+    """The digest of a file, the same on every machine: ``sha256:…``. That of a large one is remembered."""
     try:
         return _digest_of(path)
     except OSError as error:

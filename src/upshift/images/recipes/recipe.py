@@ -32,11 +32,7 @@ def make_ingredients(
     platform: str,
     origins: Mapping[str, str] = {},
 ) -> Ingredients:
-    """Read all that the settings name. Nothing is downloaded or resolved.
-
-    Raises SettingsError: the settings name what is not there, is invalid, or cannot be together. Raises
-    MissingExtra: A package that reads requirements is not installed.
-    """
+    """Read all that the settings name. Nothing is downloaded or resolved."""
     said = settings or DockerSettings()
     _refuse_what_lacks_its_other_half(said, origins)
     requirements = requirements_of(said, project=project, origins=origins)
@@ -102,11 +98,7 @@ def make_ingredients(
 def requirements_of(
     settings: DockerSettings, *, project: Path, origins: Mapping[str, str] = {}
 ) -> Requirements:
-    """What the settings install: ``requirements`` first, whose packages go before those of the other sources.
-
-    Raises SettingsError: a source cannot be read, or is invalid. Raises MissingExtra: A package that
-    reads it is not installed.
-    """
+    """What the settings install: ``requirements`` first, whose packages go before those of other sources."""
     if not (settings.requirements or settings.pyproject_path or settings.replicate_local_python_environment):
         return Requirements()
     reader = Reader(project)

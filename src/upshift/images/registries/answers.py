@@ -47,7 +47,7 @@ _ANOTHER = "Name another image."
 
 
 def document_of(what: str, reference: Reference, content: bytes) -> dict[str, Any]:
-    """What the text of a document says. Raises ImageError: it is no document."""
+    """What the text of a document says."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
@@ -67,10 +67,7 @@ def is_index(manifest: Mapping[str, Any]) -> bool:
 
 
 def chosen(reference: Reference, index: Mapping[str, Any], platform: str) -> str:
-    """The digest of the manifest for a platform, out of a list.
-
-    Raises ImageError: there is none; the message names the platforms that there are.
-    """
+    """The digest of the manifest for a platform, out of a list."""
     there = dict[str, str]()
     listed = index.get("manifests")
     for entry in listed if isinstance(listed, list) else []:
@@ -84,7 +81,7 @@ def chosen(reference: Reference, index: Mapping[str, Any], platform: str) -> str
 
 
 def configuration_of(reference: Reference, manifest: Mapping[str, Any]) -> str:
-    """The digest of the configuration of an image. Raises ImageError: it is no image."""
+    """The digest of the configuration of an image."""
     described = manifest.get("config")
     kind = described.get("mediaType") if isinstance(described, dict) else manifest.get("mediaType")
     if isinstance(described, dict) and str(kind) in _CONFIGURATIONS:
@@ -102,10 +99,7 @@ def parent_of(
     manifest: dict[str, Any],
     config: dict[str, Any],
 ) -> Parent:
-    """What a manifest and a configuration say of an image.
-
-    Raises ImageError: it is for another platform, or they make no sense.
-    """
+    """What a manifest and a configuration say of an image."""
     own = _platform(config)
     if own != platform:
         raise _not_for(reference, platform, [own])
@@ -133,7 +127,7 @@ def refuse_other(what: str, reference: Reference, content: bytes, digest: str) -
 
 
 def hasher_of(what: str, digest: str) -> Any:
-    """What computes a digest of this kind. Raises ImageError: it is none."""
+    """What computes a digest of this kind."""
     if not is_digest(digest):
         raise ImageError(what, why=f"{digest[:80]!r} is no digest", fix="Ask who made the image.")
     return hashlib.new(digest.partition(":")[0])

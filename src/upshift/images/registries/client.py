@@ -83,10 +83,7 @@ class Registries:
         self._transport.close()
 
     def parent(self, reference: Reference, platform: str) -> Parent:
-        """What an image is, for one platform. Its manifest and configuration are read, none of its layers.
-
-        Raises ImageError: it is not there, or not for this platform; the message names those that there are.
-        """
+        """What an image is, for one platform. Its manifest and configuration are read, none of its layers."""
         what = f"{reference.brief} cannot be read"
         with told(what, reference):
             digest, manifest = self._manifest(what, reference, reference.version)
@@ -97,10 +94,7 @@ class Registries:
         return parent_of(reference, digest, platform, manifest, config)
 
     def manifest(self, reference: Reference) -> tuple[str, dict[str, Any]]:
-        """The digest and the text of what a name stands for: an image, or a list of images.
-
-        Raises ImageError: it is not there.
-        """
+        """The digest and the text of what a name stands for: an image, or a list of images."""
         what = f"{reference.brief} cannot be read"
         with told(what, reference):
             return self._manifest(what, reference, reference.version)
@@ -122,8 +116,6 @@ class Registries:
 
         What was yielded counts only once the iteration has ended without an error: the digest is known at the
         end.
-
-        Raises ImageError: it is not there, is not what the digest says, or cannot be read to its end.
         """
         what = f"{digest[:19]}… of {reference.brief} cannot be read"
         hasher = hasher_of(what, digest)
@@ -172,19 +164,13 @@ class Registries:
         tell: Tell | None = None,
         text: str | None = None,
     ) -> None:
-        """Put a blob into a repository; goes on, or starts again, where a connection breaks.
-
-        Raises ImageError: it cannot be put there. The repository has all of it, or nothing.
-        """
+        """Put a blob into a repository; goes on, or starts again, where a connection breaks."""
         upload = self._upload(reference, f"nothing can be pushed to {reference.name}")
         with told(upload.what, reference):
             upload.put(content, digest, tell=tell, text=text or digest[:19])
 
     def put_manifest(self, reference: Reference, body: bytes, media_type: str) -> str:
-        """Give an image its name. Last of all: whoever sees the name gets all of the image.
-
-        Raises ImageError: the registry does not take it, for example because it lacks a blob.
-        """
+        """Give an image its name. Last of all: whoever sees the name gets all of the image."""
         what = f"{reference.brief} cannot be pushed"
         digest = "sha256:" + hashlib.sha256(body).hexdigest()
         with told(what, reference):
@@ -226,8 +212,6 @@ class Registries:
         """Remove a tag; where the registry can remove whole images only, the image with all its tags.
 
         What is not there is removed already.
-
-        Raises ImageError: the registry does not do it.
         """
         what = f"{reference.brief} cannot be removed"
         with told(what, reference):
@@ -243,10 +227,7 @@ class Registries:
             raise unexpected(what, reference, answer)
 
     def check_writable(self, reference: Reference) -> None:
-        """Begin an upload to a repository, and give it up.
-
-        Raises ImageError: nothing can be pushed there; why, and how it could.
-        """
+        """Begin an upload to a repository, and give it up."""
         upload = self._upload(reference, f"nothing can be pushed to {reference.name}")
         with told(upload.what, reference):
             upload.abandon(upload.start())

@@ -30,10 +30,7 @@ def is_loopback(host: str) -> bool:
 
 
 def may_lack_tls(registry: str) -> bool:
-    """Whether a registry may be spoken to without TLS: it is on this machine, or the configuration names it.
-
-    Raises ConfigError: the configuration is invalid.
-    """
+    """Whether a registry may be spoken to without TLS: it is here, or the configuration names it."""
     host = urlsplit(f"//{registry}").hostname or ""
     return is_loopback(host) or registry in load_configuration().insecure_registries
 
@@ -65,10 +62,7 @@ def certificates_of(registry: str) -> list[Path]:
 
 
 def trusted(environ: Mapping[str, str], folders: list[Path]) -> ssl.SSLContext:
-    """The authorities of the system (``SSL_CERT_FILE``, ``SSL_CERT_DIR``) and of the other usual variables.
-
-    Raises OSError: a file that is named cannot be read; ``filename`` says which.
-    """
+    """The authorities of the system (``SSL_CERT_FILE``, ``SSL_CERT_DIR``) and the other usual variables."""
     context = ssl.create_default_context()
     files = [environ.get(name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")]
     defaults = ssl.get_default_verify_paths()
@@ -169,7 +163,7 @@ def trickles(url: str, rate: int) -> NoAnswer:
 
 
 def joined(base: str, to: str) -> str:
-    """A whole address, out of what a registry gives as one. Raises NoAnswer: it is none."""
+    """A whole address, out of what a registry gives as one."""
     try:
         url = urljoin(base, to)
         parts = urlsplit(url)

@@ -127,10 +127,7 @@ class Session:
         tries: int = TRIES,
         follow: bool = True,
     ) -> Answer:
-        """Ask, and read the answer to its end.
-
-        Raises NoAnswer: it does not answer. Raises LoginNeeded: it wants a login.
-        """
+        """Ask, and read the answer to its end."""
         scopes = tuple(scopes)
 
         def send(url: str, sent: Mapping[str, str]) -> Answer:
@@ -168,10 +165,7 @@ class Session:
         scopes: Iterable[Scope],
         headers: Mapping[str, str] | None = None,
     ) -> _Said:
-        """What is said to a request; it is sent again where another proof than the one it had is at hand.
-
-        Raises NoAnswer: it does not answer. Raises LoginNeeded: it wants a login.
-        """
+        """What is said to a request; it is sent again where another proof than the one it had is at hand."""
         scopes = tuple(scopes)
         url, sent = self.prepared(address, scopes, headers)
         said = send(url, sent)
@@ -186,10 +180,7 @@ class Session:
     def prepared(
         self, address: str, scopes: Iterable[Scope], headers: Mapping[str, str] | None = None
     ) -> tuple[str, dict[str, str]]:
-        """The whole address, and the headers with what proves who we are, if that is for the registry.
-
-        Raises NoAnswer: it does not answer. Raises LoginNeeded: it wants a login.
-        """
+        """The whole address, and the headers with what proves who we are, if that is for the registry."""
         origin = self.settle()
         url = joined(origin, address)
         parts, own = urlsplit(url), urlsplit(origin)
@@ -205,10 +196,7 @@ class Session:
         return url, sent
 
     def settle(self) -> str:
-        """Find out, once, how the registry is spoken to: ``https://host``.
-
-        Raises NoAnswer: it cannot be spoken to.
-        """
+        """Find out, once, how the registry is spoken to: ``https://host``."""
         with self._lock:
             if self._origin is None:
                 self._origin = self._settled()

@@ -86,10 +86,7 @@ class Opened:
 
 
 class Transport:
-    """Connections to registries, kept open between requests; threads may share one.
-
-    Raises MissingExtra: urllib3 is not installed.
-    """
+    """Connections to registries, kept open between requests; threads may share one."""
 
     def __init__(
         self,
@@ -128,10 +125,7 @@ class Transport:
         tries: int = TRIES,
         follow: bool = True,
     ) -> Answer:
-        """Ask, and read the answer to its end; again where the registry is in trouble for a moment.
-
-        Raises NoAnswer: nobody answers.
-        """
+        """Ask, and read the answer to its end; again where the registry is in trouble for a moment."""
         tried = 0
         while True:
             tried += 1
@@ -162,7 +156,7 @@ class Transport:
         follow: bool = True,
         slack: float = 0.0,
     ) -> Opened:
-        """Ask once, and hand the answer back before its body is read. Raises NoAnswer: nobody answers."""
+        """Ask once, and hand the answer back before its body is read."""
         sent = {"User-Agent": f"upshift/{__version__}", **(headers or {})}
         for _ in range(_MOST_REDIRECTS):
             response = self._send(method, url, sent, body, slack)
@@ -175,7 +169,7 @@ class Transport:
         raise NoAnswer(f"{host_of(url)} redirects without an end", fix="Ask who runs the registry.")
 
     def read(self, opened: Opened, *, whole: bool = False) -> Iterator[bytes]:
-        """The body, in blocks, as it arrives. Raises NoAnswer: it ends before its end, or is too large."""
+        """The body, in blocks, as it arrives."""
         response, url = opened.response, opened.url
         got, started = 0, time.monotonic()
         counted, since = 0, started

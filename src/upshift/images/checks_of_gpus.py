@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 
 from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Lock, Needs, Parent
-from upshift.images.checking.official import OFFICIAL, READ, compiles_for, cuda_by_debian, fits, nearest
+from upshift.images.official import OFFICIAL, READ, compiles_for, cuda_by_debian, fits, nearest
 from upshift.images.parents.contents import known_image
 from upshift.images.parents.known import TABLE
 from upshift.images.pep508 import cuda_in, minor, rocm_of

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import attrs
 
+from upshift.images import checks_of_gpus as gpu
 from upshift.images.base import (
     ERROR,
     LEAST_PYTHON,
@@ -28,8 +29,7 @@ from upshift.images.base import (
     Needs,
     Parent,
 )
-from upshift.images.checking import gpu
-from upshift.images.checking.official import PYTHON, READ_OF_DEBIAN, brings_python, nearest
+from upshift.images.official import PYTHON, READ_OF_DEBIAN, brings_python, nearest
 from upshift.images.parents.contents import known_image
 from upshift.images.pep508 import cuda_in, minor
 from upshift.images.reference import Reference

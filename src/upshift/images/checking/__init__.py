@@ -1,1 +1,0 @@
-"""What is found out about an image before it is built, and the dated tables that say so."""
