@@ -45,9 +45,16 @@ _FEEDBACK = (  # the first that is seen: what follows from one of them may look 
         "Give all of them a version and a hash (uv pip compile --generate-hashes), or none.",
     ),
     (
-        re.compile(r"Git executable not found|Git operation failed.*not found|`git` (?:is )?not", re.DOTALL),
+        re.compile(r"Git executable not found|`git` (?:is )?not"),
         "a requirement is in a git repository, and git is not installed on this machine",
         "Install git here.",
+    ),
+    (
+        re.compile(
+            r"repository (?:'[^']*' )?not found|does not appear to be a git repository", re.IGNORECASE
+        ),
+        "there is no such git repository, or it wants a login",
+        "Correct its address; or give git a login for it (https://me:${TOKEN}@…, or ~/.netrc).",
     ),
     (
         re.compile(r"401 Unauthorized|403 Forbidden|Authentication failed|could not read Username"),

@@ -255,12 +255,12 @@ class _Build:
                 why="\n".join([*filter(None, [self._instruction]), *self._last, *whole]),
                 fix="Correct this instruction; or what it needs and does not find, before it.",
             )
-        kind, what, fix = _cause(said, ", ".join(ingredients.recipe.apt_packages))
+        kind, what, fix = cause_of(said, ", ".join(ingredients.recipe.apt_packages))
         why = "\n".join([*self._last, *whole])
         return kind(what, where=ingredients.origins.get("apt_packages"), why=why, fix=fix)
 
 
-def _cause(said: str, packages: str) -> tuple[type[ImageError], str, str]:
+def cause_of(said: str, packages: str) -> tuple[type[ImageError], str, str]:
     """Why Debian packages could not be installed."""
     if "apt-get: not found" in said or '"/bin/sh": stat' in said or "/bin/sh: no such file" in said:
         fix = "Build on an image of Debian or Ubuntu, or install them in a Dockerfile."
