@@ -14,6 +14,7 @@
     ├── ImageError            an image that cannot be read, built or pushed         exit 2
     │   └── RecipeError       … for what it is to be made from
     ├── RunOwned              another engine owns the run                           exit 2
+    ├── LeaseLost             another engine took the run over from this one        exit 1
     ├── MissingExtra          an optional package is needed                         exit 2
     ├── RunFailed             a run ended without completing; has ``.run``          exit 1
     │   └── RunCancelled      … because it was cancelled                            exit 130
@@ -203,6 +204,10 @@ class RunOwned(UpshiftError):
     """Another engine owns the run."""
 
     exit_code = 2
+
+
+class LeaseLost(UpshiftError):
+    """Another engine took the run over, because this one gave no sign of life for too long."""
 
 
 class MissingExtra(UpshiftError):

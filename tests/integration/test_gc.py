@@ -229,7 +229,7 @@ def test_a_run_that_was_interrupted_can_be_removed(project: Project) -> None:
     project.upshift("cancel", run)
     assert counts(gc(project, "--run", run)["removed"])["runs"] == 1
     assert upshift.list_runs() == []
-    assert list((project.home / "leases").iterdir()) == []
+    assert list((project.home / "store" / "leases").iterdir()) == []
 
 
 def test_a_run_that_was_removed_cannot_be_resumed(project: Project) -> None:
@@ -293,7 +293,7 @@ def test_a_store_that_cannot_be_cleaned_does_not_keep_the_others_from_it(
             project.write(SUMS.replace("7000", "8000"))
             project.upshift("plan", "pipeline.py")
     (tmp_path / "first" / "format").write_text("2\n")
-    (project.home / "leases" / "dead.lock").touch()
+    (project.home / "engines" / "dead.sock").touch()
     cleaned = project.upshift("gc", "--json", expect=2)
     said = json.loads(cleaned.out)
     assert counts(said["removed"]) == {"values": 1, "processes": 1}

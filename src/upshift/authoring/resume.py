@@ -92,12 +92,13 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.model.configuration import load_configuration
     from upshift.runs.catalog import open_catalog
     from upshift.runs.history import get_run
+    from upshift.runs.rebuild import known_run
     from upshift.runtime.storage.store import open_store
 
     configuration = load_configuration()
     catalog = open_catalog(configuration)
     try:
-        row = catalog.run(ref)
+        row = known_run(ref, catalog, configuration)
     finally:
         catalog.close()
     if row.status == "completed":

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 class AttemptState:
     """A job that a backend has."""
 
-    task: (
-        TaskState | None
-    )  # it waits for this; None: a job of an earlier engine that no task has asked for yet
+    task: TaskState | None  # it waits for this; None: no task has asked yet for a job of an earlier engine
     spec: TaskSpec
     place: OpenTarget
     handle: str  # the backend's name for it

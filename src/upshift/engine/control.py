@@ -1,13 +1,15 @@
 """How a run is stopped: by Ctrl-C, or from another process with :func:`cancel`, also if its engine is gone.
 
-The engine listens on a socket in ``UPSHIFT_HOME/engines``, where a request is one line and the answer
-another. ``ping`` is answered with ``pong``; ``cancel`` cancels the run.
+The engine listens on a socket in its ``UPSHIFT_HOME/engines``, where a request is one line and the answer
+another. ``ping`` is answered with ``pong``; ``cancel`` cancels the run. The lease of the run says where
+that socket is; who cannot reach it, because the engine is on another machine, asks through the lease.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import select
 import signal
 import socket
 import threading
@@ -25,9 +27,9 @@ from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
 from upshift.backends.registry import open_backend
 from upshift.engine.attempts import AttemptState, give_up
-from upshift.engine.recovery import is_at
+from upshift.engine.recovery import is_at, take_over
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
-from upshift.errors import BackendError, RunOwned, StoreError, StoreUnavailable
+from upshift.errors import BackendError, LeaseLost, RunOwned, StoreError, StoreUnavailable
 from upshift.model.configuration import UNCONFIGURED, Configuration, Target
 from upshift.model.home import home, make_folder
 from upshift.model.spec.task import Failure, TaskId
@@ -35,7 +37,8 @@ from upshift.report.human import count, delay
 from upshift.report.terminal.tally import image_of
 from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow, open_catalog
 from upshift.runs.endings import record_ending
-from upshift.runs.lease import Lease
+from upshift.runs.lease import BEAT, Lease, ask_to_cancel, owner
+from upshift.runs.rebuild import known_run
 from upshift.runtime import forks, sockets
 from upshift.runtime.storage.store import Store, open_store
 
@@ -106,30 +109,32 @@ def socket_path(run: str) -> Path:
     return home() / "engines" / f"{run}.sock"
 
 
-def ask(run: str, request: str) -> str | None:
-    """What the engine of a run answers; None: there is none."""
+def ask(path: str, request: str) -> str | None:
+    """What the engine that listens on a socket answers; None: there is none, or it cannot be reached."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_PATIENCE)
-            with sockets.address(socket_path(run)) as address:
+            with sockets.address(Path(path)) as address:
                 connection.connect(address)
             connection.sendall(request.encode() + b"\n")
             with connection.makefile("rb") as answers:
                 return answers.readline().decode().strip() or None
-    except (FileNotFoundError, ConnectionError, TimeoutError):
+    except OSError:
         return None
 
 
 class Control:
-    """Answers those who ask for a run's engine.
+    """Answers those who ask for a run's engine, and shows them that it lives.
 
     The socket takes connections as soon as this is made; they are answered from :meth:`start` on,
     which starts a thread. Until then the process can be forked safely.
     """
 
-    def __init__(self, run: str, cancel: Callable[[], None]) -> None:
-        self._path = socket_path(run)
-        self._cancel = cancel  # cancels the run; called from another thread
+    def __init__(self, lease: Lease, cancel: Callable[[], None], lost: Callable[[LeaseLost], None]) -> None:
+        self._path = socket_path(lease.run)
+        self._lease = lease
+        self._cancel = cancel  # cancels the run; this and the next one are called from another thread
+        self._lost = lost
         self._thread: threading.Thread | None = None
         self._socket = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
@@ -157,20 +162,38 @@ class Control:
         """Answer no more."""
         self._path.unlink(missing_ok=True)
         if self._thread is not None:
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes poll
             self._thread.join()
         self._socket.close()
 
     def _serve(self) -> None:
+        ready = select.poll()
+        ready.register(self._socket, select.POLLIN)
         while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:  # closed
+            told = ready.poll(BEAT * 1000)
+            if any(event & select.POLLHUP for _, event in told):  # closed
                 return
-            with connection, contextlib.suppress(ConnectionError, TimeoutError):
-                connection.settimeout(_PATIENCE)
-                with connection.makefile("rb") as requests:
-                    connection.sendall(self._answer(requests.readline(64).strip()) + b"\n")
+            if told:
+                self._converse()
+            if not self._beat():
+                return
+
+    def _converse(self) -> None:
+        connection, _ = self._socket.accept()
+        with connection, contextlib.suppress(ConnectionError, TimeoutError):
+            connection.settimeout(_PATIENCE)
+            with connection.makefile("rb") as requests:
+                connection.sendall(self._answer(requests.readline(64).strip()) + b"\n")
+
+    def _beat(self) -> bool:
+        try:
+            self._lease.renew()
+        except LeaseLost as error:
+            self._lost(error)
+            return False
+        if self._lease.cancel_asked:
+            self._cancel()
+        return True
 
     def _answer(self, request: bytes) -> bytes:
         if request == b"cancel":
@@ -187,18 +210,22 @@ _KILLED_AFTER = 60.0
 def cancel(ref: str, configuration: Configuration) -> str:
     """Stop a run; what is done is kept. Gives a sentence for the user."""
     with contextlib.closing(open_catalog(configuration)) as catalog:
-        row = catalog.run(ref)
+        row = known_run(ref, catalog, configuration)
         try:
-            with Lease(row.id):
-                row = catalog.run(row.id)
+            with Lease(row.id, row.store):
+                row = take_over(row.id, catalog, open_store(row.store, **configuration.store_options))
                 if row.status not in _UNFINISHED:
                     return _ended(row)
                 stopped = _cancel_ownerless(row, configuration, catalog)
                 left = f", {stopped} of its tasks still ran and were stopped" if stopped else ""
                 return f"run {row.id} is cancelled: no engine was at work on it any more{left}"
         except RunOwned:
-            if ask(row.id, "cancel") is None:
+            engine = owner(row.id, row.store)
+            if "socket" not in engine:  # another cancel is at work, or the engine has just begun or ended
                 raise
+            if ask(engine["socket"], "cancel") is None:
+                ask_to_cancel(row.id, row.store)
+                return f"run {row.id} is asked to stop: its engine on {engine['host']} looks every {BEAT:g} s"
             return f"run {row.id} is being cancelled"
         except StoreUnavailable:  # of a home that can only be read
             if row.status in _UNFINISHED:

@@ -13,7 +13,7 @@ start before it writes down what happened: see :mod:`upshift.engine.journal`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -101,11 +101,12 @@ class Driver:
             return COMPLETED
         return CANCELLED if self._stopping == CANCELLED else FAILED
 
-    def abandon(self) -> None:
+    def abandon(self, *, elsewhere: bool = True) -> None:
         """Stop what runs, because the run cannot go on, and wait until it has ended."""
-        self._cancel_jobs(None)
+        places = [p for p in self.places if elsewhere or not p.backend.capabilities.remote]
+        self._cancel_jobs(None, places)
         deadline = self.clock.monotonic() + 2 * DEFAULT_GRACE
-        while any(place.jobs for place in self.places):
+        while any(place.jobs for place in places):
             item = self.clock.wait(self.inbox, deadline)
             if item is None:
                 return
@@ -478,8 +479,8 @@ class Driver:
         else:
             self._cancel_jobs(0.0)
 
-    def _cancel_jobs(self, grace: float | None) -> None:
-        for place in self.places:
+    def _cancel_jobs(self, grace: float | None, places: Sequence[OpenTarget] | None = None) -> None:
+        for place in self.places if places is None else places:
             for attempt in list(place.jobs.values()):
                 self._cancel(attempt, grace)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import attrs
 
-from upshift.engine.control import socket_path
 from upshift.errors import NotFound, RunOwned, StoreError, StoreUnavailable, UpshiftError, UsageError
 from upshift.images import cache
 from upshift.model.configuration import Configuration
@@ -21,8 +20,7 @@ from upshift.model.home import home
 from upshift.runs.catalog import Catalog, catalog_path, no_pipeline, open_catalog
 from upshift.runs.claimed import Claimed
 from upshift.runs.collect import ABANDONED, Collected, Tally, Tell, collect
-from upshift.runs.history_records import UNFINISHED
-from upshift.runs.lease import Lease, held, lease_path
+from upshift.runs.lease import Lease, held, leases
 from upshift.runs.rebuild import Rebuilt, configured_stores, put_aside_if_damaged, rebuild
 from upshift.runs.rows import RunRow
 from upshift.runtime import marks
@@ -98,12 +96,14 @@ def gc(
                 total += collect(
                     store, catalog if there else None, forget=by_store[address], dry_run=dry_run, tell=tell
                 )
-        total.removed += tidy(
-            total.wanted, dry_run=dry_run, unfinished=(lambda: _unfinished(catalog)) if there else tuple
-        )
+        cleaned = [address for address in stores if address not in missing and address not in failed]
+        total.removed += tidy(total.wanted, addresses, dry_run=dry_run)
+        for address in cleaned:
+            with _noted(failed, address):
+                total.removed += tidy_leases(address, dry_run=dry_run)
         return Cleaned(
             collected=total,
-            stores=tuple(address for address in stores if address not in missing and address not in failed),
+            stores=tuple(cleaned),
             missing={address: runs for address, runs in missing.items() if runs},
             failed=failed,
         )
@@ -164,10 +164,6 @@ def is_there(store: Store) -> bool:
     return any((store.root / name).exists() for name in ("format", "runs", "blobs"))
 
 
-def _unfinished(catalog: Catalog) -> set[str]:
-    return {row.id for row in catalog.runs() if row.status in UNFINISHED}
-
-
 @contextlib.contextmanager
 def _noted(failed: dict[str, UpshiftError], address: str) -> Iterator[None]:
     try:
@@ -224,13 +220,10 @@ FORGOTTEN = 30 * 86_400.0
 images are made from counts as not used any more, and the log of a build that failed is old."""
 
 
-def tidy(
-    wanted: Collection[bytes], *, dry_run: bool, unfinished: Callable[[], Collection[str]] = tuple
-) -> Tally:
+def tidy(wanted: Collection[bytes], stores: Collection[str] = (), *, dry_run: bool) -> Tally:
     """Remove what is left over in the home but for the ``wanted`` content; give how much there was.
 
-    Whatever a process that lives has, stays; so do the leases of unfinished runs: other machines see by
-    them that nobody works on these.
+    Whatever a process that lives has, stays. An engine that lives has a lease in one of the ``stores``.
     """
     from upshift.backends.docker import folders  # not where nothing is tidied up
 
@@ -255,11 +248,21 @@ def tidy(
         for place in _dead_servers():
             for file in (place.errors, place.socket, place.lock):
                 _remove(str(file), "processes", tally, dry_run=dry_run)
-        dead = [run for run in _runs() if not held(run)]
-        kept = unfinished() if dead else ()
-        for run in dead:
-            if run not in kept:
-                _release(run, tally, dry_run=dry_run)
+        for engine in _entries("engines"):
+            if not any(held(engine.stem, store) for store in stores):
+                _remove(str(engine), "processes", tally, dry_run=dry_run)
+    return tally
+
+
+def tidy_leases(store: str, *, dry_run: bool) -> Tally:
+    """Remove the leases of dead engines from a store; give how much there was."""
+    tally = Tally()
+    for run in leases(store):
+        if not held(run, store):
+            tally.add("processes", _bytes(f"{store}/leases/{run}"))
+            if not dry_run:
+                with contextlib.suppress(RunOwned, StoreUnavailable):  # somebody has just taken it
+                    Lease(run, store).release()
     return tally
 
 
@@ -312,21 +315,6 @@ def _dead_servers() -> Iterator[server_files.ServerFiles]:
                 continue
             if not any(marks.marked(place.name)):
                 yield place
-
-
-def _runs() -> set[str]:
-    """Runs with a lease, or an engine's socket, that nobody may have any more."""
-    return {path.stem for folder in ("leases", "engines") for path in _entries(folder)}
-
-
-def _release(run: str, tally: Tally, *, dry_run: bool) -> None:
-    paths = [socket_path(run), lease_path(run)]
-    sizes = [_size(path) for path in paths if os.path.lexists(path)]
-    with contextlib.suppress(RunOwned, StoreUnavailable):  # somebody has just taken it
-        if not dry_run:
-            with Lease(run):
-                paths[0].unlink(missing_ok=True)
-        tally.add("processes", sum(sizes), len(sizes))
 
 
 def _remove(path: str, kind: str, tally: Tally, *, dry_run: bool) -> None:

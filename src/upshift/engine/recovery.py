@@ -7,6 +7,7 @@ that engine may still be at it (:class:`Recovery`); or there is none, and the ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import attrs
 
@@ -26,9 +27,12 @@ from upshift.model.spec.artifact import Value
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.model.spec.work import same_work
-from upshift.runs.catalog import AttemptRow, Catalog, TaskRow
+from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
+from upshift.runs.lease import here
+from upshift.runs.rebuild import bring_in
 from upshift.runtime.storage.checkpoints import discard
 from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.serving import server_files
 
 
 @attrs.frozen(kw_only=True)
@@ -48,6 +52,16 @@ class Found:
 def is_at(row: AttemptRow, target: Target) -> bool:
     """Whether an attempt was given to this target; older records know the backend alone."""
     return row.target == target.name if row.target is not None else row.backend == target.backend
+
+
+def take_over(run: str, catalog: Catalog, store: Store) -> RunRow:
+    """A run whose engine is gone, perhaps that of another home: with its records and its fork servers."""
+    bring_in(run, catalog, store)
+    row = catalog.run(run)
+    engine = row.source.get("engine") or {}
+    if engine.get("host") == here()["host"] and engine["home"] != here()["home"]:
+        server_files.adopt(Path(engine["home"]))
+    return row
 
 
 class Recovery:

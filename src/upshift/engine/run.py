@@ -17,7 +17,7 @@ from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock, SystemClock
-from upshift.engine.control import Command, Control, interrupts
+from upshift.engine.control import Command, Control, interrupts, socket_path
 from upshift.engine.debug import Debugged, debugged
 from upshift.engine.driver import Driver
 from upshift.engine.forecast import forecast, launcher_missing
@@ -26,7 +26,7 @@ from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import short_of_processes
 from upshift.engine.prospects import prospects
-from upshift.engine.recovery import Recovery
+from upshift.engine.recovery import Recovery, take_over
 from upshift.engine.reuse import Reuse
 from upshift.engine.specs import Keeper, Shipped, Specs, ship
 from upshift.engine.targets import (
@@ -36,10 +36,10 @@ from upshift.engine.targets import (
     grant_plans,
 )
 from upshift.engine.walk import Walk
-from upshift.errors import NotFound, RunCancelled, RunFailed, UpshiftError, together
+from upshift.errors import LeaseLost, NotFound, RunCancelled, RunFailed, UpshiftError, together
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
-from upshift.model.home import user_name
+from upshift.model.home import home, user_name
 from upshift.model.settings.secrets import secret_files
 from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.launch import Stack
@@ -156,7 +156,15 @@ class _Run:
         now = self.clock.now()
         earlier = None if resume is None else self.catalog.run(resume)
         run_id = earlier.id if earlier else new_run_id(now)
-        with Lease(run_id):
+        lease = Lease(
+            run_id,
+            self.store.address,
+            engine={"home": str(home()), "socket": str(socket_path(run_id))},
+            notice=self.progress.notice,
+        )
+        with lease:
+            if earlier is not None:
+                earlier = take_over(run_id, self.catalog, self.store)
             if not self.store.claim_run(run_id):
                 raise removed(run_id)
             self.row = self._row(run_id, earlier, now)
@@ -170,7 +178,7 @@ class _Run:
             )
             for line in self._notices():
                 self.progress.notice(line)
-            driver, status = self._drive(resumed=earlier is not None)
+            driver, status = self._drive(lease, resumed=earlier is not None)
         run = Run(self.catalog.run(run_id), self.catalog, self.store)
         log, result = None, None
         if driver.first_failure is not None:
@@ -205,9 +213,9 @@ class _Run:
             lines.append(f"{self.options.debug}: {text}")
         return [*lines, *self.images.lines()]
 
-    def _drive(self, *, resumed: bool) -> tuple[Driver, str]:
+    def _drive(self, lease: Lease, *, resumed: bool) -> tuple[Driver, str]:
         began = self.clock.monotonic()
-        control = Control(self.row.id, self._cancel)
+        control = Control(lease, self._cancel, self._lost)
         keeper = Keeper(
             self.shipped.code if self.shipped else self.code,
             self.store,
@@ -228,6 +236,10 @@ class _Run:
             with interrupts(lambda: self.inbox.put(Command.INTERRUPT)):
                 try:
                     status = driver.run()
+                    lease.renew()
+                except LeaseLost:
+                    driver.abandon(elsewhere=False)  # its new owner watches what runs on other machines
+                    raise
                 except BaseException:
                     driver.abandon()
                     self._end("failed")
@@ -322,6 +334,12 @@ class _Run:
 
     def _cancel(self) -> None:
         self.inbox.put(Command.CANCEL)
+
+    def _lost(self, error: LeaseLost) -> None:
+        def stop() -> None:
+            raise error
+
+        self.inbox.put(stop)
 
     def _end(self, status: str) -> None:
         """Record that the run is over; in the store first, since the catalog can be made anew from there."""

@@ -45,7 +45,7 @@ class Backlog(Catalog):
     """
 
     def __init__(self, catalog: Catalog, store: Store, tell: Callable[[str], None]) -> None:
-        self.path, self._database = catalog.path, catalog._database
+        self.path, self._database, self.versions = catalog.path, catalog._database, catalog.versions
         self._database.patience = PATIENCE
         self._store = store
         self._tell = tell

@@ -26,6 +26,7 @@ from upshift.runs.history_records import UNFINISHED, RunRecords, utc
 from upshift.runs.history_steps import Step, StepList, Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
+from upshift.runs.rebuild import known_run
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.tabular import Drawn, Rows, measured, named
 
@@ -74,8 +75,12 @@ def get_run(ref: str, configuration: Configuration | None = None) -> Run[Any]:
     NotFound
         There is no such run, or there are several.
     """
-    catalog = _catalog(configuration)
-    (row,) = standing([catalog.run(ref)], catalog)
+    if configuration is None:
+        from upshift.model.configuration import load_configuration
+
+        configuration = load_configuration()
+    catalog = open_catalog(configuration)
+    (row,) = standing([known_run(ref, catalog, configuration)], catalog)
     return Run(row, catalog)
 
 

@@ -1,13 +1,25 @@
-"""One engine owns a run: a lock on ``UPSHIFT_HOME/leases/RUN.lock``, held as long as the engine lives.
+"""One engine owns a run, wherever it is started: a lease beside the run's records, in its store.
 
-A POSIX record lock: the kernel drops it when the process dies, however it dies, and a forked child
-(the fork server outlives the engine) does not inherit it. The price is that closing *any* descriptor
-of the file drops it, so this process must not open the file again while it holds the lock; hence the
-set of runs that this process owns.
+::
+
+    STORE/leases/RUN/1         the record of its engine, locked as long as that lives
+    STORE/leases/RUN/2         that of the engine which took over from a dead one; the highest number counts
+    STORE/leases/RUN/cancel    somebody who cannot reach the engine's socket asks it to stop
+
+On one machine the lock says at once whether the engine lives. It is a POSIX record lock: the kernel drops
+it when the process dies, however it dies, and a forked child (the fork server outlives the engine) does
+not inherit it. The price is that closing *any* descriptor of the file drops it, so this process must not
+open the file again while it holds the lock; hence what is kept of the records of this process.
+
+Between machines a lock that is seen counts as well. One that is not seen says nothing, since not every
+file system carries locks: there the engine touches its record every :data:`BEAT` seconds, and is taken for
+dead once the record has not changed for :data:`EXPIRY` seconds of the observer's own monotonic clock.
+An engine that was only suspended that long finds its lease lost, and stops.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,17 +27,38 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import Any
 
-from upshift.errors import RunOwned, StoreUnavailable
-from upshift.model.home import home, make_folder
+import attrs
 
+from upshift.errors import LeaseLost, RunOwned
+from upshift.model.home import home
+from upshift.runtime.storage.claims import NO_LOCKS
+from upshift.runtime.storage.files import available, boot_id, create, machine_id, write_all
+from upshift.runtime.storage.records import safe
+
+BEAT = 5.0
+"""Seconds between two signs of life, and between two looks for a request to stop."""
+EXPIRY = 30.0
+"""Seconds without a sign of life after which an engine on another machine is dead."""
+_LONG_AGO = 600.0
+"""Seconds without one after which nobody has to watch: even clocks that differ agree that it is over."""
+_CANCEL = "cancel"
 _FLOCK = "hhqqi4x"
 """l_type, l_whence, l_start, l_len, l_pid."""
-_owned: set[str] = set()
+_owned: dict[str, Mapping[str, Any]] = {}
+"""What this process has written into the records that it has locked, by path."""
 _guard = threading.Lock()
+
+
+@attrs.frozen
+class Time:
+    """The observer's clock; tests give another one."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
 
 class Lease:
@@ -35,61 +68,154 @@ class Lease:
     ----------
     run
         Id of the run.
+    store
+        Address of its store.
+    engine
+        What others should know of this engine, beside where it runs.
+    notice
+        Told what is waited for, where it has to be seen whether an engine on another machine lives.
 
     Raises
     ------
     RunOwned
         An engine that lives has it.
     StoreUnavailable
-        The lock file cannot be written.
+        The store cannot be written.
     """
 
-    def __init__(self, run: str) -> None:
+    def __init__(
+        self,
+        run: str,
+        store: str,
+        *,
+        engine: Mapping[str, str] | None = None,
+        notice: Callable[[str], None] = lambda line: None,
+        time: Time = Time(),
+    ) -> None:
         self.run = run
-        self._path = lease_path(run)
-        with _guard:
-            if str(self._path) in _owned:
-                raise _owned_error(run, _owner())
-            self._descriptor = self._acquire()
-            _owned.add(str(self._path))
+        self._folder = _folder(run, store)
+        self._engine = dict(engine or {})
+        self._notice = notice
+        self._time = time
+        with available("written", self._folder):
+            self._number, self._descriptor = self._acquire()
+        self._path = f"{self._folder}/{self._number}"
+        self._renewed = time.monotonic()
 
-    def _acquire(self) -> int:
-        try:
-            make_folder(self._path.parent)
-            while True:
-                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _acquire(self) -> tuple[int, int]:
+        dead: dict[int, tuple[int, int]] = {}
+        while True:
+            numbers = _numbers(self._folder)
+            last = max(numbers, default=0)
+            if last and last not in dead:
+                dead[last] = self._dead(last)
+                continue
+            with _guard:
                 try:
-                    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except (BlockingIOError, PermissionError):
-                    owner = os.read(descriptor, 4096)
+                    descriptor = create(f"{self._folder}/{last + 1}", access=os.O_RDWR)
+                except FileExistsError:  # somebody else is faster: does it live?
+                    continue
+                except FileNotFoundError:  # the folder went with the lease of an engine that has just ended
+                    continue
+                try:
+                    record = _sign(descriptor, self._engine)
+                except BaseException:
+                    self._remove(str(last + 1))
                     os.close(descriptor)
-                    raise _owned_error(self.run, owner) from None
-                if self._is_current(descriptor):
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, _owner(), 0)
-                    return descriptor
-                # Its owner ended, and removed it, between our open and our lock.
-                os.close(descriptor)
-        except OSError as error:
-            raise StoreUnavailable(
-                f"the lease of run {self.run} cannot be written",
-                where=str(self._path),
-                why=error.strerror,
-                fix="Free some space, or set UPSHIFT_HOME to a folder that can be written to.",
-            ) from None
+                    raise
+                _owned[f"{self._folder}/{last + 1}"] = record
+            if self._is_first(last + 1, dead):
+                for number in numbers:
+                    self._remove(str(number))
+                self._remove(_CANCEL)
+                return last + 1, descriptor
+            self._give_back(last + 1, descriptor)
+            raise _owned_error(self.run, {})
 
-    def _is_current(self, descriptor: int) -> bool:
+    def _dead(self, number: int) -> tuple[int, int]:
+        """Which file the record of a dead engine is. Raises ``RunOwned`` if the engine lives."""
+        path = f"{self._folder}/{number}"
+        until = None
+        seen: tuple[int, int] | None = None
+        while True:
+            found = _look(path)
+            if found is None:
+                return 0, 0
+            if found.lives or (seen is not None and found.version != seen):
+                raise _owned_error(self.run, found.record)
+            if found.lives is False:
+                return found.version
+            now = self._time.monotonic()
+            if until is None:
+                until, seen = now + EXPIRY, found.version
+                self._notice(
+                    f"waiting up to {EXPIRY:g} s to see whether the engine of run {self.run} on "
+                    f"{found.record.get('host', 'another machine')} is at work"
+                )
+            if now >= until:
+                return found.version
+            self._time.sleep(min(1.0, until - now))
+
+    def _is_first(self, own: int, dead: Mapping[int, tuple[int, int]]) -> bool:
+        """Whether nobody else has taken over meanwhile, before us or after."""
+        for number in _numbers(self._folder):
+            if number > own:
+                return False
+            if number < own:
+                with contextlib.suppress(FileNotFoundError):
+                    if _version(os.stat(f"{self._folder}/{number}")) != dead.get(number, (0, 0)):
+                        return False
+        return True
+
+    def renew(self) -> None:
+        """Show that this engine lives.
+
+        Raises
+        ------
+        LeaseLost
+            Another engine has taken the run over, or the store cannot be reached for so long that one may.
+        """
+        now = self._time.monotonic()
         try:
-            return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
+            os.utime(self._descriptor)
+            names = os.listdir(self._folder)
         except FileNotFoundError:
+            raise _lost(self.run, "Its record is gone from the store.") from None
+        except OSError as error:
+            if now - self._renewed > EXPIRY:
+                raise _lost(self.run, f"The store cannot be reached: {error.strerror}.") from None
+            return
+        self._renewed = now
+        if str(self._number) not in names:
+            raise _lost(self.run, "Its record is gone from the store.")
+        if max(int(name) for name in names if name.isdigit()) > self._number:
+            raise _lost(self.run, "Another engine took this one for dead and continues the run.")
+
+    @property
+    def cancel_asked(self) -> bool:
+        """Whether somebody who cannot reach this engine wants the run to stop; says so once."""
+        try:
+            os.unlink(f"{self._folder}/{_CANCEL}")
+        except OSError:
             return False
+        return True
 
     def release(self) -> None:
         """Give the run up."""
+        self._remove(_CANCEL)
+        self._give_back(self._number, self._descriptor)
+
+    def _give_back(self, number: int, descriptor: int) -> None:
         with _guard:
-            self._path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            _owned.discard(str(self._path))
+            self._remove(str(number))
+            os.close(descriptor)
+            _owned.pop(f"{self._folder}/{number}", None)
+        with contextlib.suppress(OSError):  # somebody else has taken it
+            os.rmdir(self._folder)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self._folder}/{name}")
 
     def __enter__(self) -> Lease:
         return self
@@ -101,62 +227,153 @@ class Lease:
 
 
 def here() -> dict[str, str]:
-    """Where leases are taken by this process: to be recorded, for whoever asks :func:`held`."""
+    """Where this engine runs, for the record of the run: whoever continues it looks for its tasks there."""
     return {"host": socket.gethostname(), "home": str(home())}
 
 
-def held(run: str, engine: Mapping[str, str] | None = None) -> bool:
+def held(run: str, store: str) -> bool:
     """Whether an engine that lives has the lease of a run. Asks only, and takes nothing.
 
-    Parameters
-    ----------
-    run
-        Id of the run.
-    engine
-        What :func:`here` said where its engine ran; None: here. Of an engine on another machine whose
-        lock file cannot be seen from this one, it is taken that it lives.
+    Of an engine on another machine whose lock cannot be seen from here, it is taken that it lives until
+    it has not been heard of for some minutes; so too where the store cannot be seen.
     """
-    path = lease_path(run, None if engine is None else engine["home"])
+    folder = _folder(run, store)
+    try:
+        last = max(_numbers(folder), default=0)
+        found = _look(f"{folder}/{last}") if last else None
+    except OSError:
+        return True
+    if found is None:
+        return not os.path.isdir(store)
+    if found.lives is None:
+        return time.time() - found.version[1] / 1e9 < _LONG_AGO
+    return found.lives
+
+
+def owner(run: str, store: str) -> Mapping[str, Any]:
+    """What the engine that has the lease of a run has written of itself; nothing where nobody has it."""
+    folder = _folder(run, store)
+    with contextlib.suppress(OSError):
+        numbers = _numbers(folder)
+        found = _look(f"{folder}/{max(numbers)}") if numbers else None
+        if found is not None:
+            return found.record
+    return {}
+
+
+def ask_to_cancel(run: str, store: str) -> None:
+    """Ask the engine that has a run, wherever it is, to stop it; it looks every :data:`BEAT` seconds."""
+    path = f"{_folder(run, store)}/{_CANCEL}"
+    with available("written", path), contextlib.suppress(FileExistsError):
+        os.close(create(path))
+
+
+def leases(store: str) -> list[str]:
+    """The runs with a lease, of which nobody says whether their engines live."""
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(os.listdir(f"{store}/leases"))
+    return []
+
+
+def _sign(descriptor: int, engine: Mapping[str, str]) -> Mapping[str, Any]:
+    """Lock the record before it is written: one that names its process and has no lock is a dead one's."""
+    locks = True
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        locks = False
+    record = {**_about_us(), **engine, "locks": locks}
+    write_all(descriptor, memoryview(json.dumps(record).encode()))
+    return record
+
+
+@attrs.frozen
+class _Found:
+    """The record of an engine as it stands."""
+
+    version: tuple[int, int]  # inode, and when it was last touched: changes with each sign of life
+    record: Mapping[str, Any]
+    lives: bool | None  # None: that cannot be seen from here at once
+
+
+def _look(path: str) -> _Found | None:
+    """The record at a path; None: there is none."""
     with _guard:  # closing the file would drop a lock that this process has
-        if str(path) in _owned:
-            return True
+        if path in _owned:
+            return _Found((0, 0), _owned[path], lives=True)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return engine is not None and engine["host"] != socket.gethostname()
-        except OSError:  # another user's
-            return True
+            return None
         try:
-            return _locked(descriptor)
+            version = _version(os.fstat(descriptor))
+            try:
+                record = json.loads(os.read(descriptor, 1 << 16))
+            except ValueError:  # it has just been made, and is not written yet
+                record = {}
+            return _Found(version, record, lives=_lives(descriptor, record))
         finally:
             os.close(descriptor)
 
 
-def lease_path(run: str, folder: str | None = None) -> Path:
-    """The lock file of a run, in this ``UPSHIFT_HOME`` or in another one."""
-    return (home() if folder is None else Path(folder)) / "leases" / f"{run}.lock"
-
-
-def _locked(descriptor: int) -> bool:
-    """Whether another process has a lock on the file: ``struct flock`` of Linux, asked with F_GETLK."""
-    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    found = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
-    return bool(found[0] != fcntl.F_UNLCK)
-
-
-def _owner() -> bytes:
-    about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-    return json.dumps(about).encode()
-
-
-def _owned_error(run: str, owner: bytes) -> RunOwned:
+def _lives(descriptor: int, record: Mapping[str, Any]) -> bool | None:
     try:
-        about = json.loads(owner)
-        who = f"process {about['pid']} on {about['host']}, since {about['since']}"
-    except (ValueError, KeyError, TypeError):  # it has the lock, and has not written who it is yet
+        wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        found = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
+        if found[0] != fcntl.F_UNLCK:
+            return True
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    us = _about_us()
+    if record.get("boot") == us["boot"] != "unknown":
+        return False if record.get("locks") else None
+    same = record.get("host") == us["host"] and record.get("machine") == us["machine"] != "unknown"
+    return False if same and record.get("boot") else None  # this machine was started anew since
+
+
+def _version(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_mtime_ns
+
+
+def _folder(run: str, store: str) -> str:
+    return f"{store}/leases/{safe(run)}"
+
+
+def _numbers(folder: str) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def _about_us() -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "boot": boot_id(),
+        "machine": machine_id(),
+        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+
+
+def _owned_error(run: str, record: Mapping[str, Any]) -> RunOwned:
+    try:
+        who = f"process {record['pid']} on {record['host']}, since {record['since']}"
+    except KeyError:  # it has the lease, and has not written who it is yet
         who = "a process that has just started"
     return RunOwned(
         f"another engine owns run {run}",
         why=f"It is {who}.",
         fix=f"Wait until it has ended, or stop it: upshift cancel {run}",
+    )
+
+
+def _lost(run: str, why: str) -> LeaseLost:
+    return LeaseLost(
+        f"this engine does not own run {run} any more, and stops",
+        why=why,
+        fix=f"See how the run stands: upshift show {run}",
     )

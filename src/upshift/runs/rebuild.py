@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.errors import UpshiftError
+from upshift.errors import NotFound, UpshiftError
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.runs.catalog import Catalog, notes_of_lacking
@@ -28,7 +28,7 @@ from upshift.runs.claimed import Claimed
 from upshift.runs.database import Damaged
 from upshift.runs.endings import read_ending
 from upshift.runs.history_records import UNFINISHED, attempt_of
-from upshift.runs.lease import held
+from upshift.runs.lease import held, here
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.version_rows import recorded_versions
 from upshift.runtime.storage.records import REMOVED
@@ -205,6 +205,70 @@ def _take(note: Path, catalog: Catalog, configuration: Configuration) -> None:
     note.unlink(missing_ok=True)
 
 
+def known_run(ref: str, catalog: Catalog, configuration: Configuration) -> RunRow:
+    """A run by its id, a prefix of it, or ``latest``; also one that another home has put into a store.
+
+    Raises
+    ------
+    NotFound
+        There is no such run, or there are several.
+    """
+    try:
+        row = catalog.run(ref)
+    except NotFound:
+        stores = configured_stores(configuration)
+        found = [(run, store) for store in stores for run in store.runs() if run.startswith(ref)]
+        if len(found) != 1:
+            raise
+        run, store = found[0]
+        bring_in(run, catalog, store)
+        return catalog.run(run)
+    try:
+        bring_in(row.id, catalog, open_store(row.store, **configuration.store_options))
+    except Damaged:
+        raise
+    except UpshiftError:  # what the catalog has can be shown all the same
+        return row
+    return catalog.run(row.id)
+
+
+def bring_in(run: str, catalog: Catalog, store: Store) -> None:
+    """Take a run into the catalog as its store has it, where an engine of another home worked on it last."""
+    content = store.read_record(run, "run.json")
+    with contextlib.suppress(ValueError):  # it is damaged: the catalog may know better
+        row = None if content is None else from_json(RunRow, content)
+        if row is not None and row.source.get("engine", here()) != here():
+            known = _known(run, catalog)
+            if known is None or known.status in UNFINISHED or known.ended != row.ended:
+                _merge(run, catalog, store, known)
+
+
+def _merge(run: str, catalog: Catalog, store: Store, known: RunRow | None) -> None:
+    """Replace a run that is over; of one that is not the catalog may know more, which stays."""
+    rows = rows_of(run, store)
+    if rows is None:
+        return
+    _, row, tasks, attempts = rows
+    if row is None or row.status not in UNFINISHED:
+        catalog.replace_runs([rows])
+    else:
+        if known is None:
+            catalog.add_run(row)
+        done = {task.task for task in catalog.tasks(run) if task.status not in UNFINISHED}
+        over = {(a.task, a.number) for a in catalog.attempts(run) if a.status not in UNFINISHED}
+        catalog.record(
+            [task for task in tasks if task.task not in done],
+            [attempt for attempt in attempts if (attempt.task, attempt.number) not in over],
+        )
+    catalog.versions.put(recorded_versions(run, store))
+
+
+def _known(run: str, catalog: Catalog) -> RunRow | None:
+    with contextlib.suppress(NotFound):
+        return catalog.run(run)
+    return None
+
+
 def configured_stores(configuration: Configuration) -> list[Store]:
     """The stores of the configured targets that this version can open, whether anything is in them or not."""
     stores: dict[str, Store] = {}
@@ -266,7 +330,7 @@ def _is_over(row: RunRow, store: Store) -> bool:
         ended = content is not None and from_json(RunRow, content).status not in UNFINISHED
     except ValueError:
         return False
-    return ended and not held(row.id, row.source.get("engine"))
+    return ended and not held(row.id, row.store)
 
 
 def rows_of(run: str, store: Store) -> Rows | None:

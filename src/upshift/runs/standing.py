@@ -43,4 +43,4 @@ def _standing(row: RunRow, catalog: Catalog) -> RunRow:
 
 
 def _owned(row: RunRow) -> bool:
-    return held(row.id, row.source.get("engine"))
+    return held(row.id, row.store)

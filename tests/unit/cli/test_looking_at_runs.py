@@ -198,7 +198,7 @@ def running(recorder: Recorder) -> Recorder:
 
 def test_following_shows_lines_as_they_come_and_ends_with_the_run(running: Recorder) -> None:
     running.log("load", b"before\n")
-    with Lease(running.id):
+    with Lease(running.id, running.store.address):
         following = Following(running)
         assert following.line() == b"[load] before\n"
         running.log("load", b"after\nhalf a ")
@@ -214,7 +214,7 @@ def test_following_shows_lines_as_they_come_and_ends_with_the_run(running: Recor
 
 
 def test_following_one_step_ends_with_the_step(running: Recorder) -> None:
-    with Lease(running.id):
+    with Lease(running.id, running.store.address):
         following = Following(running, "load")
         running.log("choose", b"of another step\n")
         running.log("load", b"of this step\n")
@@ -240,7 +240,7 @@ def test_a_run_whose_engine_was_killed_is_interrupted(running: Recorder) -> None
     shown = call("show", "latest").stdout
     assert shown.startswith("run 20261121-aaaa · digits · interrupted\n")
     assert "upshift resume 20261121-aaaa continues from the last completed step" in shown
-    with Lease(running.id):
+    with Lease(running.id, running.store.address):
         assert " running " in call("runs").stdout
         assert json.loads(call("show", "latest", "--json").stdout)["status"] == "running"
 

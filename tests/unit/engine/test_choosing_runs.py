@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import socket
 import time
@@ -16,8 +17,9 @@ from upshift.model.configuration import Configuration
 from upshift.model.settings.spans import parse_span
 from upshift.report.terminal.cleaned import Ticker, cleaned_text, rebuilt_text
 from upshift.runs.catalog import Catalog, open_catalog
-from upshift.runs.lease import Lease, held
+from upshift.runs.lease import Lease, leases
 from upshift.runs.rows import RunRow
+from upshift.runtime.storage.files import boot_id
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import open_store
 
@@ -142,17 +144,17 @@ def test_what_dead_processes_left_in_the_home_goes(
     kept = upshift_home / "cache" / "images"
     old(kept / "parents" / "a.json", kept / "layers" / "key" / ".half", kept / "building-one" / "layer")
     old(*(upshift_home / "forkservers" / f"dead.{end}" for end in ("lock", "err")))
-    old(upshift_home / "leases" / "gone.lock", upshift_home / "engines" / "gone.sock")
-    with Lease("live"):
+    old(upshift_home / "engines" / "gone.sock", upshift_home / "engines" / "live.sock")
+    store = str(upshift_home / "store")
+    with Lease("live", store):
         for dry in (True, False):
-            young = tidy({bytes.fromhex("b" * 64)}, dry_run=dry)
-            assert young.counts == {"scratch": 1, "unpacked": 1, "processes": 2}
-            assert young.bytes == {"scratch": 5, "unpacked": 5, "processes": 10}
-        assert (upshift_home / "leases" / "live.lock").exists()
+            young = tidy({bytes.fromhex("b" * 64)}, [store], dry_run=dry)
+            assert young.counts == {"scratch": 1, "unpacked": 1, "processes": 1}
+            assert young.bytes == {"scratch": 5, "unpacked": 5, "processes": 5}
         later = time.time() + 31 * DAY
         monkeypatch.setattr(time, "time", lambda: later)
         for dry in (True, False):
-            assert tidy({bytes.fromhex("b" * 64)}, dry_run=dry).counts == {
+            assert tidy({bytes.fromhex("b" * 64)}, [store], dry_run=dry).counts == {
                 "memos": 3,
                 "images": 2,
                 "logs": 1,
@@ -161,7 +163,8 @@ def test_what_dead_processes_left_in_the_home_goes(
             }
     assert Path(used).is_dir()
     assert sorted(path.name for path in (upshift_home / "code").iterdir()) == ["b" * 64]
-    for name in ("forkservers", "leases", "engines", "memo", "fingerprints", "logs/builds"):
+    assert os.listdir(upshift_home / "engines") == ["live.sock"]
+    for name in ("forkservers", "memo", "fingerprints", "logs/builds"):
         assert list((upshift_home / name).iterdir()) == []
 
 
@@ -180,24 +183,25 @@ def test_a_fork_server_that_lives_keeps_its_files(
 
 def test_the_socket_of_an_engine_that_lives_stays(upshift_home: Path) -> None:
     (upshift_home / "engines").mkdir(parents=True)
-    with Lease("run"), socket.socket(socket.AF_UNIX) as listener:
+    store = str(upshift_home / "store")
+    with Lease("run", store), socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(upshift_home / "engines" / "run.sock"))
-        assert tidy((), dry_run=False).counts == {}
+        assert tidy((), [store], dry_run=False).counts == {}
         assert (upshift_home / "engines" / "run.sock").exists()
 
 
-def test_the_lease_of_a_run_without_an_end_stays_for_other_machines(
-    catalog: Catalog, upshift_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = {"host": "elsewhere", "home": str(upshift_home)}
-    add(catalog, "killed", status="running", ended=None, store=str(upshift_home / "store"))
-    old(upshift_home / "leases" / "killed.lock", upshift_home / "leases" / "ended.lock")
-    open_store(str(upshift_home / "store")).put(b"x")
-    assert gc(Configuration(), Choice()).collected.removed.counts["processes"] == 1
-    assert not held("killed", engine)
-    assert os.listdir(upshift_home / "leases") == ["killed.lock"]
-    gc(Configuration(), Choice(runs=("killed",)))
-    assert os.listdir(upshift_home / "leases") == []
+def test_the_leases_of_dead_engines_go_from_their_stores(upshift_home: Path) -> None:
+    store = str(upshift_home / "store")
+    dead = {"pid": 1, "boot": boot_id(), "locks": True}
+    for run in ("killed", "ended"):
+        path = Path(store, "leases", run, "1")
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(dead))
+    open_store(store).put(b"x")
+    with Lease("live", store):
+        assert gc(Configuration(), Choice(), dry_run=True).collected.removed.counts["processes"] == 2
+        assert gc(Configuration(), Choice()).collected.removed.counts["processes"] == 2
+        assert leases(store) == ["live"]
 
 
 def test_what_vanishes_while_it_is_looked_at_is_not_counted(
@@ -216,7 +220,7 @@ def test_what_vanishes_while_it_is_looked_at_is_not_counted(
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", lstat)
         done = tidy((), dry_run=True)
-    assert done.bytes == {"scratch": 5, "processes": 0}
+    assert done.bytes == {"scratch": 5}
 
 
 def test_a_home_that_is_not_there_is_not_made(upshift_home: Path) -> None:

@@ -408,7 +408,10 @@ def test_resuming_a_completed_run_does_nothing(bench: Bench) -> None:
 def test_an_owned_run_is_not_resumed(bench: Bench) -> None:
     graph = chain(bench)
     run = bench.run(graph)
-    with Lease(run.id), pytest.raises(RunOwned, match="another engine owns run") as caught:
+    with (
+        Lease(run.id, bench.store.address),
+        pytest.raises(RunOwned, match="another engine owns run") as caught,
+    ):
         bench.run(graph, resume=run.id)
     assert "process" in str(caught.value)
     assert f"upshift cancel {run.id}" in str(caught.value)

@@ -22,7 +22,7 @@ from upshift.engine.control import Control, ask, cancel, socket_path
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node
-from upshift.runs.lease import Lease, lease_path
+from upshift.runs.lease import Lease, leases
 
 
 def one() -> int:
@@ -66,7 +66,7 @@ def test_ctrl_c_stops_what_runs_and_keeps_what_is_done(held: Bench) -> None:
         "stopping: 1 task is being ended (up to 10 s); press Ctrl-C again to kill it"
     ]
     assert signal.getsignal(signal.SIGINT) is before
-    assert not lease_path(run.id).exists()
+    assert leases(held.store.address) == []
     assert not socket_path(run.id).exists()
 
 
@@ -119,7 +119,7 @@ def test_another_process_cancels_a_run_through_its_engine(held: Bench) -> None:
         if held.cluster.finish():
             return True
         run_id = held.catalog.runs()[0].id
-        assert ask(run_id, "ping") == "pong"
+        assert ask(str(socket_path(run_id)), "ping") == "pong"
         answers.append(cancel("latest", held.configuration))
         return True
 
@@ -151,8 +151,9 @@ def test_cancelling_a_run_that_has_ended_says_so(bench: Bench) -> None:
 
 def test_a_run_that_has_ended_is_named_so_where_nothing_can_be_written(bench: Bench) -> None:
     run = bench.run(chain(bench))
-    lease_path(run.id).parent.rmdir()
-    lease_path(run.id).parent.touch()  # so that not even root can write a lease
+    folder = bench.folder / "store" / "leases"
+    folder.rmdir()
+    folder.touch()  # so that not even root can write a lease
     assert cancel(run.id, bench.configuration) == f"run {run.id} has ended already: completed"
 
 
@@ -204,62 +205,47 @@ def test_a_job_that_the_engine_was_killed_before_it_recorded_is_stopped(
 
 def test_an_owner_that_does_not_answer_is_named(bench: Bench) -> None:
     run = bench.run(chain(bench))
-    with Lease(run.id), pytest.raises(RunOwned, match=run.id):
+    with Lease(run.id, bench.store.address), pytest.raises(RunOwned, match=run.id):
         cancel(run.id, bench.configuration)
 
 
-def test_the_lease_ends_with_the_process_that_holds_it(upshift_home: Path) -> None:
-    script = (
-        "import sys; from upshift.runs.lease import Lease; Lease('r1'); print('held', flush=True); "
-        "sys.stdin.read()"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"held\n"
-    with pytest.raises(RunOwned, match=f"process {holder.pid} on"):
-        Lease("r1")
-    holder.kill()
-    holder.communicate()
-    with Lease("r1"):
-        pass
-    assert not lease_path("r1").exists()
-
-
 def test_a_forked_child_does_not_keep_the_lease(upshift_home: Path) -> None:
-    lease = Lease("r1")
+    store = str(upshift_home / "store")
+    lease = Lease("r1", store)
     release = multiprocessing.get_context("fork").Event()
     child = multiprocessing.get_context("fork").Process(target=release.wait)
     child.start()
     lease.release()
     try:
-        script = "from upshift.runs.lease import Lease; Lease('r1').release()"
-        subprocess.run([sys.executable, "-c", script], check=True)
+        script = "import sys; from upshift.runs.lease import Lease; Lease('r1', sys.argv[1]).release()"
+        subprocess.run([sys.executable, "-c", script, store], check=True)
     finally:
         release.set()
         child.join()
 
 
-def test_a_home_that_cannot_be_written_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setenv("UPSHIFT_HOME", str(blocked))
     with pytest.raises(StoreUnavailable, match="cannot be written") as caught:
-        Lease("r1")
-    assert "UPSHIFT_HOME" in str(caught.value)
+        Lease("r1", str(blocked))
+    assert "must be a folder" in str(caught.value)
 
 
 def test_the_control_socket_works_under_a_long_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UPSHIFT_HOME", str(tmp_path / ("x" * 120)))
     asked: list[str] = []
-    control = Control("r1", lambda: asked.append("cancel"))
-    control.start()
-    try:
-        assert ask("r1", "cancel") == "cancelling"
-        assert asked == ["cancel"]
-        assert ask("r1", "dance") == "unknown request"
-    finally:
-        control.close()
-    assert ask("r1", "ping") is None
+    path = str(socket_path("r1"))
+    with Lease("r1", str(tmp_path / "store")) as lease:
+        control = Control(lease, lambda: asked.append("cancel"), pytest.fail)
+        control.start()
+        try:
+            assert ask(path, "cancel") == "cancelling"
+            assert asked == ["cancel"]
+            assert ask(path, "dance") == "unknown request"
+        finally:
+            control.close()
+    assert ask(path, "ping") is None
 
 
 def test_a_stopped_job_that_leaves_no_result_counts_as_cancelled(held: Bench) -> None:

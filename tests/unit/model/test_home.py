@@ -32,7 +32,7 @@ def mode(path: Path) -> int:
 MAKERS: dict[str, Callable[[], object]] = {
     "catalog": lambda: open_catalog(Configuration()).count(),
     "store": lambda: open_store(str(home() / "store")).put(b"content"),
-    "lease": lambda: Lease("20261123-120000-abcd").release(),
+    "lease": lambda: Lease("20261123-120000-abcd", str(home() / "store")).release(),
     "memo": lambda: Memo("question").remember(1, {}, since=now()),
     "scratch": lambda: os.close(scratch.locked(str(scratch.place() / "folder"))),
 }

@@ -241,7 +241,7 @@ def test_a_step_that_is_not_over_says_so(recorder: Recorder) -> None:
     id = recorder.start("run1", graph_of(recorder), status="running")
     recorder.complete(id, "train", 0, output=1)
     recorder.mark(id, "train", "running", 1)
-    with Lease(id):
+    with Lease(id, recorder.store.address):
         run = get_run(id, recorder.configuration)
     assert run.ended is None
     assert [step.status for step in run.steps] == ["pending", "running", "pending"]
@@ -287,8 +287,11 @@ def test_what_was_read_of_a_run_just_before_it_ended_is_read_again(recorder: Rec
 
 
 def test_a_run_on_another_machine_is_believed_to_run(recorder: Recorder) -> None:
-    engine = {"host": "elsewhere", "home": "/home/there/.upshift"}
-    id = recorder.start("run1", graph_of(recorder), status="running", source={"engine": engine})
+    id = recorder.start("run1", graph_of(recorder), status="running")
+    assert get_run(id, recorder.configuration).status == "cancelled"
+    lease = recorder.store.root / "leases" / id / "1"
+    lease.parent.mkdir(parents=True)
+    lease.write_text('{"pid": 1, "host": "elsewhere", "boot": "its-own", "locks": true}')
     assert get_run(id, recorder.configuration).status == "running"
 
 

@@ -221,7 +221,7 @@ def test_an_end_that_only_the_store_has_counts_once_nobody_works_on_the_run(
     row = a_run(store, catalog, "one")
     before = content(catalog)
     catalog.add_run(attrs.evolve(row, status="running", ended=None))
-    with Lease("one"):
+    with Lease("one", store.address):
         rebuild(catalog, [store])
         assert catalog.run("one").status == "running"
     rebuild(catalog, [store])

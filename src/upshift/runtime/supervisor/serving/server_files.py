@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import attrs
 
 from upshift.errors import BackendError
-from upshift.model.home import home
+from upshift.model.home import home, make_folder
 from upshift.model.spec import TaskId
 from upshift.runtime import marks
 from upshift.runtime.storage.serializers import scratch
+
+_FOLDER = "forkservers"
 
 
 @attrs.frozen
@@ -21,7 +24,7 @@ class ServerFiles:
 
     @property
     def folder(self) -> Path:
-        return home() / "forkservers"
+        return home() / _FOLDER
 
     @property
     def socket(self) -> Path:
@@ -39,6 +42,15 @@ class ServerFiles:
         """Remove the files."""
         for path in (self.socket, self.lock, self.errors):
             path.unlink(missing_ok=True)
+
+
+def adopt(other: Path) -> None:
+    """Make the fork servers of another home on this machine known in this one: their tasks may still run."""
+    for path in (other / _FOLDER).glob("*.*"):
+        own = ServerFiles(path.stem).folder / path.name
+        make_folder(own.parent)
+        with contextlib.suppress(FileExistsError):
+            own.symlink_to(path.resolve())
 
 
 def handle(name: str, task: TaskId, attempt: int) -> str:
