@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from buckets import bucket, no_aws, object_store
 from frameworks import cuda_library
 from leftovers import Watch
 from nvml import fake_nvml, nvml_library
 from prepared import Prepared
 from project import as_users_have_it
 
-__all__ = ["cuda_library", "fake_nvml", "nvml_library"]  # fixtures
+__all__ = ["bucket", "cuda_library", "fake_nvml", "no_aws", "nvml_library", "object_store"]  # fixtures
 pytest_plugins = ["share"]
 
 NO_SKIPS = bool(os.environ.get("UPSHIFT_TEST_NO_SKIPS"))

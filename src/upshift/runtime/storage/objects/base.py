@@ -1,0 +1,111 @@
+"""What a place for objects can do: a folder, or a bucket.
+
+::
+
+    put(absent=True)     one writer wins; a try whose answer was lost knows its own object again
+    put(match=version)   replaces exactly the version that was read
+    put(), upload()      the last whole object counts: no reader ever sees a part of one
+    get(), download()    whole and of one version, or None; what arrives cut or changed is asked for again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import NewType, Protocol
+
+import attrs
+
+from upshift.errors import ConfigError
+from upshift.model.checks import local_path, shown, unfit
+from upshift.runtime.storage.digest import Bytes
+
+Version = NewType("Version", str)
+"""Tells one content of an object from the next; nothing else may be read from it."""
+
+MOST_KEY = 1024
+"""Bytes of a key with the prefix of its store, as S3 limits it:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html"""
+
+
+@attrs.frozen
+class Got:
+    """What was read of an object."""
+
+    data: memoryview
+    version: Version
+
+
+@attrs.frozen
+class Meta:
+    """An object in a listing."""
+
+    key: str
+    size: int  # bytes
+    version: Version
+
+
+class Objects(Protocol):
+    """Named bytes. Safe to use from several processes, threads and forks at once.
+
+    Every method raises :class:`~upshift.errors.StoreUnavailable` where the place cannot be reached.
+    """
+
+    address: str
+
+    def get(self, key: str, *, offset: int = 0, size: int | None = None) -> Got | None:
+        """An object, or ``size`` bytes of it from ``offset`` on; None: there is no such object."""
+
+    def put(
+        self, key: str, data: Bytes, *, absent: bool = False, match: Version | None = None
+    ) -> Version | None:
+        """Write an object whole. None: there is one already, or it is not the ``match`` any more."""
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[Meta]:
+        """The objects whose keys begin with ``prefix`` and come after ``after``, ordered by bytes."""
+
+    def delete(self, keys: Collection[str]) -> None:
+        """Remove objects; those that are not there are none the less gone."""
+
+    def upload(self, key: str, buffers: Sequence[Bytes]) -> Version:
+        """Write an object of any size from buffers, one after the other; their memory is not copied."""
+
+    def download(self, key: str, path: Path) -> Version | None:
+        """Write an object of any size into a file, which appears whole; None: there is no such object."""
+
+
+def open_objects(address: str) -> Objects:
+    """The objects at an address: a folder, or ``s3://BUCKET/PREFIX``."""
+    scheme, separator, rest = address.partition("://")
+    if separator and scheme == "s3":
+        from upshift.runtime.storage.objects.s3 import open_bucket
+
+        return open_bucket(rest)
+    if separator and scheme != "file":
+        raise ConfigError(
+            f"a store at {scheme}:// is not supported",
+            where=address,
+            why="Stores are in folders, and in buckets of S3 and of services with its interface.",
+            fix="Give a folder, or s3://BUCKET/PREFIX.",
+        )
+    from upshift.runtime.storage.objects.folder import FolderObjects
+
+    if not address:
+        raise ConfigError("the store's address is empty", fix="Give a folder, or s3://BUCKET/PREFIX.")
+    try:
+        return FolderObjects(local_path(address))
+    except ValueError as error:
+        raise ConfigError(f"the store {shown(address)} {error}", fix="Give a folder.") from None
+
+
+def checked(key: str, prefix: str = "") -> str:
+    """The key with a prefix before it, if it can be one in a bucket and a path in a folder."""
+    whole = prefix + key
+    problem = unfit(key)
+    if problem is None and len(whole.encode()) > MOST_KEY:
+        problem = f"has {len(whole.encode()):,} bytes; S3 allows {MOST_KEY:,}"
+    if problem is None and not {"", ".", ".."}.isdisjoint(key.split("/")):
+        problem = "has a part that is empty, '.' or '..'"
+    if problem is not None:
+        raise ConfigError(f"the key {shown(key)} {problem}", fix="Rename the file.")
+    return whole

@@ -1,0 +1,431 @@
+"""A bucket whose server is slow, busy, cut off or mistaken: real requests, and a server that does harm."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+
+from buckets import BucketHere
+from upshift.errors import BlobDamaged, StoreUnavailable
+from upshift.runtime.storage.objects.bucket import Bucket
+from upshift.runtime.storage.objects.connections import Connections
+from upshift.runtime.storage.objects.credentials import Wallet
+from upshift.runtime.storage.objects.s3 import S3Objects
+from upshift.runtime.storage.objects.sigv4 import Credentials
+
+PART = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class Harm:
+    """What happens to one request; the default is nothing."""
+
+    status: int = 0  # this answer, and the request goes no further
+    headers: dict[str, str] = attrs.field(factory=dict)
+    body: bytes = b""
+    before: Callable[[], object] = lambda: None  # done before the request goes on
+    lost: bool = False  # it is done, and nothing is answered
+    cut: int = -1  # bytes of the body that come
+    flipped: bool = False  # a byte of the body is another one
+    silent: bool = False  # nothing is answered for as long as the test takes
+    closed: bool = False  # the connection is closed after the answer, without a word
+
+
+@attrs.define
+class Server:
+    """Stands before the object store."""
+
+    address: str
+    behind: str
+    harms: list[Harm] = attrs.field(factory=list)  # of the next requests
+    always: Harm | None = None  # of those after them
+    seen: list[tuple[str, str, dict[str, str]]] = attrs.field(factory=list)
+    over: threading.Event = attrs.field(factory=threading.Event)
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def ranges(self) -> list[str | None]:
+        return [headers.get("range") for method, _, headers in self.seen if method == "GET"]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Listener
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _pass_on(self) -> None:
+        rig = self.server.rig
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        with rig.lock:
+            rig.seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+            harm = rig.harms.pop(0) if rig.harms else rig.always or Harm()
+        self.close_connection = harm.lost or harm.silent or harm.closed or harm.cut >= 0
+        if harm.silent:
+            rig.over.wait()
+            return
+        harm.before()
+        if harm.status:
+            self._answer(harm.status, harm.headers, harm.body, harm)
+            return
+        connection = http.client.HTTPConnection(urlsplit(rig.behind).netloc)
+        with contextlib.closing(connection):
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+            connection.request(self.command, self.path, body or None, headers)
+            response = connection.getresponse()
+            content = response.read()
+            if not harm.lost:
+                self._answer(response.status, dict(response.getheaders()), content, harm)
+
+    def _answer(self, status: int, headers: dict[str, str], content: bytes, harm: Harm) -> None:
+        self.send_response_only(status)
+        if self.command != "HEAD":
+            headers = {k: v for k, v in headers.items() if k.lower() != "content-length"}
+            headers["content-length"] = str(len(content))
+        for name, value in headers.items():
+            if name.lower() not in ("transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.end_headers()
+        if harm.flipped:
+            content = bytes([content[0] ^ 1]) + content[1:]
+        if self.command != "HEAD":
+            self.wfile.write(content if harm.cut < 0 else content[: harm.cut])
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        if name.startswith("do_"):
+            return self._pass_on
+        raise AttributeError(name)
+
+
+class _Listener(ThreadingHTTPServer):
+    rig: Server
+
+
+@pytest.fixture
+def server(bucket: BucketHere, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    listener = _Listener(("127.0.0.1", 0), _Handler)
+    rig = listener.rig = Server(f"http://127.0.0.1:{listener.server_port}", bucket.endpoint)
+    thread = threading.Thread(target=listener.serve_forever, args=(0.01,))
+    thread.start()
+    yield rig
+    rig.over.set()
+    listener.shutdown()
+    thread.join()
+    listener.server_close()
+
+
+@pytest.fixture
+def waits() -> list[float]:
+    """Seconds that were to be waited for; nobody waits here."""
+    return []
+
+
+@pytest.fixture
+def objects(server: Server, bucket: BucketHere, waits: list[float]) -> Iterator[S3Objects]:
+    connections = Connections(silence=20)
+    there = Bucket(bucket.name, endpoint=server.address, sleep=waits.append, connections=connections)
+    yield S3Objects(there, part=PART)
+    connections.close()
+
+
+def content_of(objects: S3Objects, key: str) -> bytes | None:
+    found = objects.get(key)
+    return None if found is None else bytes(found.data)
+
+
+BUSY = Harm(
+    status=503, body=b"<Error><Code>SlowDown</Code><Message>Please reduce your rate</Message></Error>"
+)
+
+
+def test_a_busy_server_is_asked_again_after_the_time_that_it_says(
+    server: Server, objects: S3Objects, waits: list[float]
+) -> None:
+    server.harms = [attrs.evolve(BUSY, headers={"Retry-After": "7"}), Harm(status=500), Harm(status=429)]
+    assert objects.put("one", b"content")
+    assert waits[0] == 7.0 and all(0 < wait < 1 for wait in waits[1:]) and len(waits) == 3
+    assert content_of(objects, "one") == b"content"
+
+
+def test_a_server_that_stays_busy_is_named(server: Server, objects: S3Objects, waits: list[float]) -> None:
+    server.always = BUSY
+    with pytest.raises(StoreUnavailable) as raised:
+        objects.get("one")
+    text = str(raised.value)
+    assert "the object store is not available: s3://tests-" in text
+    assert f"{server.address} says SlowDown: Please reduce your rate (8 tries)" in text
+    assert sum(waits) > 5 and waits[-1] > waits[0]
+
+
+def test_a_busy_server_that_does_not_read_what_is_sent_is_asked_again(
+    bucket: BucketHere, objects: S3Objects, server: Server
+) -> None:
+    refusing = socket.create_server(("127.0.0.1", 0))
+
+    def answer_without_reading() -> None:
+        with refusing, refusing.accept()[0] as peer:
+            peer.sendall(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    thread = threading.Thread(target=answer_without_reading)
+    thread.start()
+    endpoints = [f"http://127.0.0.1:{refusing.getsockname()[1]}", server.address]
+    place = objects.bucket._place
+    objects.bucket._place = lambda key: (urlsplit(endpoints[0]), place(key)[1])  # type: ignore[method-assign]
+    objects.bucket._sleep = lambda _: endpoints.pop(0)  # type: ignore[assignment,return-value]
+    assert objects.put("large", bytes(PART))
+    thread.join()
+    assert content_of(objects, "large") == bytes(PART)
+
+
+def test_an_answer_that_is_cut_is_asked_for_again(
+    server: Server, objects: S3Objects, waits: list[float]
+) -> None:
+    objects.put("one", b"0123456789")
+    server.harms = [Harm(cut=3), Harm(cut=0)]
+    assert content_of(objects, "one") == b"0123456789"
+    assert len(waits) == 2
+
+
+def test_a_download_goes_on_where_it_was_cut(server: Server, objects: S3Objects, tmp_path: Path) -> None:
+    content = os.urandom(PART // 2)
+    version = objects.put("one", content)
+    server.seen.clear()
+    server.harms = [Harm(cut=1000), Harm(cut=10)]
+    assert objects.download("one", tmp_path / "file") == version
+    assert (tmp_path / "file").read_bytes() == content
+    last = len(content) - 1
+    assert server.ranges() == [None, f"bytes=1000-{last}", f"bytes=1010-{last}"]
+
+
+def test_parts_of_a_download_go_on_where_they_were_cut(
+    server: Server, objects: S3Objects, tmp_path: Path
+) -> None:
+    content = os.urandom(5 * PART + 1)
+    objects.upload("large", [content])
+    server.harms = [Harm(), *[Harm(cut=number * 1000) for number in range(5)]]
+    objects.download("large", tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == content
+
+
+def test_an_answer_with_other_bytes_is_asked_for_again(
+    server: Server, objects: S3Objects, tmp_path: Path
+) -> None:
+    content = os.urandom(4 * PART)
+    objects.put("small", b"content")
+    objects.upload("large", [content])
+    server.harms = [Harm(flipped=True)]
+    assert content_of(objects, "small") == b"content"
+    server.harms = [Harm(), Harm(flipped=True)]
+    objects.download("large", tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == content
+
+
+def test_a_download_that_never_comes_right_is_no_file(
+    server: Server, objects: S3Objects, tmp_path: Path
+) -> None:
+    objects.put("one", b"content")
+    server.always = Harm(flipped=True)
+    with pytest.raises(BlobDamaged, match=r"one cannot be read whole\n.*another checksum"):
+        objects.download("one", tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+
+
+def test_an_object_that_is_replaced_while_it_comes_down_is_whole(
+    server: Server, objects: S3Objects, bucket: BucketHere, tmp_path: Path
+) -> None:
+    new = os.urandom(4 * PART)
+    objects.upload("large", [bytes(5 * PART)])
+    replace = Harm(before=lambda: bucket.boto3.put_object(Bucket=bucket.name, Key="large", Body=new))
+    server.harms = [Harm(), replace]
+    assert objects.download("large", tmp_path / "file") == next(objects.list("large")).version
+    assert (tmp_path / "file").read_bytes() == new
+
+
+def test_a_silent_server_is_asked_again(server: Server, bucket: BucketHere, waits: list[float]) -> None:
+    patient = Connections(silence=0.3)
+    there = Bucket(bucket.name, endpoint=server.address, sleep=waits.append, connections=patient)
+    server.harms = [Harm(silent=True)]
+    assert S3Objects(there).put("one", b"content")
+    assert len(waits) == 1
+    patient.close()
+
+
+def test_a_connection_that_the_server_has_closed_is_no_fault(
+    server: Server, objects: S3Objects, waits: list[float]
+) -> None:
+    server.harms = [Harm(closed=True), Harm(closed=True)]
+    for number in range(3):
+        assert objects.put("one", str(number).encode())
+    assert content_of(objects, "one") == b"2" and waits == []
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [Harm(lost=True), Harm(cut=0), Harm(lost=True, before=lambda: None)],
+    ids=["no answer", "half an answer", "no answer, again"],
+)
+def test_a_write_whose_answer_was_lost_knows_that_it_won(
+    server: Server, objects: S3Objects, harm: Harm
+) -> None:
+    server.harms = [harm, *([BUSY, harm] if harm.before is not Harm().before else [])]
+    created = objects.put("claim", b"mine", absent=True)
+    assert created == next(objects.list("claim")).version
+    server.harms = [Harm(lost=True)]
+    renewed = objects.put("claim", b"renewed", match=created)
+    assert renewed == next(objects.list("claim")).version != created
+
+
+def test_a_write_that_another_one_won_knows_that_it_lost(server: Server, objects: S3Objects) -> None:
+    assert objects.put("claim", b"the same", absent=True)
+    server.harms = [BUSY]
+    assert objects.put("claim", b"the same", absent=True) is None
+
+
+CONFLICT = Harm(status=409, body=b"<Error><Code>ConditionalRequestConflict</Code></Error>")
+
+
+def test_a_conflict_is_not_taken_for_an_object_that_is_there(server: Server, objects: S3Objects) -> None:
+    server.harms = [CONFLICT]
+    assert objects.put("claim", b"mine", absent=True)
+    server.harms = [CONFLICT]
+    assert objects.put("claim", b"another's", absent=True) is None
+    there = next(objects.list("claim")).version
+    server.harms = [CONFLICT]
+    assert objects.put("claim", b"renewed", match=there)
+    assert content_of(objects, "claim") == b"renewed"
+
+
+def test_an_upload_whose_last_answer_was_lost_is_complete(server: Server, objects: S3Objects) -> None:
+    # One request begins it, three carry its parts, one completes it.
+    server.harms = [Harm(), Harm(), Harm(), Harm(), Harm(lost=True)]
+    version = objects.upload("large", [bytes(3 * PART)])
+    assert version == next(objects.list("large")).version
+
+
+def test_credentials_that_end_in_the_middle_are_asked_for_again(
+    server: Server, bucket: BucketHere, waits: list[float]
+) -> None:
+    given = iter(["AKIAFIRST", "AKIASECOND"])
+    wallet = Wallet("us-east-1", (lambda: Credentials(access_key=next(given), secret_key="s"),))
+    objects = S3Objects(Bucket(bucket.name, endpoint=server.address, wallet=wallet, sleep=waits.append))
+    server.harms = [Harm(), Harm(status=400, body=b"<Error><Code>ExpiredToken</Code></Error>")]
+    assert objects.put("one", b"1") and objects.put("two", b"2")
+    users = [headers["authorization"].split("=")[1].split("/")[0] for _, _, headers in server.seen]
+    assert users == ["AKIAFIRST", "AKIAFIRST", "AKIASECOND"] and waits == []
+    objects.bucket._connections.close()
+
+
+SKEWED = Harm(
+    status=403,
+    headers={"Date": "Sat, 01 Jan 2050 00:00:00 GMT"},
+    body=b"<Error><Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message></Error>",
+)
+
+
+def test_a_clock_that_is_wrong_is_made_up_for(server: Server, objects: S3Objects) -> None:
+    server.harms = [SKEWED]
+    assert objects.put("one", b"content")
+    assert server.seen[-1][2]["x-amz-date"].startswith("20500101T0000")
+
+
+def test_a_clock_that_cannot_be_made_up_for_is_explained(server: Server, objects: S3Objects) -> None:
+    server.always = SKEWED
+    with pytest.raises(StoreUnavailable, match=r"clock differs[\s\S]*[0-9,]+ s ahead; [\s\S]*timedatectl"):
+        objects.put("one", b"content")
+
+
+ELSEWHERE = Harm(
+    status=301,
+    headers={"x-amz-bucket-region": "eu-west-3"},
+    body=b"<Error><Code>PermanentRedirect</Code><Message>Use the right endpoint.</Message></Error>",
+)
+
+
+def test_a_bucket_in_another_region_is_found_there(
+    server: Server, bucket: BucketHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    there = Bucket(bucket.name)
+    assert there.endpoint == f"https://{bucket.name}.s3.us-east-1.amazonaws.com"
+    there._place = lambda key: (urlsplit(server.address), f"/{bucket.name}/{key}")  # type: ignore[method-assign]
+    server.harms = [ELSEWHERE]
+    assert S3Objects(there).put("one", b"content")
+    assert "/eu-west-3/s3/" in server.seen[-1][2]["authorization"]
+    del there._place  # type: ignore[method-assign]
+    assert there.endpoint == f"https://{bucket.name}.s3.eu-west-3.amazonaws.com"
+    there._connections.close()
+
+
+def _says(status: int, code: str) -> Harm:
+    return Harm(status=status, body=f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode())
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (ELSEWHERE, r"is in another region, eu-west-3[\s\S]*AWS_REGION=eu-west-3"),
+        (_says(403, "AccessDenied"), r"access to s3://tests-\w+/one is denied[\s\S]*key AKIATESTS, from AWS"),
+        (_says(403, "AccessDenied"), r"fix:   Allow it s3:GetObject"),
+        (_says(404, "NoSuchBucket"), r"there is no bucket 'tests-\w+' at http[\s\S]*aws s3 mb s3://tests-"),
+        (_says(403, "InvalidAccessKeyId"), r"does not know the access key AKIATESTS[\s\S]*from AWS"),
+        (_says(403, "SignatureDoesNotMatch"), r"secret key does not belong to the access key AKIATESTS"),
+        (_says(403, "ExpiredToken"), r"credentials have expired[\s\S]*aws sso login"),
+        (_says(418, "Teapot"), r"the object store failed at s3://[\s\S]*says Teapot: No\."),
+        (Harm(status=502, body=b"<html>Bad gateway</html>"), r"not available[\s\S]*HTTP 502: <html>Bad"),
+    ],
+)  # fmt: skip
+def test_what_the_server_refuses_is_said_in_words(
+    server: Server, objects: S3Objects, harm: Harm, words: str
+) -> None:
+    server.always = harm
+    with pytest.raises(StoreUnavailable, match=words):
+        objects.get("one")
+
+
+def test_a_missing_bucket_is_told_from_a_missing_object(
+    bucket: BucketHere, waits: list[float], tmp_path: Path
+) -> None:
+    nowhere = S3Objects(Bucket("no-such-bucket-here", sleep=waits.append))
+    for ask in (
+        lambda: nowhere.get("a"),
+        lambda: nowhere.put("a", b""),
+        lambda: nowhere.put("a", b"", absent=True),
+        lambda: list(nowhere.list("")),
+    ):
+        with pytest.raises(StoreUnavailable, match="there is no bucket 'no-such-bucket-here'"):
+            ask()
+    with pytest.raises(StoreUnavailable, match="there is no bucket 'no-such-bucket-here'"):
+        nowhere.download("a", Path("/nowhere/file").parent / "file") if False else nowhere.put(
+            "a", b"", absent=True
+        )
+    nowhere.bucket._connections.close()
+
+
+def test_nobody_who_listens_is_named(no_aws: None, bucket: BucketHere, waits: list[float]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    there = Bucket(bucket.name, endpoint=f"http://127.0.0.1:{port}", sleep=waits.append)
+    with pytest.raises(
+        StoreUnavailable, match=rf"cannot be reached[\s\S]*{port}: nobody listens there \(8 tries\)"
+    ):
+        S3Objects(there).get("one")
+
+
+@pytest.mark.parametrize("endpoint", ["minio:9000", "ftp://minio", "http://", "http://a:b", "http://a?b=c"])
+def test_an_endpoint_that_is_none_is_refused(no_aws: None, endpoint: str) -> None:
+    from upshift.errors import ConfigError
+
+    with pytest.raises(
+        ConfigError, match=r"address of the object store is invalid[\s\S]*AWS_ENDPOINT_URL_S3"
+    ):
+        Bucket("bucket", endpoint=endpoint)
