@@ -13,6 +13,7 @@ import attrs
 
 from upshift.authoring.callee import Callee
 from upshift.authoring.flow.shape import PARALLEL, shape_of
+from upshift.authoring.flow.task import run_step
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
 from upshift.authoring.steps import Step
@@ -79,8 +80,6 @@ class StepMethod(Callee):
 
 def _task(flow: type[FlowSpec], name: str, step: Step[Any, Any]) -> Callable[..., Any]:
     def task(**given: Any) -> Any:
-        from upshift.authoring.flow.task import run_step
-
         shape = flow.__upshift_pipeline__.shape
         return run_step(flow, name, step.callee.function, shape.steps[name], given)
 

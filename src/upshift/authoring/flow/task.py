@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -107,7 +108,10 @@ def run_step(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given
         Inputs of the task, as :mod:`upshift.model.graph.growth` names them.
     """
     own, *joined = _join(flow, name, step, given) if step.join else (_go_on(flow, name, step, given),)
-    current.know(names_of(own))
+    names = cache(partial(names_of, own))  # few steps ask for them
+    current.know(names)
+    if flow.__upshift_pipeline__.steps[name].options.flow.get(PARALLEL):
+        names()  # the nodes share out the work, whether the step asks or not
     running = own._upshift_running
     _call(method, own, joined)
     if step.then and not running.went:
@@ -307,7 +311,7 @@ def _left(own: FlowSpec) -> State:
         "stack": [[level.step, level.index, level.count] for level in running.stack],
         "count": count,
     }
-    return State({**known.values, **artifacts_of(own), FLOW: about}, known.artifacts)
+    return known.replaced(values={**known.values, **artifacts_of(own), FLOW: about})
 
 
 def _stack(state: State) -> tuple[Level, ...]:

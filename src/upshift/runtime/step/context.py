@@ -69,18 +69,19 @@ class CurrentTask:
     def __init__(self) -> None:
         self._value = _NOWHERE
         self._shares = False
-        self._more: Mapping[str, Callable[[], object]] = {}
+        self._further: Callable[[], Mapping[str, Callable[[], object]]] | None = None
         self.store: Store | None = None
         self.spec: TaskSpec | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name in ("rank", "world_size"):
             self._shares = True
-        if name in self._more:
-            return self._more[name]()
         try:
             return getattr(self._value, name)
         except AttributeError:
+            further = {} if self._further is None else self._further()
+            if name in further:
+                return further[name]()
             instead = _ELSEWHERE.get(name)
             hint = f"; here it is current.{instead}" if instead else ""
             raise AttributeError(f"upshift.current has no {name!r}{hint}") from None
@@ -102,7 +103,7 @@ class CurrentTask:
     @property
     def is_running_flow(self) -> bool:
         """Whether this process runs a step of a flow."""
-        return bool(self._more)
+        return self._further is not None
 
     @property
     def card(self) -> Cards:
@@ -135,11 +136,11 @@ class CurrentTask:
 
     def leave(self) -> None:
         """This process works for no task any more."""
-        self._value, self._more, self.store, self.spec = _NOWHERE, {}, None, None
+        self._value, self._further, self.store, self.spec = _NOWHERE, None, None, None
 
-    def know(self, more: Mapping[str, Callable[[], object]]) -> None:
+    def know(self, further: Callable[[], Mapping[str, Callable[[], object]]]) -> None:
         """Have these names, too, as long as this process works for the task."""
-        self._more = {**self._more, **more}
+        self._further = further
 
     def record(self) -> Mapping[str, Any]:
         """The record of the run in the store; empty where there is none."""
@@ -151,7 +152,7 @@ class CurrentTask:
     def enter(self, spec: TaskSpec, rank: Rank | None = None, store: Store | None = None) -> None:
         """From now on this process works for the task of ``spec``, whose run has its records in ``store``."""
         self._shares = False
-        self._more, self.store, self.spec = {}, store, spec
+        self._further, self.store, self.spec = None, store, spec
         self._value = Current(
             run=spec.task.run,
             pipeline=spec.pipeline,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import binascii
+import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -23,6 +24,9 @@ from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store
 
 _TOLD = 200
+_STATE = "upshift.State"
+_STATE_INLINE = INLINE_LIMIT // 2
+"""A state of more bytes is a blob: those that follow say only what is different, which is not repeated."""
 _ITEMS_TOLD = 1_000
 """Items of a list whose plain forms the record of the list has."""
 
@@ -50,12 +54,12 @@ def save(
 def load(artifact: Artifact, store: Store) -> object:
     """The value of an artifact; arrays are mapped copy-on-write."""
     if artifact.serializer == manifest.NAME:
-        form, items, keys = _items(artifact, store)
-        if form == manifest.STATE:
-            saved = dict(zip(keys, items, strict=True))
-            return State(artifacts=saved, load=lambda item: load(item, store))
-        values = [load(item, store) for item in items]
-        return tuple(values) if form == "tuple" else values
+        if artifact.type == _STATE:
+            saved, base = _state(artifact, store)
+            return State(artifacts=saved, load=lambda item: load(item, store), base=base)
+        listed = _items(artifact, store)
+        values = [load(item, store) for item in listed.items]
+        return tuple(values) if listed.form == "tuple" else values
     serializer = serializer_named(artifact.serializer)
     content = _content(artifact, store, None if serializer.names_blobs else artifact.bytes)
     try:
@@ -80,6 +84,8 @@ def load_value(value: Value, store: Store) -> object:
 
 def described(value: Value, store: Store | None = None) -> Any:
     """What a value is, in the form of :mod:`upshift.model.plain`; nothing is unpickled."""
+    if isinstance(value, Artifact) and value.type == _STATE:
+        return _described_state(value, store)
     if not isinstance(value, Artifact):
         items = [described(item, store) for item in value.items[:_ITEMS_TOLD]]
         if value.form == "dict" and len(items) == len(value.items):
@@ -96,9 +102,7 @@ def described(value: Value, store: Store | None = None) -> Any:
         data = json.loads(text)
         return plain_of(data, most=len(text)) if "NaN" in text or "Infinity" in text else data
     if value.serializer == manifest.NAME and value.inline is not None:
-        form, parts, keys = _items(value, store)
-        told = [described(part, store) for part in parts]
-        return _named(keys, told) if form == manifest.STATE else told
+        return [described(part, store) for part in _items(value, store).items]
     return opaque(value.type, f"<{short_type(value.type)}, {format_size(value.bytes)}>")
 
 
@@ -113,13 +117,14 @@ def items_of(artifact: Artifact, store: Store) -> tuple[Artifact, ...]:
         raise NotSerializable(
             f"a value of type {artifact.type} has no items in the store", why="It was saved as a whole."
         )
-    return _items(artifact, store)[1]
+    return _items(artifact, store).items
 
 
 def verify(artifact: Artifact, store: Store) -> None:
     """See that everything an artifact needs is in the store: items, and the files of a folder, too."""
     if artifact.serializer == manifest.NAME:
-        for item in items_of(artifact, store):
+        listed = _items(artifact, store)
+        for item in listed.items if listed.base is None else (*listed.items, listed.base):
             verify(item, store)
         return
     further = names_blobs(artifact.serializer)
@@ -138,24 +143,65 @@ def _save_state(state: State, store: Store) -> Artifact:
         for name, value in state.values.items()
     }
     saved = {**state.artifacts, **new}
-    items = tuple(saved.values())
-    content = manifest.build(manifest.STATE, items, tuple(saved))
-    digest, inline = _put([content], len(content), store)
+    content = whole = manifest.build_state(saved)
+    limit = _STATE_INLINE
+    if state.base is not None and len(whole) > limit:
+        known = _artifacts_of(state.base, store)
+        if known.keys() <= saved.keys():
+            changed = {name: item for name, item in saved.items() if known.get(name) != item}
+            content, limit = manifest.build_state(changed, state.base), INLINE_LIMIT
+            if len(content) > limit:
+                content = whole
+    digest, inline = _put([content], len(content), store, limit)
     return Artifact(
         digest=digest,
         serializer=manifest.NAME,
-        type="upshift.State",
-        bytes=len(content) + sum(item.bytes for item in items),
+        type=_STATE,
+        bytes=len(content) + sum(item.bytes for item in saved.values()),
         inline=inline,
-        items=len(items),
-        plain=_named(saved, [described(item) for item in items]),
-        code=tuple(sorted({name for item in items for name in item.code})),
+        items=len(saved),
+        plain=_named({name: _brief(item) for name, item in new.items()}) or None,
+        code=tuple(sorted({name for item in saved.values() for name in item.code})),
+        identity=None if content is whole else digest_of(whole),
     )
 
 
-def _named(names: Iterable[str], values: Sequence[Any]) -> dict[str, Any]:
-    """What a state holds, for people."""
-    return {name: value for name, value in zip(names, values, strict=True) if not name.startswith("@")}
+def _brief(item: Artifact) -> Any:
+    """What a new artifact is, where that is short; else whoever asks has to look at the artifact."""
+    small = item.serializer == "json" and item.bytes <= _TOLD
+    return described(item) if small or item.plain is not None else UNKNOWN
+
+
+def _described_state(state: Artifact, store: Store | None) -> dict[str, Any]:
+    """What a state holds, for people: what its step has set, and as far as it is at hand the rest."""
+    told: dict[str, Any] = {}
+    if store is not None:
+        told = {name: described(item, store) for name, item in _state(state, store)[0].items()}
+    elif state.inline is not None:
+        listed = _items(state, None)
+        told = {name: described(item) for name, item in zip(listed.names, listed.items, strict=True)}
+    return _named({**told, **(state.plain or {})})
+
+
+def _state(state: Artifact, store: Store) -> tuple[Mapping[str, Artifact], Artifact | None]:
+    """What a state holds, and the base of those that follow it."""
+    if state.inline is None:
+        return _artifacts_of(state, store), state
+    listed = _items(state, store)
+    own = dict(zip(listed.names, listed.items, strict=True))
+    return own if listed.base is None else {**_artifacts_of(listed.base, store), **own}, listed.base
+
+
+@functools.lru_cache(maxsize=16)
+def _artifacts_of(base: Artifact, store: Store) -> Mapping[str, Artifact]:
+    """What a state in the store holds, which many others are based on."""
+    listed = _items(base, store)
+    return dict(zip(listed.names, listed.items, strict=True))
+
+
+def _named(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of a state, without what is no artifact of the user's."""
+    return {name: one for name, one in told.items() if one is not UNKNOWN and not name.startswith("@")}
 
 
 def _save_items(value: Any, store: Store, name: str) -> Artifact:
@@ -203,8 +249,10 @@ def _keep(
     )
 
 
-def _put(buffers: Sequence[Bytes], size: int, store: Store) -> tuple[str, str | None]:
-    if size > INLINE_LIMIT:
+def _put(
+    buffers: Sequence[Bytes], size: int, store: Store, limit: int = INLINE_LIMIT
+) -> tuple[str, str | None]:
+    if size > limit:
         return store.put(*buffers)[0], None
     content = b"".join(buffers)
     return digest_of(content), binascii.b2a_base64(content, newline=False).decode("ascii")
@@ -217,15 +265,15 @@ def _content(artifact: Artifact, store: Store | None, size: int | None = None) -
     return store.read(artifact.digest, size)
 
 
-def _items(artifact: Artifact, store: Store | None) -> tuple[str, tuple[Artifact, ...], tuple[str, ...]]:
+def _items(artifact: Artifact, store: Store | None) -> manifest.Manifest:
     content = _content(artifact, store)
     try:
-        form, items, keys = manifest.parse(content)
+        listed = manifest.parse(content)
     except ValueError:
         if artifact.inline is None and store is not None:
             store.compare(artifact.digest)
         raise BlobDamaged("the list of a value's items cannot be read", where=artifact.digest) from None
-    if artifact.plain is not None and form != manifest.STATE:
-        both = zip(items, artifact.plain, strict=True)
-        items = tuple(attrs.evolve(item, plain=plain) for item, plain in both)
-    return form, items, keys
+    if artifact.plain is None or listed.form == manifest.STATE:
+        return listed
+    both = zip(listed.items, artifact.plain, strict=True)
+    return listed._replace(items=tuple(attrs.evolve(item, plain=plain) for item, plain in both))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import MappingView, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, MappingView, Sequence
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -29,20 +29,57 @@ def is_list(kind: type[Any]) -> bool:
     return issubclass(kind, (Sequence, MappingView)) and not issubclass(kind, _ONE)
 
 
-def build(form: str, items: Sequence[Artifact], keys: Sequence[str] = ()) -> bytes:
-    """The content for a ``"list"`` or ``"tuple"`` of these items, or a ``"state"`` with these names."""
-    # The digest of a list is that of its items, however they are described.
-    bare = (item if item.plain is None else attrs.evolve(item, plain=None) for item in items)
-    data: dict[str, Any] = {"form": form, "items": [encode(item) for item in bare]}
-    if form == STATE:
-        data["keys"] = list(keys)
-    return _MARK + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+class Manifest(NamedTuple):
+    """What such a content says: the ``names`` are those of a state, whose ``base`` has further ones."""
+
+    form: str
+    items: tuple[Artifact, ...]
+    names: tuple[str, ...] = ()
+    base: Artifact | None = None
 
 
-def parse(content: memoryview) -> tuple[str, tuple[Artifact, ...], tuple[str, ...]]:
-    """Form, items, and of a state their names."""
+def build(form: str, items: Iterable[Artifact]) -> bytes:
+    """The content for a ``"list"`` or ``"tuple"`` of these items."""
+    return _written({"form": form, "items": [encode(_bare(item)) for item in items]})
+
+
+def build_state(artifacts: Mapping[str, Artifact], base: Artifact | None = None) -> bytes:
+    """The content for a state with these artifacts, beside those of ``base``."""
+    items = [_short(artifact) or encode(_bare(artifact)) for artifact in artifacts.values()]
+    data = {"form": STATE, "items": items, "keys": list(artifacts)}
+    return _written(data if base is None else {**data, "base": encode(_bare(base))})
+
+
+def parse(content: memoryview) -> Manifest:
+    """What a content says."""
     if content[: len(_MARK)] != _MARK:
         raise ValueError("not a list of items")
     data = json.loads(bytes(content[len(_MARK) :]))
-    items = tuple(decode(Artifact, item) for item in data["items"])
-    return data["form"], items, tuple(data.get("keys", ()))
+    items = tuple(
+        _long(*item) if isinstance(item, list) else decode(Artifact, item) for item in data["items"]
+    )
+    base = data.get("base")
+    return Manifest(
+        data["form"], items, tuple(data.get("keys", ())), None if base is None else decode(Artifact, base)
+    )
+
+
+def _written(data: Mapping[str, Any]) -> bytes:
+    return _MARK + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _bare(item: Artifact) -> Artifact:
+    """The digest of a list is that of its items, however they are described."""
+    return item if item.plain is None else attrs.evolve(item, plain=None)
+
+
+def _short(item: Artifact) -> list[str] | None:
+    """A plain value in few words, as every task passes it on: digest, type, content."""
+    if item.serializer != "json" or item.inline is None or item.code or item.identity:
+        return None
+    return [item.digest, item.type, item.inline]
+
+
+def _long(digest: str, kind: str, inline: str) -> Artifact:
+    size = len(inline) // 4 * 3 - inline.count("=", -2)
+    return Artifact(digest=digest, serializer="json", type=kind, bytes=size, inline=inline)

@@ -17,10 +17,12 @@ class State:
         *,
         load: Callable[[Artifact], object] | None = None,
         by_item: Iterable[str] = (),
+        base: Artifact | None = None,
     ) -> None:
         self.values = values
         self.artifacts = artifacts
         self.by_item = frozenset(by_item)
+        self.base = base
         self._load = load
 
     def replaced(
@@ -32,6 +34,7 @@ class State:
             self.artifacts if artifacts is None else artifacts,
             load=self._load,
             by_item=self.by_item,
+            base=self.base,
         )
 
     def __getitem__(self, name: str) -> object:

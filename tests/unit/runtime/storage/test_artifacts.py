@@ -14,11 +14,13 @@ import pandas as pd
 import pytest
 
 from upshift.errors import BlobMissing, NotSerializable
+from upshift.model.plain import opaque
 from upshift.model.spec import Artifact, from_json, to_json
 from upshift.model.spec.artifact import Collected
 from upshift.runtime.storage import manifest
 from upshift.runtime.storage.artifacts import described, items_of, load, save, verify
 from upshift.runtime.storage.digest import digest_of
+from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store, open_store
 
 
@@ -183,3 +185,51 @@ def test_large_json_is_described_where_the_store_is_at_hand(store: Store) -> Non
     artifact = save(list(range(1_000)), store)
     assert described(artifact) == {"$type": "list", "$text": "<list, 3.89 KB>"}
     assert described(artifact, store) == list(range(1_000))
+
+
+def test_a_state_of_many_artifacts_is_written_once_and_its_successors_say_only_what_is_different(
+    store: Store,
+) -> None:
+    values = {f"value_{number}": f"{number} {'x' * 50}" for number in range(40)}
+    first = save(State(values), store)
+    state = load(first, store)
+    assert isinstance(state, State)
+    kept = len(list((store.root / "blobs").rglob("*/*/*")))
+    for number in range(3):  # each goes on from the one before
+        saved = save(state.replaced(values={"value_7": number, "new": b"new"}), store)
+        assert saved.inline is not None and len(saved.inline) < len(to_json(first)) * 2
+        state = load(saved, store)
+        assert isinstance(state, State)
+        assert {name: state[name] for name in state} == {**values, "value_7": number, "new": b"new"}
+    assert len(list((store.root / "blobs").rglob("*/*/*"))) == kept
+
+
+def test_a_state_that_is_said_by_its_differences_equals_one_that_is_said_in_full(store: Store) -> None:
+    values = {f"value_{number}": "x" * 50 for number in range(40)}
+    state = load(save(State(values), store), store)
+    assert isinstance(state, State)
+    in_steps = save(state.replaced(values={"value_1": 1}), store)
+    at_once = save(State({**values, "value_1": 1}), store)
+    assert in_steps.digest != at_once.digest
+    assert in_steps.identity == at_once.digest  # what is reused is found by that
+
+
+def test_a_state_is_not_all_there_where_the_one_that_it_is_based_on_is_gone(store: Store) -> None:
+    first = save(State({f"value_{number}": "x" * 50 for number in range(40)}), store)
+    state = load(first, store)
+    assert isinstance(state, State)
+    after = save(state.replaced(values={"new": 1}), store)
+    verify(after, store)
+    store.blob_path(first.digest).unlink()
+    with pytest.raises(BlobMissing):
+        verify(after, store)
+
+
+def test_what_a_state_has_set_is_told_without_the_store_where_it_is_short(store: Store) -> None:
+    first = save(State({"n": 3, "none": None, "long": ["x" * 100] * 100, "@flow": {}}), store)
+    state = load(first, store)
+    assert isinstance(state, State)
+    assert described(first) == {"n": 3, "none": None, "long": opaque("list", "<list, 10.3 KB>")}
+    after = save(state.replaced(values={"m": 4}), store)
+    assert after.plain == {"m": 4}
+    assert described(after, store)["n"] == 3
