@@ -17,14 +17,13 @@ import attrs
 
 from benchmarks.harness import Effort, Report, Row, Turns, command_seconds, fresh_home
 from tests.engines import base_image
-from upshift.backends.base import Ended, Event, Job
+from upshift.backends.base import Ask, Ended, Event, Job
 from upshift.backends.docker.backend import DockerBackend
 from upshift.code.packages import make_package
 from upshift.code.runtime_package import runtime_blob
 from upshift.errors import UpshiftError
 from upshift.images.containers.engine import ContainerEngine, find_engine
 from upshift.model.configuration import Target
-from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Code, EntryPoint, TaskId, TaskSpec
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import open_store
@@ -148,7 +147,7 @@ class _Steps:
         store = open_store(spec.store)
         job = Job(spec=spec, spec_path=store.write_spec(spec))
         began = time.time()
-        self.backend.submit(job)
+        self.backend.submit([job])
         while not isinstance(self.inbox.get(), Ended):
             continue
         self.backend.close()  # waits until nothing of it is left
@@ -171,7 +170,7 @@ def _steps(home: Path) -> Iterator[_Steps]:
             target = Target(name="docker", backend="docker")
             backend = DockerBackend(target, store=store.address, sink=inbox.put)
             code = Code(project=project, paths=(".",), package=make_package(Path(project), store).digest)
-            offer = backend.offer(ResourceSettings())
+            offer = backend.offer(Ask())
             spec = TaskSpec(
                 task=TaskId(run="bench", step="now"),
                 attempt=1,

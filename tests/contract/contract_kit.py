@@ -12,10 +12,11 @@ import attrs
 
 from settings_kit import with_settings
 from upshift.backends import registry
-from upshift.backends.base import Backend, Capabilities, Ended, Event, Job, Started
+from upshift.backends.base import Ask, Backend, Capabilities, Ended, Event, Job, Started
 from upshift.backends.fake import Complete, FakeCluster, Hang, Outcome
 from upshift.code.packages import make_package
 from upshift.code.runtime_package import runtime_blob
+from upshift.errors import BackendError
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, TaskResult, TaskSpec
@@ -115,15 +116,35 @@ class Watched:
             if isinstance(event, kind) and event.handle == handle:  # type: ignore[attr-defined]
                 return event
 
+    def submit(self, job: Job) -> str:
+        """Submit one job."""
+        (handle,) = self.backend.submit([job])
+        if isinstance(handle, BackendError):
+            raise handle
+        return handle
+
+    def attach(self, handle: str, job: Job) -> Ended | None:
+        """How one job ended; None: it is watched."""
+        return self.backend.attach({handle: job})[handle]
+
+    def find(self, job: Job) -> str | None:
+        """The handle of one job."""
+        (handle,) = self.backend.find([job])
+        return handle
+
+    def cancel(self, handle: str, *, grace: float) -> None:
+        """Stop one job."""
+        self.backend.cancel([handle], grace=grace)
+
     def run(self, job: Job) -> TaskResult | None:
         """Submit a job, wait for its end, and read what it recorded."""
-        handle = self.backend.submit(job)
+        handle = self.submit(job)
         self.until(Ended, handle)
         return self.ground.store.read_result(job.spec.task, job.spec.attempt)
 
     def started(self, job: Job) -> str:
         """Submit a job, and wait until its supervisor runs."""
-        handle = self.backend.submit(job)
+        handle = self.submit(job)
         self.until(Started, handle)
         return handle
 
@@ -135,4 +156,4 @@ class Watched:
 
     def asked(self, **request: Any) -> Any:
         """What a request gets."""
-        return self.backend.offer(ResourceSettings(**request))
+        return self.backend.offer(Ask(request=ResourceSettings(**request)))

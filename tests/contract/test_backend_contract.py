@@ -10,7 +10,6 @@ from upshift.backends.base import Capabilities, Ended, LogGrew, Started
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec import Hardware
 from upshift.runtime.storage import artifacts
 
 REQUESTS = {
@@ -36,7 +35,9 @@ def test_it_says_what_it_is_and_can_do(watched: Watched) -> None:
 
 def test_its_capacity_is_known_or_it_queues_by_itself(watched: Watched) -> None:
     capacity = watched.backend.capacity()
-    assert capacity is None or (isinstance(capacity, Hardware) and (capacity.cpu_count or 1) > 0)
+    assert capacity is None or capacity.jobs is None or capacity.jobs > 0
+    if capacity is not None and capacity.hardware is not None:
+        assert (capacity.hardware.cpu_count or 1) > 0
 
 
 def test_a_modest_request_gets_what_it_asks_for(watched: Watched) -> None:
@@ -61,13 +62,19 @@ def test_every_field_of_a_request_is_there_for_the_test() -> None:
     assert set(REQUESTS) == {field.name for field in attrs.fields(ResourceSettings) if field.init}
 
 
+def _queues(watched: Watched) -> bool:
+    """Whether it takes any request, and lets it wait."""
+    capacity = watched.backend.capacity()
+    return capacity is None or capacity.hardware is None
+
+
 @pytest.mark.parametrize("field", REQUESTS)
 def test_nothing_that_is_asked_for_is_ignored_in_silence(watched: Watched, field: str) -> None:
     request = {field: REQUESTS[field]}
     if field in ("gpu_memory", "gpu_vendor"):
         request["gpu_count"] = 1
     offer = watched.asked(**request)
-    if field in watched.backend.capabilities.fields and watched.backend.capacity() is None:
+    if field in watched.backend.capabilities.fields and _queues(watched):
         assert offer.granted is not None  # it honours the field, and has no limit to go beyond
         return
     assert offer.granted is None or offer.shortfalls, f"{field} is not honoured, and nobody is told"
@@ -96,7 +103,7 @@ def test_a_job_starts_ends_and_leaves_its_result(watched: Watched) -> None:
 
 
 def test_what_it_tells_comes_in_order_and_the_end_comes_once(watched: Watched) -> None:
-    handle = watched.backend.submit(watched.ground.job("add", inputs={"a": 1, "b": 2}))
+    handle = watched.submit(watched.ground.job("add", inputs={"a": 1, "b": 2}))
     watched.until(Ended, handle)
     events = watched.of(handle)
     assert isinstance(events[0], Started)
@@ -132,7 +139,7 @@ def test_a_step_that_raises_is_recorded_as_failed_with_its_own_words(watched: Wa
 
 def test_the_log_has_at_least_what_was_announced(watched: Watched) -> None:
     job = watched.ground.job("add", inputs={"a": 1, "b": 2})
-    handle = watched.backend.submit(job)
+    handle = watched.submit(job)
     watched.until(Ended, handle)
     log = watched.ground.store.log_path(job.spec.task, 1).read_bytes()
     assert b"adding\n" in log
@@ -142,7 +149,7 @@ def test_the_log_has_at_least_what_was_announced(watched: Watched) -> None:
 
 def test_jobs_run_beside_each_other(watched: Watched) -> None:
     jobs = [watched.ground.job("add", inputs={"a": n, "b": n}) for n in range(4)]
-    handles = [watched.backend.submit(job) for job in jobs]
+    handles = [str(handle) for handle in watched.backend.submit(jobs)]
     assert len(set(handles)) == 4
     for handle in handles:
         watched.until(Ended, handle)
@@ -154,18 +161,18 @@ def test_jobs_run_beside_each_other(watched: Watched) -> None:
 def test_a_cancelled_job_ends_and_does_not_complete(watched: Watched) -> None:
     job = watched.ground.job("wait")
     handle = watched.started(job)
-    watched.backend.cancel(handle, grace=5)
+    watched.cancel(handle, grace=5)
     watched.until(Ended, handle)
     result = watched.ground.store.read_result(job.spec.task, 1)
     assert result is not None
     assert result.status == "cancelled"
-    assert not watched.backend.attach(handle, job)
+    assert watched.attach(handle, job) is not None
 
 
 def test_a_job_may_be_cancelled_before_it_has_started(watched: Watched) -> None:
     job = watched.ground.job("wait")
-    handle = watched.backend.submit(job)
-    watched.backend.cancel(handle, grace=600)
+    handle = watched.submit(job)
+    watched.cancel(handle, grace=600)
     watched.until(Ended, handle)
     result = watched.ground.store.read_result(job.spec.task, 1)
     assert result is None or result.status == "cancelled"
@@ -173,16 +180,16 @@ def test_a_job_may_be_cancelled_before_it_has_started(watched: Watched) -> None:
 
 def test_without_grace_a_job_ends_at_once(watched: Watched) -> None:
     handle = watched.started(watched.ground.job("wait"))
-    watched.backend.cancel(handle, grace=600)
-    watched.backend.cancel(handle, grace=0)
+    watched.cancel(handle, grace=600)
+    watched.cancel(handle, grace=0)
     watched.until(Ended, handle)
 
 
 def test_cancelling_what_has_ended_does_nothing(watched: Watched) -> None:
     job = watched.ground.job("add", inputs={"a": 1, "b": 2})
-    handle = watched.backend.submit(job)
+    handle = watched.submit(job)
     watched.until(Ended, handle)
-    watched.backend.cancel(handle, grace=1)
+    watched.cancel(handle, grace=1)
     result = watched.ground.store.read_result(job.spec.task, 1)
     assert result is not None
     assert result.status == "completed"
@@ -194,8 +201,8 @@ def test_another_engine_finds_a_job_that_runs_and_hears_of_its_end(ground: Groun
     handle = first.started(job)
     first.backend.close()
     second = ground.open()
-    assert second.backend.attach(handle, job)
-    second.backend.cancel(handle, grace=5)
+    assert second.attach(handle, job) is None
+    second.cancel(handle, grace=5)
     second.until(Ended, handle)
 
 
@@ -204,29 +211,30 @@ def test_a_job_is_found_without_its_handle(ground: Ground) -> None:
     job, other = ground.job("wait"), ground.job("wait")
     handle = first.started(job)
     second = ground.open()
-    assert second.backend.find(job) == handle
-    assert second.backend.find(other) is None
-    assert second.backend.attach(handle, job)
-    second.backend.cancel(handle, grace=5)
+    assert second.find(job) == handle
+    assert second.find(other) is None
+    assert second.attach(handle, job) is None
+    second.cancel(handle, grace=5)
     second.until(Ended, handle)
 
 
 def test_what_has_ended_cannot_be_attached_to(ground: Ground) -> None:
     first = ground.open()
     job = ground.job("add", inputs={"a": 1, "b": 2})
-    handle = first.backend.submit(job)
+    handle = first.submit(job)
     first.until(Ended, handle)
     first.backend.close()
     second = ground.open()
-    assert not second.backend.attach(handle, job)
-    assert second.backend.find(job) is None
+    ended = second.attach(handle, job)
+    assert ended is not None and ended.handle == handle
+    assert second.find(job) is None
 
 
 @pytest.mark.parametrize("ground", FENCED, indirect=True)
 def test_an_attempt_that_was_given_up_does_not_begin_however_late_it_is_accepted(watched: Watched) -> None:
     job = watched.ground.job("add", inputs={"a": 1, "b": 2})
     assert watched.ground.store.claim_attempt(job.spec.task, 1, by="the test")
-    handle = watched.backend.submit(job)
+    handle = watched.submit(job)
     watched.until(Ended, handle)
     assert watched.ground.store.read_result(job.spec.task, 1) is None
     assert not any(isinstance(event, Started) for event in watched.of(handle))
@@ -237,8 +245,29 @@ def test_an_attempt_that_has_begun_does_not_begin_once_more(watched: Watched) ->
     job = watched.ground.job("wait")
     handle = watched.started(job)
     assert not watched.ground.store.claim_attempt(job.spec.task, 1, by="the test")
-    watched.backend.cancel(handle, grace=5)
+    watched.cancel(handle, grace=5)
     watched.until(Ended, handle)
+
+
+def test_jobs_are_looked_for_watched_and_stopped_by_the_list(ground: Ground) -> None:
+    first = ground.open()
+    jobs = [ground.job("wait") for _ in range(3)]
+    handles = [str(handle) for handle in first.backend.submit(jobs)]
+    for handle in handles:
+        first.until(Started, handle)
+    second = ground.open()
+    assert list(second.backend.find([*jobs, ground.job("wait")])) == [*handles, None]
+    assert dict(second.backend.attach(dict(zip(handles, jobs, strict=True)))) == dict.fromkeys(handles)
+    second.backend.cancel(handles, grace=5)
+    for handle in handles:
+        second.until(Ended, handle)
+
+
+def test_nothing_is_done_for_no_jobs(watched: Watched) -> None:
+    backend = watched.backend
+    assert list(backend.submit([])) == list(backend.find([])) == []
+    assert dict(backend.attach({})) == {}
+    backend.cancel([], grace=5)
 
 
 def test_closing_twice_is_allowed(watched: Watched) -> None:

@@ -33,7 +33,7 @@ def test_a_mistake_in_starting_a_task_ends_that_task_alone(ground: Ground) -> No
     result = watched.run(ground.job("add", inputs={"a": 1, "b": 2}))
     assert result is not None and result.status == "completed"
     assert not any(isinstance(event, Ended) for event in watched.of(running))
-    watched.backend.cancel(running, grace=0)
+    watched.cancel(running, grace=0)
     watched.until(Ended, running)
 
 
@@ -45,7 +45,7 @@ def test_nor_does_one_when_its_nodes_find_each_other(ground: Ground) -> None:
     assert result is not None and result.failure is not None
     assert "OverflowError" in result.failure.message
     assert not any(isinstance(event, Ended) for event in watched.of(running))
-    watched.backend.cancel(running, grace=0)
+    watched.cancel(running, grace=0)
     watched.until(Ended, running)
 
 
@@ -56,14 +56,14 @@ def test_a_port_is_had_by_one_task_after_another(ground: Ground) -> None:
     launch = Launch(launcher="torchrun", per_node=1, port=port)
     watched = ground.open()
     first = watched.started(ground.job("wait", launch=launch))
-    second = watched.backend.submit(ground.job("add", inputs={"a": 1, "b": 2}, launch=launch))
-    third = watched.backend.submit(ground.job("add", inputs={"a": 1, "b": 2}, launch=launch))
+    second = watched.submit(ground.job("add", inputs={"a": 1, "b": 2}, launch=launch))
+    third = watched.submit(ground.job("add", inputs={"a": 1, "b": 2}, launch=launch))
     other = watched.run(ground.job("add", inputs={"a": 1, "b": 2}))
     assert other is not None and other.status == "completed"
     assert not any(isinstance(event, Started) for event in (*watched.of(second), *watched.of(third)))
-    watched.backend.cancel(third, grace=0)
+    watched.cancel(third, grace=0)
     watched.until(Ended, third)
-    watched.backend.cancel(first, grace=0)
+    watched.cancel(first, grace=0)
     watched.until(Ended, second)
     assert [type(event) for event in watched.of(third)] == [Ended]
     assert Started in [type(event) for event in watched.of(second)]

@@ -298,7 +298,7 @@ def test_a_container_whose_task_was_cancelled_serves_no_other_one(
     handle = backend.started(_of_one_step(backend, "wait"))
     shared = folders.serving(handle)
     assert shared in containers(made)
-    backend.backend.cancel(handle, grace=0)
+    backend.cancel(handle, grace=0)
     assert backend.until(Ended, handle)
     result = backend.run(_of_one_step(backend, "add", inputs={"a": 3, "b": 4}))
     assert result is not None and result.status == "completed"

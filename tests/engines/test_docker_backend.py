@@ -609,7 +609,7 @@ def test_the_container_of_an_attempt_that_was_given_up_ends_before_the_next_one_
     watched = ground.open()
     again = watched.started(job)
     assert containers(docker_with_image) == [again] != [handle]
-    watched.backend.cancel(again, grace=0)
+    watched.cancel(again, grace=0)
     watched.until(Ended, again)
     ground.close()
     assert docker_with_image.left() == []

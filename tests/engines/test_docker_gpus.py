@@ -19,7 +19,7 @@ from containers import EngineWithImage, engine_with_image
 from contract.contract_kit import Ground
 from nvml import FakeNvml, Gpu
 from project import Project
-from upshift.backends.base import Ended, Waiting
+from upshift.backends.base import Ask, Ended, Waiting
 from upshift.backends.docker.device_broker import Lent
 from upshift.model.settings.resources import ResourceSettings
 from upshift.runtime.accelerators import locks
@@ -177,9 +177,9 @@ def test_who_comes_between_a_hand_over_makes_a_step_wait_and_not_fail(
     ground = Ground("docker", tmp_path, image=docker_with_image.image)
     watched = ground.open()
     request = ResourceSettings(gpu_count=2)
-    granted = watched.backend.offer(request).granted
+    granted = watched.backend.offer(Ask(request=request)).granted
     job = ground.job("add", inputs={"a": 1, "b": 2}, request=request, granted=granted)
-    handle = watched.backend.submit(job)
+    handle = watched.submit(job)
     assert "held by" in watched.until(Waiting, handle).why
     others[0].give_back()
     assert watched.until(Ended, handle).reason is None

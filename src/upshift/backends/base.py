@@ -2,22 +2,25 @@
 
 A backend carries *one command with a request, in an image, on N nodes*. The command is the
 supervisor (``python -m upshift.runtime SPEC``); what becomes of the task comes back through the
-store, not through the backend. So a backend only has to say what it can honour, start a job, tell
-when it runs and when it is over, stop it, and find it again after the engine was killed.
+store, not through the backend. So a backend only has to say what it can honour, start jobs, tell
+when they run and when they are over, stop them, and find them again after the engine was killed.
 
 A backend passes ``tests/contract``; :mod:`upshift.backends.fake` is the smallest one there is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Union
 
 import attrs
 
+from upshift.errors import BackendError
 from upshift.model.configuration import Target
+from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.hardware import Device, Hardware, Shortfall
+from upshift.model.spec.launch import Launch
 from upshift.model.spec.task import TaskSpec
 from upshift.model.spec.telemetry import MetricValue
 
@@ -30,7 +33,7 @@ Handle = str
 
 @attrs.frozen(kw_only=True)
 class Capabilities:
-    """What a backend can do, as data: checked before a run, and shown in the docs' support matrix.
+    """What a target can do, as data: checked before a run, and shown in the docs' support matrix.
 
     Parameters
     ----------
@@ -55,8 +58,52 @@ class Capabilities:
 
 
 @attrs.frozen(kw_only=True)
+class Capacity:
+    """What runs on a target at once.
+
+    Parameters
+    ----------
+    hardware
+        What jobs share; None: the target queues them itself.
+    jobs
+        How many jobs it takes; None: any number.
+    """
+
+    hardware: Hardware | None = None
+    jobs: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Ask:
+    """All that a step asks of a target.
+
+    Parameters
+    ----------
+    request
+        The hardware.
+    timeout
+        Seconds that it may run; None: any number.
+    launch
+        Its processes, where there are several.
+    image
+        What it says of its image; None: nothing.
+    secrets
+        Sources of its secrets, by variable.
+    settings
+        What it says for this backend alone: the fields of ``settings={"slurm": …}``.
+    """
+
+    request: ResourceSettings = ResourceSettings()
+    timeout: float | None = None
+    launch: Launch | None = None
+    image: DockerSettings | None = None
+    secrets: Mapping[str, str] = attrs.field(factory=dict)
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
 class Offer:
-    """What a request gets on a backend.
+    """What a step gets on a target.
 
     Parameters
     ----------
@@ -161,19 +208,20 @@ Sink = Callable[[Event], None]
 
 
 class Backend(Protocol):
-    """Where tasks run. Every call returns soon; what takes long is told through the sink."""
+    """Where tasks run: one target. Every call returns soon; what takes long is told through the sink."""
 
     name: ClassVar[str]
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
+    """Of this target. That of the class is what the backend can do at most, whatever a target's options."""
 
-    def capacity(self) -> Hardware | None:
+    def capacity(self) -> Capacity | None:
         """What runs at once. None: it queues jobs itself, and takes any number of them.
 
         Asked for once the requests of a run have had their offers.
         """
 
-    def offer(self, request: ResourceSettings) -> Offer:
-        """What this request gets here."""
+    def offer(self, ask: Ask) -> Offer:
+        """What a step gets here that asks for this."""
 
     def destination(self) -> Destination | None:
         """Where it takes images from; None: it runs none.
@@ -184,35 +232,40 @@ class Backend(Protocol):
             The infrastructure cannot be reached.
         """
 
-    def submit(self, job: Job) -> Handle:
-        """Start a job.
+    def submit(self, jobs: Sequence[Job]) -> Sequence[Handle | BackendError]:
+        """Start jobs: of each its handle, or why it was refused or nobody could be reached."""
+
+    def attach(self, jobs: Mapping[Handle, Job]) -> Mapping[Handle, Ended | None]:
+        """Watch jobs that an earlier engine submitted.
+
+        Returns
+        -------
+        dict
+            How each ended of which nothing runs, nor ever will, as far as that is known. None: it is
+            watched, and events follow, at the latest ``Ended``.
 
         Raises
         ------
         BackendError
-            The infrastructure refused it, or cannot be reached.
+            The infrastructure cannot be reached.
         """
 
-    def attach(self, handle: Handle, job: Job) -> bool:
-        """Watch a job that an earlier engine submitted.
+    def find(self, jobs: Sequence[Job]) -> Sequence[Handle | None]:
+        """Look for jobs whose handles were not recorded: the engine was killed while it submitted them.
 
         Returns
         -------
-        bool
-            False: nothing of it runs, nor will it ever. True: events follow, at the latest ``Ended``.
+        list
+            What :meth:`attach` takes. None: nothing of this task and attempt is known.
+
+        Raises
+        ------
+        BackendError
+            The infrastructure cannot be reached.
         """
 
-    def find(self, job: Job) -> Handle | None:
-        """Look for a job whose handle was not recorded: the engine was killed while it submitted it.
-
-        Returns
-        -------
-        Handle or None
-            What :meth:`attach` takes. None: nothing of this task and attempt runs, nor ever will.
-        """
-
-    def cancel(self, handle: Handle, *, grace: float) -> None:
-        """Stop a job: SIGTERM, and ``grace`` seconds later SIGKILL. ``Ended`` follows."""
+    def cancel(self, handles: Sequence[Handle], *, grace: float) -> None:
+        """Stop jobs: SIGTERM, and ``grace`` seconds later SIGKILL. ``Ended`` follows."""
 
     def close(self) -> None:
         """Let go of it. Jobs that run go on, and may be attached to later."""
@@ -241,7 +294,7 @@ def secrets_of(spec: TaskSpec) -> Mapping[str, str]:
     BackendError
         One of them has gone since the run began.
     """
-    from upshift.errors import BackendError, RequestRefused
+    from upshift.errors import RequestRefused
     from upshift.model.settings.secrets import read_secrets
 
     try:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
@@ -31,7 +31,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 import attrs
 
 from upshift.backends.base import (
+    Ask,
     Capabilities,
+    Capacity,
     Ended,
     Handle,
     Job,
@@ -129,10 +131,10 @@ class FakeCluster:
     ----------
     script
         What becomes of each job.
-    capacity
+    capacity, jobs
         What runs at once; None: any number.
     offer
-        What a request gets; by default all of it.
+        What a step gets; by default all that it asks for.
     instant
         Whether a job ends before ``submit`` returns.
     capabilities
@@ -146,13 +148,15 @@ class FakeCluster:
         script: Script = complete_all,
         *,
         capacity: Hardware | None = None,
-        offer: Callable[[ResourceSettings], Offer] | None = None,
+        jobs: int | None = None,
+        offer: Callable[[Ask], Offer] | None = None,
         instant: bool = True,
         capabilities: Capabilities | None = None,
         destination: Destination | None = None,
     ) -> None:
         self.script = script
         self.capacity = capacity
+        self.jobs = jobs
         self.offer = offer
         self.instant = instant
         self.capabilities = capabilities
@@ -161,6 +165,8 @@ class FakeCluster:
         """Every job, in the order of submission."""
         self.running: dict[Handle, Job] = {}
         """Those that have not ended."""
+        self.ended: dict[Handle, Ended] = {}
+        """How the others ended."""
         self.most_at_once = 0
         """The largest number of jobs that ran at one time."""
         self.cancelled: list[tuple[Handle, float]] = []
@@ -213,12 +219,12 @@ class FakeCluster:
             self.finish(handle)
         return handle
 
-    def attach(self, handle: Handle, sink: Sink) -> bool:
-        """Tell ``sink`` what happens to a job from now on."""
+    def attach(self, handle: Handle, sink: Sink) -> Ended | None:
+        """Tell ``sink`` what happens to a job from now on; how it ended, if it has."""
         if handle not in self.running:
-            return False
+            return self.ended.get(handle, Ended(handle=handle))
         self._sinks[handle] = sink
-        return True
+        return None
 
     def find(self, job: Job) -> Handle | None:
         """The handle under which this task and attempt runs."""
@@ -250,6 +256,7 @@ class FakeCluster:
                 log.write_bytes(outcome.prints)
                 self._sinks[handle](LogGrew(handle=handle, size=len(outcome.prints)))
             store.create_result(_result(job, outcome, store, self.clock()))
+        self.ended[handle] = ended
         self._sinks[handle](ended)
 
 
@@ -267,7 +274,7 @@ class FakeBackend:
 
     name: ClassVar[str] = "fake"
     settings: ClassVar[type] = FakeSettings
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    capabilities: Capabilities = Capabilities(
         fields=frozenset(f.name for f in attrs.fields(ResourceSettings)),
         images=True,
         remote=False,
@@ -279,17 +286,19 @@ class FakeBackend:
         self._sink = sink
         self._cluster = cluster or FakeCluster()
         if self._cluster.capabilities is not None:
-            # One cluster may play a backend that can do less.
-            self.capabilities = self._cluster.capabilities  # type: ignore[misc]
+            self.capabilities = self._cluster.capabilities
 
-    def capacity(self) -> Hardware | None:
+    def capacity(self) -> Capacity | None:
         """What the cluster was made with."""
-        return self._cluster.capacity
+        if self._cluster.capacity is None and self._cluster.jobs is None:
+            return None
+        return Capacity(hardware=self._cluster.capacity, jobs=self._cluster.jobs)
 
-    def offer(self, request: ResourceSettings) -> Offer:
+    def offer(self, ask: Ask) -> Offer:
         """What the cluster was made to offer; else all of it, but for fields that it cannot honour."""
         if self._cluster.offer is not None:
-            return self._cluster.offer(request)
+            return self._cluster.offer(ask)
+        request = ask.request
         short = [
             Shortfall(field=name, asked=f"{name}={value}", got="nothing", why="the fake backend lacks it")
             for name, value in request.explicit().items()
@@ -310,21 +319,28 @@ class FakeBackend:
         """What the cluster was made with."""
         return self._cluster.destination
 
-    def submit(self, job: Job) -> Handle:
-        """Do with the job what the script says."""
-        return self._cluster.submit(job, self._sink)
+    def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
+        """Do with each job what the script says."""
+        return [self._submit(job) for job in jobs]
 
-    def attach(self, handle: Handle, job: Job) -> bool:
-        """Hear of a job that another backend of the cluster submitted."""
-        return self._cluster.attach(handle, self._sink)
+    def _submit(self, job: Job) -> Handle | BackendError:
+        try:
+            return self._cluster.submit(job, self._sink)
+        except BackendError as error:
+            return error
 
-    def find(self, job: Job) -> Handle | None:
-        """Look for the job among those that run."""
-        return self._cluster.find(job)
+    def attach(self, jobs: Mapping[Handle, Job]) -> dict[Handle, Ended | None]:
+        """Hear of jobs that another backend of the cluster submitted."""
+        return {handle: self._cluster.attach(handle, self._sink) for handle in jobs}
 
-    def cancel(self, handle: Handle, *, grace: float) -> None:
-        """Stop a job at once."""
-        self._cluster.cancel(handle, grace)
+    def find(self, jobs: Sequence[Job]) -> list[Handle | None]:
+        """Look for the jobs among those that run."""
+        return [self._cluster.find(job) for job in jobs]
+
+    def cancel(self, handles: Sequence[Handle], *, grace: float) -> None:
+        """Stop jobs at once."""
+        for handle in handles:
+            self._cluster.cancel(handle, grace)
 
     def close(self) -> None:
         """Hear nothing more."""

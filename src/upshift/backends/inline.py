@@ -7,12 +7,25 @@ is heard afterwards.
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from upshift.backends.base import Capabilities, Ended, Handle, Job, Offer, Sink, Started, secrets_of
+from upshift.backends.base import (
+    Ask,
+    Capabilities,
+    Capacity,
+    Ended,
+    Handle,
+    Job,
+    Offer,
+    Sink,
+    Started,
+    secrets_of,
+)
 from upshift.backends.local.offers import offer
+from upshift.errors import BackendError
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Hardware
 from upshift.model.spec.hardware import Shortfall
@@ -27,7 +40,7 @@ class InlineBackend:
     """Runs a task in this very process, as soon as it is submitted."""
 
     name: ClassVar[str] = "inline"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    capabilities: Capabilities = Capabilities(
         fields=frozenset({"gpu_count", "accelerator", "gpu_memory", "gpu_vendor"}),
         secrets=frozenset({"env", "file"}),
         images=False,
@@ -39,12 +52,13 @@ class InlineBackend:
         self._sink = sink
         self._left = False
 
-    def capacity(self) -> Hardware | None:
+    def capacity(self) -> Capacity | None:
         """Any number: each is over before the next one is submitted."""
         return None
 
-    def offer(self, request: ResourceSettings) -> Offer:
+    def offer(self, ask: Ask) -> Offer:
         """The accelerators that were asked for, and of the rest what this process has."""
+        request = ask.request
         said = request.explicit()
         of_devices = {name: value for name, value in said.items() if name in self.capabilities.fields}
         inventories: tuple[Inventory, ...] = ()
@@ -69,8 +83,11 @@ class InlineBackend:
         """Steps run in this very process."""
         return None
 
-    def submit(self, job: Job) -> Handle:
-        """Run it, and return when it is over."""
+    def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
+        """Run them, and return when all are over."""
+        return [self._run(job) for job in jobs]
+
+    def _run(self, job: Job) -> Handle | BackendError:
         from upshift.runtime.supervisor.inline import run_inline
 
         handle = f"{job.spec.task}/{job.spec.attempt}"
@@ -78,7 +95,11 @@ class InlineBackend:
             self._sink(Ended(handle=handle, reason="cancelled", message="the debugger was left before"))
             return handle
         store = open_store(job.spec.store, **job.spec.store_options)
-        result = run_inline(job.spec, store, secrets=secrets_of(job.spec), stop=False)
+        try:
+            secrets = secrets_of(job.spec)
+        except BackendError as error:
+            return error
+        result = run_inline(job.spec, store, secrets=secrets, stop=False)
         store.create_result(result)
         if result.status == "cancelled":  # who leaves the debugger wants the run to end
             self._left = True
@@ -87,15 +108,15 @@ class InlineBackend:
         self._sink(Ended(handle=handle))
         return handle
 
-    def attach(self, handle: Handle, job: Job) -> bool:
+    def attach(self, jobs: Mapping[Handle, Job]) -> dict[Handle, Ended | None]:
         """Nothing outlives the engine."""
-        return False
+        return {handle: Ended(handle=handle) for handle in jobs}
 
-    def find(self, job: Job) -> Handle | None:
+    def find(self, jobs: Sequence[Job]) -> list[Handle | None]:
         """Nothing outlives the engine."""
-        return None
+        return [None] * len(jobs)
 
-    def cancel(self, handle: Handle, *, grace: float) -> None:
+    def cancel(self, handles: Sequence[Handle], *, grace: float) -> None:
         """Nothing runs while the engine is awake."""
 
     def close(self) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.backends.base import Ended
+from upshift.backends.base import Backend, Ended, Job
 from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.log_text import ROW, last_frames
@@ -103,6 +103,31 @@ def judge(
 def give_up(store: Store, task: TaskId, number: int) -> bool:
     """See that an attempt without a result never begins. False: it has begun, and may still run."""
     return store.claim_attempt(task, number, by="an engine that gave it up")
+
+
+def rejoin(
+    backend: Backend, jobs: Sequence[tuple[Job, str | None]], store: Store
+) -> list[tuple[str | None, Ended | None]]:
+    """Watch jobs of an earlier engine, by the handles that it recorded.
+
+    Gives the handle of each, and how it ended that does not run any more. One that is not found has not
+    begun, and never does.
+    """
+    handles = [handle for _, handle in jobs]
+
+    def look_for(which: list[int]) -> None:
+        for place, handle in zip(
+            which, backend.find([jobs[i][0] for i in which]) if which else (), strict=True
+        ):
+            handles[place] = handle
+
+    look_for([i for i, handle in enumerate(handles) if handle is None])
+    missing = [(i, jobs[i][0].spec) for i, handle in enumerate(handles) if handle is None]
+    # What has begun cannot be given up; it has perhaps begun since it was looked for.
+    look_for([i for i, spec in missing if not give_up(store, spec.task, spec.attempt)])
+    known = {handle: job for (job, _), handle in zip(jobs, handles, strict=True) if handle is not None}
+    ends = backend.attach(known) if known else {}
+    return [(h, Ended(handle="") if h is None else ends[h]) for h in handles]
 
 
 _BLOCK = 1 << 16

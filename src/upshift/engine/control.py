@@ -26,7 +26,7 @@ import attrs
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
 from upshift.backends.registry import open_backend
-from upshift.engine.attempts import AttemptState, give_up
+from upshift.engine.attempts import AttemptState, give_up, rejoin
 from upshift.engine.recovery import is_at, take_over
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import BackendError, LeaseLost, RunOwned, StoreError, StoreUnavailable
@@ -289,30 +289,27 @@ def _stop_jobs(row: RunRow, attempts: list[AttemptRow], store: Store, configurat
     """Stop what still runs of these attempts, and wait for its end; returns how many these were."""
     inbox: SimpleQueue[tuple[str, Event]] = SimpleQueue()
     targets = _targets(row, attempts, configuration)
-    backends: dict[str, Backend] = {}
+    at: dict[str, list[tuple[Job, str | None]]] = {}
+    for attempt in attempts:
+        target = targets.get((attempt.task, attempt.number))
+        path = store.spec_path(attempt.task, attempt.number)
+        with contextlib.suppress(StoreError):  # it was never submitted
+            if target is not None:
+                job = Job(spec=store.read_spec(path), spec_path=path)
+                at.setdefault(target.name, []).append((job, attempt.handle))
+    backends: list[Backend] = []
     grace = 0.0
     running: set[tuple[str, str]] = set()  # a handle is unique within a backend only
     try:
-        for attempt in attempts:
-            target = targets.get((attempt.task, attempt.number))
-            if target is None:
-                continue
-            path = store.spec_path(attempt.task, attempt.number)
-            try:
-                job = Job(spec=store.read_spec(path), spec_path=path)
-            except StoreError:  # it was never submitted
-                continue
-            backend = backends.get(target.name)
-            if backend is None:
-                sink = partial(_tell, inbox, target.name)
-                backend = backends[target.name] = open_backend(target, store=row.store, sink=sink)
-            handle = attempt.handle or backend.find(job)
-            if not handle and not give_up(store, attempt.task, attempt.number):
-                handle = backend.find(job)  # it has begun, perhaps since it was looked for
-            if handle and backend.attach(handle, job):
-                running.add((target.name, handle))
-                backend.cancel(handle, grace=job.spec.settings.grace_period)
-                grace = max(grace, job.spec.settings.grace_period)
+        for name, jobs in at.items():
+            sink = partial(_tell, inbox, name)
+            backend = open_backend(configuration.target(name), store=row.store, sink=sink)
+            backends.append(backend)
+            for (job, _), (handle, ended) in zip(jobs, rejoin(backend, jobs, store), strict=True):
+                if handle is not None and ended is None:
+                    running.add((name, handle))
+                    backend.cancel([handle], grace=job.spec.settings.grace_period)
+                    grace = max(grace, job.spec.settings.grace_period)
         stopped = len(running)
         deadline = time.monotonic() + grace + _KILLED_AFTER
         while running:
@@ -328,7 +325,7 @@ def _stop_jobs(row: RunRow, attempts: list[AttemptRow], store: Store, configurat
                 running.discard((name, event.handle))
         return stopped
     finally:
-        for backend in backends.values():
+        for backend in backends:
             backend.close()
 
 

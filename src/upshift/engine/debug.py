@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from upshift.backends.base import Offer
+from upshift.backends.base import Ask, Offer
 from upshift.backends.inline import InlineBackend
 from upshift.engine.offers import short_of_processes
 from upshift.engine.schedule import Demand
@@ -60,7 +60,7 @@ def debugged(text: str, graph: Graph, *, store: str, inbox: SimpleQueue[Any]) ->
         target, store=store, inbox=inbox, open_backend=lambda target, *, store, sink: InlineBackend(sink=sink)
     )
     definition = graph.definition(node)
-    offer = place.backend.offer(definition.settings.resources)
+    offer = place.backend.offer(Ask(request=definition.settings.resources))
     assert offer.granted is not None
     launch = definition.launch
     return Debugged(
@@ -112,7 +112,7 @@ def recorded_code(row: RunRow, *, package: bool) -> Code:
 
 def offered_here(spec: TaskSpec) -> Offer:
     """What this process has for an attempt, which may be less than it had then."""
-    offer = InlineBackend(sink=lambda event: None).offer(spec.request)
+    offer = InlineBackend(sink=lambda event: None).offer(Ask(request=spec.request))
     return attrs.evolve(offer, shortfalls=(*offer.shortfalls, *short_of_processes(spec.launch)))
 
 

@@ -45,6 +45,8 @@ from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.checkpoints import discard
 from upshift.runtime.storage.store import Store
 
+BATCH = 1000
+"""How many jobs are handed over at once, where a backend queues them itself."""
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
 
@@ -125,9 +127,7 @@ class Driver:
             return False
         # What is left are jobs of an earlier engine that no task of this run asks for.
         left = [attempt for place in self.places for attempt in place.jobs.values()]
-        for attempt in left:
-            if not attempt.cancelled:
-                self._cancel(attempt, None)
+        self._cancel([attempt for attempt in left if not attempt.cancelled], None)
         return not left
 
     def _advance(self) -> None:
@@ -206,19 +206,30 @@ class Driver:
             self._tell_running(attempt, since=attempt.started)
         else:
             task.cache_reason = "the attempt that was running is of other code or inputs"
-            self._cancel(attempt, None)
+            self._cancel([attempt], None)
 
     def _launch(self) -> None:
         """Submit as much as there is room for."""
         for place in self.places:
-            while self._has_room() and (taken := place.queue.take()) is not None:
-                self._submit(*taken)
+            while attempts := self._next_attempts(place):
+                self._submit(place, attempts)
 
-    def _has_room(self) -> bool:
-        """Whether another task may run beside those that do."""
-        return self.max_workers is None or sum(len(p.jobs) for p in self.places) < self.max_workers
+    def _next_attempts(self, place: OpenTarget) -> list[AttemptState]:
+        """What starts now on a place: one after the other where they start at once, else a list of them."""
+        found: list[AttemptState] = []
+        most = 1 if place.queue.room.one_machine or self._is_debugger(place) else BATCH
+        while len(found) < most and self._has_room(len(found)) and (taken := place.queue.take()) is not None:
+            attempt = self._attempt(*taken)
+            if attempt is not None:
+                found.append(attempt)
+        return found
 
-    def _submit(self, task: TaskState, demand: Any) -> None:
+    def _has_room(self, more: int) -> bool:
+        """Whether another task may run beside those that do, and so many more."""
+        return self.max_workers is None or sum(len(p.jobs) for p in self.places) + more < self.max_workers
+
+    def _attempt(self, task: TaskState, demand: Any) -> AttemptState | None:
+        """The next attempt of a task, with its spec in the store; None: an input has to be made again."""
         plan = self._plan_of(task)
         place = plan.place
         task_id = self.journal.id(task)
@@ -227,7 +238,7 @@ class Driver:
         except (BlobMissing, BlobDamaged) as error:
             place.queue.room.give_back(demand)
             self._make_again(task, Failure(reason="infrastructure", message=str(error)))
-            return
+            return None
         task.attempts += 1
         debugged = self._is_debugged(task)
         spec = self.specs.make(
@@ -239,28 +250,35 @@ class Driver:
             degraded=tainted or plan.degraded,
             image=None if debugged else self.building.image_of(task.node.node.step),
         )
-        path = self.store.write_spec(spec)
+        self.store.write_spec(spec)
         attempt = AttemptState(task, spec, place, "", demand, reader_of(self.store, spec))
         self.walk.began(task)
         if debugged:  # it is over when it has been submitted
             self._note_decisions()
             self._tell_running(attempt)
             self.journal.write()
-        try:
-            attempt.handle = place.backend.submit(Job(spec=spec, spec_path=path))
-        except BackendError as error:
-            place.queue.room.give_back(demand)
-            failure = Failure(reason="infrastructure", message=error.what, fix=error.fix)
-            self._end(attempt, task, Verdict(None, failure))
-            return
-        place.jobs[attempt.handle] = attempt
-        self._submits += 1
-        short = self._shortfalls.new_of(task.node.node.step)
-        if short and not debugged:
-            still = {state.node.step for state in self.walk.nodes.values() if state.ended is None}
-            self._shortfalls.began(task.node.node.step, still)
-        self.journal.attempt(attempt)
-        self.journal.task(task, status=PENDING)
+        return attempt
+
+    def _submit(self, place: OpenTarget, attempts: list[AttemptState]) -> None:
+        paths = [self.store.spec_path(attempt.task_id, attempt.number) for attempt in attempts]
+        jobs = [Job(spec=a.spec, spec_path=path) for a, path in zip(attempts, paths, strict=True)]
+        for attempt, handle in zip(attempts, place.backend.submit(jobs), strict=True):
+            task = attempt.task
+            assert task is not None  # it was made for one
+            if isinstance(handle, BackendError):
+                place.queue.room.give_back(attempt.demand)
+                failure = Failure(reason="infrastructure", message=handle.what, fix=handle.fix)
+                self._end(attempt, task, Verdict(None, failure))
+                continue
+            attempt.handle = handle
+            place.jobs[handle] = attempt
+            self._submits += 1
+            step = task.node.node.step
+            if self._shortfalls.new_of(step) and not self._is_debugged(task):
+                still = {state.node.step for state in self.walk.nodes.values() if state.ended is None}
+                self._shortfalls.began(step, still)
+            self.journal.attempt(attempt)
+            self.journal.task(task, status=PENDING)
 
     # Events
 
@@ -480,18 +498,21 @@ class Driver:
             self._cancel_jobs(0.0)
 
     def _cancel_jobs(self, grace: float | None, places: Sequence[OpenTarget] | None = None) -> None:
-        for place in self.places if places is None else places:
-            for attempt in list(place.jobs.values()):
-                self._cancel(attempt, grace)
+        among = self.places if places is None else places
+        self._cancel([attempt for place in among for attempt in place.jobs.values()], grace)
 
-    def _cancel(self, attempt: AttemptState, grace: float | None) -> None:
-        attempt.cancelled = True
-        try:
-            attempt.place.backend.cancel(
-                attempt.handle, grace=attempt.spec.settings.grace_period if grace is None else grace
-            )
-        except BackendError as error:
-            self.journal.notice(f"{attempt.task_id} cannot be cancelled: {error.what}", attempt.task_id)
+    def _cancel(self, attempts: list[AttemptState], grace: float | None) -> None:
+        alike: dict[tuple[OpenTarget, float], list[AttemptState]] = {}
+        for attempt in attempts:
+            attempt.cancelled = True
+            own = attempt.spec.settings.grace_period if grace is None else grace
+            alike.setdefault((attempt.place, own), []).append(attempt)
+        for (place, own), some in alike.items():
+            try:
+                place.backend.cancel([attempt.handle for attempt in some], grace=own)
+            except BackendError as error:
+                names = ", ".join(str(attempt.task_id) for attempt in some)
+                self.journal.notice(f"{names} cannot be cancelled: {error.what}", some[0].task_id)
 
     def _note_decisions(self) -> None:
         while refused := self._decisions.write():  # the first of them may stop the walk, which decides more
@@ -517,6 +538,9 @@ class Driver:
             self.first_failure = (self.journal.id(task), failure, task.attempts)
         if self._stopping is None and not self.keep_going:
             self._stop(FAILED)
+
+    def _is_debugger(self, place: OpenTarget) -> bool:
+        return self.debugged is not None and self.debugged.plan.place is place
 
     def _is_debugged(self, task: TaskState) -> bool:
         return self.debugged is not None and self.debugged.holds(task)

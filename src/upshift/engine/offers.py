@@ -54,7 +54,9 @@ def offered(
         return Offered(offer=offer, launch=launch)
     if launch is None:
         return Offered(offer=_on_one_node(offer, offer.granted))
-    return _with_processes(offer, launch, request, offer.granted, backend.capacity())
+    capacity = backend.capacity()
+    machine = None if capacity is None else capacity.hardware
+    return _with_processes(offer, launch, request, offer.granted, machine)
 
 
 def short_of_processes(launch: Launch | None) -> tuple[Shortfall, ...]:

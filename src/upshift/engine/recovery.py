@@ -13,7 +13,7 @@ import attrs
 
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
-from upshift.engine.attempts import AttemptState, Verdict, give_up, judge, reader_of
+from upshift.engine.attempts import AttemptState, Verdict, give_up, judge, reader_of, rejoin
 from upshift.engine.journal import Journal
 from upshift.engine.keys import Keys, debugged_key
 from upshift.engine.offers import Standard, shortcoming
@@ -49,9 +49,9 @@ class Found:
     same: bool = False  # whether it does the same work
 
 
-def is_at(row: AttemptRow, target: Target) -> bool:
+def is_at(attempt: AttemptRow | TaskSpec, target: Target) -> bool:
     """Whether an attempt was given to this target; older records know the backend alone."""
-    return row.target == target.name if row.target is not None else row.backend == target.backend
+    return attempt.target == target.name if attempt.target is not None else attempt.backend == target.backend
 
 
 def take_over(run: str, catalog: Catalog, store: Store) -> RunRow:
@@ -95,9 +95,15 @@ class Recovery:
 
     def watch_all(self) -> list[AttemptState]:
         """Watch every recorded job that still runs."""
+        at: dict[OpenTarget, list[AttemptRow]] = {}
         for row in self._attempts.values():
             if row.status in (PENDING, RUNNING):
-                self._unfinished[row.task] = self._watch(row)
+                at.setdefault(self._place_of(row), []).append(row)
+        for place, rows in at.items():
+            jobs = [(self._job(self._store.spec_path(row.task, row.number)), row.handle) for row in rows]
+            for row, attempt in zip(rows, self._rejoin(place, jobs), strict=True):
+                attempt.started, attempt.why = row.started, row.waits
+                self._unfinished[row.task] = attempt
         return [attempt for attempt in self._unfinished.values() if attempt.ended is None]
 
     def surplus(self, step: str, length: int) -> list[TaskId]:
@@ -161,75 +167,56 @@ class Recovery:
             return None
         return result
 
-    def _watch(self, row: AttemptRow) -> AttemptState:
-        path = self._store.spec_path(row.task, row.number)
-        spec = self._store.read_spec(path)
-        place = next((p for p in self._places if is_at(row, p.target)), None)
-        if place is None and row.backend == InlineBackend.name:
+    def _place_of(self, attempt: AttemptRow | TaskSpec) -> OpenTarget:
+        """Where an attempt may still run."""
+        place = next((p for p in self._places if is_at(attempt, p.target)), None)
+        if place is None and attempt.backend == InlineBackend.name:
             place = self._places[0]  # what ran in the earlier engine itself ended with it
         if place is None:
             raise ConfigError(
-                f"{row.task} may still run on target {row.target or row.backend!r}, "
+                f"{attempt.task} may still run on target {attempt.target or attempt.backend!r}, "
                 "which this run does not use now",
                 fix="Resume it on the target that it was started on, or cancel it first.",
             )
-        if row.handle is None:
-            return self._find(spec, path, [place])
-        attempt = self._attempt(spec, place, row.handle, started=row.started)
-        attempt.why = row.waits
-        if place.backend.attach(row.handle, Job(spec=spec, spec_path=path)):
-            self._occupy(attempt)
-        else:
-            attempt.ended = Ended(handle=row.handle)
-        return attempt
+        return place
+
+    def _job(self, path: str) -> Job:
+        return Job(spec=self._store.read_spec(path), spec_path=path)
+
+    def _rejoin(self, place: OpenTarget, jobs: Sequence[tuple[Job, str | None]]) -> list[AttemptState]:
+        """Jobs of one place, watched if they run, by the handles that were recorded."""
+        found = []
+        for (job, _), (handle, ended) in zip(jobs, rejoin(place.backend, jobs, self._store), strict=True):
+            attempt = self._attempt(job.spec, place, handle or "")
+            attempt.ended = ended
+            if ended is None:
+                place.queue.room.take(attempt.demand)
+                place.jobs[attempt.handle] = attempt
+            found.append(attempt)
+        return found
 
     def _left_behind(self, task: TaskId, number: int) -> Iterator[AttemptState]:
         """Attempts that an engine had not written down when it was killed: all but the last one are over."""
         path = self._after(task, number)
         while path is not None:
             number += 1
-            spec, later = self._store.read_spec(path), self._after(task, number)
-            last = later is None
-            yield self._find(spec, path, self._places) if last else self._gone(spec, self._places[0])
-            path = later
+            job, path = self._job(path), self._after(task, number)
+            place = self._place_of(job.spec)
+            if path is None:
+                yield from self._rejoin(place, [(job, None)])
+            else:
+                gone = self._attempt(job.spec, place, "")
+                gone.ended = Ended(handle="")
+                yield gone
 
     def _after(self, task: TaskId, number: int) -> str | None:
         """The spec of a task's next attempt, which the engine may have been about to submit."""
         path = self._store.spec_path(task, number + 1)
         return path if (self._store.root / path).exists() else None
 
-    def _find(self, spec: TaskSpec, path: str, places: Sequence[OpenTarget]) -> AttemptState:
-        job = Job(spec=spec, spec_path=path)
-        attempt = self._found(job, places)
-        if attempt is None and not give_up(self._store, spec.task, spec.attempt):
-            attempt = self._found(job, places)  # it has begun, perhaps since it was looked for
-        return attempt or self._gone(spec, places[0])
-
-    def _found(self, job: Job, places: Sequence[OpenTarget]) -> AttemptState | None:
-        for place in places:
-            handle = place.backend.find(job)
-            if handle is not None and place.backend.attach(handle, job):
-                attempt = self._attempt(job.spec, place, handle)
-                self._occupy(attempt)
-                return attempt
-        return None
-
-    def _gone(self, spec: TaskSpec, place: OpenTarget) -> AttemptState:
-        attempt = self._attempt(spec, place, "")
-        attempt.ended = Ended(handle="")
-        return attempt
-
-    def _attempt(
-        self, spec: TaskSpec, place: OpenTarget, handle: str, *, started: float | None = None
-    ) -> AttemptState:
+    def _attempt(self, spec: TaskSpec, place: OpenTarget, handle: str) -> AttemptState:
         demand = place.queue.room.clipped(Demand.of(spec.granted or Hardware(), launch=spec.launch))
-        attempt = AttemptState(None, spec, place, handle, demand, reader_of(self._store, spec, skip=True))
-        attempt.started = started
-        return attempt
-
-    def _occupy(self, attempt: AttemptState) -> None:
-        attempt.place.queue.room.take(attempt.demand)
-        attempt.place.jobs[attempt.handle] = attempt
+        return AttemptState(None, spec, place, handle, demand, reader_of(self._store, spec, skip=True))
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 
 import attrs
 
+from upshift.backends.base import Capacity
 from upshift.engine.tasks import TaskState
 from upshift.model.spec.hardware import Device, Hardware, Model
 from upshift.model.spec.launch import Launch
@@ -38,6 +39,7 @@ class Demand:
     devices: tuple[Devices, ...] = ()  # accelerators, one of these sets; the first one that is free
     port: int | None = None
     """The port at which its processes meet, where the user has fixed it: one task has it at a time."""
+    jobs: int = 1
 
     @classmethod
     def of(
@@ -66,7 +68,7 @@ class Demand:
     @property
     def host(self) -> Demand:
         """This demand without the accelerators, and without what it keeps while it waits for these."""
-        return attrs.evolve(self, devices=(), port=None)
+        return attrs.evolve(self, devices=(), port=None, jobs=0)
 
 
 class Room:
@@ -76,13 +78,16 @@ class Room:
     tasks from being submitted that would have to wait there.
     """
 
-    def __init__(self, capacity: Hardware | None) -> None:
-        self._one_machine = capacity is not None
-        if capacity is None:
-            capacity = Hardware()
-        self._cpu = None if capacity.cpu_count is None else round(capacity.cpu_count * 1000)
-        self._memory = capacity.memory
-        self._devices = None if capacity.gpus is None else Counter(gpu.sort for gpu in capacity.gpus)
+    def __init__(self, capacity: Capacity | None) -> None:
+        hardware = None if capacity is None else capacity.hardware
+        self.one_machine = hardware is not None
+        """Whether jobs share what is counted here; else the backend queues them itself."""
+        self._free_jobs = None if capacity is None else capacity.jobs
+        if hardware is None:
+            hardware = Hardware()
+        self._cpu = None if hardware.cpu_count is None else round(hardware.cpu_count * 1000)
+        self._memory = hardware.memory
+        self._devices = None if hardware.gpus is None else Counter(gpu.sort for gpu in hardware.gpus)
         self._free_cpu, self._free_memory = self._cpu or 0, self._memory or 0
         self._free_devices = Counter(self._devices or {})
         self._ports: set[int] = set()
@@ -93,7 +98,8 @@ class Room:
             demand.cpu if self._cpu is None else min(demand.cpu, self._cpu),
             demand.memory if self._memory is None else min(demand.memory, self._memory),
             demand.devices if self._devices is None else self._clipped(demand.devices, self._devices),
-            demand.port if self._one_machine else None,
+            demand.port if self.one_machine else None,
+            demand.jobs,
         )
 
     @staticmethod
@@ -108,12 +114,15 @@ class Room:
             and (self._memory is None or demand.memory <= self._free_memory)
             and (not demand.devices or self._chosen(demand) is not None)
             and demand.port not in self._ports
+            and (self._free_jobs is None or demand.jobs <= self._free_jobs)
         )
 
     def take(self, demand: Demand) -> Demand:
         """Something with this demand runs now; gives what it takes up: of several sets of devices one."""
         self._free_cpu -= demand.cpu
         self._free_memory -= demand.memory
+        if self._free_jobs is not None:
+            self._free_jobs -= demand.jobs
         if demand.port is not None:
             self._ports.add(demand.port)
         if not demand.devices:
@@ -126,6 +135,8 @@ class Room:
         """It is over. ``demand`` is what :meth:`take` gave."""
         self._free_cpu += demand.cpu
         self._free_memory += demand.memory
+        if self._free_jobs is not None:
+            self._free_jobs += demand.jobs
         if demand.port is not None:
             self._ports.discard(demand.port)
         for model, count in demand.devices[0] if demand.devices else ():

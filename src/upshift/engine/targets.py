@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.backends.base import Backend, Event, Offer
+from upshift.backends.base import Ask, Backend, Event, Offer
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine.offers import Offered, Standard, missing_launcher, offered
 from upshift.engine.schedule import Demand, Queue, Room
@@ -181,22 +181,18 @@ def proposals(
     graph: Graph, places: Mapping[str | None, OpenTarget], *, strict: bool | None, project: str | None = None
 ) -> dict[str, Proposal]:
     """What each step that is used is offered, by the name of its definition."""
-    offers: dict[tuple[OpenTarget, ResourceSettings], Offer] = {}
     found: dict[str, Proposal] = {}
     for name in graph.used:
         definition = graph.steps[name]
         place = places[definition.settings.on]
-        asked = (place, definition.settings.resources)
-        if asked not in offers:
-            try:
-                offers[asked] = place.backend.offer(definition.settings.resources)
-            except UpshiftError as error:
-                if definition.settings.on is None:  # it was not the step that chose the place
-                    raise
-                raise _of_step(error, name, definition) from None
-        own = offered(
-            offers[asked], definition, place.backend, request=definition.settings.resources, project=project
-        )
+        request = definition.settings.resources
+        try:
+            offer = place.backend.offer(_ask(definition, place.backend, request))
+        except UpshiftError as error:
+            if definition.settings.on is None:  # it was not the step that chose the place
+                raise
+            raise _of_step(error, name, definition) from None
+        own = offered(offer, definition, place.backend, request=request, project=project)
         found[name] = Proposal(
             step=name,
             definition=definition,
@@ -208,6 +204,19 @@ def proposals(
             missing=missing_launcher(name, definition, place.backend, own.offer.granted),
         )
     return found
+
+
+def _ask(definition: StepDefinition, backend: Backend, request: ResourceSettings) -> Ask:
+    """All that a step asks of a backend; of its request as much as is said."""
+    settings = definition.settings
+    return Ask(
+        request=request,
+        timeout=settings.timeout,
+        launch=definition.launch,
+        image=settings.docker,
+        secrets=settings.secret_sources,
+        settings=settings.backends.get(backend.name, {}),
+    )
 
 
 def refusal(offered: Iterable[Proposal], *, strict: bool | None) -> RequestRefused | None:
@@ -280,7 +289,8 @@ def with_more_memory(
 
     def asking_for(memory: int) -> tuple[ResourceSettings, Offered]:
         more = ResourceSettings(**(request.explicit() | {"memory": memory}))
-        return more, offered(backend.offer(more), definition, backend, request=more, project=project)
+        offer = backend.offer(_ask(definition, backend, more))
+        return more, offered(offer, definition, backend, request=more, project=project)
 
     had = plan.granted.memory
     wanted = max(math.ceil((had or reached) * factor), reached)

@@ -7,7 +7,7 @@ import json
 import pytest
 from engine_kit import Bench, changed
 
-from upshift.backends.base import Capabilities, Offer
+from upshift.backends.base import Ask, Capabilities, Offer
 from upshift.backends.fake import FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
 from upshift.engine import RunOptions
@@ -103,7 +103,8 @@ def test_after_a_run_everything_is_reused_and_its_run_is_named(bench: Bench) -> 
 
 
 def test_what_was_made_from_a_degraded_result_is_not_promised_again(bench: Bench) -> None:
-    def nothing(request: ResourceSettings) -> Offer:
+    def nothing(ask: Ask) -> Offer:
+        request = ask.request
         less = Shortfall(field="gpu_count", asked="2 GPUs", got="none", why="none is here")
         return Offer(granted=Hardware(gpus=()), shortfalls=(less,) if request.gpu_count else ())
 
@@ -211,7 +212,8 @@ def test_edges_say_what_kind_of_need_they_are(bench: Bench) -> None:
     assert step_of(plan_of(bench, gated(bench, 5)), "double").needs == (Edge(step="is_large", kind="when"),)
 
 
-def no_gpus(request: ResourceSettings) -> Offer:
+def no_gpus(ask: Ask) -> Offer:
+    request = ask.request
     short = Shortfall(field="gpu_count", asked="8 GPUs", got="none", why="this machine has no GPU")
     return Offer(
         granted=Hardware(cpu_count=request.cpu_count, gpus=()),

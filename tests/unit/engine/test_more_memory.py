@@ -96,7 +96,7 @@ A10 = Device(vendor="nvidia", model="NVIDIA A10")
 def plan(bench: Bench, second: Offer, *, strict: bool = False, **before: Any) -> GrantPlan:
     """Of an attempt that was granted 2 GB and is short of disk; it is offered something else now."""
     plain = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
-    bench.cluster = FakeCluster(bench.script, offer=lambda request: second, capabilities=plain)
+    bench.cluster = FakeCluster(bench.script, offer=lambda ask: second, capabilities=plain)
     place = OpenTarget(
         bench.configuration.target(None),
         store=bench.store.address,

@@ -10,7 +10,7 @@ import pytest
 from engine_kit import Bench
 from test_making_plans import plan_of
 
-from upshift.backends.base import Capabilities, Offer
+from upshift.backends.base import Ask, Capabilities, Offer
 from upshift.backends.fake import FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
 from upshift.engine.offers import needed_by
@@ -30,7 +30,8 @@ def double(x: int) -> int:
     return 2 * x
 
 
-def no_gpus(request: ResourceSettings) -> Offer:
+def no_gpus(ask: Ask) -> Offer:
+    request = ask.request
     short = ()
     if request.gpu_count:
         short = (
@@ -108,7 +109,7 @@ def test_processes_that_the_hardware_does_not_allow_are_a_shortfall_too(bench: B
 def test_why_there_are_fewer_processes_is_what_is_short(
     bench: Bench, launch: Launch, request_: ResourceSettings, granted: Hardware, said: str
 ) -> None:
-    bench.cluster = FakeCluster(bench.script, offer=lambda request: Offer(granted=granted))
+    bench.cluster = FakeCluster(bench.script, offer=lambda ask: Offer(granted=granted))
     bench.run(bench.graph({"one": (bench.step(one, request=request_, launch=launch), {})}))
     assert [line for line in bench.watcher.notices if "asked" in line] == [f"one: {said}"]
 
@@ -187,7 +188,7 @@ def test_all_that_refuses_a_run_is_one_error() -> None:
 
 
 def test_what_cannot_be_granted_at_all_is_refused_even_in_best_effort(bench: Bench) -> None:
-    bench.cluster = FakeCluster(bench.script, offer=lambda request: Offer(granted=None))
+    bench.cluster = FakeCluster(bench.script, offer=lambda ask: Offer(granted=None))
     with pytest.raises(RequestRefused, match="one"):
         bench.run(bench.graph({"one": (bench.step(one), {})}), strict=False)
 
@@ -247,7 +248,7 @@ TWO = Launch(launcher="accelerate", processes=2, devices=True, arguments={"use_d
 def test_a_degraded_result_is_reused_only_where_no_more_is_granted_now_and_a_line_says_so(
     bench: Bench,
 ) -> None:
-    bench.cluster = FakeCluster(bench.script, offer=lambda request: Offer(granted=Hardware(gpus=())))
+    bench.cluster = FakeCluster(bench.script, offer=lambda ask: Offer(granted=Hardware(gpus=())))
     request = ResourceSettings(gpu_count=2)
     graph = bench.graph({"one": (bench.step(one, request=request, launch=TWO), {})})
     first = bench.run(graph)
@@ -260,7 +261,7 @@ def test_a_degraded_result_is_reused_only_where_no_more_is_granted_now_and_a_lin
         "one: reused, made with less than it asks for: asked 2 processes, got 1 on CPUs"
     ]
 
-    bench.cluster = FakeCluster(bench.script, offer=lambda request: Offer(granted=Hardware(gpus=(H100,))))
+    bench.cluster = FakeCluster(bench.script, offer=lambda ask: Offer(granted=Hardware(gpus=(H100,))))
     forecast = plan_of(bench, graph).steps[0].tasks[0]
     task = bench.run(graph)["one"].tasks[0]
     assert not task.cached
@@ -299,7 +300,7 @@ def test_what_accelerate_needs_for_its_arguments_is_missed_before_anything_runs(
     monkeypatch.setattr("upshift.engine.offers.is_installed", there.__contains__)
     here = Capabilities(fields=frozenset(), images=False, remote=False, strict=False)
     bench.cluster = FakeCluster(
-        bench.script, capabilities=here, offer=lambda request: Offer(granted=Hardware(gpus=(H100,)))
+        bench.script, capabilities=here, offer=lambda ask: Offer(granted=Hardware(gpus=(H100,)))
     )
     launch = Launch(launcher="accelerate", processes=1, devices=True, arguments=arguments)
     graph = bench.graph({"one": (bench.step(one, launch=launch), {})})
@@ -329,3 +330,30 @@ def test_an_unknown_target_of_a_step_names_the_step_and_the_line(bench: Bench) -
     with pytest.raises(NotFound, match="step one: no target is named 'clutser'") as caught:
         bench.run(bench.graph({"one": (bench.step(one, on="clutser"), {})}))
     assert "steps.py:1" in str(caught.value)
+
+
+def test_a_backend_is_asked_with_all_that_a_step_says(bench: Bench) -> None:
+    asked = []
+
+    def offer(ask: Ask) -> Offer:
+        asked.append(ask)
+        return Offer(granted=Hardware())
+
+    bench.cluster = FakeCluster(bench.script, offer=offer)
+    step = bench.step(
+        one,
+        request=ResourceSettings(cpu_count=2),
+        timeout=60,
+        secrets={"TOKEN": "file:/dev/null"},
+        backends={"fake": {"queue": "long"}, "other": {"queue": "short"}},
+    )
+    with pytest.raises(RequestRefused, match="TOKEN"):  # the fake backend brings none
+        bench.run(bench.graph({"one": (step, {})}))
+    assert asked == [
+        Ask(
+            request=ResourceSettings(cpu_count=2),
+            timeout=60,
+            secrets={"TOKEN": "file:/dev/null"},
+            settings={"queue": "long"},
+        )
+    ]

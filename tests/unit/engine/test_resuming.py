@@ -198,6 +198,20 @@ def test_a_job_that_ended_meanwhile_is_not_repeated(held: Bench, monkeypatch: py
     assert len(held.cluster.submitted) == 3
 
 
+def test_why_a_job_died_that_nobody_watched_is_what_its_backend_says(
+    held: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = chain(held)
+    held.outcomes = {("one", 1): Lose("timeout", "TIMEOUT, says the cluster")}
+    kill_when_idle(held)
+    run_id = killed_run(held, graph, monkeypatch)
+    held.cluster.finish()
+    held.clock.idle = never
+    first = held.run(graph, resume=run_id)["one"].tasks[0].attempts[0]
+    assert first.error is not None
+    assert (first.reason, first.error.message) == ("timeout", "TIMEOUT, says the cluster")
+
+
 def test_a_job_that_died_meanwhile_is_tried_again_without_counting_as_a_failure(
     held: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

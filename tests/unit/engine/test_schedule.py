@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from upshift.backends.base import Capacity
 from upshift.engine.schedule import PATIENCE, Demand, Devices, Queue, Room
 from upshift.engine.tasks import NodeState, TaskState
 from upshift.model.graph import Expansion, Node, StepDefinition
@@ -21,7 +22,7 @@ def task(*, order: int = 0, remaining: int = 1, index: int | None = None) -> Tas
 
 def queue(cpus: float | None = None, memory: int | None = None, gpus: int | None = None) -> Queue:
     devices = None if gpus is None else (Device(),) * gpus
-    return Queue(Room(Hardware(cpu_count=cpus, memory=memory, gpus=devices)))
+    return Queue(Room(Capacity(hardware=Hardware(cpu_count=cpus, memory=memory, gpus=devices))))
 
 
 def gpus(count: int) -> tuple[Devices, ...]:
@@ -108,7 +109,7 @@ def test_what_is_larger_than_the_machine_runs_alone() -> None:
 
 
 def test_tasks_that_want_different_kinds_are_not_in_each_others_way() -> None:
-    waiting = Queue(Room(Hardware(gpus=(*gpu("L4"), *gpu("H100")))))
+    waiting = Queue(Room(Capacity(hardware=Hardware(gpus=(*gpu("L4"), *gpu("H100"))))))
     for order in range(2):
         waiting.add(task(order=0, index=order), Demand.of(Hardware(gpus=gpu("L4"))))
     large = task(order=1)
@@ -121,7 +122,7 @@ def test_tasks_that_want_different_kinds_are_not_in_each_others_way() -> None:
 
 
 def test_what_is_content_with_either_kind_takes_the_one_that_is_free() -> None:
-    waiting = Queue(Room(Hardware(gpus=(*gpu("L4"), *gpu("H100")))))
+    waiting = Queue(Room(Capacity(hardware=Hardware(gpus=(*gpu("L4"), *gpu("H100"))))))
     either = Demand.of(Hardware(gpus=gpu("H100")), (gpu("L4"),))
     for order in range(3):
         waiting.add(task(order=order), either)
@@ -168,3 +169,15 @@ def test_everything_starts_some_day_and_never_more_than_there_is(demands: list[t
         assert sum(n for demand in running for sort in demand.devices for _, n in sort) <= 2
         waiting.room.give_back(running.pop(0))
     assert started == len(demands)
+
+
+def test_jobs_are_counted_where_their_number_is_limited() -> None:
+    room = Room(Capacity(jobs=2))
+    room.take(Demand())
+    waiting = room.take(Demand())
+    assert not room.fits(Demand())
+    room.give_back(waiting.host)  # it waits for devices, and is a job all the same
+    assert not room.fits(Demand())
+    room.take(waiting.host)
+    room.give_back(waiting)
+    assert room.fits(Demand())

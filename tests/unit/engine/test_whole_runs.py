@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_kit import Bench
 
-from upshift.backends.fake import Complete, Fail, FakeCluster, Lose, Refuse, Wait
+from upshift.backends.fake import Complete, Fail, FakeBackend, FakeCluster, Lose, Refuse, Wait
 from upshift.config import ResourceSettings, Retry
 from upshift.errors import GraphError, RunFailed
 from upshift.model.graph import Collection, FromStep, Graph, Node
@@ -412,3 +412,31 @@ def test_why_a_job_waits_is_told(bench: Bench) -> None:
     bench.outcomes = {("one", 0): Wait("no node is free", Complete(lambda inputs: 1))}
     bench.run(bench.graph({"one": (bench.step(one), {})}))
     assert bench.watcher.notices == ["no node is free"]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "lists"), [(None, [3]), (Hardware(cpu_count=2), [1, 1, 1])], ids=["queued", "at once"]
+)
+def test_what_a_backend_queues_itself_comes_as_one_list(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capacity: Hardware | None, lists: list[int]
+) -> None:
+    bench.cluster = FakeCluster(bench.script, capacity=capacity)
+    submit, found = FakeBackend.submit, []
+
+    def counted(self, jobs):  # type: ignore[no-untyped-def]
+        found.append(len(jobs))
+        return submit(self, jobs)
+
+    monkeypatch.setattr(FakeBackend, "submit", counted)
+    nodes = [Node(name="double", step="double", inputs={"x": bench.listed(1, 2, 3)}, over=("x",))]
+    graph = bench.graph(nodes, {"double": bench.step(double)}, FromStep(node="double"))
+    assert bench.run(graph).output == [2, 4, 6]
+    assert found == lists
+
+
+def test_of_a_list_that_is_submitted_one_job_may_be_refused(bench: Bench) -> None:
+    bench.outcomes = {("double[1]", 0): Refuse("no such queue")}
+    nodes = [Node(name="double", step="double", inputs={"x": bench.listed(1, 2, 3)}, over=("x",))]
+    graph = bench.graph(nodes, {"double": bench.step(double)}, FromStep(node="double"))
+    with pytest.raises(RunFailed, match=r"double\[1\].*no such queue"):
+        bench.run(graph)

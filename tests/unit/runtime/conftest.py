@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from settings_kit import with_settings
-from upshift.backends.base import Ended, Event, Job
+from upshift.backends.base import Ask, Ended, Event, Job
 from upshift.backends.local import LocalBackend
 from upshift.config import ResourceSettings
 from upshift.model.configuration import Target
@@ -56,13 +56,14 @@ class Bench:
             store=self.store.address,
             inputs={name: artifacts.save(value, self.store) for name, value in (inputs or {}).items()},
             request=settings,
-            granted=self.backend.offer(settings).granted,
+            granted=self.backend.offer(Ask(request=settings)).granted,
             cwd=str(self.folder),
             **with_settings(fields),
         )
 
     def submit(self, spec: TaskSpec) -> str:
-        return self.backend.submit(Job(spec=spec, spec_path=self.store.write_spec(spec)))
+        (handle,) = self.backend.submit([Job(spec=spec, spec_path=self.store.write_spec(spec))])
+        return str(handle)
 
     def end(self, handle: str) -> Ended:
         """Wait for the end of a job, passing over what else is told."""

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from upshift.backends.base import Capabilities, Handle, Job, Offer, Sink, Waiting, secrets_of
+from upshift.backends.base import (
+    Ask,
+    Capabilities,
+    Capacity,
+    Ended,
+    Handle,
+    Job,
+    Offer,
+    Sink,
+    Waiting,
+    secrets_of,
+)
 from upshift.backends.docker import folders
 from upshift.backends.docker.asking import PATIENCE, state_of
 from upshift.backends.docker.container import (
@@ -38,7 +49,6 @@ from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.images.containers.engine import DOCKER, PODMAN, ContainerEngine, find_engine
 from upshift.images.containers.facts import elsewhere, facts_of, is_rootless, limits, way_back
 from upshift.model.configuration import Target
-from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Hardware, TaskSpec
 from upshift.runtime.confine import host_facts
 from upshift.runtime.storage.store import open_store
@@ -53,7 +63,7 @@ class DockerBackend:
     """Runs tasks in containers of Docker."""
 
     name: ClassVar[str] = "docker"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    capabilities: Capabilities = Capabilities(
         fields=frozenset(
             {
                 *("cpu_count", "memory", "disk", "shared_memory"),
@@ -95,20 +105,24 @@ class DockerBackend:
     def _handing(self) -> Handing:
         return Handing(self._engine, self._facts, self._options.gpus)
 
-    def capacity(self) -> Hardware:
+    def capacity(self) -> Capacity:
         """The CPUs and the memory of this machine, and its accelerators once an offer was about some."""
+        return Capacity(hardware=self._here())
+
+    def _here(self) -> Hardware:
         gpus = None if self._found is None else tuple(d for found in self._found for d in found.devices)
         return Hardware(
             cpu_count=len(os.sched_getaffinity(0)), memory=self._host["memory"], gpus=gpus, nodes=1
         )
 
-    def offer(self, request: ResourceSettings) -> Offer:
+    def offer(self, ask: Ask) -> Offer:
         """The request, as far as this machine and its container engine go."""
+        request = ask.request
         if request.gpu_count and self._found is None:
             self._found = _discover()
         return offer(
             request,
-            self.capacity(),
+            self._here(),
             self._found or (),
             engine=self._engine,
             facts=self._facts,
@@ -133,18 +147,24 @@ class DockerBackend:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    def submit(self, job: Job) -> Handle:
-        """Start its container, once it has its devices."""
+    def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
+        """Start the container of each, once it has its devices."""
+        return [self._submit(job) for job in jobs]
+
+    def _submit(self, job: Job) -> Handle | BackendError:
         handle = name_of(job.spec)
-        secrets = secrets_of(job.spec)
+        try:
+            secrets = secrets_of(job.spec)
+        except BackendError as error:
+            return error
         if not self._watches:
             threading.Thread(target=_tidy, name="upshift-tidy", daemon=True).start()
         watch = self._watch(handle, job)
         try:
             self._launch(job, watch, secrets)
-        except BackendError:
+        except BackendError as error:
             self._forget(watch)
-            raise
+            return error
         return handle
 
     def _launch(self, job: Job, watch: Watch, secrets: Mapping[str, str]) -> None:
@@ -334,22 +354,25 @@ class DockerBackend:
             if self._watches.get(watch.name) is watch:
                 del self._watches[watch.name]
 
-    def attach(self, handle: Handle, job: Job) -> bool:
-        """Read the log of its container, if there is one."""
+    def attach(self, jobs: Mapping[Handle, Job]) -> dict[Handle, Ended | None]:
+        """Read the log of each one's container, if there is one."""
+        return {handle: self._attach(handle, job) for handle, job in jobs.items()}
+
+    def _attach(self, handle: Handle, job: Job) -> Ended | None:
         with self._lock:
             watch = self._watches.get(handle)
             if watch is not None and not watch.told:
-                return True
+                return None
         container = None if watch is not None else self._container_of(handle)
         if container is None:
-            return False
+            return Ended(handle=handle)
         self._watch(handle, job).attach(container)
-        return True
+        return None
 
-    def find(self, job: Job) -> Handle | None:
-        """A handle follows from its attempt."""
-        handle = name_of(job.spec)
-        return handle if self._container_of(handle) is not None else None
+    def find(self, jobs: Sequence[Job]) -> list[Handle | None]:
+        """Handles follow from attempts."""
+        names = [name_of(job.spec) for job in jobs]
+        return [name if self._container_of(name) is not None else None for name in names]
 
     def _container_of(self, handle: Handle) -> str | None:
         """The container that has the job: named after it, or one that serves several."""
@@ -366,13 +389,14 @@ class DockerBackend:
                 return name
         return None
 
-    def cancel(self, handle: Handle, *, grace: float) -> None:
-        """SIGTERM to the step's processes, SIGKILL after ``grace`` seconds; then to the container."""
-        with self._lock:
-            watch = self._watches.get(handle)
-        if watch is not None:
-            watch.cancel(grace)
-            self._broker.cancel(handle)
+    def cancel(self, handles: Sequence[Handle], *, grace: float) -> None:
+        """SIGTERM to the steps' processes, SIGKILL after ``grace`` seconds; then to the containers."""
+        for handle in handles:
+            with self._lock:
+                watch = self._watches.get(handle)
+            if watch is not None:
+                watch.cancel(grace)
+                self._broker.cancel(handle)
 
     def close(self) -> None:
         """Watch nothing any more; what has ended is gone when this returns."""

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from upshift.backends.base import (
+    Ask,
     Capabilities,
+    Capacity,
     Ended,
     Handle,
     Job,
@@ -29,7 +31,6 @@ from upshift.backends.local.offers import offer
 from upshift.backends.manners import MANNERS, manners
 from upshift.errors import BackendError, ConfigError
 from upshift.model.configuration import Target
-from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Hardware
 from upshift.runtime.confine import host_facts
 from upshift.runtime.supervisor.serving import server_files
@@ -48,7 +49,7 @@ class LocalBackend:
     """Runs tasks on this machine, through a fork server that outlives the engine."""
 
     name: ClassVar[str] = "local"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    capabilities: Capabilities = Capabilities(
         fields=frozenset(
             {
                 *("cpu_count", "memory", "disk", "shared_memory"),
@@ -82,30 +83,37 @@ class LocalBackend:
         self._answers: dict[Handle, bool] = {}
         self._changed = threading.Condition()
 
-    def capacity(self) -> Hardware:
+    def capacity(self) -> Capacity:
         """The CPUs that this process may use, the memory of this machine or container, and its accelerators.
 
         Looking for those may take seconds, so they are None, not limited, until an offer was about some.
         """
+        return Capacity(hardware=self._here())
+
+    def _here(self) -> Hardware:
         gpus = None if self._found is None else tuple(d for found in self._found for d in found.devices)
         return Hardware(
             cpu_count=len(os.sched_getaffinity(0)), memory=self._host["memory"], gpus=gpus, nodes=1
         )
 
-    def offer(self, request: ResourceSettings) -> Offer:
+    def offer(self, ask: Ask) -> Offer:
         """The request, as far as this machine goes."""
+        request = ask.request
         if request.gpu_count and self._found is None:
             from upshift.runtime.accelerators.discovery import discover
 
             self._found = discover(slow=_say)
-        return offer(request, self.capacity(), self._found or (), nodes=self._nodes)
+        return offer(request, self._here(), self._found or (), nodes=self._nodes)
 
     def destination(self) -> Destination | None:
         """Steps run in the environment of the run."""
         return None
 
-    def submit(self, job: Job) -> Handle:
-        """Hand the task to the fork server, which is started for the first one."""
+    def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
+        """Hand the tasks to the fork server, which is started for the first one."""
+        return [self._submit(job) for job in jobs]
+
+    def _submit(self, job: Job) -> Handle | BackendError:
         if self._server is None or not self._server.alive:
             self._server = links.start(job.spec, self._hear)
             self._links[self._server.place.name] = self._server
@@ -127,14 +135,17 @@ class LocalBackend:
                 wait=self._wait,
                 share=self._share,
             )
-        except BackendError:
+        except BackendError as error:
             with self._changed:
                 self._running.pop(handle, None)
-            raise
+            return error
         return handle
 
-    def attach(self, handle: Handle, job: Job) -> bool:
-        """Ask the fork server of an earlier engine, if it still lives."""
+    def attach(self, jobs: Mapping[Handle, Job]) -> dict[Handle, Ended | None]:
+        """Ask the fork servers of earlier engines, if they still live."""
+        return {handle: None if self._attach(handle) else Ended(handle=handle) for handle in jobs}
+
+    def _attach(self, handle: Handle) -> bool:
         name = handle.partition("/")[0]
         server = self._links.get(name)
         if server is None or not server.alive:
@@ -160,19 +171,23 @@ class LocalBackend:
                 return False
         return True
 
-    def find(self, job: Job) -> Handle | None:
-        """Ask every fork server on this machine whether it has the task."""
+    def find(self, jobs: Sequence[Job]) -> list[Handle | None]:
+        """Ask every fork server on this machine whether it has the tasks."""
+        return [self._find(job) for job in jobs]
+
+    def _find(self, job: Job) -> Handle | None:
         for path in sorted(server_files.ServerFiles("").folder.glob("*.sock")):
             handle = server_files.handle(path.stem, job.spec.task, job.spec.attempt)
-            if self.attach(handle, job):
+            if self._attach(handle):
                 return handle
         return None
 
-    def cancel(self, handle: Handle, *, grace: float) -> None:
-        """SIGTERM to the step's processes, SIGKILL after ``grace`` seconds."""
-        server = self._links.get(self._running.get(handle, ""))
-        if server is not None and server.alive:
-            server.say("cancel", name=handle, grace=grace)
+    def cancel(self, handles: Sequence[Handle], *, grace: float) -> None:
+        """SIGTERM to the steps' processes, SIGKILL after ``grace`` seconds."""
+        for handle in handles:
+            server = self._links.get(self._running.get(handle, ""))
+            if server is not None and server.alive:
+                server.say("cancel", name=handle, grace=grace)
 
     def close(self) -> None:
         """Let go of the fork server; it leaves when its tasks have ended."""

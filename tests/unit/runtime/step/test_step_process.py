@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from upshift.backends.base import Job, LogGrew, Started
+from upshift.backends.base import Ended, Job, LogGrew, Started
 from upshift.model.spec import Collected
 from upshift.runtime.storage import artifacts
 
@@ -174,7 +174,7 @@ def test_output_is_told_while_the_step_runs(project) -> None:  # type: ignore[no
     spec = bench.spec("say")
     handle = bench.submit(spec)
     assert bench.wait_for(LogGrew).size == 6
-    bench.backend.cancel(handle, grace=5)
+    bench.backend.cancel([handle], grace=5)
     bench.end(handle)
     assert bench.store.read_result(spec.task, 1).status == "cancelled"
 
@@ -238,11 +238,11 @@ def test_an_input_that_is_gone_is_named_for_its_producer_to_run_again(project) -
 def test_a_task_whose_spec_is_gone_fails_and_the_others_go_on(project) -> None:  # type: ignore[no-untyped-def]
     bench = project(LEAVE)
     spec, handle, below = leaving(bench)
-    ended = bench.end(bench.backend.submit(Job(spec=bench.spec("ok"), spec_path="nowhere.json")))
+    ended = bench.end(str(bench.backend.submit([Job(spec=bench.spec("ok"), spec_path="nowhere.json")])[0]))
     assert ended.reason == "infrastructure"
     assert ended.message == "the task could not be started: there is no task spec nowhere.json"
     assert all(map(alive, below))
-    bench.backend.cancel(handle, grace=0)
+    bench.backend.cancel([handle], grace=0)
     bench.end(handle)
     assert bench.store.read_result(spec.task, 1).status == "cancelled"
 
@@ -315,7 +315,7 @@ def test_cancelling_gives_the_step_time_to_clean_up(project) -> None:  # type: i
     spec = bench.spec("tidy", inputs={"path": str(path)})
     handle = bench.submit(spec)
     bench.wait_for(LogGrew)
-    bench.backend.cancel(handle, grace=30)
+    bench.backend.cancel([handle], grace=30)
     bench.end(handle)
     assert path.read_text() == "cleaned"
     assert bench.store.read_result(spec.task, 1).failure.reason == "cancelled"
@@ -378,7 +378,7 @@ def test_the_engine_may_stop_listening_and_the_step_goes_on(project) -> None:  #
     bench.wait_for(LogGrew)
     bench.backend.close()
     bench.backend = bench.open()
-    assert bench.backend.attach(handle, Job(spec=spec, spec_path=""))
+    assert bench.backend.attach({handle: Job(spec=spec, spec_path="")}) == {handle: None}
     bench.end(handle)
     assert bench.output(bench.store.read_result(spec.task, 1)) == "done"
 
@@ -422,7 +422,7 @@ def test_when_the_fork_server_is_killed_nothing_of_its_tasks_survives(project) -
     assert ended.reason == "infrastructure" and "fork server died" in ended.message
     assert bench.store.read_result(spec.task, 1) is None
     assert not any(map(alive, [zygote, *below]))
-    assert not bench.backend.attach(handle, None)
+    assert bench.backend.attach({handle: None}) == {handle: Ended(handle=handle)}
     assert bench.output(bench.run("ok")) == "ok"
 
 
