@@ -433,6 +433,14 @@ def test_whatever_a_step_does_to_its_process_is_told_as_it_is(project: Project) 
             "    raise ValueError('mine')",
             *("failed", ("ValueError: mine", "RuntimeError: not mine")),  # either is the step's own
         ),
+        "signal_while_it_is_explained": (
+            "signal.signal(signal.SIGCHLD, complain); raise Signals('mine')",
+            *("failed", "Signals: mine"),
+        ),
+        "signal_while_it_is_saved": (
+            "signal.signal(signal.SIGUSR1, complain); return Signals(3)",
+            *("completed", ""),
+        ),
         "alarm_comes_late": (
             "signal.signal(signal.SIGALRM, complain); signal.setitimer(signal.ITIMER_REAL, 0.3, 0.3)\n"
             "    return Slow()",
@@ -454,6 +462,15 @@ class Slow:
     def __reduce__(self):
         time.sleep(0.5)
         return int, (3,)
+
+class Signals(Exception):
+    def __str__(self):
+        os.kill(os.getpid(), signal.SIGCHLD)
+        return self.args[0]
+
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return int, self.args
 
 class Exits(Exception):
     def __str__(self):
