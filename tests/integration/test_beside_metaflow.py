@@ -95,6 +95,17 @@ class Classes(Base):
         self.ended += " and more"
         self.told = [self.total, self._private, self.greet("you"), hasattr(self, "none"), self.early]
 ''',
+    "Ends": """
+class Ends(FlowSpec):
+    @step(start=True)
+    def begin(self):
+        self.x = 1
+        self.next(self.done)
+
+    @step(end=True)
+    def done(self):
+        self.y = self.x + 1
+""",
     "Nested": """
 class Nested(FlowSpec):
     @step

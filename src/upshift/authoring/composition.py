@@ -391,20 +391,18 @@ def holds_placeholder(value: Iterable[Any]) -> bool:
 
 def _refuse_flows(step: Step[Any, Any], where: str | None) -> None:
     """Refuse what only steps of flows can obey."""
-    options = step.options
-    if options.settings.catch:
-        name, why, otherwise = (
-            "catch",
-            "It says how a flow goes on, which a pipeline function says itself.",
-            "",
-        )
-    elif "parallel" in options.flow:
-        name, why = "parallel", "Only the transition of a flow says on how many nodes: num_parallel=2."
+    otherwise, said = "", "@parallel"
+    if step.options.settings.catch:
+        said, why = "@catch", "It says how a flow goes on, which a pipeline function says itself."
+    elif "parallel" in step.options.flow:
+        why = "Only the transition of a flow says on how many nodes: num_parallel=2."
         otherwise = "@run_with_torchrun(nproc_per_node=2) runs it in several processes. "
+    elif ends := step.options.flow.keys() & {"start", "end"}:
+        said, why = f"{min(ends)}=True", "A pipeline begins with what its function calls first."
     else:
         return
     raise GraphError(
-        f"step {step.name!r} has @{name}, and is no step of a flow",
+        f"step {step.name!r} has {said}, and is no step of a flow",
         where=where,
         why=why,
         fix=f"{otherwise}Leave it out, or write the pipeline as a class: from upshift import FlowSpec.",

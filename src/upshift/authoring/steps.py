@@ -29,7 +29,7 @@ from upshift.authoring.scope import current_scope
 from upshift.errors import GraphError, user_location
 from upshift.model.checks import shown
 from upshift.model.settings.retry import Retry
-from upshift.model.settings.step import Seconds
+from upshift.model.settings.step import Seconds, checked_flag
 from upshift.runtime.step.context import plain_calls
 
 P = ParamSpec("P")
@@ -269,6 +269,8 @@ def step(
     on: str | None = None,
     clear_cache: bool | None = None,
     gpu_idle_timeout: Seconds | None = None,
+    start: bool = False,
+    end: bool = False,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 @checked_keywords("@step")
 def step(
@@ -286,6 +288,8 @@ def step(
     on: str | None = None,
     clear_cache: bool | None = None,
     gpu_idle_timeout: Seconds | None = None,
+    start: bool = False,
+    end: bool = False,
 ) -> Any:
     """Make a function a step of pipelines. Used bare, or with options.
 
@@ -317,6 +321,9 @@ def step(
     gpu_idle_timeout
         Seconds, or a ``datetime.timedelta``, after which the step is stopped if all of its GPUs have
         been idle so long; default: never.
+    start, end
+        Whether it is the first or the last step of a :class:`FlowSpec`; default: the one that is called
+        ``start`` or ``end``.
 
     Raises
     ------
@@ -338,7 +345,9 @@ def step(
         clear_cache=clear_cache,
         gpu_idle_timeout=gpu_idle_timeout,
     )
-    options = StepOptions(name=identifier("@step", name), settings=settled)
+    ends = {"start": checked_flag("@step", "start", start), "end": checked_flag("@step", "end", end)}
+    flow = {name: True for name, said in ends.items() if said}
+    options = StepOptions(name=identifier("@step", name), settings=settled, flow=flow)
 
     def decorate(function: Callable[..., Any]) -> Step[Any, Any]:
         plain = checked_function(without_guard(function), "step", options.name)

@@ -68,6 +68,23 @@ def test_a_flow_inherits_steps_and_parameters(compose: Compose) -> None:
     assert list(graph.params) == ["alpha", "depths"]
 
 
+def test_the_first_and_the_last_step_may_have_any_name(compose: Compose) -> None:
+    class Named(FlowSpec):
+        @step(end=True)
+        def done(self) -> None: ...
+
+        @step(start=True)
+        def begin(self) -> None:
+            self.next(self.done)
+
+    class Alone(FlowSpec):
+        @step
+        def only(self) -> None: ...
+
+    assert [node.name for node in compose(Named.__upshift_pipeline__).nodes] == ["begin", "done"]
+    assert [node.name for node in compose(Alone.__upshift_pipeline__).nodes] == ["only"]
+
+
 def test_results_are_reused_only_where_a_step_asks_for_it(compose: Compose) -> None:
     class Cached(Linear):
         @step(cache=True)
@@ -86,7 +103,7 @@ def refused(
     """Why a flow cannot run, and the line in its body that is named."""
     head = ["from upshift import FlowSpec, parallel, run_with_torchrun, step", "class Bad(FlowSpec):"]
     file = tmp_path / f"{name}.py"
-    lines = body.strip().replace("def ", "@step\ndef ").split("\n")
+    lines = body.strip().replace("def ", "@step\ndef ").replace("True)\n@step\n", "True)\n").split("\n")
     file.write_text("\n".join([*head, *(f"    {line}" for line in lines)]) + "\n")
     with pytest.raises(GraphError) as caught:
         compose(find_pipeline(load_module(file), file, None))
@@ -97,6 +114,7 @@ def refused(
 
 
 END = "def end(self): pass\n"
+OPEN = "@step(start=True)\ndef first(self): self.next(self.end)\n"
 GANG = (
     """
 N = 2
@@ -112,8 +130,8 @@ def join(self, inputs): self.next(self.end)
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (END, ["no step 'start'"]),
-        ("def start(self): self.next(self.end)", ["no step 'end'"]),
+        (END + "def begin(self): self.next(self.end)", ["no step 'start'", "@step(start=True)"]),
+        ("def start(self): self.next(self.a)\ndef a(self): self.next(self.end)", ["no step 'end'"]),
         (END + "def start(self): pass", ["'start'", "does not say where it goes", "self.next(self.end)"]),
         (END + "def start(self): self.next(self.trian)\ndef train(self): self.next(self.end)",
          ["'trian'", "Did you mean 'train'?"]),
@@ -151,6 +169,12 @@ def join(self, inputs): self.next(self.end)
         (GANG.replace("@par", "@run_with_torchrun(nproc_per_node=2)\n@par").format("num_parallel=2"),
          ["@parallel, and @run_with_torchrun(nproc_per_node=2)", "@torchrun"]),
         (END + "def start(self): self.next(self.end, froeach='xs')", ["no option 'froeach'"]),
+        (END + OPEN + "def start(self): self.next(self.end)", ["two steps to start with: 'first' and 'start'",
+         "give the other another name than 'start'"]),
+        (END + OPEN + OPEN.replace("first", "other"), ["two steps to start with: 'first' and 'other'"]),
+        (OPEN.replace("self.end", "self.other") + "def other(self): self.next(self.first)",
+         ["no step 'end'", "@step(end=True)"]),
+        (END + OPEN + "def other(self): self.next(self.first)", ["goes back to 'first'"]),
         (END + "def start(self): self.next(self.end, self.end)", ["'end' twice"]),
         (END + "def start(self): self.next(print)", ["names no step", "self.NAME"]),
         (END + "def start(self): self.next(self.j, foreach='xs')\ndef j(self, inputs): self.next(self.end)",

@@ -10,7 +10,6 @@ import attrs
 from upshift.authoring.composing import parameters_saved, texts_of
 from upshift.authoring.composition import Composition
 from upshift.authoring.flow.parallel import launches
-from upshift.authoring.flow.shape import LAST
 from upshift.authoring.project import begun_with, project_of
 from upshift.model.graph.flow import FOREACH, SWITCH
 from upshift.model.graph.growth import Growth
@@ -49,7 +48,7 @@ def compose(pipeline: FlowPipeline, arguments: Mapping[str, object], store: Stor
         pipeline=pipeline.name,
         steps=dict(composition.definitions),
         nodes=nodes,
-        output=FromStep(node=LAST),
+        output=FromStep(node=[*shape.steps][-1]),
         params=params,
         texts=texts_of(callee.signature, arguments, params),
         flow=shape,

@@ -45,15 +45,7 @@ def shape_of(
     """
     from upshift.authoring.flow.spec import FlowSpec
 
-    for name in (FIRST, LAST):
-        if name not in steps:
-            fix = f"Write @step above it: {methods[name]}." if name in methods else None
-            raise GraphError(
-                f"flow {flow} has no step {name!r}",
-                where=where,
-                why=f"A flow begins with {FIRST!r} and ends with {LAST!r}.",
-                fix=fix or f"Add it: @step, def {name}(self).",
-            )
+    first, last = ends = _ends(flow, steps, methods, where)
     for name in steps:
         if hasattr(FlowSpec, name):
             raise GraphError(
@@ -61,18 +53,53 @@ def shape_of(
                 where=steps[name].callee.location,
                 fix="Give it another name.",
             )
-    order = [FIRST, *(name for name in steps if name not in (FIRST, LAST)), LAST]
-    shape = FlowShape(steps={name: StepReader(name, steps, methods).read() for name in order})
+    order = dict.fromkeys([first, *(name for name in steps if name != last), last])
+    shape = FlowShape(steps={name: StepReader(name, steps, methods, ends).read() for name in order})
     _check_parallel(shape, steps)
     _check(flow, shape)
     return shape
 
 
+def _ends(
+    flow: str, steps: Mapping[str, Step[Any, Any]], methods: Mapping[str, str], where: str
+) -> tuple[str, str]:
+    """The first and the last step: those that say so, else ``start`` and ``end``; of one step that one."""
+    found = []
+    for name in (FIRST, LAST):
+        said = [one for one, step in steps.items() if name in step.options.flow]
+        if len(said) > 1 or (said and name in steps and said != [name]):
+            other = said[1] if len(said) > 1 else name
+            raise GraphError(
+                f"flow {flow} has two steps to {name} with: {said[0]!r} and {other!r}",
+                where=steps[other].callee.location,
+                fix=f"Write @step({name}=True) above one of them"
+                + ("." if len(said) > 1 else f", and give the other another name than {name!r}."),
+            )
+        alone = list(steps) if len(steps) == 1 else []
+        if not said and name not in steps and not alone:
+            fix = f"Write @step above it: {methods[name]}." if name in methods else None
+            raise GraphError(
+                f"flow {flow} has no step {name!r}",
+                where=where,
+                why=f"A flow begins with {FIRST!r} and ends with {LAST!r}.",
+                fix=fix or f"Add it: @step, def {name}(self); or write @step({name}=True) above another one.",
+            )
+        found.append((said or alone or [name])[0])
+    return found[0], found[1]
+
+
 class StepReader:
     """What one step says of where it goes."""
 
-    def __init__(self, name: str, steps: Mapping[str, Step[Any, Any]], methods: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        steps: Mapping[str, Step[Any, Any]],
+        methods: Mapping[str, str],
+        ends: tuple[str, str] = (FIRST, LAST),
+    ) -> None:
         self._name = name
+        self._first, self._last = ends
         self._steps = steps
         self._methods = methods
         self._function: Callable[..., Any] = inspect.unwrap(steps[name].callee.function)
@@ -86,18 +113,20 @@ class StepReader:
                 fix=f"Write {_TAKES.format(name=self._name)}.",
             )
         join = len(taken) == 2
-        if join and self._name == FIRST:
-            raise self._error(f"step {FIRST!r} has nothing to join", fix=f"Write def {FIRST}(self).")
+        if join and self._name == self._first:
+            raise self._error(
+                f"step {self._name!r} has nothing to join", fix=f"Write def {self._name}(self)."
+            )
         body = self._body()
         calls = [call for statement in body for call in _calls_of_next(statement, taken[0])]
-        if self._name == LAST:
+        if self._name == self._last:
             if calls:
                 raise self._error("the last step goes nowhere", calls[0], fix="Leave self.next out.")
             return FlowStep(kind=END, join=join, location=self.where())
         if not calls:
             raise self._error(
                 f"step {self._name!r} does not say where it goes",
-                fix=f"End it with self.next(self.{LAST}), or another step.",
+                fix=f"End it with self.next(self.{self._last}), or another step.",
             )
         last = body[-1]
         if len(calls) > 1 or not isinstance(last, ast.Expr) or last.value is not calls[0]:
@@ -148,7 +177,7 @@ class StepReader:
             return SWITCH, self._cases(call)
         then = tuple(self._target(argument, call) for argument in call.args)
         if not then:
-            raise self._error("self.next names no step", call, fix=f"Write self.next(self.{LAST}).")
+            raise self._error("self.next names no step", call, fix=f"Write self.next(self.{self._last}).")
         for name in then:
             if then.count(name) > 1:
                 raise self._error(f"self.next goes to {name!r} twice", call, fix="Name it once.")
@@ -185,8 +214,8 @@ class StepReader:
             )
         name = node.attr
         if name in self._steps:
-            if name == FIRST:
-                raise self._error(f"a step goes back to {FIRST!r}", call, fix="Go back to a later step.")
+            if name == self._first:
+                raise self._error(f"a step goes back to {name!r}", call, fix="Go back to a later step.")
             return name
         if name in self._methods:
             fix: str | None = f"Write @step above it: {self._methods[name]}."
@@ -244,9 +273,11 @@ def _check(flow: str, shape: FlowShape) -> None:
     """Refuse steps that nothing comes to, splits that nothing joins, and circles without a way out."""
     _refuse_circles(shape)
     steps = shape.steps
+    names = list(steps)
+    first, last = names[0], names[-1]
     splits: dict[str, tuple[str, ...]] = {}
     came: dict[str, str] = {}
-    pending: list[tuple[str, tuple[str, ...], str | None]] = [(FIRST, (), None)]
+    pending: list[tuple[str, tuple[str, ...], str | None]] = [(first, (), None)]
     while pending:
         name, within, before = pending.pop()
         step = steps[name]
@@ -281,10 +312,10 @@ def _check(flow: str, shape: FlowShape) -> None:
                 where=step.location,
                 fix=f"Name it in another step: self.next(self.{name}).",
             )
-    if splits[LAST]:
+    if splits[last]:
         raise GraphError(
-            f"what step {splits[LAST][-1]!r} splits is never joined",
-            where=steps[splits[LAST][-1]].location,
+            f"what step {splits[last][-1]!r} splits is never joined",
+            where=steps[splits[last][-1]].location,
             fix="Before the end, write a step that joins it: def join(self, inputs).",
         )
 
