@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
+    from upshift.authoring.flow.checkpoints import checkpoint
     from upshift.authoring.flow.decorators import (
         batch,
         card,
@@ -121,6 +122,7 @@ __all__ = [
     "batch",
     "card",
     "catch",
+    "checkpoint",
     "cleanup_memory",
     "conda",
     "conda_base",
@@ -183,6 +185,7 @@ _HOMES = {
     "batch": "upshift.authoring.flow.decorators",
     "card": "upshift.authoring.flow.decorators",
     "catch": "upshift.authoring.flow.decorators",
+    "checkpoint": "upshift.authoring.flow.checkpoints",
     "cleanup_memory": "upshift.runtime.step.cleanup",
     "conda": "upshift.authoring.flow.decorators",
     "conda_base": "upshift.authoring.flow.decorators",

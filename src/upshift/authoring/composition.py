@@ -397,6 +397,8 @@ def _refuse_flows(step: Step[Any, Any], where: str | None) -> None:
     elif "parallel" in step.options.flow:
         why = "Only the transition of a flow says on how many nodes: num_parallel=2."
         otherwise = "@run_with_torchrun(nproc_per_node=2) runs it in several processes. "
+    elif "checkpoint" in step.options.flow:
+        said, why = "@checkpoint", "Every step has upshift.current.checkpoint, without a decorator."
     elif ends := step.options.flow.keys() & {"start", "end"}:
         said, why = f"{min(ends)}=True", "A pipeline begins with what its function calls first."
     else:

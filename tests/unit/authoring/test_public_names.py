@@ -32,6 +32,7 @@ def test_the_public_names_are_these() -> None:
         "batch",
         "card",
         "catch",
+        "checkpoint",
         "cleanup_memory",
         "conda",
         "conda_base",

@@ -45,7 +45,13 @@ def names_of(own: FlowSpec) -> Mapping[str, Callable[[], object]]:
         "trigger": lambda: None,  # nothing here starts a run but whoever runs it
         "is_production": lambda: False,
     }
-    names.update(names_of_nodes(pipeline.steps[running.name].options.flow))
+    options = pipeline.steps[running.name].options.flow
+    names.update(names_of_nodes(options))
+    if "checkpoint" in options:
+        from upshift.authoring.flow.checkpoints import FlowCheckpoint  # no other step needs it
+
+        made = FlowCheckpoint(str(names["pathspec"]()), **options["checkpoint"])
+        names["checkpoint"] = lambda: made
     project = pipeline.marks.get("project")
     return names if project is None else {**names, **_of_project(project["name"], pipeline.name, record)}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -318,6 +317,8 @@ class TorchRun:
                 where=user_location(),
                 fix="pip install torch, or have it in the image.",
             )
+        import subprocess  # what only this needs
+
         done = subprocess.run(command, check=False)
         if done.returncode:
             raise RuntimeError(

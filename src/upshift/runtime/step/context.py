@@ -114,7 +114,13 @@ class CurrentTask:
 
     @property
     def checkpoint(self) -> CurrentCheckpoint:
-        """What the step keeps between its attempts: ``with upshift.current.checkpoint.save() as folder:``."""
+        """What the step keeps between its attempts: ``with upshift.current.checkpoint.save() as folder:``.
+
+        In a step of a flow that has ``@checkpoint`` it is Metaflow's: ``current.checkpoint.save()``.
+        """
+        further = {} if self._further is None else self._further()
+        if "checkpoint" in further:
+            return further["checkpoint"]()  # type: ignore[return-value]
         from upshift.runtime.step.checkpoint import checkpoint
 
         return checkpoint
