@@ -18,6 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/containers.md"
 EXAMPLE = "```text\n$ upshift image show flow.py\n"
 PANDAS = "    import pandas\n\n    return float(pandas.Series(values).mean())\n"
 _VARIES = re.compile(r"sha256:[0-9a-f]{12}|(?<=upshift-)[0-9a-f]{12}|Step \d/\d|Docker [\d.]+|Python [\d.]+")
+_ONLY_IF_SLOW = "requirements of an image are being resolved"
 
 
 @pytest.fixture
@@ -49,7 +50,8 @@ def test_the_example_prints_what_the_page_shows(
     for block, printed in follow(page_on(base_image_name, tmp_path), project):
         for command, lines in zip(block.commands, printed, strict=True):
             shown = Command(command.text, tuple(_VARIES.sub("X", line) for line in command.shown))
-            wrong.append(difference(shown, [_VARIES.sub("X", line) for line in lines], project))
+            told = [_VARIES.sub("X", line) for line in lines if line != _ONLY_IF_SLOW]
+            wrong.append(difference(shown, told, project))
             done += 1
     assert done == 2
     assert not any(wrong), "\n\n".join(filter(None, wrong))
