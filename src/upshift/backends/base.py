@@ -140,10 +140,11 @@ class Job:
 
 @attrs.frozen(kw_only=True)
 class Waiting:
-    """The backend holds the job back, and says why."""
+    """The backend holds the job back, and says why; ``hopeless``: it will never start as things are."""
 
     handle: Handle
     why: str
+    hopeless: bool = False
 
 
 @attrs.frozen(kw_only=True)

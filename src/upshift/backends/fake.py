@@ -112,7 +112,9 @@ class Wait:
     """The backend holds the job back first, and says why."""
 
     why: str
-    then: Outcome = attrs.field(factory=Complete)
+    then: Outcome | None = attrs.field(factory=Complete)
+    """What becomes of it then; None: it waits until it is cancelled."""
+    hopeless: bool = False
 
 
 Outcome = Union[Complete, Fail, Lose, Hang, Refuse, Wait]
@@ -202,17 +204,20 @@ class FakeCluster:
         if isinstance(outcome, Refuse):
             raise BackendError(outcome.message)
         self.submitted.append(job)
-        if not open_store(job.spec.store).claim_attempt(
-            job.spec.task, job.spec.attempt, by="the fake cluster"
-        ):
-            sink(Ended(handle=handle, reason="infrastructure", message="the attempt has been given up"))
-            return handle
         self.running[handle] = job
         self.most_at_once = max(self.most_at_once, len(self.running))
         self._sinks[handle] = sink
         if isinstance(outcome, Wait):
-            sink(Waiting(handle=handle, why=outcome.why))
+            sink(Waiting(handle=handle, why=outcome.why, hopeless=outcome.hopeless))
+            if outcome.then is None:
+                self._outcomes[handle] = Hang()
+                return handle
             outcome = outcome.then
+        store = open_store(job.spec.store)
+        if not store.claim_attempt(job.spec.task, job.spec.attempt, by="the fake cluster"):
+            del self.running[handle]
+            sink(Ended(handle=handle, reason="infrastructure", message="the attempt has been given up"))
+            return handle
         sink(Started(handle=handle, node="fake-0"))
         self._outcomes[handle] = outcome
         if self.instant and not isinstance(outcome, Hang):

@@ -36,6 +36,8 @@ class AttemptState:
     started: float | None = None  # seconds since the epoch
     node: str | None = None  # where the supervisor runs
     cancelled: bool = False  # whether this engine has stopped it
+    given_up: Failure | None = None  # why this engine does not wait for it any more
+    overdue: bool = False  # whether it is noted when that will be so
     ended: Ended | None = None  # how the backend says that it ended
 
     @property

@@ -14,6 +14,7 @@ start before it writes down what happened: see :mod:`upshift.engine.journal`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -36,6 +37,7 @@ from upshift.engine.targets import GrantPlan, OpenTarget, with_more_memory
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, TaskState
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
+from upshift.model.settings.spans import parse_span
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.report.human import in_words
@@ -80,8 +82,8 @@ class Driver:
     _shortfalls: Shortfalls = attrs.field(init=False)
     _raised: dict[TaskState, GrantPlan] = attrs.field(init=False, factory=dict)
     """Of tasks that ran out of memory."""
-    _timers: list[tuple[float, int, TaskState]] = attrs.field(init=False, factory=list)
-    _retries: int = attrs.field(init=False, default=0)
+    _timers: list[tuple[float, int, Callable[[], None]]] = attrs.field(init=False, factory=list)
+    _timed: int = attrs.field(init=False, default=0)
     _submits: int = attrs.field(init=False, default=0)
     _stopping: str | None = attrs.field(init=False, default=None)
 
@@ -296,7 +298,11 @@ class Driver:
             except Empty:
                 item = None
         while self._timers and self._timers[0][0] <= self.clock.monotonic():
-            self._queue(heappop(self._timers)[2])
+            heappop(self._timers)[2]()
+
+    def _after(self, seconds: float, what: Callable[[], None]) -> None:
+        self._timed += 1
+        heappush(self._timers, (self.clock.monotonic() + seconds, self._timed, what))
 
     def _take(self, item: Any) -> None:
         if isinstance(item, tuple):
@@ -319,6 +325,8 @@ class Driver:
             if result is None:  # and what a scheduler starts once more does nothing
                 give_up(self.store, attempt.task_id, attempt.number)
             verdict = judge(attempt.task_id, attempt.number, result, event, cancelled=attempt.cancelled)
+            if attempt.given_up is not None and verdict.failure is not None:
+                verdict = Verdict(verdict.result, attempt.given_up)
             if attempt.task is None:  # a job of an earlier engine; its task may ask for it yet
                 self.journal.attempt(attempt, verdict, ended=self.clock.now())
             else:
@@ -343,6 +351,12 @@ class Driver:
             attempt.why = event.why
             self.journal.attempt(attempt)
             self.journal.notice(event.why, attempt.task_id)
+            if event.hopeless:
+                self._wait_no_more(attempt, f"it would wait for ever: {event.why}")
+            elif not attempt.overdue:
+                attempt.overdue = True
+                within = attempt.place.target.start_within
+                self._after(parse_span(within), partial(self._is_overdue, attempt, within))
 
     def _wait_for_devices(self, attempt: AttemptState, *, waits: bool) -> None:
         """What waits for devices leaves CPUs and memory to tasks that do not.
@@ -357,6 +371,25 @@ class Driver:
             room.give_back(attempt.demand.host)
         else:
             room.take(attempt.demand.host)
+
+    def _is_overdue(self, attempt: AttemptState, within: str) -> None:
+        self._wait_no_more(attempt, f"after {within} it still waits: {attempt.why}")
+
+    def _wait_no_more(self, attempt: AttemptState, why: str) -> None:
+        """Refuse what waits to start, unless it has begun."""
+        waits = attempt.started is None and attempt.given_up is None and attempt.ended is None
+        if not waits or not give_up(self.store, attempt.task_id, attempt.number):
+            return
+        name, within = attempt.place.target.name, attempt.place.target.start_within
+        attempt.given_up = Failure(
+            reason="infrastructure",
+            message=why,
+            where=attempt.spec.location,
+            fix="Ask for what there is, or run it elsewhere. "
+            f'How long a task of target {name!r} waits to start is its setting start_within = "{within}".',
+        )
+        self._cancel([attempt], 0.0)
+        attempt.cancelled = False  # nothing takes its place
 
     def _tell_running(self, attempt: AttemptState, *, since: float | None = None) -> None:
         self.journal.tell(
@@ -433,8 +466,7 @@ class Driver:
                 retry_with=change,
             )
             self.walk.again(task)
-            self._retries += 1
-            heappush(self._timers, (self.clock.monotonic() + pause, self._retries, task))
+            self._after(pause, partial(self._queue, task))
             return
         self._decisions.changes[task] = over(attempt, verdict, now=now)
         if not self._caught(task, failure):

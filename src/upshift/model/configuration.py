@@ -14,6 +14,7 @@ from upshift.errors import ConfigError, NotFound, suggestion
 from upshift.model.checks import MOST_TEXT, read_small, shown, unfit
 from upshift.model.home import home, working_folder
 from upshift.model.settings.later import BACKENDS
+from upshift.model.settings.spans import FORMS, parse_span
 
 DURABILITIES = ("process", "power")
 VERIFY = ("changed", "always")
@@ -39,10 +40,13 @@ class Target:
         Paths in the step, each with the shared folder behind it.
     options
         The backend's own options.
+    start_within
+        How long a task may wait there until it starts: ``"12h"``.
     """
 
     name: str
     backend: str
+    start_within: str = "7d"
     store: str | None = None
     registry: str | None = None
     mounts: Mapping[str, str] = attrs.field(factory=dict)
@@ -175,6 +179,12 @@ def _target(name: str, table: Any, where: str | None) -> Target:
         raise ConfigError(
             f"target {name!r} names no backend", where=where, fix='Add a line such as backend = "local".'
         )
+    try:
+        parse_span(fields.get("start_within", "7d"))
+    except ValueError as error:
+        raise ConfigError(
+            f"target {name!r}: start_within: {error}", where=where, fix=f"Write {FORMS}."
+        ) from None
     return Target(name=name, **fields)
 
 

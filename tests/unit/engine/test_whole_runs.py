@@ -440,3 +440,42 @@ def test_of_a_list_that_is_submitted_one_job_may_be_refused(bench: Bench) -> Non
     graph = bench.graph(nodes, {"double": bench.step(double)}, FromStep(node="double"))
     with pytest.raises(RunFailed, match=r"double\[1\].*no such queue"):
         bench.run(graph)
+
+
+def waits_in_vain(bench: Bench, wait: Wait) -> str:
+    bench.outcomes = {("one", 0): wait}
+    bench.cluster = FakeCluster(bench.script, instant=False)
+    with pytest.raises(RunFailed) as caught:
+        bench.run(bench.graph({"one": (bench.step(one), {})}))
+    attempt = caught.value.run["one"].tasks[0].attempts[0]
+    assert attempt.error is not None and attempt.error.fix is not None
+    assert attempt.reason == "infrastructure"
+    assert "target 'fake' waits to start is its setting start_within = \"7d\"" in attempt.error.fix
+    assert [grace for _, grace in bench.cluster.cancelled] == [0.0]
+    assert not bench.cluster.running
+    return attempt.error.message
+
+
+def test_what_would_wait_for_ever_fails_at_once(bench: Bench) -> None:
+    said = waits_in_vain(bench, Wait("PartitionNodeLimit", None, hopeless=True))
+    assert said == "it would wait for ever: PartitionNodeLimit"
+    assert bench.clock.jumps == []
+
+
+def test_what_waits_too_long_fails_with_what_it_waited_for(bench: Bench) -> None:
+    assert waits_in_vain(bench, Wait("no node is free", None)) == "after 7d it still waits: no node is free"
+    assert [round(jump) for jump in bench.clock.jumps] == [7 * 86_400]
+
+
+def test_what_has_begun_is_not_given_up_for_having_waited(bench: Bench) -> None:
+    bench.outcomes = {("one", 0): Wait("no node is free", Complete(lambda inputs: 1))}
+    bench.cluster = FakeCluster(bench.script, instant=False)
+    looks: list[bool] = []
+
+    def idle() -> bool:
+        looks.append(True)
+        return len(looks) > 1 and bench.cluster.finish()
+
+    bench.clock.idle = idle
+    assert bench.run(bench.graph({"one": (bench.step(one), {})})).output == 1
+    assert [round(jump) for jump in bench.clock.jumps] == [7 * 86_400]
