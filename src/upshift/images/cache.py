@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from upshift.errors import ImageError
 from upshift.model.home import home, make_folder
@@ -28,6 +29,8 @@ locks.
 
 COMPILED = "compiled"
 """The folder with a cache of uv for each image that something was compiled in, to be removed as a whole."""
+
+T = TypeVar("T")
 
 _LOOK = 0.2  # seconds between two calls of ``waiting``
 _OFTEN = 86_400.0  # seconds between two marks, so that not every reading writes
@@ -54,6 +57,20 @@ def keeping(file: Path) -> Iterator[Path]:
         make_folder(file.parent)
     with contextlib.suppress(OSError), replacing(file) as draft:
         yield draft
+
+
+def recalled(file: Path, read: Callable[[str], T]) -> T | None:
+    """What a kept file says, as ``read`` understands it; None: there is none, or it is damaged."""
+    try:
+        return read(used(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImageError):
+        return None
+
+
+def remember(file: Path, text: str) -> None:
+    """Keep a text; where that cannot be, it is found out again next time."""
+    with keeping(file) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager

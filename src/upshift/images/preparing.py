@@ -1,4 +1,4 @@
-"""Everything that is to be known of an image before it is built, and then the building: :func:`prepare`.
+"""Everything that is to be known of an image before it is built, and then the building: :class:`Preparer`.
 
 ::
 
@@ -108,23 +108,11 @@ class Prepared:
         return image
 
 
-def prepare(
-    settings: DockerSettings | None,
-    needs: Needs,
-    destination: Destination,
-    *,
-    project: Path,
-    origins: Mapping[str, str],
-    registries: Registries | None,
-    look: bool = True,
-) -> Prepared:
-    """Find out all that is to be known of one image; see :class:`Preparer`."""
-    preparer = Preparer(destination, registries)
-    return preparer.prepare(settings, needs, project=project, origins=origins, look=look)
-
-
 class Preparer:
-    """Prepares images for one destination, and reads each parent once."""
+    """Prepares images for one destination, and reads each parent once.
+
+    ``announce`` is told what takes long; ``builds`` says whether a Dockerfile may be built.
+    """
 
     def __init__(
         self,
@@ -135,12 +123,12 @@ class Preparer:
         builds: bool = False,
     ) -> None:
         self.destination = destination
+        self.announce = announce or (lambda text: None)
+        self.builds = builds
         self._registries = registries
-        self._announce = announce or (lambda text: None)
-        self._builds = builds
         self._known: dict[tuple[str, str, bool], _Known | Finding] = {}
         self._engine = _engine_for(destination)
-        self._builder = make_builder(destination, registries, self._engine)
+        self.builder = Builder(destination, registries, self._engine)
 
     def prepare(
         self,
@@ -190,7 +178,7 @@ class Preparer:
             if here is not None and doubt is not None and doubt.severity == ERROR:
                 found, doubt = here, None
         contents = contents_of(
-            found, registries=self._registries, engine=engine, whole=whole, announce=self._announce
+            found, registries=self._registries, engine=engine, whole=whole, announce=self.announce
         )
         return found, contents, doubt
 
@@ -207,37 +195,25 @@ class Preparer:
             more = f"Or see whether {engine.title} gets it, which is used then: {engine.name} pull {wanted}"
         error.fix = "\n".join(filter(None, (error.fix, more))) or None
 
-    @property
-    def builder(self) -> Builder:
-        """What makes the images."""
-        return self._builder
 
-    @property
-    def announce(self) -> Announce:
-        """Told what takes long."""
-        return self._announce
-
-    @property
-    def builds(self) -> bool:
-        """Whether a Dockerfile may be built."""
-        return self._builds
-
-
+@attrs.define(slots=False)
 class _Preparation:
-    """Of one image."""
+    """What is found out about one image."""
 
-    def __init__(self, preparer: Preparer, ingredients: Ingredients, needs: Needs) -> None:
-        self._preparer = preparer
-        self._builder = preparer.builder
-        self._ingredients = ingredients
-        self._needs = needs
-        self._parent: Parent | None = None
-        self._contents = Contents()
-        self._doubt: Finding | None = None
-        self._findings: list[Finding] = []
-        self._lock: Lock | None = None
-        self._before: Lock | None = None
-        self._image: Image | None = None
+    _preparer: Preparer
+    _ingredients: Ingredients
+    _needs: Needs
+    _parent: Parent | None = None
+    _contents: Contents = Contents()
+    _doubt: Finding | None = None
+    _findings: list[Finding] = attrs.field(factory=list)
+    _lock: Lock | None = None
+    _before: Lock | None = None
+    _image: Image | None = None
+
+    @property
+    def _builder(self) -> Builder:
+        return self._preparer.builder
 
     def prepared(self, *, look: bool) -> Prepared:
         """All of it."""
@@ -413,13 +389,6 @@ class _Preparation:
             return
         harmless = attrs.evolve(doubt, severity=WARNING)
         self._findings = [harmless if finding == doubt else finding for finding in self._findings]
-
-
-def make_builder(
-    destination: Destination, registries: Registries | None, engine: ContainerEngine | UpshiftError
-) -> Builder:
-    """What makes images for a destination."""
-    return Builder(destination, registries, engine)
 
 
 @contextlib.contextmanager

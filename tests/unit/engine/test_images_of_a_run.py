@@ -54,7 +54,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> MadeUpBuilder:
         builder.destination = destination
         return builder
 
-    monkeypatch.setattr(preparing, "make_builder", made)
+    monkeypatch.setattr(preparing, "Builder", made)
     monkeypatch.setattr(preparing, "resolve", made_up_lock)
     return builder
 

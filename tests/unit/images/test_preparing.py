@@ -30,7 +30,7 @@ from upshift.images.base import (
 )
 from upshift.images.building.builder import Destination
 from upshift.images.building.uv import Unmet
-from upshift.images.preparing import Prepared, Preparer, prepare
+from upshift.images.preparing import Prepared, Preparer
 from upshift.images.reference import Reference
 from upshift.images.registries.answers import LoginRefused, Unavailable
 
@@ -63,7 +63,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> MadeUpBuilder:
         builder.destination = destination
         return builder
 
-    monkeypatch.setattr(preparing, "make_builder", made)
+    monkeypatch.setattr(preparing, "Builder", made)
     monkeypatch.setattr(preparing, "find_engine", no_engine)
     monkeypatch.setattr(preparing, "resolve", made_up_lock)
     return builder
@@ -82,15 +82,8 @@ def prepared_of(
     needs: Needs | None = None,
     look: bool = True,
 ) -> Prepared:
-    return prepare(
-        settings,
-        needs or Needs(),
-        destination,
-        project=project,
-        origins={},
-        registries=registries,
-        look=look,
-    )
+    preparer = Preparer(destination, registries)
+    return preparer.prepare(settings, needs or Needs(), project=project, origins={}, look=look)
 
 
 SIX = DockerSettings(parent_image="python:3.11-slim", requirements=["six"])

@@ -182,9 +182,17 @@ class KnownLayer:
 class Delivery(Protocol):
     """Takes the layers of one image, and then the image."""
 
-    repository: str
-    place: str
-    compressed: bool
+    @property
+    def repository(self) -> str:
+        """What the image is called before its tag."""
+
+    @property
+    def place(self) -> str:
+        """Of what it is remembered that it has these layers."""
+
+    @property
+    def compressed(self) -> bool:
+        """Whether it takes layers compressed."""
 
     def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
         """Those of these layers, in the order of the image, that need not be made again."""
@@ -245,24 +253,29 @@ class Helpers:
         self._pool.shutdown(cancel_futures=True)
 
 
+@attrs.define(slots=False, eq=False)
 class ToRegistry:
     """Puts layers into a repository, unless it has them; the names last of all.
 
     Until the manifest is there the registry has blobs that nothing names, and forgets them in time.
     """
 
-    compressed = True
+    _registries: Registries
+    _repository: Reference
+    _helpers: Helpers
+    _folder: Path
+    _tell: Tell
+    compressed: bool = True
 
-    def __init__(
-        self, registries: Registries, repository: Reference, helpers: Helpers, folder: Path, tell: Tell
-    ) -> None:
-        self._registries = registries
-        self._repository = repository
-        self.repository = str(repository.with_tag("x")).removesuffix(":x")
-        self._helpers = helpers
-        self._folder = folder
-        self._tell = tell
-        self.place = repository.name
+    @property
+    def repository(self) -> str:
+        """As people write it."""
+        return str(self._repository.with_tag("x")).removesuffix(":x")
+
+    @property
+    def place(self) -> str:
+        """By what it is remembered."""
+        return self._repository.name
 
     def bring(self, parent: Parent) -> None:
         """Begin to bring the parent's layers, from wherever they are."""
@@ -329,21 +342,22 @@ class ToRegistry:
         file.unlink()
 
 
+@attrs.define(slots=False, eq=False)
 class ToEngine:
     """Has a container engine load layers on top of a parent that it has."""
 
-    compressed = False
+    _engine: ContainerEngine
+    _parent: Parent
+    repository: str
+    _folder: Path
+    _tell: Tell
+    compressed: bool = False
+    _files: dict[str, Path] = attrs.field(factory=dict)
 
-    def __init__(
-        self, engine: ContainerEngine, parent: Parent, repository: str, folder: Path, tell: Tell
-    ) -> None:
-        self._engine = engine
-        self._parent = parent
-        self.repository = repository
-        self._folder = folder
-        self._tell = tell
-        self._files: dict[str, Path] = {}
-        self.place = engine.name
+    @property
+    def place(self) -> str:
+        """By what it is remembered."""
+        return self._engine.name
 
     def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
         """The first of them, as far as the engine has an image with just these on the same parent."""

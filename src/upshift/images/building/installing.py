@@ -49,29 +49,21 @@ class Installed:
     bytes: int
 
 
+@attrs.define(slots=False, eq=False)
 class Installer:
     """Installs packages of one recipe into ``folder / "packages"``."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        paths: Mapping[str, Path],
-        contents: Contents,
-        folder: Path,
-        *,
-        where: str | None = None,
-        compile_in: CompileIn | None = None,
-        compile_here: bool = True,
-    ) -> None:
-        self._recipe = recipe
-        self._paths = paths
-        self._contents = contents
-        self._folder = folder
-        self._where = where
-        self._compile_in = compile_in
-        self._compile_here = compile_here
+    _recipe: Recipe
+    _paths: Mapping[str, Path]
+    _contents: Contents
+    _folder: Path
+    _where: str | None = None  # the user's line that requires them
+    _compile_in: CompileIn | None = None
+    _compile_here: bool = True
+
+    def __attrs_post_init__(self) -> None:
         self._uv = find_uv("packages are installed by uv")
-        self.packages = folder / "packages"
+        self.packages = self._folder / "packages"
         self.packages.mkdir()
 
     def install(self, lock: Lock, tell: Tell) -> list[Installed]:

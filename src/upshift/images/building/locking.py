@@ -29,30 +29,28 @@ from upshift.images import cache
 from upshift.images.base import Contents, Lock, Locked, Progress, Recipe, Tell
 from upshift.images.building.uv import find_uv, platform_of, run_uv
 from upshift.images.pep508 import normalized, packaging_of
-from upshift.images.recipes.reading import hashes_split, option_in, variables_in
+from upshift.images.recipes.reading import hashes_split, option_in, read_toml, variables_in
 
 _FORMAT = "1"
 _WITHOUT_UV = "requirements are resolved and installed by uv"
 _WITHOUT_UPSHIFT = 'upshift ; python_version < "0"\n'
 """What a package needs of Upshift is the running one: no environment fits the marker, so none is installed.
 """
-_FOR_INSTALLING = frozenset(
-    f"--{name}"
-    for name in (
-        *("break-system-packages", "no-break-system-packages", "system", "no-system", "compile-bytecode"),
-        *("compile", "exact", "force-reinstall", "link-mode", "no-verify-hashes", "reinstall"),
-        *("reinstall-package", "require-hashes", "strict", "verify-hashes"),
-    )
-)
-"""Options of installing, of which resolving knows nothing."""
-_WITHOUT_MEANING = frozenset(
-    f"--{name}"
-    for name in (
-        *("system", "no-system", "break-system-packages", "no-break-system-packages", "compile", "exact"),
-        *("compile-bytecode", "no-compile-bytecode", "strict"),
-    )
+
+
+def _options(names: str) -> frozenset[str]:
+    return frozenset(f"--{name}" for name in names.split())
+
+
+_WITHOUT_MEANING = _options(
+    "system no-system break-system-packages no-break-system-packages compile compile-bytecode "
+    "no-compile-bytecode exact strict"
 )
 """Options that mean nothing in a folder of its own."""
+_FOR_INSTALLING = _options(
+    "force-reinstall link-mode no-verify-hashes reinstall reinstall-package require-hashes verify-hashes"
+)
+"""Options of installing, of which resolving knows nothing."""
 _OF_PIP = {
     "--no-cache-dir": "--no-cache",
     "--pre": "--prerelease=allow",
@@ -61,19 +59,10 @@ _OF_PIP = {
     "--ignore-installed": "--reinstall",
 }
 """What options of pip are called by uv."""
-_FOR_PIP_ALONE = frozenset(
-    f"--{name}"
-    for name in (
-        *(
-            "disable-pip-version-check",
-            "no-color",
-            "no-input",
-            "no-warn-conflicts",
-            "no-warn-script-location",
-        ),
-        *("prefer-binary", "progress-bar", "retries", "root-user-action", "timeout", "upgrade-strategy"),
-        *("use-pep517", "no-python-version-warning", "no-clean", "log"),
-    )
+_FOR_PIP_ALONE = _options(
+    "disable-pip-version-check no-color no-input no-warn-conflicts no-warn-script-location prefer-binary "
+    "progress-bar retries root-user-action timeout upgrade-strategy use-pep517 no-python-version-warning "
+    "no-clean log"
 )
 """Options of pip that change nothing of what is installed."""
 
@@ -198,15 +187,10 @@ def _prefer(have: Mapping[str, str], file: Path) -> None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        said: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+        return read_toml(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ImageError("uv has written no lock", why=str(error), fix="Try another version of uv.") from None
-    return said
 
 
 def _locked(
@@ -264,13 +248,9 @@ def _file(recipe: str) -> Path:
 
 def kept_lock(recipe: str) -> Lock | None:
     """The lock that this machine keeps for a recipe on its parent (digest); None: it keeps none."""
-    try:
-        return Lock.parse(cache.used(_file(recipe)).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    return cache.recalled(_file(recipe), Lock.parse)
 
 
 def keep_lock(recipe: str, lock: Lock) -> None:
-    """Keep a lock for a recipe; where that cannot be, it is resolved again next time."""
-    with cache.keeping(_file(recipe)) as file:
-        file.write_text(lock.text, encoding="utf-8")
+    """Keep a lock for a recipe."""
+    cache.remember(_file(recipe), lock.text)

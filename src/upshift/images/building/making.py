@@ -39,51 +39,45 @@ from upshift.images.building.uv import platform_of
 
 _FORMAT = 2
 _MOST_PLACES = 8
+_PATIENCE = 0.5  # seconds after which whoever waits is asked whether to go on
+_MOST_KEPT = (
+    20 * 10**6
+)  # bytes of a distribution whose bytecode is kept; larger ones have layers that are known
+_MOST = 8  # processes that compile
+_MAGIC = importlib.util.MAGIC_NUMBER.hex()
+_DIGEST = slice(8, 16)  # of the source, in PEP 552's header
 
 
+@attrs.define(slots=False, eq=False)
 class Making:
     """Makes the layers of one image."""
 
-    def __init__(
-        self,
-        ingredients: Ingredients,
-        contents: Contents,
-        layout: Layout,
-        lock: Lock,
-        *,
-        folder: Path,
-        delivery: Delivery,
-        helpers: Helpers,
-        tell: Tell,
-        compile_in: CompileIn | None,
-        compile_here: bool,
-    ) -> None:
-        self._layout = layout
-        self._lock = lock
-        self._folder = folder
-        self._delivery = delivery
-        self._helpers = helpers
-        self._tell = tell
+    _ingredients: Ingredients
+    _contents: Contents
+    _layout: Layout
+    _lock: Lock
+    _folder: Path
+    _delivery: Delivery
+    _helpers: Helpers
+    _tell: Tell
+    _compile_in: CompileIn | None
+    _compile_here: bool
+    _known: dict[str, KnownLayer] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        recipe, layout = self._ingredients.recipe, self._layout
         self._installer = Installer(
-            ingredients.recipe,
-            ingredients.paths,
-            contents,
-            folder,
-            where=ingredients.origins.get("requirements"),
-            compile_in=compile_in,
-            compile_here=compile_here,
+            recipe,
+            self._ingredients.paths,
+            self._contents,
+            self._folder,
+            where=self._ingredients.origins.get("requirements"),
+            compile_in=self._compile_in,
+            compile_here=self._compile_here,
         )
-        self._known: dict[str, KnownLayer] = {}
-        self._circumstances = json.dumps(
-            [
-                platform_of(ingredients.recipe.platform, contents.glibc),
-                layout.python,
-                layout.compiles,
-                layout.place("share"),
-                layout.site,
-                ingredients.recipe.installer_args,
-            ]
-        )
+        platform = platform_of(recipe.platform, self._contents.glibc)
+        where = [layout.compiles, layout.place("share"), layout.site]
+        self._circumstances = json.dumps([platform, layout.python, *where, recipe.installer_args])
 
     def layers(self) -> list[tuple[Layer, str]]:
         """All of them, each with what is in it; they are on their way when this returns."""
@@ -162,33 +156,18 @@ def _file(key: str) -> Path:
 
 def _recall(key: str | None) -> KnownLayer | None:
     """The layer that packages became before; None: none that is known, or a record that is damaged."""
-    if key is None:
-        return None
-    try:
-        said = json.loads(cache.used(_file(key)).read_text(encoding="utf-8"))
-        return KnownLayer(
-            what=said["what"],
-            layer=Layer(**said["layer"]),
-            bytes=said["bytes"],
-            scripts=said["scripts"],
-            places=tuple(said["places"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+
+    def read(text: str) -> KnownLayer:
+        said = json.loads(text)
+        layer, places = Layer(**said.pop("layer")), tuple(said.pop("places"))
+        return KnownLayer(**said, layer=layer, places=places)
+
+    return None if key is None else cache.recalled(_file(key), read)
 
 
 def _remember(key: str, known: KnownLayer, place: str) -> None:
     places = [*(other for other in known.places if other != place), place][-_MOST_PLACES:]
-    with cache.keeping(_file(key)) as file:
-        said = attrs.asdict(attrs.evolve(known, places=tuple(places)))
-        file.write_text(json.dumps(said), encoding="utf-8")
-
-
-_PATIENCE = 0.5  # seconds after which whoever waits is asked whether to go on
-_MOST_KEPT = 20 * 10**6  # bytes of a distribution; larger ones have layers that are known
-_MOST = 8  # processes
-_MAGIC = importlib.util.MAGIC_NUMBER.hex()
-_DIGEST = slice(8, 16)  # of the source, in PEP 552's header
+    cache.remember(_file(key), json.dumps(attrs.asdict(attrs.evolve(known, places=tuple(places)))))
 
 
 class Compiler:

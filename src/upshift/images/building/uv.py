@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import attrs
+
 from upshift.errors import ImageError, MissingExtra, RecipeError
 from upshift.images.base import Progress, Tell
 from upshift.images.following import lines_of
@@ -28,87 +30,121 @@ _NOT_OURS = frozenset(
 )
 """Variables that say where and for what uv installs, which the image does."""
 
-_FEEDBACK = (  # the first that is seen: what follows from one of them may look like a later one
-    (
-        re.compile(r"unexpected argument '|invalid value '.*' for '|a value is required for '"),
+
+class Unmet(RecipeError):
+    """Requirements cannot be met by what there is."""
+
+
+@attrs.frozen
+class _Failure:
+    """What uv says, what kind of error that is, and what to tell."""
+
+    kind: type[ImageError]
+    sign: str
+    what: str
+    fix: str
+
+
+# The first that is seen counts: what follows from one of them may look like a later one.
+_FAILURES = (
+    _Failure(
+        ImageError,
+        r"No space left on device",
+        "the requirements cannot be installed: the disk is full",
+        "Free some space where UPSHIFT_HOME and uv's cache are (uv cache prune).",
+    ),
+    _Failure(
+        RecipeError,
+        r"unexpected argument '|invalid value '.*' for '|a value is required for '",
         "uv refuses one of its options",
         "Correct python_package_installer_args, or the option in requirements.",
     ),
-    (
-        re.compile(r"Hash mismatch|HashMismatch"),
+    _Failure(
+        RecipeError,
+        r"Hash mismatch|HashMismatch",
         "a file of the requirements has another hash than the one that is written down",
         "Lock again if the index has other files now; else find out where this one comes from.",
     ),
-    (
-        re.compile(r"hashes are required|--require-hashes", re.IGNORECASE),
+    _Failure(
+        RecipeError,
+        r"(?i:hashes are required|--require-hashes)",
         "some of the requirements have hashes, and others have none",
         "Give all of them a version and a hash (uv pip compile --generate-hashes), or none.",
     ),
-    (
-        re.compile(r"Git executable not found|`git` (?:is )?not"),
+    _Failure(
+        RecipeError,
+        r"Git executable not found|`git` (?:is )?not",
         "a requirement is in a git repository, and git is not installed on this machine",
         "Install git here.",
     ),
-    (
-        re.compile(
-            r"repository (?:'[^']*' )?not found|does not appear to be a git repository", re.IGNORECASE
-        ),
+    _Failure(
+        RecipeError,
+        r"(?i:repository (?:'[^']*' )?not found|does not appear to be a git repository)",
         "there is no such git repository, or it wants a login",
         "Correct its address; or give git a login for it (https://me:${TOKEN}@…, or ~/.netrc).",
     ),
-    (
-        re.compile(r"401 Unauthorized|403 Forbidden|Authentication failed|could not read Username"),
+    _Failure(
+        RecipeError,
+        r"401 Unauthorized|403 Forbidden|Authentication failed|could not read Username",
         "the index or repository wants a login",
         "Give one: in the address by a variable (https://me:${TOKEN}@…), in ~/.netrc, or as git has it.",
     ),
-    (
-        re.compile(
-            r"invalid peer certificate|UnknownIssuer|certificate verify failed|SSL certificate problem"
-        ),
+    _Failure(
+        RecipeError,
+        r"invalid peer certificate|UnknownIssuer|certificate verify failed|SSL certificate problem",
         "the certificate of the index is not trusted here",
         "Name the file of its authority in SSL_CERT_FILE.",
     ),
-)
-_UNREACHABLE = re.compile(
-    r"Failed to fetch|error sending request|Could not resolve host|unable to access|dns error"
-)
-_UNMET = (
-    (
-        re.compile(r"filtered by `exclude-newer|exclude newer time"),
+    _Failure(
+        ImageError,
+        r"Failed to fetch|error sending request|Could not resolve host|unable to access|dns error",
+        "the index or repository of the requirements cannot be reached",
+        "See that it can be reached from this machine: its address, the network, the proxy.",
+    ),
+    _Failure(
+        Unmet,
+        r"filtered by `exclude-newer|exclude newer time",
         "one of the requirements is newer than exclude-newer allows",
         "Say a later date, or ask for an older version. The date is in UV_EXCLUDE_NEWER, in uv.toml, or in "
         "python_package_installer_args.",
     ),
-    (
-        re.compile(r"was not found in the"),
+    _Failure(
+        Unmet,
+        r"was not found in the",
         "no index has one of the requirements",
         "Correct its name, or name the index that has it: --extra-index-url https://…",
     ),
-    (
-        re.compile(r"no wheels? with a matching|has no wheels|no matching Python (?:ABI|version|platform)"),
+    _Failure(
+        Unmet,
+        r"no wheels? with a matching|has no wheels|no matching Python (?:ABI|version|platform)",
         "one of the requirements has no wheel for the image's Python and platform",
         "Choose a version that has one, or another parent_image.",
     ),
-    (
-        re.compile(r"there is no version of|there are no versions of|No matching distribution"),
+    _Failure(
+        Unmet,
+        r"there is no version of|there are no versions of|No matching distribution",
         "there is no such version of one of the requirements",
         "Correct the version, or name the index that has it: --extra-index-url https://…",
     ),
-    (
-        re.compile(r"Failed to build|build backend|Build backend|metadata-generation-failed"),
+    _Failure(
+        Unmet,
+        r"Failed to build|build backend|Build backend|metadata-generation-failed",
         "one of the requirements cannot be compiled",
         "Choose a version with wheels, or install it in a Dockerfile, with the compiler that it needs.",
     ),
-    (
-        re.compile(r"No solution found|[Cc]onflict"),
+    _Failure(
+        Unmet,
+        r"No solution found|[Cc]onflict",
         "the requirements contradict each other",
         "Change requirements so that one set of versions fits the image's Python and platform.",
     ),
+    _Failure(
+        RecipeError,
+        "",
+        "the requirements cannot be installed",
+        "Correct requirements, or the options in python_package_installer_args.",
+    ),
 )
-
-
-class Unmet(RecipeError):
-    """Requirements cannot be met by what there is."""
 
 
 def find_uv(purpose: str) -> str:
@@ -196,31 +232,8 @@ def run_uv(
 def failure(said: Sequence[str], where: str | None) -> ImageError:
     """The error for what uv said when it failed; ``where`` is the user's line that requires it."""
     text, why = "\n".join(said), "\n".join(_last_words(said)) or "uv says nothing."
-    if "No space left on device" in text:
-        return ImageError(
-            "the requirements cannot be installed: the disk is full",
-            why=why,
-            fix="Free some space where UPSHIFT_HOME and uv's cache are (uv cache prune).",
-        )
-    for sign, what, fix in _FEEDBACK:
-        if sign.search(text):
-            return RecipeError(what, where=where, why=why, fix=fix)
-    if _UNREACHABLE.search(text):
-        return ImageError(
-            "the index or repository of the requirements cannot be reached",
-            where=where,
-            why=why,
-            fix="See that it can be reached from this machine: its address, the network, the proxy.",
-        )
-    for sign, what, fix in _UNMET:
-        if sign.search(text):
-            return Unmet(what, where=where, why=why, fix=fix)
-    return RecipeError(
-        "the requirements cannot be installed",
-        where=where,
-        why=why,
-        fix="Correct requirements, or the options in python_package_installer_args.",
-    )
+    found = next(one for one in _FAILURES if re.search(one.sign, text))
+    return found.kind(found.what, where=where, why=why, fix=found.fix)
 
 
 def _last_words(said: Sequence[str]) -> Iterator[str]:

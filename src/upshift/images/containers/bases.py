@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+import attrs
+
 from upshift.errors import ImageError, RecipeError, location
 from upshift.images.base import HOME_LABEL, PROJECT_LABEL, Ingredients, Parent, Progress, Recipe, Tell
 from upshift.images.cache import alone, workshop
@@ -90,14 +92,14 @@ def build_base(
                     w for name, value in recipe.build_args.items() for w in ("--build-arg", f"{name}={value}")
                 ]
                 again = ingredients.rebuild or (engine.name == PODMAN and _mounts_files(recipe.dockerfile))
-                build = _Build(engine, ingredients, folder, names[0], tell, again=again)
+                build = _Build(engine, ingredients, folder, names[0], tell, again)
                 build.run(recipe.dockerfile, context, args)
             if recipe.apt_packages:
                 user = (parent if parent is not None else _there(engine, names[0])).user
                 context = folder / "nothing"
                 context.mkdir()
                 args = tls_of(engine, parent.reference.registry) if parent is not None else []
-                build = _Build(engine, ingredients, folder, names[-1], tell, again=ingredients.rebuild)
+                build = _Build(engine, ingredients, folder, names[-1], tell, ingredients.rebuild)
                 with _named(engine, parent, names) as below:
                     build.run(with_packages(below, recipe, user), context, args)
     return _there(engine, names[-1])
@@ -157,31 +159,25 @@ def _there(engine: ContainerEngine, name: str) -> Parent:
     return found
 
 
+@attrs.define(slots=False, eq=False)
 class _Build:
     """One ``docker build``, of which the output is kept where it fails."""
 
-    def __init__(
-        self,
-        engine: ContainerEngine,
-        ingredients: Ingredients,
-        folder: Path,
-        name: str,
-        tell: Tell,
-        *,
-        again: bool,
-    ) -> None:
-        self._engine = engine
-        self._ingredients = ingredients
-        self._folder = folder
-        self._name = name
-        self._tell = tell
-        self._again = again
-        self._instruction = ""
-        self._number = 0
-        self._line: int | None = None
-        self._layer: str | None = None
-        self._last: deque[str] = deque(maxlen=_KEPT)
-        self._shown = Progress(stage="build", text=f"{engine.title} begins")
+    _engine: ContainerEngine
+    _ingredients: Ingredients
+    _folder: Path
+    _name: str
+    _tell: Tell
+    _again: bool
+    _instruction: str = ""
+    _number: int = 0
+    _line: int | None = None
+    _layer: str | None = None
+    _last: deque[str] = attrs.field(factory=lambda: deque(maxlen=_KEPT))
+    _shown: Progress = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._shown = Progress(stage="build", text=f"{self._engine.title} begins")
 
     def run(self, dockerfile: str, context: Path, args: Sequence[str]) -> None:
         """Build; raises the ImageError that a failure means."""

@@ -98,16 +98,15 @@ def _file(reference: Reference, platform: str) -> Path:
 
 
 def _recall(reference: Reference, platform: str) -> _Remembered | None:
-    try:
-        said: Any = json.loads(cache.used(_file(reference, platform)).read_text(encoding="utf-8"))
+    def read(text: str) -> _Remembered:
+        said: Any = json.loads(text)
         own = parent_of(reference, said["own"], platform, said["manifest"], said["config"])
         return _Remembered(digest=said["digest"], read=float(said["read"]), parent=own)
-    except (OSError, ValueError, KeyError, TypeError, ImageError):
-        return None  # never read, or not whole
+
+    return cache.recalled(_file(reference, platform), read)
 
 
 def _remember(parent: Parent, digest: str) -> None:
-    """Keep what was read; where that cannot be, it is read again next time."""
     said = {
         "digest": digest,
         "own": parent.digest,
@@ -115,8 +114,7 @@ def _remember(parent: Parent, digest: str) -> None:
         "manifest": parent.manifest,
         "config": parent.config,
     }
-    with cache.keeping(_file(parent.reference, parent.platform)) as file:
-        file.write_text(json.dumps(said), encoding="utf-8")
+    cache.remember(_file(parent.reference, parent.platform), json.dumps(said))
 
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)+")

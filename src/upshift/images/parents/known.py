@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 
@@ -57,6 +58,12 @@ class Known:
     wants_login: bool = False
 
 
+def _image(title: str, source: str, *, wants_login: bool = False, **contents: Any) -> Known:
+    contents = {"stacks": {"amd": "", "neuron": ""}, "source": TABLE, **contents}
+    source = f"{source}; read on 2026-11-21"
+    return Known(title=title, contents=Contents(**contents), source=source, wants_login=wants_login)
+
+
 def known(reference: Reference) -> Known | None:
     """What is known of an image by its name; None: nothing."""
     for pattern, read in _FAMILIES:
@@ -74,19 +81,15 @@ def _python(reference: Reference, match: re.Match[str]) -> Known | None:
     python = found[1] if found else None
     codename = re.search(r"buster|bullseye|bookworm|trixie", tag)
     glibc = "" if "alpine" in tag else GLIBC[f"debian {codename[0]}"] if codename else None
-    return Known(
-        title="an official image of Python",
-        contents=Contents(
-            python=python,
-            interpreter="/usr/local/bin/python3",
-            site_packages=f"/usr/local/lib/python{minor(python)}/site-packages" if python else None,
-            cuda="",
-            stacks={"amd": "", "neuron": ""},
-            packages={},
-            glibc=glibc,
-            source=TABLE,
-        ),
-        source="docker-library/python Dockerfile-linux.template and versions.json; read on 2026-11-21",
+    return _image(
+        "an official image of Python",
+        "docker-library/python Dockerfile-linux.template and versions.json",
+        python=python,
+        interpreter="/usr/local/bin/python3",
+        site_packages=f"/usr/local/lib/python{minor(python)}/site-packages" if python else None,
+        cuda="",
+        packages={},
+        glibc=glibc,
     )
 
 
@@ -101,23 +104,19 @@ def _pytorch(reference: Reference, match: re.Match[str]) -> Known | None:
     conda = parse(torch) < (2, 10)  # from then on it is Ubuntu's own Python
     if python is None:
         return None
-    return Known(
-        title="an official image of PyTorch",
-        contents=Contents(
-            python=python,
-            interpreter="/opt/conda/bin/python3" if conda else "/usr/bin/python3",
-            site_packages=f"/opt/conda/lib/python{python}/site-packages"
-            if conda
-            else f"/usr/local/lib/python{python}/dist-packages",
-            cuda=cuda,
-            stacks={"amd": "", "neuron": ""},
-            packages={"torch": torch + (f"+cu{cuda.replace('.', '')}" if cuda else "")},
-            complete=False,
-            lacks=LAUNCHERS,
-            glibc=_pytorch_glibc(torch),
-            source=TABLE,
-        ),
-        source="pytorch/pytorch Dockerfile, as it was for 1.12 to 2.14; read on 2026-11-21",
+    return _image(
+        "an official image of PyTorch",
+        "pytorch/pytorch Dockerfile, as it was for 1.12 to 2.14",
+        python=python,
+        interpreter="/opt/conda/bin/python3" if conda else "/usr/bin/python3",
+        site_packages=f"/opt/conda/lib/python{python}/site-packages"
+        if conda
+        else f"/usr/local/lib/python{python}/dist-packages",
+        cuda=cuda,
+        packages={"torch": torch + (f"+cu{cuda.replace('.', '')}" if cuda else "")},
+        complete=False,
+        lacks=LAUNCHERS,
+        glibc=_pytorch_glibc(torch),
     )
 
 
@@ -136,17 +135,13 @@ def _nvidia_cuda(reference: Reference, match: re.Match[str]) -> Known | None:
     if not found:
         return None
     bare = found[2] != "devel"  # of whose packages not all were read
-    return Known(
-        title="an image of CUDA by NVIDIA",
-        contents=Contents(
-            python="" if bare else None,
-            cuda=minor(found[1]),
-            stacks={"amd": "", "neuron": ""},
-            packages={} if bare else None,
-            glibc=GLIBC.get(f"ubuntu {found[3]}"),
-            source=TABLE,
-        ),
-        source="NVIDIA's Dockerfile for CUDA 12.4.1 on Ubuntu 22.04, base; read on 2026-11-21",
+    return _image(
+        "an image of CUDA by NVIDIA",
+        "NVIDIA's Dockerfile for CUDA 12.4.1 on Ubuntu 22.04, base",
+        python="" if bare else None,
+        cuda=minor(found[1]),
+        packages={} if bare else None,
+        glibc=GLIBC.get(f"ubuntu {found[3]}"),
     )
 
 
@@ -161,21 +156,17 @@ def _tensorflow(reference: Reference, match: re.Match[str]) -> Known | None:
     if not new and parse(version) < (2, 12):
         return None
     python = "3.11" if new else "3.8"
-    return Known(
-        title="an official image of TensorFlow",
-        contents=Contents(
-            python=python,
-            interpreter="/usr/bin/python3",
-            site_packages=f"/usr/local/lib/python{python}/dist-packages",
-            cuda=None if gpu else "",  # its environment says it
-            stacks={"amd": "", "neuron": ""},
-            packages={"tensorflow": version} if version else None,
-            complete=False,
-            lacks=LAUNCHERS | {"torch"},
-            glibc=GLIBC["ubuntu 22.04" if new else "ubuntu 20.04"],
-            source=TABLE,
-        ),
-        source="tensorflow/build tensorflow_runtime_dockerfiles, of 2023-02 to 2026-02; read on 2026-11-21",
+    return _image(
+        "an official image of TensorFlow",
+        "tensorflow/build tensorflow_runtime_dockerfiles, of 2023-02 to 2026-02",
+        python=python,
+        interpreter="/usr/bin/python3",
+        site_packages=f"/usr/local/lib/python{python}/dist-packages",
+        cuda=None if gpu else "",  # its environment says it
+        packages={"tensorflow": version} if version else None,
+        complete=False,
+        lacks=LAUNCHERS | {"torch"},
+        glibc=GLIBC["ubuntu 22.04" if new else "ubuntu 20.04"],
     )
 
 
@@ -184,19 +175,15 @@ def _rocm(reference: Reference, match: re.Match[str]) -> Known | None:
     rocm = re.search(r"rocm(\d+\.\d+(?:\.\d+)?)", text)
     if not rocm:
         return None
-    return Known(
-        title="an image of ROCm by AMD",
-        contents=Contents(
-            python=_python_in(text),
-            cuda="",
-            stacks={"amd": rocm[1], "neuron": ""},
-            packages=_torch_in(r"pytorch(?:_release)?[-_](\d+\.\d+(?:\.\d+)?)", text),
-            complete=False,
-            glibc=_glibc_in(text),
-            source=TABLE,
-        ),
-        source="tags of Docker Hub's rocm/pytorch, such as "
-        "rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0; read on 2026-11-21",
+    return _image(
+        "an image of ROCm by AMD",
+        "tags of Docker Hub's rocm/pytorch, such as rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0",
+        python=_python_in(text),
+        cuda="",
+        stacks={"amd": rocm[1], "neuron": ""},
+        packages=_torch_in(r"pytorch(?:_release)?[-_](\d+\.\d+(?:\.\d+)?)", text),
+        complete=False,
+        glibc=_glibc_in(text),
     )
 
 
@@ -211,20 +198,17 @@ def _aws(reference: Reference, match: re.Match[str]) -> Known | None:
         cuda = ""
     torch = framework[1] if framework and "pytorch" in repository else None
     packages = {"torch": torch + (f"+cu{cuda.replace('.', '')}" if cuda else "")} if torch else None
-    return Known(
-        title="an AWS Deep Learning Container",
-        contents=Contents(
-            python=python,
-            interpreter="/opt/venv/bin/python3" if venv else None,
-            site_packages=f"/opt/venv/lib/python{python}/site-packages" if venv else None,
-            cuda=cuda,
-            stacks={"amd": "", "neuron": neuron[1] if neuron else ""},
-            packages=packages,
-            complete=False,
-            glibc=_glibc_in(tag),
-            source=TABLE,
-        ),
-        source="aws/deep-learning-containers docs/src/data and docker/; read on 2026-11-21",
+    return _image(
+        "an AWS Deep Learning Container",
+        "aws/deep-learning-containers docs/src/data and docker/",
+        python=python,
+        interpreter="/opt/venv/bin/python3" if venv else None,
+        site_packages=f"/opt/venv/lib/python{python}/site-packages" if venv else None,
+        cuda=cuda,
+        stacks={"amd": "", "neuron": neuron[1] if neuron else ""},
+        packages=packages,
+        complete=False,
+        glibc=_glibc_in(tag),
         wants_login=not reference.registry.startswith("public."),
     )
 
@@ -234,18 +218,14 @@ def _google(reference: Reference, match: re.Match[str]) -> Known | None:
     cuda = _cuda_in(text)
     if cuda is None and "cpu" in text:
         cuda = ""
-    return Known(
-        title="a Deep Learning Container of Google Cloud",
-        contents=Contents(
-            python=_python_in(text),
-            cuda=cuda,
-            stacks={"amd": "", "neuron": ""},
-            complete=False,
-            glibc=_glibc_in(text),
-            source=TABLE,
-        ),
-        source="names such as huggingface-pytorch-training-cu121.2-3.transformers.4-42.ubuntu2204.py310 in "
-        "Hugging Face, 'Available DLCs on Google Cloud'; read on 2026-11-21",
+    return _image(
+        "a Deep Learning Container of Google Cloud",
+        "names such as huggingface-pytorch-training-cu121.2-3.transformers.4-42.ubuntu2204.py310 in "
+        "Hugging Face, 'Available DLCs on Google Cloud'",
+        python=_python_in(text),
+        cuda=cuda,
+        complete=False,
+        glibc=_glibc_in(text),
         wants_login=True,
     )
 
@@ -253,18 +233,14 @@ def _google(reference: Reference, match: re.Match[str]) -> Known | None:
 def _azure(reference: Reference, match: re.Match[str]) -> Known | None:
     text = f"{match['repository']}:{reference.tag or ''}"
     cuda = _cuda_in(text)
-    return Known(
-        title="an image of Azure Machine Learning",
-        contents=Contents(
-            python=_python_in(text),
-            cuda="" if cuda is None and "-cpu" in text else cuda,
-            stacks={"amd": "", "neuron": ""},
-            complete=False,
-            glibc=_glibc_in(text),
-            source=TABLE,
-        ),
-        source="Microsoft, 'Prebuilt Docker images for inference', with names such as "
-        "minimal-ubuntu22.04-py39-cuda11.8-gpu-inference; read on 2026-11-21",
+    return _image(
+        "an image of Azure Machine Learning",
+        "Microsoft, 'Prebuilt Docker images for inference', with names such as "
+        "minimal-ubuntu22.04-py39-cuda11.8-gpu-inference",
+        python=_python_in(text),
+        cuda="" if cuda is None and "-cpu" in text else cuda,
+        complete=False,
+        glibc=_glibc_in(text),
     )
 
 

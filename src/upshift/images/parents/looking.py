@@ -202,16 +202,12 @@ def _file(digest: str) -> Path:
 
 def kept(digest: str) -> Traces | None:
     """What was seen of a layer, or of an image as a whole, before; None: nothing."""
-    try:
-        return traces.from_json(cache.used(_file(digest)).read_text())
-    except (OSError, ValueError):
-        return None
+    return cache.recalled(_file(digest), traces.from_json)
 
 
 def keep(digest: str, seen: Traces) -> None:
-    """Keep what was seen; where that cannot be, it is looked at again next time."""
-    with cache.keeping(_file(digest)) as file:
-        file.write_text(traces.as_json(seen))
+    """Keep what was seen."""
+    cache.remember(_file(digest), traces.as_json(seen))
 
 
 _PATIENCE = 60.0  # seconds for a container to start and to list some folders

@@ -10,6 +10,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import attrs
 
@@ -307,16 +308,9 @@ def as_json(traces: Traces) -> str:
 
 
 def from_json(text: str) -> Traces:
-    """Traces from their text."""
-    said = json.loads(text)
-    try:
-        return Traces(
-            marks=tuple(said["marks"]),
-            texts=dict(said["texts"]),
-            links=dict(said["links"]),
-            removed=tuple(said["removed"]),
-            emptied=tuple(said["emptied"]),
-            python=said["python"],
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError("no traces") from error
+    """Traces from their text; what is raised for a text that is none is a ValueError or a TypeError."""
+    said: dict[str, Any] = json.loads(text)
+    if said.keys() != attrs.fields_dict(Traces).keys():
+        raise ValueError("no traces")
+    said |= {name: tuple(said[name]) for name in ("marks", "removed", "emptied")}
+    return Traces(**said)

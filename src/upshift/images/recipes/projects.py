@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from upshift.errors import SettingsError
 from upshift.images.building.uv import find_uv
 from upshift.images.pep508 import normalized, packaging_of, parsed, written
-from upshift.images.recipes.reading import UPSHIFT, Line, no_requirement, read_text
+from upshift.images.recipes.reading import UPSHIFT, Line, no_requirement, read_text, read_toml
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -347,17 +347,12 @@ def _read(path: Path, where: str) -> dict[str, Any]:
 
 
 def _parsed(text: str, path: Path, where: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        data: dict[str, Any] = tomllib.loads(text)
+        return read_toml(text)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else error
         fix = "Correct it, or name another file."
         raise SettingsError(f"{path.name} is no TOML: {why}", where=where, fix=fix) from None
-    return data
 
 
 def installed_here(project: Path) -> Found:

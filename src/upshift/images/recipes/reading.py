@@ -8,8 +8,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import attrs
@@ -30,6 +32,16 @@ def read_text(path: Path, where: str) -> str:
         return small_text(path)
     except ValueError as error:
         raise _unreadable(path, str(error), where) from None
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """What a text in TOML says."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    data: dict[str, Any] = tomllib.loads(text)
+    return data
 
 
 def digest_of(path: Path, where: str | None = None) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlencode, urlsplit
 
+import attrs
+
 from upshift.errors import ImageError
 from upshift.images.base import Progress, Tell
 from upshift.images.reference import Reference
@@ -34,16 +36,18 @@ _SLOWEST_STORAGE = 10_000_000
 _WORTH_ANOTHER_TRY = frozenset({404, 408, 416, 429, 500, 502, 503, 504})  # 404, 416: it lost what it had
 
 
+@attrs.define(slots=False, eq=False)
 class Upload:
     """Puts blobs into one repository."""
 
-    def __init__(self, session: Session, transport: Transport, reference: Reference, what: str) -> None:
-        self._session = session
-        self._transport = transport
-        self._reference = reference
-        self._uploads = f"/v2/{reference.repository}/blobs/uploads/"
-        self._scopes = (Scope(reference.repository, "pull,push"),)
-        self.what = what
+    _session: Session
+    _transport: Transport
+    _reference: Reference
+    what: str  # cannot be done, where it fails
+
+    def __attrs_post_init__(self) -> None:
+        self._uploads = f"/v2/{self._reference.repository}/blobs/uploads/"
+        self._scopes = (Scope(self._reference.repository, "pull,push"),)
 
     def start(self) -> str:
         """Begin; the address that the content goes to."""
@@ -143,16 +147,16 @@ class Upload:
         return self.start(), 0
 
 
+@attrs.define(slots=False, eq=False)
 class _Source:
     """A file as the body of a request, which tells how far it is."""
 
-    def __init__(self, file: IO[bytes], total: int, tell: Tell | None, text: str) -> None:
-        self._file = file
-        self._tell = tell
-        self._text = text
-        self._sent = 0
-        self.total = total
-        self.error: BaseException | None = None
+    _file: IO[bytes]
+    total: int
+    _tell: Tell | None
+    _text: str
+    _sent: int = 0
+    error: BaseException | None = None
 
     def rewind(self, offset: int) -> None:
         self._file.seek(offset)
