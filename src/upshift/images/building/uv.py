@@ -186,13 +186,7 @@ def environment_of(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def run_uv(
-    command: Sequence[str],
-    *,
-    folder: Path,
-    tell: Tell,
-    first: Progress,
-    where: str | None,
-    locked: bool,
+    command: Sequence[str], *, folder: Path, tell: Tell, first: Progress, where: str | None, locked: bool
 ) -> None:
     """Run uv in a folder, and say how far it is.
 

@@ -149,11 +149,7 @@ class Base:
 def base_of(text: str, build_args: Mapping[str, str], platform: str) -> Base:
     """The image that the last stage of a Dockerfile builds on."""
     system, _, architecture = platform.partition("/")
-    known = {
-        "TARGETPLATFORM": platform,
-        "TARGETOS": system,
-        "TARGETARCH": architecture.partition("/")[0],
-    }
+    known = {"TARGETPLATFORM": platform, "TARGETOS": system, "TARGETARCH": architecture.partition("/")[0]}
     stages: dict[str, Base] = {}
     base = Base()
     for one in instructions(text):

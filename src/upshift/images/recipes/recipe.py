@@ -26,11 +26,7 @@ DEFAULT_PARENT = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim
 
 
 def make_ingredients(
-    settings: DockerSettings | None,
-    *,
-    project: Path,
-    platform: str,
-    origins: Mapping[str, str] = {},
+    settings: DockerSettings | None, *, project: Path, platform: str, origins: Mapping[str, str] = {}
 ) -> Ingredients:
     """Read all that the settings name. Nothing is downloaded or resolved."""
     said = settings or DockerSettings()

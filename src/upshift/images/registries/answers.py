@@ -22,18 +22,12 @@ from upshift.images.registries.session import LoginNeeded, said
 from upshift.images.registries.transport import Answer
 
 INDEXES = frozenset(
-    {
-        "application/vnd.oci.image.index.v1+json",
-        "application/vnd.docker.distribution.manifest.list.v2+json",
-    }
+    {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}
 )
 """Media types of what lists one image for each platform."""
 
 MANIFESTS = frozenset(
-    {
-        "application/vnd.oci.image.manifest.v1+json",
-        "application/vnd.docker.distribution.manifest.v2+json",
-    }
+    {"application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"}
 )
 """Media types of images."""
 
@@ -93,11 +87,7 @@ def configuration_of(reference: Reference, manifest: Mapping[str, Any]) -> str:
 
 
 def parent_of(
-    reference: Reference,
-    digest: str,
-    platform: str,
-    manifest: dict[str, Any],
-    config: dict[str, Any],
+    reference: Reference, digest: str, platform: str, manifest: dict[str, Any], config: dict[str, Any]
 ) -> Parent:
     """What a manifest and a configuration say of an image."""
     own = _platform(config)

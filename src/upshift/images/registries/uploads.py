@@ -105,10 +105,7 @@ class Upload:
 
     def _send(self, location: str, source: _Source, offset: int, digest: str) -> Answer:
         mark = "&" if urlsplit(location).query else "?"
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Content-Length": str(source.total - offset),
-        }
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(source.total - offset)}
         if offset:
             headers["Content-Range"] = f"{offset}-{source.total - 1}"
 
