@@ -31,7 +31,7 @@ from upshift.images.base import (
 )
 from upshift.images.official import PYTHON, READ_OF_DEBIAN, brings_python, nearest
 from upshift.images.parents.contents import known_image
-from upshift.images.pep508 import cuda_in, minor
+from upshift.images.parents.known import cuda_in, minor
 from upshift.images.reference import Reference
 from upshift.images.registries.answers import login_command
 from upshift.runtime.accelerators.compatibility import parse

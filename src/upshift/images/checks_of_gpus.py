@@ -10,8 +10,7 @@ import attrs
 from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Lock, Needs, Parent
 from upshift.images.official import OFFICIAL, READ, compiles_for, cuda_by_debian, fits, nearest
 from upshift.images.parents.contents import known_image
-from upshift.images.parents.known import TABLE
-from upshift.images.pep508 import cuda_in, minor, rocm_of
+from upshift.images.parents.known import TABLE, cuda_in, minor, rocm_of
 from upshift.runtime.accelerators import compatibility
 from upshift.runtime.accelerators.compatibility import parse
 

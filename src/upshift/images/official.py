@@ -7,26 +7,12 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from upshift.images.pep508 import minor
+from upshift.images.parents.known import PYTORCH_PYTHON, minor
 from upshift.runtime.accelerators import compatibility
 from upshift.runtime.accelerators.compatibility import parse
 
 READ = "2026-11-21"
 """When the tables of this module were read."""
-
-PYTORCH_PYTHON: Mapping[str, str] = {
-    **dict.fromkeys(("2.14", "2.13", "2.12", "2.11", "2.10"), "3.12"),
-    **dict.fromkeys(("2.9", "2.8", "2.7", "2.6", "2.5", "2.4"), "3.11"),
-    **dict.fromkeys(("2.3", "2.2", "2.1", "2.0", "1.13.1"), "3.10"),
-    "1.12": "3.7",
-}
-"""The Python of ``pytorch/pytorch``, by release of PyTorch. A newer release is not judged by it.
-
-Sources: pytorch/pytorch issue 73714 (1.12), RaoFoundation/bittensor pull request 1089 (1.13.1: 3.10.8),
-rlan/notebooks issue 144 (2.5.1: 3.11.10), pull requests 169873 and 170338 (2.10: Ubuntu's 3.12.3 instead of
-conda's), notes on the 2.14.0 image (3.12.3); between those the ``PYTHON_VERSION`` of pytorch/pytorch's
-``docker.Makefile`` and ``Dockerfile`` as they were.
-"""
 
 
 @attrs.frozen(kw_only=True)

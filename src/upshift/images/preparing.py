@@ -43,8 +43,7 @@ from upshift.images.checks import accepted, check, nothing_keeps, replaced, repl
 from upshift.images.containers.engine import ContainerEngine, find_engine
 from upshift.images.official import brings_python
 from upshift.images.parents.contents import contents_of, read_parent
-from upshift.images.pep508 import normalized, parsed
-from upshift.images.recipes.reading import hashes_split
+from upshift.images.recipes.reading import hashes_split, normalized, parsed
 from upshift.images.recipes.recipe import make_ingredients
 from upshift.images.reference import Reference
 from upshift.images.registries.answers import Unavailable

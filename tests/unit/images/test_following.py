@@ -8,8 +8,7 @@ from typing import IO
 
 import pytest
 
-from upshift.images.containers.engine import ContainerEngine
-from upshift.images.following import lines_of
+from upshift.images.containers.engine import ContainerEngine, lines_of
 
 
 def pipe() -> tuple[IO[bytes], IO[bytes]]:

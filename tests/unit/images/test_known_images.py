@@ -11,8 +11,7 @@ from upshift.images import official
 from upshift.images.base import Contents, Parent
 from upshift.images.official import OFFICIAL, nearest
 from upshift.images.parents.contents import contents_of
-from upshift.images.parents.known import known
-from upshift.images.pep508 import cuda_of, minor, rocm_of
+from upshift.images.parents.known import cuda_of, known, minor, rocm_of
 from upshift.images.reference import Reference
 from upshift.runtime.accelerators import compatibility
 

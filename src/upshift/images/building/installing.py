@@ -25,8 +25,7 @@ from upshift.images.building.locking import installer_options, machine_of, write
 from upshift.images.building.uv import environment_of, find_uv, run_uv
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.facts import as_this_user, facts_of
-from upshift.images.pep508 import normalized
-from upshift.images.recipes.reading import variables_in
+from upshift.images.recipes.reading import normalized, variables_in
 
 SCRIPTS = "bin"
 """Folder of the scripts among what was installed."""

@@ -28,8 +28,14 @@ from upshift.errors import ImageError
 from upshift.images import cache
 from upshift.images.base import Contents, Lock, Locked, Progress, Recipe, Tell
 from upshift.images.building.uv import find_uv, platform_of, run_uv
-from upshift.images.pep508 import normalized, packaging_of
-from upshift.images.recipes.reading import hashes_split, option_in, read_toml, variables_in
+from upshift.images.recipes.reading import (
+    hashes_split,
+    normalized,
+    option_in,
+    packaging_of,
+    read_toml,
+    variables_in,
+)
 
 _FORMAT = "1"
 _WITHOUT_UV = "requirements are resolved and installed by uv"

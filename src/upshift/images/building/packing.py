@@ -29,7 +29,7 @@ from upshift.errors import RecipeError
 from upshift.images.base import Contents, Locked
 from upshift.images.building import bytecode
 from upshift.images.building.installing import SCRIPTS, Installed, record_of
-from upshift.images.pep508 import normalized
+from upshift.images.recipes.reading import normalized
 
 TIME = 315532800
 """Time of every file: 1980-01-01, the earliest that a zip file can hold."""

@@ -30,8 +30,7 @@ import attrs
 from upshift.errors import ImageError
 from upshift.images import cache
 from upshift.images.base import ERROR, WARNING, Announce, Contents, Finding, Parent
-from upshift.images.parents.known import GLIBC, Known, known
-from upshift.images.pep508 import cuda_of, minor
+from upshift.images.parents.known import GLIBC, Known, cuda_of, known, minor
 from upshift.images.reference import Reference
 from upshift.images.registries.answers import LoginRefused, Unavailable, parent_of
 

@@ -12,8 +12,6 @@ from typing import Any
 import attrs
 
 from upshift.images.base import Contents
-from upshift.images.official import PYTORCH_PYTHON
-from upshift.images.pep508 import minor
 from upshift.images.reference import Reference
 from upshift.runtime.accelerators.compatibility import parse
 
@@ -38,6 +36,20 @@ GLIBC: Mapping[str, str] = {
 """The C library of distributions, by name and version or code name.
 
 Source: mayeut/pep600_compliance ``README.rst``, 'Distro compatibility'. Read on 2026-11-21.
+"""
+
+PYTORCH_PYTHON: Mapping[str, str] = {
+    **dict.fromkeys(("2.14", "2.13", "2.12", "2.11", "2.10"), "3.12"),
+    **dict.fromkeys(("2.9", "2.8", "2.7", "2.6", "2.5", "2.4"), "3.11"),
+    **dict.fromkeys(("2.3", "2.2", "2.1", "2.0", "1.13.1"), "3.10"),
+    "1.12": "3.7",
+}
+"""The Python of ``pytorch/pytorch``, by release of PyTorch. A newer release is not judged by it.
+
+Sources: pytorch/pytorch issue 73714 (1.12), RaoFoundation/bittensor pull request 1089 (1.13.1: 3.10.8),
+rlan/notebooks issue 144 (2.5.1: 3.11.10), pull requests 169873 and 170338 (2.10: Ubuntu's 3.12.3 instead of
+conda's), notes on the 2.14.0 image (3.12.3); between those the ``PYTHON_VERSION`` of pytorch/pytorch's
+``docker.Makefile`` and ``Dockerfile`` as they were.
 """
 
 TABLE = "the table of known images"
@@ -312,3 +324,44 @@ _FAMILIES: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
     )
 )
 """Registry and repository, and who reads the rest. The first that fits."""
+
+
+# -- versions, which names and packages say --------------------------------------------------------
+
+
+def minor(version: str) -> str:
+    """``2.1`` of ``2.1.0+cu121``."""
+    return ".".join(map(str, parse(version)[:2]))
+
+
+def cuda_of(version: str) -> str | None:
+    """The CUDA in a local version: ``12.1`` of ``2.1.0+cu121``; empty for ``+cpu`` and ``+rocm…``; None: none
+    is said.
+    """
+    _, plus, local = version.partition("+")
+    if not plus:
+        return None
+    if local.startswith("cu") and local[2:].isdigit() and len(local) > 3:
+        return f"{local[2:-1]}.{local[-1]}"
+    return "" if local == "cpu" or local.startswith(("rocm", "xpu")) else None
+
+
+def rocm_of(version: str) -> str | None:
+    """The ROCm in a local version: ``6.4`` of ``2.9.0+rocm6.4``; None: it does not say one."""
+    _, _, local = version.partition("+")
+    return local[4:] if local.startswith("rocm") and local[4:5].isdigit() else None
+
+
+def cuda_in(packages: Mapping[str, str]) -> str | None:
+    """The CUDA that packages bring; empty: their PyTorch is built without; None: they do not say."""
+    said = cuda_of(packages.get("torch", ""))
+    if said:
+        return said
+    for name, version in sorted(packages.items()):
+        if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name):
+            return minor(version)
+        found = re.fullmatch(r"cupy-cuda(\d+)x?", name)
+        if found is not None:
+            return found[1]
+    # Wheels of PyTorch before 1.13 have CUDA in them and say it nowhere.
+    return "" if said == "" or parse(packages.get("torch")) >= (1, 13) else None

@@ -15,8 +15,7 @@ from typing import Any
 import attrs
 
 from upshift.images.base import Contents
-from upshift.images.parents.known import GLIBC
-from upshift.images.pep508 import cuda_of, minor, rocm_of
+from upshift.images.parents.known import GLIBC, cuda_of, minor, rocm_of
 from upshift.runtime.accelerators.compatibility import parse
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -19,8 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.errors import SettingsError
 from upshift.images.building.uv import find_uv
-from upshift.images.pep508 import normalized, packaging_of, parsed, written
-from upshift.images.recipes.reading import UPSHIFT, Line, no_requirement, read_text, read_toml
+from upshift.images.recipes.reading import (
+    UPSHIFT,
+    Line,
+    no_requirement,
+    normalized,
+    packaging_of,
+    parsed,
+    read_text,
+    read_toml,
+    written,
+)
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -9,18 +9,20 @@ import errno
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from upshift.errors import SettingsError
-from upshift.images.pep508 import packaging_of
+from upshift.errors import MissingExtra, SettingsError
 from upshift.model.checks import small_text
 from upshift.model.settings.leaks import secret_in
 from upshift.runtime.storage.memo import Memo, now, signature_of
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 UPSHIFT = "upshift"
 _REMEMBERED = 1 << 20  # bytes; the digest of a smaller file is made as fast as it is looked up
@@ -189,3 +191,59 @@ def no_requirement(line: Line) -> SettingsError:
         why=reason,
         fix='Write it as in "torch==2.4.*", "name @ https://…", "./dist/name-1.0-py3-none-any.whl".',
     )
+
+
+# -- requirements, as PEP 508 and the package packaging have them ------------------------------------
+
+
+def normalized(name: str) -> str:
+    """The name of a package as indexes compare them."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def parsed(text: str) -> Requirement | None:
+    """A requirement of PEP 508; None: it is none."""
+    module = packaging_of("requirements")
+    try:
+        return module.Requirement(text)  # type: ignore[no-any-return]
+    except module.InvalidRequirement:
+        return None
+
+
+def applies(requirement: Requirement, environment: Mapping[str, str] | None = None) -> bool:
+    """Whether a requirement counts, by its marker, where ``environment`` differs from this process.
+
+    One that is invalid is left to the installer.
+    """
+    module = packaging_of("markers")
+    try:
+        return requirement.marker is None or requirement.marker.evaluate(dict(environment or {}))
+    except (module.UndefinedComparison, module.UndefinedEnvironmentName):
+        return True
+
+
+def pinned(requirement: Requirement) -> list[str]:
+    """The exact versions that a requirement names: ``["2.1"]`` of ``torch==2.1``."""
+    pins = (one for one in requirement.specifier if one.operator == "==")
+    return [pin.version for pin in pins if not pin.version.endswith(".*")]
+
+
+def written(requirement: Requirement) -> str:
+    """A requirement in a form that does not depend on the version of the package ``packaging``."""
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    place = f" @ {requirement.url}" if requirement.url else str(requirement.specifier)
+    marker = f" ; {requirement.marker}" if requirement.marker else ""
+    return f"{requirement.name}{extras}{place}{marker}"
+
+
+def packaging_of(module: str) -> Any:
+    """A module of the package ``packaging``; raises MissingExtra where that is not installed."""
+    import importlib
+
+    try:
+        return importlib.import_module(f"packaging.{module}")
+    except ImportError:
+        raise MissingExtra(
+            "requirements of an image cannot be read: packaging is not installed",
+            fix="pip install 'upshift[images]'",
+        ) from None

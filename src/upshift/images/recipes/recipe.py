@@ -11,9 +11,8 @@ from pathlib import Path
 
 from upshift.errors import MissingExtra, SettingsError, nearest
 from upshift.images.base import Ingredients, Recipe
-from upshift.images.pep508 import applies
 from upshift.images.recipes.projects import installed_here, read_project
-from upshift.images.recipes.reading import digest_of, variables_in
+from upshift.images.recipes.reading import applies, digest_of, variables_in
 from upshift.images.recipes.requirements import Reader, Requirements
 from upshift.model.settings.docker import DockerSettings
 

@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from upshift.errors import SettingsError
-from upshift.images.pep508 import normalized, parsed, pinned, written
 from upshift.images.recipes.projects import Found, dependencies
 from upshift.images.recipes.reading import (
     UPSHIFT,
@@ -24,8 +23,12 @@ from upshift.images.recipes.reading import (
     listed,
     name_in,
     no_requirement,
+    normalized,
     option_in,
+    parsed,
+    pinned,
     read_text,
+    written,
 )
 from upshift.model.settings.leaks import secret_in, unexpanded_in
 
