@@ -19,7 +19,7 @@ from upshift.model.settings.later import name_to_come, option_of_another_tool
 
 _FIX = "Give Python files: upshift migrate flow.py steps.py"
 _TOOLS = ("metaflow", "zenml")
-_RENAMED = {"HTMLString": "HTML", "MetaflowException": "UpshiftError"}
+_RENAMED = {"HTMLString": "HTML", "MetaflowException": "UpshiftError", "torchrun_parallel": "torchrun"}
 """Names that are others here."""
 
 _OF_ZENML = ("step", "pipeline", "ResourceSettings", "DockerSettings", "run_with_accelerate", "HTMLString")
@@ -28,20 +28,37 @@ _OF_ZENML = ("step", "pipeline", "ResourceSettings", "DockerSettings", "run_with
 _INSTEAD = {
     "ArtifactConfig": 'Name the output alone: Annotated[Model, "model"].',
     "BaseMaterializer": "Values of its type need a serializer of their own.",
+    "Checkpoint": "A step with @checkpoint has current.checkpoint; give other processes its directory.",
     "Client": "Runs are found by upshift.get_run and upshift.list_runs, values by upshift.get_artifact.",
     "ExternalArtifact": "Pass the value itself, or upshift.External(path) for data that is not to be copied.",
     "MarkdownString": "upshift.current.card.append takes a plain text.",
     "Model": "Versions of a model are named by upshift.tag_artifact, and found by upshift.get_artifact.",
     "Schedule": option_of_another_tool("schedule"),
+    "deepspeed": "Use @run_with_accelerate(use_deepspeed=True) on the step whose body is the training.",
     "get_logger": "Use logging.getLogger(__name__).",
     "get_pipeline_context": "What it tells is in upshift.current.",
     "get_step_context": "What it tells is in upshift.current.",
     "load_artifact": "Use upshift.get_artifact.",
+    "huggingface_hub": "Download in a step, and set the folder on self: self.model = Path(…).",
+    "load_model": "A Path set on self is an artifact: self.model = Path(…); steps that follow read it.",
     "log_artifact_metadata": "Use upshift.log(name=value).",
     "log_metadata": "Use upshift.log(name=value).",
     "log_step_metadata": "Use upshift.log(name=value).",
+    "model": "A Path set on self is an artifact: self.model = Path(…); steps that follow read it.",
     "save_artifact": "Return it from the step.",
 }
+
+_LEFT_OUT = {
+    (
+        "checkpoint",
+        "load_policy",
+    ): 'Only "fresh" and "none": a run does not begin with the checkpoints of others.',
+    ("checkpoint", "temp_dir_root"): "The directory is below UPSHIFT_HOME.",
+    ("run", "push_results_dir_to_cloud"): "Set what is to be kept on self: self.model = Path(…).",
+    ("run", "local_output_dir"): "Set what is to be kept on self: self.model = Path(…).",
+    ("run", "cloud_output_dir"): "Set what is to be kept on self: self.model = Path(…).",
+}
+"""Options of Metaflow's decorators and methods that have no counterpart."""
 
 
 class Edit(NamedTuple):
@@ -107,6 +124,8 @@ class _Reader(ast.NodeVisitor):
         self._lines = _lines(source)
         self._modules: set[str] = set()
         self._zenml = False
+        self._metaflow = False
+        self._set: set[str] = set()  # what steps set: local names, and attributes as self.NAME
 
     def visit_Import(self, node: ast.Import) -> None:
         changed = [self._imported(node, alias) for alias in node.names]
@@ -119,6 +138,7 @@ class _Reader(ast.NodeVisitor):
         if node.level or tool not in _TOOLS:
             return
         self._zenml = self._zenml or tool == "zenml"
+        self._metaflow = self._metaflow or tool == "metaflow"
         home = "upshift.cards" if module == "metaflow.cards" else "upshift"
         kept = [alias for alias in node.names if not _known(alias.name, tool, home)]
         mapped = [alias for alias in node.names if alias not in kept]
@@ -155,7 +175,31 @@ class _Reader(ast.NodeVisitor):
         if self._zenml and name in ("step", "pipeline", "with_options"):
             for keyword in node.keywords:
                 self._option(name, keyword)
+        for keyword in node.keywords if self._metaflow else ():
+            self._of_flow(name, keyword)
         self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+        inside = (part for method in methods for part in ast.walk(method))
+        self._set = {ast.unparse(one) for one in inside if isinstance(getattr(one, "ctx", None), ast.Store)}
+        self.generic_visit(node)
+
+    def _of_flow(self, function: str, keyword: ast.keyword) -> None:
+        """What is said in a flow and refused here."""
+        value = ast.unparse(keyword.value)
+        if function == "next" and keyword.arg == "num_parallel":
+            used = {ast.unparse(one) for one in ast.walk(keyword.value) if isinstance(one, ast.expr)}
+            if known_later := sorted(used & self._set):
+                what = (
+                    f"num_parallel={value} is known before a run here, and {known_later[0]} is set in a step"
+                )
+                fix = "Make it a Parameter, a Config, or a constant."
+                self.unmapped.append(Unmapped(keyword.lineno, f"{what}. {fix}"))
+        elif (why := _LEFT_OUT.get((function, str(keyword.arg)))) and value not in ("'fresh'", "'none'"):
+            self.unmapped.append(
+                Unmapped(keyword.lineno, f"{function}() has no {keyword.arg}={value}. {why}")
+            )
 
     def _option(self, function: str, keyword: ast.keyword) -> None:
         start = (keyword.lineno, keyword.col_offset)
@@ -169,6 +213,7 @@ class _Reader(ast.NodeVisitor):
     def _imported(self, node: ast.Import, alias: ast.alias) -> ast.alias:
         if alias.name == "metaflow":
             self._modules.add(alias.asname or alias.name)
+            self._metaflow = True
             return ast.alias("upshift", alias.asname)
         if alias.name.partition(".")[0] in _TOOLS:
             self.unmapped.append(Unmapped(node.lineno, f"there is no module like {alias.name}"))

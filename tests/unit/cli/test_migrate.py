@@ -57,6 +57,24 @@ def test_imports_are_changed_and_nothing_else(before: str, after: str) -> None:
     assert migrated(before, "flow.py")[0] == after
 
 
+NODES = """from metaflow import FlowSpec, checkpoint, parallel, torchrun_parallel
+class Nodes(FlowSpec):
+    nodes = 2
+    @checkpoint(load_policy="fresh")
+    def start(self):
+        n = 2
+        self.shards = [1]
+        self.next(self.train, num_parallel={})
+"""
+
+
+def test_nodes_of_a_step_are_mapped() -> None:
+    changed, unmapped = migrated(NODES.format("self.nodes"), "flow.py")
+    assert not unmapped
+    head = "from upshift import FlowSpec, checkpoint, parallel, torchrun as torchrun_parallel"
+    assert changed.splitlines()[0] == head
+
+
 @pytest.mark.parametrize(
     ("source", "line", "words"),
     [
@@ -67,6 +85,28 @@ def test_imports_are_changed_and_nothing_else(before: str, after: str) -> None:
             1,
             ["client of metaflow", "no counterpart"],
         ),
+        (
+            "from metaflow import step, Checkpoint\n",
+            1,
+            ["Checkpoint of metaflow stays", "current.checkpoint"],
+        ),
+        ("import metaflow\nmetaflow.deepspeed\n", 2, ["run_with_accelerate(use_deepspeed=True)"]),
+        (
+            "from metaflow import checkpoint\n@checkpoint(load_policy='eager')\ndef f(): ...\n",
+            2,
+            ["checkpoint() has no load_policy='eager'", "fresh"],
+        ),
+        (
+            "from metaflow import current\ncurrent.torch.run(entrypoint='a', local_output_dir='b')\n",
+            2,
+            ["run() has no local_output_dir='b'", "self.model"],
+        ),
+        (
+            NODES.format("len(self.shards)"),
+            8,
+            ["num_parallel=len(self.shards)", "self.shards is set in a step"],
+        ),
+        (NODES.format("n + 1"), 8, ["num_parallel=n + 1", "n is set in a step", "Parameter"]),
         ("\nfrom zenml.client import Client\n", 2, ["Client of zenml.client stays", "get_run"]),
         ("from zenml import log_metadata\n", 1, ["upshift.log"]),
         ("import zenml.client\n", 1, ["no module like zenml.client"]),
