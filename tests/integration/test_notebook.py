@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 CELLS = [
     """
 from dataclasses import dataclass
+from functools import lru_cache
 from upshift import pipeline, step, current
 
 FACTOR = 3
@@ -21,6 +22,7 @@ FACTOR = 3
 class Point:
     x: int
 
+@lru_cache(maxsize=None)
 def helper(x):
     return x * FACTOR
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -246,6 +248,20 @@ def test_the_control_socket_works_under_a_long_path(monkeypatch: pytest.MonkeyPa
         finally:
             control.close()
     assert ask(path, "ping") is None
+
+
+def test_a_control_socket_that_cannot_be_made_is_explained(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(self: socket.socket, address: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Lease("r1", str(tmp_path / "store")) as lease:
+        monkeypatch.setattr(socket.socket, "bind", full)
+        with pytest.raises(StoreUnavailable, match="cannot keep its state") as caught:
+            Control(lease, pytest.fail, pytest.fail)
+    assert caught.value.why == "No space left on device"
+    assert "UPSHIFT_HOME" in (caught.value.fix or "")
 
 
 def test_a_stopped_job_that_leaves_no_result_counts_as_cancelled(held: Bench) -> None:
