@@ -132,7 +132,7 @@ def test_a_step_gets_what_it_asks_for_and_sees_no_more(either: Project) -> None:
     assert abs(found["shared"] - 20 * MEGABYTES) < 4096
     attempt = either.attempt("look")
     assert attempt["granted"]["cpu_count"] == attempt["seen"]["cpu_count"] == 1
-    assert attempt["granted"]["enforced_by"] == "container"
+    assert attempt["granted"]["enforced_by"] == {"cpu": "cgroup", "memory": "cgroup", "gpus": "cgroup"}
     assert attempt["granted"]["memory_limit"] == "cgroup"
     assert abs(attempt["seen"]["memory"] - 300 * MEGABYTES) < 4096
     assert attempt["node"] == os.uname().nodename

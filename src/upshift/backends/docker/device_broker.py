@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.model.spec.hardware import ENFORCED
+from upshift.model.spec.hardware import SUPERVISOR, enforced
 from upshift.model.spec.task import Failure, TaskSpec
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices.queue import DeviceQueue, Ready, Refuse, Tell
@@ -60,7 +60,7 @@ class DeviceBroker:
         if self._thread is None:
             self._start()
         assert spec.granted is not None
-        details = {**spec.granted.details, "enforced_by": ENFORCED}
+        details = {**spec.granted.details, **enforced(SUPERVISOR)}
         spec = attrs.evolve(spec, granted=attrs.evolve(spec.granted, details=details))
 
         def served(grant: Grant | None) -> None:

@@ -15,7 +15,7 @@ from upshift.images.containers.facts import limits
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Hardware
-from upshift.model.spec.hardware import CONTAINED, Shortfall
+from upshift.model.spec.hardware import CGROUP, Shortfall, enforced
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.vendor import Inventory
@@ -50,7 +50,7 @@ def offer(
     offered = offers.offer(ResourceSettings(**said), here, inventories)
     granted = offered.granted
     assert granted is not None  # this machine always gives something
-    granted = attrs.evolve(granted, details={**granted.details, "enforced_by": CONTAINED})
+    granted = attrs.evolve(granted, details={**granted.details, **enforced(CGROUP)})
     short = list(offered.shortfalls)
     for field in ("cpu_count", "memory"):
         if getattr(granted, field) is not None and field not in limits(facts):

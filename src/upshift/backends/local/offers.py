@@ -14,7 +14,7 @@ from upshift.backends.base import Offer
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Device, Hardware
-from upshift.model.spec.hardware import ENFORCED, Model, Shortfall
+from upshift.model.spec.hardware import SUPERVISOR, Model, Shortfall, enforced
 from upshift.runtime.storage.serializers import scratch
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def offer(
             nodes=count,
             disk=disk,
             shared_memory=shared,
-            details={"enforced_by": ENFORCED},
+            details=enforced(SUPERVISOR),
         ),
         alternatives=tuple(dict.fromkeys(sets[1:])),
         shortfalls=tuple(short),

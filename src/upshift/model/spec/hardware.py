@@ -12,10 +12,14 @@ from upshift.model.spec.launch import Launch
 
 Model = tuple[str, str, str]
 """What makes two devices interchangeable: vendor, model, and profile of a slice."""
-ENFORCED = "supervisor"
-"""Value of ``granted.details["enforced_by"]`` where the supervisor enforces the grant."""
-CONTAINED = "container"
-"""Its value where a container enforces the grant, and the supervisor runs in it beside the step."""
+SUPERVISOR, CGROUP, SCHEDULER = "supervisor", "cgroup", "scheduler"
+"""Who enforces a part of a grant: the supervisor; a cgroup that it is in itself, with the step; or the
+scheduler, which has handed out what is there."""
+
+
+def enforced(by: str) -> dict[str, dict[str, str]]:
+    """Details of a grant of which all is enforced by one of these."""
+    return {"enforced_by": dict.fromkeys(("cpu", "memory", "gpus"), by)}
 
 
 @attrs.frozen(kw_only=True)
@@ -93,9 +97,9 @@ class Hardware:
         Bytes.
     details
         What this record knows beyond the common shape: in ``asked`` the alternatives, where there are
-        several or topologies (:class:`upshift.model.settings.wanted.Wanted`), in ``granted`` the CPUs by
-        number and how memory is limited, in ``seen`` the host, its Python and its cgroup, in ``used`` the
-        peaks, the means and the digest of the series.
+        several or topologies (:class:`upshift.model.settings.wanted.Wanted`), in ``granted`` who enforces
+        what (``{"cpu", "memory", "gpus"}``), the CPUs by number and how memory is limited, in ``seen`` the
+        host, its Python and its cgroup, in ``used`` the peaks, the means and the digest of the series.
     """
 
     cpu_count: float | None = None
@@ -134,6 +138,11 @@ class Hardware:
             shared_memory=request.shared_memory,
             details=details,
         )
+
+    def enforced_by(self, part: str) -> str | None:
+        """Who enforces a part of this grant: ``"cpu"``, ``"memory"`` or ``"gpus"``; None: nobody does."""
+        by = self.details.get("enforced_by")
+        return by.get(part) if isinstance(by, Mapping) else None
 
     def as_json(self) -> dict[str, Any]:
         """Every field by name, null where unknown, details beside them; the form ``--json`` shows.

@@ -29,7 +29,7 @@ from upshift.errors import (
 )
 from upshift.model.spec import Artifact, Code, Collected, Failure, Rank, TaskSpec, Value, to_json
 from upshift.model.spec.calls import bind
-from upshift.model.spec.hardware import CONTAINED
+from upshift.model.spec.hardware import CGROUP, SCHEDULER
 from upshift.runtime import asking, causes, cgroups, proc
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
 from upshift.runtime.forms import Outcome, Seen
@@ -178,7 +178,7 @@ def _placed(spec: TaskSpec, rank: Rank | None) -> dict[str, Any]:
 def _cpus(spec: TaskSpec) -> int:
     """How many CPUs this process may use: of a container, that is what its quota comes to."""
     cpus = len(os.sched_getaffinity(0))
-    if spec.granted is not None and spec.granted.details.get("enforced_by") == CONTAINED:
+    if spec.granted is not None and spec.granted.enforced_by("cpu") in (CGROUP, SCHEDULER):
         cpus = min(cpus, math.ceil(cgroups.own_cpus() or cpus))
     return cpus
 

@@ -12,7 +12,7 @@ import attrs
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Rank, TaskSpec
-from upshift.model.spec.hardware import CONTAINED, ENFORCED
+from upshift.model.spec.hardware import CGROUP, SUPERVISOR
 from upshift.model.spec.task import Failure
 from upshift.runtime import cgroups, proc
 from upshift.runtime.accelerators.root import device_root
@@ -57,17 +57,17 @@ def bounds_of(
     granted = spec.granted
     devices = [device.numa_node for device in (granted.gpus if granted is not None else None) or ()]
     memory = taken = threads = None
-    by = None if granted is None else granted.details.get("enforced_by")
-    if granted is not None and by in (ENFORCED, CONTAINED):
-        if granted.memory is not None:
-            asked = spec.request.memory
-            memory = MemoryLimit(granted.memory, asked=asked, contained=by == CONTAINED)
-        if granted.cpu_count is not None and by == CONTAINED:  # by a quota, on any of the CPUs
-            threads = math.ceil(granted.cpu_count)
-        elif granted.cpu_count is not None:
+    if granted is not None and granted.memory is not None:
+        by = granted.enforced_by("memory")
+        if by in (SUPERVISOR, CGROUP):  # what a scheduler kills for memory is told by HostMemory
+            memory = MemoryLimit(granted.memory, asked=spec.request.memory, contained=by == CGROUP)
+    by = None if granted is None else granted.enforced_by("cpu")
+    if granted is not None and granted.cpu_count is not None and by is not None:
+        if by == SUPERVISOR:
             near = numa.near(devices, numa.nodes(device_root())) if devices else ()
             taken = cpus.take(granted.cpu_count, near)
-            threads = len(taken)
+        # By a quota on any of the CPUs, or on those that a scheduler has chosen.
+        threads = math.ceil(granted.cpu_count) if taken is None else len(taken)
     bounds = Confinement(
         cpus=taken,
         threads=threads,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.model.spec import Failure, Gap, Hardware, Rank, TaskSpec
-from upshift.runtime import causes, marks
+from upshift.model.spec.hardware import SCHEDULER
+from upshift.runtime import causes, cgroups, marks
 from upshift.runtime.confine import host_facts
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
@@ -154,6 +155,11 @@ class NodeRuntime:
         granted = self._spec.granted
         if granted is None:
             return None
+        if granted.cpu_count is None and granted.enforced_by("cpu") == SCHEDULER:
+            cpus = len(os.sched_getaffinity(0))
+            granted = attrs.evolve(granted, cpu_count=min(cpus, cgroups.own_cpus() or cpus))
+        if granted.memory is None and granted.enforced_by("memory") == SCHEDULER:
+            granted = attrs.evolve(granted, memory=cgroups.own_limit())
         details: dict[str, Any] = dict(granted.details)
         if self._lent:
             details["cpus"] = list(self._lent)

@@ -178,12 +178,17 @@ class Observations:
         """The granted devices as they were found; None: nobody could say."""
         if not any(inventory.devices for inventory in asked):
             return None
-        found = {device.uuid: device for inventory in asked for device in inventory.devices}
+        found = {_which(device): device for inventory in asked for device in inventory.devices}
         return tuple(
-            attrs.evolve(found[device.uuid], node=device.node)
+            attrs.evolve(found[_which(device)], node=device.node)
             for device in self._granted
-            if device.uuid in found
+            if _which(device) in found
         )
+
+
+def _which(device: Device) -> tuple[object, ...]:
+    """What tells a device from others on its machine: not every vendor has a uuid for each."""
+    return (device.uuid,) if device.uuid is not None else (device.vendor, device.index)
 
 
 # Of a task on several nodes there is one record of each kind. Its numbers are per node, as in all records:

@@ -12,6 +12,7 @@ import pytest
 from nvml import FakeNvml
 from upshift.config import ResourceSettings
 from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
+from upshift.model.spec.hardware import SUPERVISOR, enforced
 from upshift.runtime import proc
 from upshift.runtime.supervisor import inline
 
@@ -44,7 +45,7 @@ def test_nothing_is_left_of_who_has_found_the_devices(
     for name, value in machine.environment().items():
         monkeypatch.setenv(name, value)
     gpu = Device(vendor="nvidia", model=machine.gpus[0].model, uuid=None)
-    spec = attrs.evolve(SPEC, granted=Hardware(gpus=(gpu,), details={"enforced_by": "supervisor"}))
+    spec = attrs.evolve(SPEC, granted=Hardware(gpus=(gpu,), details=enforced(SUPERVISOR)))
     before, children = open_descriptors(), set(proc.children(os.getpid()))
     for _ in range(2):
         grant, failure = inline._devices(spec)

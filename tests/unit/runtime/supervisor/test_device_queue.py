@@ -12,7 +12,7 @@ import nvml
 from nvml import FakeNvml, Gpu
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Code, Device, EntryPoint, Failure, Hardware, TaskId, TaskSpec
-from upshift.model.spec.hardware import ENFORCED
+from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, enforced
 from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.root import LOCKS
 from upshift.runtime.loop import Loop
@@ -30,7 +30,7 @@ BOTH = TaskSpec(
     code=Code(project="/"),
     store="/",
     request=ResourceSettings(gpu_count=2),
-    granted=Hardware(gpus=(GPU, GPU), details={"enforced_by": ENFORCED}),
+    granted=Hardware(gpus=(GPU, GPU), details=enforced(SUPERVISOR)),
 )
 
 
@@ -49,6 +49,9 @@ class Asked:
     def ask(self, spec: TaskSpec = BOTH) -> None:
         self.grant = self.failure = None
         self._devices.ask(spec, ready=self._ready, tell=self.said.append, refuse=self._refuse)
+
+    def cancel(self, spec: TaskSpec) -> None:
+        self._devices.cancel(spec)
 
     def until(self, done: Callable[[], object]) -> None:
         while not done():
@@ -122,7 +125,7 @@ def test_a_strict_task_fails_instead(asked: Asked, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_reason_is_said_again_now_and_then(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    granted = Hardware(gpus=(GPU,), details={"enforced_by": ENFORCED})
+    granted = Hardware(gpus=(GPU,), details=enforced(SUPERVISOR))
     held = locks.hold([Device(vendor="nvidia", uuid=asked.machine.uuids[1])])
     assert held is not None
     asked.ask(attrs.evolve(BOTH, request=ResourceSettings(gpu_count=1), granted=granted))
@@ -139,3 +142,44 @@ def test_the_reason_is_said_again_now_and_then(asked: Asked, monkeypatch: pytest
 @pytest.mark.parametrize(("number", "seconds"), [(0, 60), (4, 3600), (5, 7200), (6, 10_800)])
 def test_after_an_hour_it_is_said_each_hour(number: int, seconds: float) -> None:
     assert devices._said_again(number) == seconds
+
+
+def handed_out(gpus: tuple[Device, ...] | None, **request: int) -> TaskSpec:
+    granted = Hardware(gpus=gpus, details=enforced(SCHEDULER))
+    return attrs.evolve(BOTH, request=ResourceSettings(**request), granted=granted)
+
+
+def test_what_a_scheduler_has_handed_out_is_looked_for_and_recorded_as_it_is(asked: Asked) -> None:
+    asked.machine.gpus[0].error = None
+    asked.machine.write()
+    asked.ask(handed_out((Device(), Device()), gpu_count=2))
+    asked.until(asked.over)
+    assert asked.grant is not None and asked.grant.devices is not None
+    assert [device.model for device in asked.grant.devices] == [GPU.model] * 2
+    assert all(device.uuid for device in asked.grant.devices)
+    assert not asked.grant.environment  # the scheduler has said already what is to be seen
+    assert all(locks.free(device) for device in asked.grant.devices)
+
+
+def test_a_step_does_not_run_with_less_than_its_scheduler_has_granted(asked: Asked) -> None:
+    asked.ask(handed_out((Device(), Device()), gpu_count=2))
+    asked.until(asked.over)
+    assert asked.failure is not None and asked.failure.reason == "hardware"
+    assert "the scheduler has granted 2 GPUs on " in asked.failure.message
+    assert ", and 1 can be seen there" in asked.failure.message
+
+
+def test_what_a_scheduler_gives_that_nobody_asked_for_is_recorded(asked: Asked) -> None:
+    asked.ask(handed_out(None))
+    asked.until(asked.over)
+    assert asked.grant is not None and asked.grant.devices is not None
+    assert [device.index for device in asked.grant.devices] == [1]  # the other one is lost
+
+
+def test_who_is_cancelled_while_that_is_looked_for_hears_of_nothing_more(asked: Asked) -> None:
+    spec = handed_out((Device(), Device()), gpu_count=2)
+    asked.ask(spec)
+    asked.cancel(spec)
+    asked.until(lambda: asked.accelerators.known)
+    assert asked.grant is None
+    assert asked.failure is not None and asked.failure.reason == "cancelled"

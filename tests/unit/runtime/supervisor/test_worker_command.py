@@ -8,9 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
+from upshift.model.spec import Device, Hardware
+from upshift.model.spec.hardware import SCHEDULER, enforced
+from upshift.runtime.accelerators.vendor import Inventory
 from upshift.runtime.storage.cards import read_cards
+from upshift.runtime.supervisor.records import Observations
 
 
 def command(bench, spec) -> list[str]:  # type: ignore[no-untyped-def]
@@ -60,6 +65,39 @@ def test_a_result_is_never_made_twice(project) -> None:  # type: ignore[no-untyp
     again = subprocess.run(command(bench, spec), capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert "has a result already" in again.stderr and "Traceback" not in again.stderr
+
+
+def test_an_attempt_that_was_given_up_does_not_run(project) -> None:  # type: ignore[no-untyped-def]
+    bench = project("def one():\n    print('ran')\n    return 1\n")
+    spec = bench.spec("one")
+    assert bench.store.claim_attempt(spec.task, spec.attempt, by="an engine")
+    done = subprocess.run(command(bench, spec), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"attempt 1 of {spec.task} has been given up, or has begun before\n"
+    assert bench.store.read_result(spec.task, 1) is None
+
+
+def test_what_nobody_asked_for_is_recorded_as_its_scheduler_gave_it(project) -> None:  # type: ignore[no-untyped-def]
+    bench = project("def one():\n    return 1\n")
+    spec = attrs.evolve(bench.spec("one"), granted=Hardware(details=enforced(SCHEDULER)))
+    subprocess.run(command(bench, spec), check=True)
+    result = bench.store.read_result(spec.task, 1)
+    assert result.granted.cpu_count == result.seen.cpu_count
+    assert result.granted.details["enforced_by"]["cpu"] == "scheduler"
+    assert "cpus" not in result.granted.details  # nobody has chosen any
+
+
+def test_devices_without_a_uuid_are_seen() -> None:
+    device = Device(vendor="gaudi", model="HL-225", index=3)
+
+    class Known:
+        inventories = (Inventory(vendor="gaudi", devices=(device,)),)
+
+        def want(self, call):  # type: ignore[no-untyped-def]
+            call()
+
+    seen = Observations(Hardware(gpus=(device,)), Known)
+    assert seen.record(cpu_count=1, memory=1, details={}).gpus == (device,)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 ::
 
     ask ──► nothing to do with devices ──────────────────────────────► ready
+      ├───► a scheduler has handed them out: are they there? ────────► ready
       └───► the pool is known ──► it has what is asked for, locked ──► ready
                      └───────────────────────┴──► tried again, explained, given up
 
@@ -19,11 +20,11 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from upshift.errors import UpshiftError
-from upshift.model.spec.hardware import ENFORCED
+from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device
 from upshift.model.spec.task import Failure, TaskSpec
 from upshift.runtime import causes
 from upshift.runtime.accelerators.root import lock_folder
@@ -91,6 +92,7 @@ class DeviceQueue:
         self._engine = os.getppid() if engine is None else engine
         self._pool: DevicePool | None = None
         self._asking: list[_Asking] = []
+        self._handed_out: list[tuple[TaskSpec, Refuse]] = []
         self._retry: Timer | None = None
         self._lost: dict[ResourceSettings, float] = {}
         self._renewals = 0
@@ -102,7 +104,7 @@ class DeviceQueue:
     @property
     def asking(self) -> list[TaskSpec]:
         """The tasks that wait."""
-        return [asking.spec for asking in self._asking]
+        return [*(spec for spec, _ in self._handed_out), *(asking.spec for asking in self._asking)]
 
     def ask(
         self,
@@ -117,10 +119,15 @@ class DeviceQueue:
     ) -> None:
         """Ask for the devices that a task was promised."""
         granted = spec.granted
-        own = granted is not None and granted.details.get("enforced_by") == ENFORCED
+        by = None if granted is None else granted.enforced_by("gpus")
+        own = by == SUPERVISOR
         promised = granted.gpus if granted is not None and own else None
         if promised == () or spec.request.gpu_count == 0:
             ready(_nothing(spec))
+        elif by == SCHEDULER:
+            looked_at = (spec, refuse)
+            self._handed_out.append(looked_at)
+            self._accelerators().want(lambda: self._compare(looked_at, ready))
         elif promised or (own and self._others_have_some()):
             asking = _Asking(spec, ready, tell, refuse, share=share, nodes=nodes)
             asking.explain = self._loop.after(QUIET, lambda: self._explain(asking))
@@ -132,16 +139,41 @@ class DeviceQueue:
 
     def cancel(self, spec: TaskSpec) -> None:
         """The task does not wait any more, if it did."""
+        gone = Failure(reason="cancelled", message="cancelled while it waited for devices")
+        for looked_at in self._handed_out:
+            if looked_at[0] is spec:
+                self._handed_out.remove(looked_at)
+                looked_at[1](gone)
+                return
         for asking in self._asking:
             if asking.spec is spec:
                 self._forget(asking)
-                asking.refuse(Failure(reason="cancelled", message="cancelled while it waited for devices"))
+                asking.refuse(gone)
                 return
 
     def forget(self) -> None:
         """Nobody waits any more, and nobody wants to know why."""
+        self._handed_out.clear()
         for asking in list(self._asking):
             self._forget(asking)
+
+    def _compare(self, looked_at: tuple[TaskSpec, Refuse], ready: Ready) -> None:
+        """What a scheduler has handed out has to be there, whatever it says."""
+        if looked_at not in self._handed_out:  # it was cancelled meanwhile
+            return
+        self._handed_out.remove(looked_at)
+        spec, refuse = looked_at
+        from upshift.runtime.accelerators.matching import match
+        from upshift.runtime.supervisor.devices.pool import Grant
+
+        inventories = self._accelerators().inventories
+        visible = tuple(device for inventory in inventories for device in inventory.devices)
+        promised = (spec.granted.gpus if spec.granted is not None else None) or ()
+        lack = match(spec.request, inventories).lack if promised else None
+        if len(visible) < len(promised) or (lack is not None and not spec.degraded):
+            refuse(_not_there(spec, promised, visible, lack))
+        else:
+            ready(Grant(devices=visible) if visible else None)
 
     def _others_have_some(self) -> bool:
         """Whether a task that did not ask must be kept from devices of others."""
@@ -282,6 +314,20 @@ def _nothing(spec: TaskSpec) -> Grant:
     from upshift.runtime.supervisor.devices.pool import Grant
 
     return Grant(devices=(), environment=environment((), spec.environment))
+
+
+def _not_there(
+    spec: TaskSpec, promised: Sequence[Device], visible: Sequence[Device], lack: Lack | None
+) -> Failure:
+    count = f"{len(promised)} GPU{'s' * (len(promised) != 1)}"
+    return Failure(
+        reason="hardware",
+        where=spec.location,
+        message=f"the scheduler has granted {count} on {os.uname().nodename}, and {len(visible) or 'none'} "
+        f"can be seen there{f': {lack.why}' if lack is not None else ''}",
+        fix="See what a job sees there: nvidia-smi -L, CUDA_VISIBLE_DEVICES, the devices of its cgroup. "
+        "The scheduler's own list of this node's devices may be wrong.",
+    )
 
 
 def _no_more(spec: TaskSpec, lack: Lack) -> Failure:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from upshift.model.spec import Failure, TaskSpec
-from upshift.model.spec.hardware import ENFORCED
+from upshift.model.spec.hardware import SUPERVISOR
 from upshift.runtime.confine import PR_SET_PDEATHSIG, prctl
 from upshift.runtime.interpreter import command
 from upshift.runtime.launch import seats
@@ -156,7 +156,7 @@ class LocalNodes:
 
     def _start(self, seat: Seat, path: str, order: Mapping[str, Any], grant: Grant | None) -> None:
         granted = self.spec.granted
-        asked = granted is not None and granted.details.get("enforced_by") == ENFORCED
+        asked = granted is not None and granted.enforced_by("cpu") == SUPERVISOR
         cpus = self._cpus.take(granted.cpu_count) if asked and granted and granted.cpu_count else ()
         # Copies: a process that is forked here closes what this one holds.
         held = tuple(map(os.dup, grant.descriptors)) if grant is not None else ()

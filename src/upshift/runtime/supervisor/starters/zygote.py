@@ -265,7 +265,7 @@ def _example() -> bytes:
         code=Code(project="", paths=("",)),
         store="",
         inputs={"value": artifact, "list": Collected(items=(artifact,))},
-        granted=Hardware(cpu_count=1, details={"enforced_by": ""}),
+        granted=Hardware(cpu_count=1, details={"enforced_by": {}}),
     )
     bounds = Confinement(environment={"": ""})
     return json.dumps({"spec": encode(spec), "bounds": encode(bounds)}).encode()
