@@ -90,9 +90,8 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.engine.debug import recorded_code
     from upshift.engine.run import execute
     from upshift.model.configuration import load_configuration
-    from upshift.runs.catalog import open_catalog
     from upshift.runs.history import get_run
-    from upshift.runs.rebuild import known_run
+    from upshift.runs.rebuild import known_run, open_catalog
     from upshift.runtime.storage.store import open_store
 
     configuration = load_configuration()
@@ -153,7 +152,7 @@ def resume_from(
         As for :func:`~upshift.authoring.running.start`.
     """
     from upshift.model.configuration import load_configuration
-    from upshift.runs.catalog import open_catalog
+    from upshift.runs.rebuild import open_catalog
     from upshift.runtime.storage.store import open_store
 
     configuration = load_configuration()

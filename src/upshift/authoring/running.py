@@ -19,7 +19,7 @@ from upshift.errors import GraphError, UpshiftError
 from upshift.model.configuration import load_configuration
 from upshift.model.home import recordable, working_folder
 from upshift.model.spec.codec import encode
-from upshift.report.terminal.display import make_progress
+from upshift.report.display import make_progress
 from upshift.runtime.storage.store import open_store
 from upshift.runtime.usercode import modules as usercode
 from upshift.runtime.usercode import unimported

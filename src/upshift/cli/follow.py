@@ -16,8 +16,8 @@ from upshift.cli.selection import log_files
 from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
 from upshift.report.terminal.streams import cleaned, label
-from upshift.runs.catalog import open_catalog
 from upshift.runs.history import Run, get_run
+from upshift.runs.rebuild import open_catalog
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import open_store
 

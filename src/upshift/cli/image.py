@@ -179,7 +179,8 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
     import json
     import sys
 
-    from upshift.report.terminal.images import GLYPHS, image_json, show_image
+    from upshift.report.planned import image_json
+    from upshift.report.terminal.images import GLYPHS, show_image
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.streams import shows
 

@@ -56,7 +56,8 @@ def runs(
 ) -> None:
     """List runs, newest first."""
     from upshift.model.configuration import load_configuration
-    from upshift.runs.catalog import no_pipeline, open_catalog
+    from upshift.runs.catalog import no_pipeline
+    from upshift.runs.rebuild import open_catalog
     from upshift.runs.standing import standing
 
     shown = limit or (None if as_json else SCREENFUL)

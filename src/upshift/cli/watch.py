@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
 
+from upshift.report.display import make_progress
 from upshift.report.progress import Progress
-from upshift.report.terminal.display import make_progress
 
 
 @contextmanager

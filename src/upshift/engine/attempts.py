@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -14,41 +13,6 @@ from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.log_text import ROW, last_frames
 from upshift.runtime.storage.store import Store
-
-if TYPE_CHECKING:
-    from upshift.engine.schedule import Demand
-    from upshift.engine.targets import OpenTarget
-    from upshift.engine.tasks import TaskState
-
-
-@attrs.define(eq=False, repr=False)
-class AttemptState:
-    """A job that a backend has."""
-
-    task: TaskState | None  # it waits for this; None: no task has asked yet for a job of an earlier engine
-    spec: TaskSpec
-    place: OpenTarget
-    handle: str  # the backend's name for it
-    demand: Demand  # the room it takes up
-    log: LogReader  # how far it has been shown
-    waits: bool = False  # the backend holds it back for want of accelerators: it takes up no other room then
-    why: str | None = None  # what it waits for, in words
-    started: float | None = None  # seconds since the epoch
-    node: str | None = None  # where the supervisor runs
-    cancelled: bool = False  # whether this engine has stopped it
-    given_up: Failure | None = None  # why this engine does not wait for it any more
-    overdue: bool = False  # whether it is noted when that will be so
-    ended: Ended | None = None  # how the backend says that it ended
-
-    @property
-    def task_id(self) -> TaskId:
-        """What it is an attempt of."""
-        return self.spec.task
-
-    @property
-    def number(self) -> int:
-        """Which attempt of it."""
-        return self.spec.attempt
 
 
 @attrs.frozen

@@ -26,8 +26,9 @@ import attrs
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
 from upshift.backends.registry import open_backend
-from upshift.engine.attempts import AttemptState, give_up, rejoin
+from upshift.engine.attempts import give_up, rejoin
 from upshift.engine.recovery import is_at, take_over
+from upshift.engine.targets import AttemptState
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import BackendError, LeaseLost, RunOwned, StoreError, StoreUnavailable
 from upshift.model.configuration import UNCONFIGURED, Configuration, Target
@@ -35,10 +36,10 @@ from upshift.model.home import home, make_folder
 from upshift.model.spec.task import Failure, TaskId
 from upshift.report.human import count, delay
 from upshift.report.terminal.tally import image_of
-from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow, open_catalog
+from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
 from upshift.runs.endings import record_ending
 from upshift.runs.lease import BEAT, Lease, ask_to_cancel, owner
-from upshift.runs.rebuild import known_run
+from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runtime import forks, sockets
 from upshift.runtime.storage.store import Store, open_store
 

@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
-from upshift.engine.attempts import AttemptState, Verdict, give_up, judge, reader_of
+from upshift.engine.attempts import Verdict, give_up, judge, reader_of
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock
 from upshift.engine.control import Command, stopping_line
@@ -33,7 +33,7 @@ from upshift.engine.keys import Keys
 from upshift.engine.recovery import Admission, Made, Recovery
 from upshift.engine.reuse import Reuse, intact
 from upshift.engine.specs import Specs
-from upshift.engine.targets import GrantPlan, OpenTarget, with_more_memory
+from upshift.engine.targets import AttemptState, GrantPlan, OpenTarget, with_more_memory
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, TaskState
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing

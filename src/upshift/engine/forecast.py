@@ -34,8 +34,9 @@ from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code
 from upshift.model.spec.work import UNCACHED
 from upshift.report.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
-from upshift.runs.catalog import Catalog, open_catalog
+from upshift.runs.catalog import Catalog
 from upshift.runs.growth import growth_of
+from upshift.runs.rebuild import open_catalog
 from upshift.runtime.storage import artifacts
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from upshift.errors import NotFound, RunOwned, StoreError, StoreUnavailable, Ups
 from upshift.images import cache
 from upshift.model.configuration import Configuration
 from upshift.model.home import home
-from upshift.runs.catalog import Catalog, catalog_path, no_pipeline, open_catalog
+from upshift.runs.catalog import Catalog, catalog_path, no_pipeline
 from upshift.runs.claimed import Claimed
 from upshift.runs.collect import ABANDONED, Collected, Tally, Tell, collect
 from upshift.runs.lease import Lease, held, leases
-from upshift.runs.rebuild import Rebuilt, configured_stores, put_aside_if_damaged, rebuild
+from upshift.runs.rebuild import Rebuilt, configured_stores, open_catalog, put_aside_if_damaged, rebuild
 from upshift.runs.rows import RunRow
 from upshift.runtime import marks
 from upshift.runtime.storage import unpacking

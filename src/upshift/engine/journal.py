@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
-from upshift.engine.attempts import AttemptState, Verdict
+from upshift.engine.attempts import Verdict
 from upshift.engine.inputs import why_skipped
-from upshift.engine.targets import GrantPlan
+from upshift.engine.targets import AttemptState, GrantPlan
 from upshift.engine.tasks import CANCELLED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, TaskState
 from upshift.engine.walk import Walk
 from upshift.model.spec.hardware import Shortfall

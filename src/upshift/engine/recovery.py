@@ -13,13 +13,13 @@ import attrs
 
 from upshift.backends.base import Ended, Job
 from upshift.backends.inline import InlineBackend
-from upshift.engine.attempts import AttemptState, Verdict, give_up, judge, reader_of, rejoin
+from upshift.engine.attempts import Verdict, give_up, judge, reader_of, rejoin
 from upshift.engine.journal import Journal
 from upshift.engine.keys import Keys, debugged_key
 from upshift.engine.offers import Standard, shortcoming
 from upshift.engine.reuse import Hit, Reuse, intact
 from upshift.engine.schedule import Demand
-from upshift.engine.targets import OpenTarget
+from upshift.engine.targets import AttemptState, OpenTarget
 from upshift.engine.tasks import COMPLETED, PENDING, RUNNING, TaskState
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target

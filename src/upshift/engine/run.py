@@ -47,11 +47,12 @@ from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report.human import count, on_rank, worth_a_look
 from upshift.report.progress import Progress
 from upshift.runs.backlog import Backlog
-from upshift.runs.catalog import RunRow, open_catalog
+from upshift.runs.catalog import RunRow
 from upshift.runs.endings import record_ending
 from upshift.runs.growth import growth_of
 from upshift.runs.history import Run
 from upshift.runs.lease import Lease, here
+from upshift.runs.rebuild import open_catalog
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts, edits
 from upshift.runtime.storage.store import Store

@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
-from upshift.backends.base import Ask, Backend, Event, Offer
+from upshift.backends.base import Ask, Backend, Ended, Event, Offer
 from upshift.backends.registry import open_backend as open_registered
+from upshift.engine.attempts import LogReader
 from upshift.engine.offers import Offered, Standard, missing_launcher, offered
 from upshift.engine.schedule import Demand, Queue, Room
+from upshift.engine.tasks import TaskState
 from upshift.errors import ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition
@@ -21,9 +23,7 @@ from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.launch import Launch
-
-if TYPE_CHECKING:
-    from upshift.engine.attempts import AttemptState
+from upshift.model.spec.task import Failure, TaskId, TaskSpec
 
 OpenBackend = Callable[..., Backend]
 """As :func:`upshift.backends.registry.open_backend`."""
@@ -56,6 +56,36 @@ class OpenTarget:
     def _receive(self, event: Event) -> None:
         # Handles are unique within a backend only.
         self._inbox.put((self, event))
+
+
+@attrs.define(eq=False, repr=False)
+class AttemptState:
+    """A job that a backend has."""
+
+    task: TaskState | None  # it waits for this; None: no task has asked yet for a job of an earlier engine
+    spec: TaskSpec
+    place: OpenTarget
+    handle: str  # the backend's name for it
+    demand: Demand  # the room it takes up
+    log: LogReader  # how far it has been shown
+    waits: bool = False  # the backend holds it back for want of accelerators: it takes up no other room then
+    why: str | None = None  # what it waits for, in words
+    started: float | None = None  # seconds since the epoch
+    node: str | None = None  # where the supervisor runs
+    cancelled: bool = False  # whether this engine has stopped it
+    given_up: Failure | None = None  # why this engine does not wait for it any more
+    overdue: bool = False  # whether it is noted when that will be so
+    ended: Ended | None = None  # how the backend says that it ended
+
+    @property
+    def task_id(self) -> TaskId:
+        """What it is an attempt of."""
+        return self.spec.task
+
+    @property
+    def number(self) -> int:
+        """Which attempt of it."""
+        return self.spec.attempt
 
 
 @attrs.frozen(kw_only=True)

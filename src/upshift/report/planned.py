@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -202,9 +202,39 @@ def _launch(step: PlannedStep) -> dict[str, Any] | None:
 def _image(step: PlannedStep) -> dict[str, Any] | None:
     if step.image is None:
         return None
-    from upshift.report.terminal.images import image_json
-
     return image_json(step.image, steps=[step.step], target=step.target)
+
+
+def image_json(prepared: Prepared, *, steps: Sequence[str], target: str) -> dict[str, Any]:
+    """What an image is made of as JSON; sizes are bytes, null is what is not known."""
+    ingredients, recipe, parent = prepared.ingredients, prepared.ingredients.recipe, prepared.parent
+    return {
+        "steps": list(steps),
+        "target": target,
+        "platform": recipe.platform,
+        "parent": None
+        if parent is None
+        else {
+            "reference": str(parent.reference),
+            "digest": parent.digest,
+            "platform": parent.platform,
+            "bytes": parent.bytes,
+            "in_engine": parent.in_engine,
+        },
+        "contents": attrs.asdict(prepared.contents, value_serializer=_plain),
+        "recipe": {"digest": prepared.recipe, **attrs.asdict(recipe)},
+        "lock": None if prepared.lock is None else prepared.lock.text.splitlines(),
+        "digest": prepared.digest,
+        "origins": dict(ingredients.origins),
+        "notes": list(ingredients.notes),
+        "findings": [attrs.asdict(finding) for finding in prepared.findings],
+        "builds": prepared.builds and not prepared.errors,
+        "image": None if prepared.image is None else attrs.asdict(prepared.image),
+    }
+
+
+def _plain(owner: object, field: object, value: Any) -> Any:
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 def _error(error: UpshiftError) -> dict[str, str | None]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from upshift.errors import ConfigError, NotFound, suggestion
 from upshift.model.checks import MOST_RUNS, local_path, shown, unfit
@@ -26,10 +26,7 @@ from upshift.runs.database import Database
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.version_rows import VersionRows
 
-if TYPE_CHECKING:
-    from upshift.model.configuration import Configuration
-
-__all__ = ["AttemptRow", "Catalog", "RunRow", "TaskRow", "open_catalog"]
+__all__ = ["AttemptRow", "Catalog", "RunRow", "TaskRow"]
 
 _AT_ONCE = 500
 """Runs that one query names."""
@@ -63,32 +60,6 @@ _STANDS = (
     "AND other.step = tasks.step AND other.item IS NOT NULL))"
 )
 _GET_RUNS = f"SELECT {', '.join(_RUN)} FROM runs"
-
-
-def open_catalog(configuration: Configuration) -> Catalog:
-    """The catalog that is configured. Nothing is opened or made before its first use.
-
-    One that is not there is made from what the configured stores hold, and runs that it lacks are added.
-
-    Raises
-    ------
-    ConfigError
-        The address is not one of a SQLite file.
-    """
-    path = catalog_path(configuration.catalog)
-
-    def fill(new: Catalog) -> None:
-        from upshift.runs.rebuild import fill_from_stores
-
-        fill_from_stores(new, configuration, path)
-
-    def catch_up(catalog: Catalog) -> None:
-        if notes_of_lacking(path).exists():
-            from upshift.runs.rebuild import take_what_lacks
-
-            take_what_lacks(catalog, configuration)
-
-    return Catalog(path, flush=configuration.durability == "power", fill=fill, opened=catch_up)
 
 
 def catalog_path(address: str | None) -> Path:

@@ -9,8 +9,9 @@ from upshift.errors import NotFound, UsageError, user_location
 from upshift.model.checks import shown
 from upshift.model.configuration import load_configuration
 from upshift.model.home import user_name
-from upshift.runs.catalog import catalog_path, no_pipeline, open_catalog
+from upshift.runs.catalog import catalog_path, no_pipeline
 from upshift.runs.history import Run, list_runs
+from upshift.runs.rebuild import open_catalog
 
 _PARTS = ("flow", "run", "step", "task", "artifact")
 _namespace: list[str | None] = []

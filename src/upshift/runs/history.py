@@ -18,7 +18,7 @@ from upshift.model.plain import words
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, to_json
 from upshift.model.spec.task import TaskId
-from upshift.runs.catalog import Catalog, RunRow, open_catalog
+from upshift.runs.catalog import Catalog, RunRow
 from upshift.runs.history_attempts import Attempt
 from upshift.runs.history_json import row_as_json, run_as_json
 from upshift.runs.history_outputs import Outputs
@@ -26,7 +26,7 @@ from upshift.runs.history_records import UNFINISHED, RunRecords, utc
 from upshift.runs.history_steps import Step, StepList, Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
-from upshift.runs.rebuild import known_run
+from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.tabular import Drawn, Rows, measured, named
 

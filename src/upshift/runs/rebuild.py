@@ -23,7 +23,7 @@ import attrs
 from upshift.errors import NotFound, UpshiftError
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.runs.catalog import Catalog, notes_of_lacking
+from upshift.runs.catalog import Catalog, catalog_path, notes_of_lacking
 from upshift.runs.claimed import Claimed
 from upshift.runs.database import Damaged
 from upshift.runs.endings import read_ending
@@ -137,6 +137,28 @@ def rebuild(
         damaged=damaged,
         kept=tuple(run for run in damaged if run in known),
     )
+
+
+def open_catalog(configuration: Configuration) -> Catalog:
+    """The catalog that is configured. Nothing is opened or made before its first use.
+
+    One that is not there is made from what the configured stores hold, and runs that it lacks are added.
+
+    Raises
+    ------
+    ConfigError
+        The address is not one of a SQLite file.
+    """
+    path = catalog_path(configuration.catalog)
+
+    def fill(new: Catalog) -> None:
+        fill_from_stores(new, configuration, path)
+
+    def catch_up(catalog: Catalog) -> None:
+        if notes_of_lacking(path).exists():
+            take_what_lacks(catalog, configuration)
+
+    return Catalog(path, flush=configuration.durability == "power", fill=fill, opened=catch_up)
 
 
 def fill_from_stores(catalog: Catalog, configuration: Configuration, path: Path) -> None:

@@ -19,9 +19,10 @@ from upshift.errors import NotFound, StoreUnavailable, UsageError, suggestion
 from upshift.model.checks import shown
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.runs.catalog import Catalog, open_catalog
+from upshift.runs.catalog import Catalog
 from upshift.runs.history import Run, Task
 from upshift.runs.history_records import utc
+from upshift.runs.rebuild import open_catalog
 from upshift.runs.rows import VersionRow
 from upshift.runs.tabular import Rows, named
 from upshift.runs.version_rows import record_versions

@@ -18,8 +18,9 @@ from upshift.model.configuration import load_configuration
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.runs import backlog
 from upshift.runs.backlog import Backlog
-from upshift.runs.catalog import notes_of_lacking, open_catalog
+from upshift.runs.catalog import notes_of_lacking
 from upshift.runs.history import Run, run_as_json
+from upshift.runs.rebuild import open_catalog
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ import pytest
 from upshift.errors import ConfigError, NotFound, StoreError, StoreUnavailable
 from upshift.model.configuration import Configuration
 from upshift.model.spec import Artifact, Failure, Hardware, TaskId, TaskResult
-from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow, open_catalog
+from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
 from upshift.runs.catalog_migrations import MIGRATIONS
 from upshift.runs.database import Database
+from upshift.runs.rebuild import open_catalog
 
 VALUE = Artifact(digest="blake3:" + "0" * 64, serializer="json", type="int", bytes=1, inline="MQ==")
 

@@ -13,13 +13,13 @@ import pytest
 from upshift.errors import ConfigError, StoreUnavailable
 from upshift.model.configuration import Configuration, Target
 from upshift.model.spec import Artifact, Failure, Hardware, TaskId, TaskResult, encode, to_json
-from upshift.runs.catalog import Catalog, open_catalog
+from upshift.runs.catalog import Catalog
 from upshift.runs.catalog_migrations import MIGRATIONS
 from upshift.runs.collect import collect
 from upshift.runs.database import Database
 from upshift.runs.endings import record_ending
 from upshift.runs.lease import Lease
-from upshift.runs.rebuild import put_aside_if_damaged, rebuild
+from upshift.runs.rebuild import open_catalog, put_aside_if_damaged, rebuild
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
 from upshift.runtime.storage.store import Store, open_store
 

@@ -216,38 +216,6 @@ def _how(prepared: Prepared) -> str:
     return f"and pushed to {destination.registry}" if destination.registry else ""
 
 
-def image_json(prepared: Prepared, *, steps: Sequence[str], target: str) -> dict[str, Any]:
-    """The same as JSON; sizes are bytes, null is what is not known."""
-    ingredients, recipe, parent = prepared.ingredients, prepared.ingredients.recipe, prepared.parent
-    return {
-        "steps": list(steps),
-        "target": target,
-        "platform": recipe.platform,
-        "parent": None
-        if parent is None
-        else {
-            "reference": str(parent.reference),
-            "digest": parent.digest,
-            "platform": parent.platform,
-            "bytes": parent.bytes,
-            "in_engine": parent.in_engine,
-        },
-        "contents": attrs.asdict(prepared.contents, value_serializer=_plain),
-        "recipe": {"digest": prepared.recipe, **attrs.asdict(recipe)},
-        "lock": None if prepared.lock is None else prepared.lock.text.splitlines(),
-        "digest": prepared.digest,
-        "origins": dict(ingredients.origins),
-        "notes": list(ingredients.notes),
-        "findings": [attrs.asdict(finding) for finding in prepared.findings],
-        "builds": prepared.builds and not prepared.errors,
-        "image": None if prepared.image is None else attrs.asdict(prepared.image),
-    }
-
-
-def _plain(owner: object, field: object, value: Any) -> Any:
-    return sorted(value) if isinstance(value, frozenset) else value
-
-
 _HEADINGS = ("image", "of project", "recipe", "size", "built", "in")
 
 

@@ -49,7 +49,7 @@ from upshift.runtime.supervisor.starters.zygote_pool import ZygotePool
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.several.local_nodes import LocalNodes
+    from upshift.runtime.supervisor.serving.local_nodes import LocalNodes
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 
@@ -281,7 +281,7 @@ class ForkServer:
 
     def _gather(self, task: _Task) -> None:
         """Start the further nodes of a task, and go on when they are there."""
-        from upshift.runtime.supervisor.several.local_nodes import LocalNodes  # no other task needs it
+        from upshift.runtime.supervisor.serving.local_nodes import LocalNodes  # no other task needs it
 
         task.wants = _Wants.NODES
 
