@@ -35,6 +35,9 @@ _COMMANDS = {
     "gc": LazyCommand(
         "upshift.cli.gc:gc", "Free space: remove what no run refers to, and runs that you name."
     ),
+    "store": LazyCommand(
+        "upshift.cli.store:store", "Copy runs between folders and buckets; check that a store is whole."
+    ),
     "image": LazyCommand(
         "upshift.cli.image:image", "Show, build, update, list and remove the images that steps run in."
     ),

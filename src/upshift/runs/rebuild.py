@@ -291,6 +291,14 @@ def _known(run: str, catalog: Catalog) -> RunRow | None:
     return None
 
 
+def add_runs(catalog: Catalog, store: Store, runs: Iterable[str]) -> None:
+    """Add runs that were copied into a store; those in another store that is there stay as they are."""
+    for run in runs:
+        known = _known(run, catalog)
+        if known is None or known.store == store.address or not os.path.isdir(known.store):
+            _merge(run, catalog, store, known)
+
+
 def configured_stores(configuration: Configuration) -> list[Store]:
     """The stores of the configured targets that this version can open, whether anything is in them or not."""
     stores: dict[str, Store] = {}

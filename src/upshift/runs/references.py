@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from upshift.errors import BlobDamaged, BlobMissing
 from upshift.model.spec.task import TaskId
@@ -22,12 +22,18 @@ from upshift.runtime.storage import manifest
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.records import task_path
 from upshift.runtime.storage.serializers import names_blobs, serializer_named
-from upshift.runtime.storage.store import Store
 
 _DIGEST = re.compile(rb"(?:blake3|sha256):([0-9a-f]{64})")
 _SERIALIZER = re.compile(rb'"serializer":\s*"((?:[^"\\]|\\.)*)"')
 _PLAIN = (".series", ".metrics", ".log")
 """What names nothing: usage over time, what a step logged, and what it printed."""
+
+
+class Content(Protocol):
+    """What gives the content of blobs: a store."""
+
+    def read(self, digest: str, /) -> memoryview:
+        """The content of a blob; raises :class:`BlobMissing` or :class:`BlobDamaged`."""
 
 
 class References:
@@ -37,9 +43,15 @@ class References:
     ----------
     store
         Where the records are, and the content that names further content.
+    needed
+        Whether to tell content that has to be there from digests that are only mentioned: of values that a
+        record holds itself, and of what a key was made from.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Content, *, needed: bool = False) -> None:
+        self.needed: set[bytes] = set()
+        """Those of the digests without whose content a value cannot be read."""
+        self._walks = needed
         self.blobs: set[bytes] = set()
         """Digests, as their bytes: there may be millions."""
         self.tasks: set[TaskId] = set()
@@ -47,17 +59,6 @@ class References:
         self._store = store
         self._naming: dict[str, bool] = {manifest.NAME: True}
         self._followed: set[str] = set()
-
-    def add_run(self, run: str) -> None:
-        """What a run's records refer to, by the name of its folder.
-
-        Raises
-        ------
-        NotSerializable
-            The serializer of a value is not installed, so that nobody knows what the value refers to.
-        """
-        for path in files_of(f"{self._store.address}/runs/{run}"):
-            self.add_file(path)
 
     def add_file(self, path: str) -> None:
         """What one record refers to; nothing, if it is gone or no record."""
@@ -67,6 +68,12 @@ class References:
             with open(path, "rb", buffering=0) as file:
                 content = file.read()
         except FileNotFoundError:
+            return
+        self.add_record(path, content)
+
+    def add_record(self, path: str, content: bytes) -> None:
+        """What the content of a record refers to, by its path."""
+        if path.endswith(_PLAIN):
             return
         self.add(content)
         if b'"origin"' in content and path.endswith("/tasks.json"):
@@ -78,7 +85,8 @@ class References:
     def add(self, content: bytes) -> None:
         """What the text of a record refers to."""
         self.blobs.update(map(bytes.fromhex, (found[1].decode() for found in _DIGEST.finditer(content))))
-        if any(self._names_blobs(name) for name in set(_SERIALIZER.findall(content))):
+        names = [self._names_blobs(name) for name in set(_SERIALIZER.findall(content))]
+        if any(names) or (names and self._walks):
             for data in _documents(content):
                 self._walk(data)
 
@@ -106,6 +114,8 @@ class References:
                 pending.extend(item.values())
 
     def _follow(self, name: str, digest: str, inline: object) -> None:
+        if inline is None and (found := _DIGEST.fullmatch(digest.encode())):
+            self.needed.add(bytes.fromhex(found[1].decode()))
         if not self._naming.get(name) or digest in self._followed:
             return
         self._followed.add(digest)
@@ -117,6 +127,7 @@ class References:
             return
         for reference, _ in serializer_named(name).references(content):
             self.blobs.add(bytes.fromhex(split(reference)[1]))
+            self.needed.add(bytes.fromhex(split(reference)[1]))
 
     def _content(self, digest: str, inline: object) -> memoryview | None:
         """None: it is lost, and with it whatever it named."""

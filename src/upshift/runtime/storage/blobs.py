@@ -71,12 +71,25 @@ class Blobs:
         ):
             copy(file.fileno(), fd)
             size = os.fstat(fd).st_size
-            digest = _digest_of_file(fd, size, algorithm())
+            digest = digest_of_file(fd, size, algorithm())
             assert digest is not None  # the algorithm of new digests is installed
             path = self.path(digest)
             if not self._has(digest, path, size):
                 self._finish(fd, name, path)
         return digest, size
+
+    def take(self, digest: str, draft: str) -> None:
+        """Put a file of the folder for temporaries in place as the blob of a digest, if it is that."""
+        with available("written", self._root):
+            fd = os.open(draft, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                found = digest_of_file(fd, os.fstat(fd).st_size, split(digest)[0])
+                if found not in (digest, None):
+                    raise _damaged(digest, draft, f"its content has the digest {found}")
+                os.fchmod(fd, 0o444)
+                self._finish(fd, draft, self.path(digest))
+            finally:
+                os.close(fd)
 
     def find(self, digest: str) -> bool:
         """Whether the blob is there; if so, it stays until a record names it."""
@@ -104,7 +117,7 @@ class Blobs:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 before = os.fstat(fd)
-                found = _digest_of_file(fd, before.st_size, split(digest)[0])
+                found = digest_of_file(fd, before.st_size, split(digest)[0])
                 if found is None:
                     return
                 if found == digest:
@@ -240,7 +253,8 @@ def _write_and_hash(fd: int, views: list[memoryview]) -> str:
     return f"{algorithm()}:{hasher.hexdigest()}"
 
 
-def _digest_of_file(fd: int, size: int, name: str) -> str | None:
+def digest_of_file(fd: int, size: int, name: str) -> str | None:
+    """The digest of an open file; None: the algorithm of that name is not installed."""
     hasher = new_hasher(name)
     if hasher is None:
         return None

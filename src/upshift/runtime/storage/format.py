@@ -20,6 +20,11 @@ def refuse_newer(root: str) -> None:
             found = file.read(64).strip()
     except OSError:  # no store yet, or one that cannot be read: whoever uses it will say so
         return
+    refuse_version(found, root)
+
+
+def refuse_version(found: str, root: str) -> None:
+    """See that this Upshift knows a version, which the store at ``root`` says it is of."""
     if not found.isdecimal():
         raise ConfigError(
             f"{root} is not a store",

@@ -31,10 +31,11 @@ def open_store(address: str, *, durability: str = "process", verify: str = "chan
     scheme, separator, _ = address.partition("://")
     if separator and scheme != "file":
         raise ConfigError(
-            f"a store at {scheme}:// cannot be used yet",
+            f"runs cannot have their store at {scheme}://",
             where=address,
-            why="This version keeps stores in folders only.",
-            fix="Use a folder; one on a shared file system serves several machines.",
+            why="This version runs with stores in folders only.",
+            fix="Use a folder; one on a shared file system serves several machines. "
+            "upshift store copy copies runs to s3:// and back.",
         )
     if not address:
         raise ConfigError("the store's address is empty", fix="Set store = … to a folder.")
@@ -88,6 +89,10 @@ class Store:
     def put_file(self, path: Path) -> tuple[str, int]:
         """Store the content of a file: its digest, and its size in bytes."""
         return self._blobs.put_file(path)
+
+    def take(self, digest: str, draft: Path) -> None:
+        """Put a file that is below :attr:`temporaries` in place as a blob, if it has that digest."""
+        self._blobs.take(digest, str(draft))
 
     def blob_path(self, digest: str) -> Path:
         """Where the blob is, or would be. It must never be written to."""

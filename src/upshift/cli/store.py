@@ -1,0 +1,126 @@
+"""``upshift store``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from upshift.cli.group import LazyCommand, LazyGroup
+from upshift.cli.output import echo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS = {
+    "copy": LazyCommand("upshift.cli.store:copy", "Copy runs with all that they refer to."),
+    "check": LazyCommand(
+        "upshift.cli.store:check", "Read all of a store, and compare each value with its digest."
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
+def store() -> None:
+    """Copy runs between folders and buckets; check that a store is whole.
+
+    A store is a folder, or s3://BUCKET/PREFIX.
+    """
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("destination", metavar="DST")
+@click.option("--run", "runs", metavar="RUN", multiple=True, help="Copy this run only. Repeatable.")
+@click.option("--again", is_flag=True, help="Copy what DST has already, too.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_json: bool) -> int:
+    """Copy runs with all that they refer to.
+
+    SRC and DST are stores: folders, or s3://BUCKET/PREFIX. Runs that have not ended are left out. What DST
+    has already stays, so that a copy that was interrupted goes on. Each value is compared with its digest.
+    Runs that come into a folder are added to the catalog. Exit code 1: SRC lacks something.
+    """
+    from upshift.model.configuration import load_configuration
+    from upshift.model.settings.sizes import format_size
+    from upshift.report.human import count
+    from upshift.report.terminal.cleaned import Ticker
+    from upshift.runs.copying import copy_store
+    from upshift.runs.rebuild import add_runs, open_catalog
+    from upshift.runtime.storage.objects.base import open_objects
+    from upshift.runtime.storage.objects.folder import FolderObjects
+    from upshift.runtime.storage.store import open_store
+
+    configuration = load_configuration()
+    into = open_objects(destination)
+    ticker = Ticker(sys.stderr)
+    try:
+        done = copy_store(open_objects(source), into, runs=runs, again=again, tell=ticker)
+    finally:
+        ticker.close()
+    if isinstance(into, FolderObjects) and done.runs:
+        catalog = open_catalog(configuration)
+        try:
+            add_runs(catalog, open_store(into.address, **configuration.store_options), done.runs)
+        finally:
+            catalog.close()
+    if as_json:
+        return _print_json(
+            done.problems, runs=done.runs, not_ended=done.live, values=done.values, bytes=done.bytes,
+            values_there_already=done.there,
+        )  # fmt: skip
+    copied = f"{count(len(done.runs), 'run')} and {count(done.values, 'value')}"
+    echo(f"Copied {copied} ({format_size(done.bytes)}) to {into.address}.")
+    if done.there:
+        echo(f"{count(done.there, 'value')} {'was' if done.there == 1 else 'were'} there already.")
+    for run in done.live:
+        echo(f"Run {run} is left out: it has not ended.")
+    return _tell(done.problems, "SRC lacks something, or has it damaged:")
+
+
+@click.command()
+@click.argument("address", metavar="[STORE]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def check(address: str | None, as_json: bool) -> int:
+    """Read all of a store, and compare each value with its digest.
+
+    STORE is a folder, or s3://BUCKET/PREFIX. Default: the store of local runs. Exit code 1: something is
+    damaged or missing. Nothing is changed.
+    """
+    from upshift.model.configuration import load_configuration
+    from upshift.model.settings.sizes import format_size
+    from upshift.report.human import count
+    from upshift.report.terminal.cleaned import Ticker
+    from upshift.runs.copying import check_store
+    from upshift.runtime.storage.objects.base import open_objects
+
+    if address is None:
+        configuration = load_configuration()
+        address = configuration.store_address(configuration.target("local"))
+    objects = open_objects(address)
+    ticker = Ticker(sys.stderr)
+    try:
+        done = check_store(objects, tell=ticker)
+    finally:
+        ticker.close()
+    if as_json:
+        return _print_json(
+            done.problems, store=objects.address, runs=done.runs, values=done.values, bytes=done.bytes
+        )
+    held = f"{count(done.runs, 'run')} and {count(done.values, 'value')} ({format_size(done.bytes)})"
+    echo(f"{objects.address} holds {held}{'.' if done.problems else ': all intact.'}")
+    return _tell(done.problems, "Damaged or missing:")
+
+
+def _tell(problems: Sequence[str], title: str) -> int:
+    if problems:
+        echo("\n".join((title, *(f"  {problem}" for problem in problems))))
+    return 1 if problems else 0
+
+
+def _print_json(problems: Sequence[str], **said: object) -> int:
+    import json
+
+    echo(json.dumps({**said, "problems": list(problems)}, indent=2))
+    return 1 if problems else 0
