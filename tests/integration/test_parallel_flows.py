@@ -224,3 +224,45 @@ def test_what_torchrun_cannot_do_is_said(project: Project, call: str, words: str
     failed = project.upshift("run", "flow.py:Trained", expect=1)
     assert words in failed.err
     assert f"where: flow.py:{number + 1 + HEADER.count(chr(10))}" in failed.err
+
+
+OWN_BODY = """
+from upshift import run_with_torchrun
+
+class Body(FlowSpec):
+    @step
+    def start(self):
+        self.common = "c"
+        self.next(self.train)
+
+    @run_with_torchrun(nproc_per_node=2)
+    @step
+    def train(self):
+        self.mine = (current.rank, current.world_size, current.parallel.num_nodes, current.is_parallel)
+        self.letters = "ab"
+        self.next(self.each, foreach="letters")
+
+    @run_with_torchrun(nproc_per_node=2)
+    @step
+    def each(self):
+        self.rank = current.rank
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.ranks = [(one.input, one.rank, one.common, one.mine) for one in inputs]
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+"""
+
+
+def test_the_body_of_a_step_may_be_run_by_several_processes_of_which_the_first_counts(
+    project: Project,
+) -> None:
+    flow(project, OWN_BODY)
+    project.upshift("run", "flow.py")
+    mine = (0, 2, 1, False)
+    assert upshift.get_run("latest").output.ranks == [("a", 0, "c", mine), ("b", 0, "c", mine)]

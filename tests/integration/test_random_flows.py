@@ -36,6 +36,7 @@ class MadeUp:
         body = []
         for name, text in zip(names, self._methods, strict=True):
             retry = "    @retry(times=1, minutes_between_retries=0)\n" if name in flaky else ""
+            retry += "    @parallel\n" if name.endswith("_node") else ""
             lines = text.replace("#", f"fail({name!r}, {name in flaky})").split("\n")
             body.append(f"{retry}    @step\n" + "\n".join(f"    {line}" for line in lines))
         return (
@@ -67,13 +68,13 @@ class MadeUp(FlowSpec):
         return [self._element(depth) for _ in range(self._random.randint(1, 2))]
 
     def _element(self, depth: int) -> tuple[Any, ...]:
-        kinds = ["step", "loop"] + ["split", "foreach", "foreach", "switch"] * (depth > 0)
+        kinds = ["step", "loop", "nodes"] + ["split", "foreach", "foreach", "switch"] * (depth > 0)
         kind = self._random.choice(kinds)
         self._count += 1
         name = f"{kind}{self._count}"
         if kind == "step":
             return kind, name
-        if kind == "loop":
+        if kind in ("loop", "nodes"):
             return kind, name, self._random.randint(1, 3)
         if kind == "foreach":
             return kind, name, self._random.randint(0, 3), self._sequence(depth - 1)
@@ -102,6 +103,11 @@ class MadeUp(FlowSpec):
                 f"    self.more = self.n_{name} < {rest[0]}\n"
                 f'    self.next({{True: self.{name}, False: self.{after}}}, condition="more")'
             )
+        elif kind == "nodes":
+            self._methods.append(f"{head}    self.next(self.{name}_node, num_parallel={rest[0]})")
+            node = head.replace(f"def {name}", f"def {name}_node")
+            self._methods.append(f"{node}    self.next(self.{name}_join)")
+            self._methods.append(f"{join}    self.next(self.{after})")
         elif kind == "foreach":
             inner = self._write(rest[1], f"{name}_join")
             self._methods.append(
@@ -126,6 +132,9 @@ class MadeUp(FlowSpec):
                 trace = [*trace, own]
             elif kind == "loop":
                 trace = [*trace, *([own] * rest[0])]
+            elif kind == "nodes":
+                trace = [*trace, own]
+                trace = [[[*trace, (name, node)] for node in range(rest[0])], name]
             elif kind == "foreach":
                 trace = [*trace, own]
                 trace = [[self._done(rest[1], trace, number) for number in range(rest[0])], name]
@@ -140,7 +149,7 @@ class MadeUp(FlowSpec):
 @pytest.mark.parametrize("seed", range(12))
 def test_a_flow_comes_to_what_its_shape_means(project: Project, seed: int) -> None:
     made_up = MadeUp(seed)
-    header = "from upshift import FlowSpec, current, retry, step\n"
+    header = "from upshift import FlowSpec, current, parallel, retry, step\n"
     project.write(made_up.code(), "flow.py", header=header)
     first = project.upshift("run", "flow.py", expect=None)
     (project.folder / "mended").touch()
