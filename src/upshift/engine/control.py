@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.backends.base import Ended, Job
-from upshift.backends.inline import InlineBackend
 from upshift.backends.registry import open_backend
 from upshift.engine.attempts import give_up, rejoin
 from upshift.engine.recovery import is_at, take_over
@@ -338,6 +337,8 @@ def _targets(
     row: RunRow, attempts: list[AttemptRow], configuration: Configuration
 ) -> dict[tuple[TaskId, int], Target]:
     """The target that each attempt was given to; of one that ran in the engine itself there is none."""
+    from upshift.backends.inline import InlineBackend  # other processes stop nothing that they lost
+
     own = [row.target, *configuration.targets, *UNCONFIGURED]
     found: dict[tuple[TaskId, int], Target] = {}
     for attempt in attempts:

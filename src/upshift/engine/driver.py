@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -26,7 +26,6 @@ from upshift.engine.attempts import Verdict, give_up, judge, reader_of
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock
 from upshift.engine.control import Command, stopping_line
-from upshift.engine.debug import Debugged
 from upshift.engine.inputs import producers, task_inputs
 from upshift.engine.journal import Decisions, Journal, Shortfalls, over
 from upshift.engine.keys import Keys
@@ -49,6 +48,9 @@ from upshift.runtime.storage.store import Store
 
 BATCH = 1000
 """How many jobs are handed over at once, where a backend queues them itself."""
+if TYPE_CHECKING:
+    from upshift.engine.debug import Debugged
+
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
 

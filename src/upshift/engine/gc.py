@@ -97,7 +97,8 @@ def gc(
                     store, catalog if there else None, forget=by_store[address], dry_run=dry_run, tell=tell
                 )
         cleaned = [address for address in stores if address not in missing and address not in failed]
-        total.removed += tidy(total.wanted, addresses, dry_run=dry_run)
+        used = [a for a in addresses if a not in missing or (there and a in catalog.stores())]
+        total.removed += tidy(total.wanted, used, dry_run=dry_run)
         for address in cleaned:
             with _noted(failed, address):
                 total.removed += tidy_leases(address, dry_run=dry_run)

@@ -12,7 +12,6 @@ from pathlib import Path
 import attrs
 
 from upshift.backends.base import Ended, Job
-from upshift.backends.inline import InlineBackend
 from upshift.engine.attempts import Verdict, give_up, judge, reader_of, rejoin
 from upshift.engine.journal import Journal
 from upshift.engine.keys import Keys, debugged_key
@@ -169,6 +168,8 @@ class Recovery:
 
     def _place_of(self, attempt: AttemptRow | TaskSpec) -> OpenTarget:
         """Where an attempt may still run."""
+        from upshift.backends.inline import InlineBackend  # other runs are not taken over
+
         place = next((p for p in self._places if is_at(attempt, p.target)), None)
         if place is None and attempt.backend == InlineBackend.name:
             place = self._places[0]  # what ran in the earlier engine itself ended with it

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -18,9 +18,7 @@ from upshift.engine import RunOptions
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Command, Control, interrupts, socket_path
-from upshift.engine.debug import Debugged, debugged
 from upshift.engine.driver import Driver
-from upshift.engine.forecast import forecast, launcher_missing
 from upshift.engine.images import StepImages
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
@@ -56,6 +54,9 @@ from upshift.runs.rebuild import open_catalog
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts, edits
 from upshift.runtime.storage.store import Store
+
+if TYPE_CHECKING:
+    from upshift.engine.debug import Debugged
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without those that are easily taken for another."""
@@ -93,6 +94,8 @@ def execute(
         graph, store, places, images = found.graph, found.store, found.places, found.images
         launcher = None
         if resume is None and any(proposal.missing for proposal in found.offered.values()):
+            from upshift.engine.forecast import forecast, launcher_missing  # other runs foretell nothing
+
             with contextlib.closing(open_catalog(configuration)) as catalog:
                 reusing = options.reuse
                 forecasts = forecast(found, catalog, Keys(code_named), reusing=reusing, now=clock.now())
@@ -101,7 +104,11 @@ def execute(
         if problem is not None:
             raise problem
         plans = grant_plans(found.offered)
-        debug = options.debug and debugged(options.debug, graph, store=store.address, inbox=inbox)
+        debug = None
+        if options.debug:
+            from upshift.engine.debug import debugged  # other runs have no step in this process
+
+            debug = debugged(options.debug, graph, store=store.address, inbox=inbox)
         own = [debug.plan.place] if debug else []
         grow = growth_of(graph, store)
         walk = Walk(graph, truth=lambda artifact: artifacts.plain_value(artifact, store), grow=grow)
@@ -115,7 +122,7 @@ def execute(
             progress=progress,
             places=tuple(dict.fromkeys([*places.values(), *own])),
             plans=plans,
-            debugged=debug or None,
+            debugged=debug,
             images=images,
             walk=walk,
             store=store,

@@ -8,7 +8,6 @@ from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.hardware import Device, Hardware
 from upshift.model.spec.launch import Launch, Rank
 from upshift.model.spec.task import TaskSpec
-from upshift.runtime.launch.arguments.meanings import PARALLEL, launcher
 
 SEVERAL_A_DEVICE = ("neuron", "tpu")
 """Vendors whose devices take several processes, one for each core."""
@@ -30,6 +29,8 @@ def placed(launch: Launch, request: ResourceSettings, granted: Hardware) -> Laun
 
 def evenly(launch: Launch, granted: Hardware) -> Hardware:
     """The hardware, with no more nodes than share the processes of a flow's ``num_parallel`` equally."""
+    from upshift.runtime.launch.arguments.meanings import PARALLEL  # no other step needs its tables
+
     nodes = granted.nodes or 1
     if launch.launcher != PARALLEL.name or launch.processes % nodes == 0:
         return granted
@@ -74,6 +75,8 @@ def remarks(launch: Launch, granted: Hardware, machine: Hardware | None = None) 
 def _alone(launch: Launch, granted: Hardware) -> list[str]:
     if launch.counted or world_size(launch, granted) > 1:
         return []
+    from upshift.runtime.launch.arguments.meanings import launcher  # no other step needs its tables
+
     return [f"it is one process, since nothing says how many: {launcher(launch.launcher).processes}=…"]
 
 
@@ -88,6 +91,8 @@ def _of_cpus(launch: Launch, granted: Hardware, machine: Hardware | None) -> lis
 
 
 def _of_devices(launch: Launch, granted: Hardware) -> list[str]:
+    from upshift.runtime.launch.arguments.meanings import PARALLEL  # no other step needs its tables
+
     gpus = len(granted.gpus or ()) * (granted.nodes or 1)
     if launch.launcher == PARALLEL.name:  # each process has all those of its node
         return []
