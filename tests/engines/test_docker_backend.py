@@ -615,6 +615,28 @@ def test_the_container_of_an_attempt_that_was_given_up_ends_before_the_next_one_
     assert docker_with_image.left() == []
 
 
+def test_a_container_that_was_killed_while_nobody_watched_says_so_to_the_next_engine(
+    docker_with_image: EngineWithImage, tmp_path: Path, upshift_home: Path
+) -> None:
+    ground = Ground("docker", tmp_path, image=docker_with_image.image)
+    lost = ground.open()
+    second = attrs.evolve(ground.job("wait").spec, attempt=2)  # which has a container of its own
+    job = Job(spec=second, spec_path=ground.store.write_spec(second))
+    handle = lost.started(job)
+    lost.backend.close()
+    docker_with_image.engine.run(["kill", handle])
+    watched = ground.open()
+    ended = watched.attach(handle, job)
+    if ended is None:  # it was just about to go
+        ended = watched.until(Ended, handle)
+    assert ended.reason == "infrastructure"
+    assert (ended.message or "").startswith(
+        "the container was killed from outside (exit code 137), says Docker"
+    )
+    ground.close()
+    assert docker_with_image.left() == []
+
+
 def test_what_a_step_left_running_ends_with_it(project: Project) -> None:
     project.run(
         """

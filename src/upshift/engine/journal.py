@@ -5,7 +5,7 @@ steps of a chain short. It is safe because the store decides what is done, and t
 
 * The **spec** of an attempt is written before the attempt is submitted. An engine that is killed
   after that leaves a spec without a recorded handle, and the next engine asks the backend for the job
-  by its task and attempt (:meth:`Backend.attach` with an empty handle). So a job that runs is found,
+  by its task and attempt (:meth:`Backend.find`). So a job that runs is found,
   and no task is run by two attempts at once.
 * The **result** is written by the supervisor, once. An engine that is killed before it commits a
   completed task finds the result in the store again.

@@ -10,9 +10,12 @@ from typing import Any
 
 from upshift.errors import ImageError
 from upshift.images.containers.engine import PODMAN, ContainerEngine
+from upshift.model.settings.sizes import format_size
 
 PATIENCE = 60.0
 """Seconds for one command of the engine."""
+KILLED = 137
+"""128 + SIGKILL."""
 
 
 def state_of(engine: ContainerEngine, name: str) -> str | None:
@@ -39,6 +42,21 @@ def exit_code(engine: ContainerEngine, name: str, since: float) -> int | None:
         attributes = event.get("Actor", {}).get("Attributes", {})
         with contextlib.suppress(TypeError, ValueError):
             return int(attributes.get("exitCode", event.get("ContainerExitCode")))
+    return None
+
+
+def violent_end(
+    engine: ContainerEngine, name: str, since: float, *, code: int | None, memory: int | None
+) -> tuple[str, str] | None:
+    """Why a container was killed that ended with this code, of so much memory; None: it was not."""
+    if ran_out_of_memory(engine, name, since):
+        limit = f" of {format_size(memory)}" if memory is not None else ""
+        return "out-of-memory", f"the container went beyond its memory{limit}, says {engine.title}"
+    if code == KILLED:
+        return (
+            "infrastructure",
+            f"the container was killed from outside (exit code {code}), says {engine.title}",
+        )
     return None
 
 

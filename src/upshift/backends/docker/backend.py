@@ -28,7 +28,7 @@ from upshift.backends.base import (
     secrets_of,
 )
 from upshift.backends.docker import folders
-from upshift.backends.docker.asking import PATIENCE, state_of
+from upshift.backends.docker.asking import PATIENCE, exit_code, state_of, violent_end
 from upshift.backends.docker.container import (
     Container,
     labels_of,
@@ -365,9 +365,18 @@ class DockerBackend:
                 return None
         container = None if watch is not None else self._container_of(handle)
         if container is None:
-            return Ended(handle=handle)
+            return self._ended(handle, job)
         self._watch(handle, job).attach(container)
         return None
+
+    def _ended(self, handle: Handle, job: Job) -> Ended:
+        """How a job ended that nobody watched: what its engine remembers of its container."""
+        path = os.path.join(open_store(job.spec.store, **job.spec.store_options).address, job.spec_path)
+        since = os.stat(path).st_mtime if os.path.exists(path) else time.time()
+        memory = None if job.spec.granted is None else job.spec.granted.memory
+        code = exit_code(self._engine, handle, since)
+        reason, message = violent_end(self._engine, handle, since, code=code, memory=memory) or (None, None)
+        return Ended(handle=handle, reason=reason, message=message)
 
     def find(self, jobs: Sequence[Job]) -> list[Handle | None]:
         """Handles follow from attempts."""

@@ -27,12 +27,11 @@ from typing import IO, Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Logged, LogGrew, Noticed, Sink, Started, Waiting
-from upshift.backends.docker.asking import PATIENCE, complaint, exit_code, ran_out_of_memory, state_of
+from upshift.backends.docker.asking import KILLED, PATIENCE, complaint, exit_code, state_of, violent_end
 from upshift.backends.docker.launching import Launch, talk
 from upshift.backends.docker.reuse import Pool
 from upshift.errors import ImageError
 from upshift.images.containers.engine import ContainerEngine
-from upshift.model.settings.sizes import format_size
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, RAN_NOTHING, TAKEN, WITH_GRACE
 from upshift.runtime.supervisor.starters.thread_pools import OWN_THREAD_PREFIX
 
@@ -44,8 +43,6 @@ PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between two questions to an engine that does not answer; then the last one again."""
 GIVEN_UP = 300.0
 """Seconds after which an engine that does not answer is not waited for any more."""
-KILLED = 137
-"""128 + SIGKILL."""
 TRIES = 5
 """How often a container is started that ran nothing, before that is the end of its job."""
 
@@ -369,12 +366,10 @@ class Watch:
 
     def _cause(self, code: int | None) -> tuple[str, str]:
         """Why a supervisor ended without a word, by what the engine knows."""
-        title = self._engine.title
-        if ran_out_of_memory(self._engine, self._container, self._since):
-            limit = f" of {format_size(self._memory)}" if self._memory is not None else ""
-            return "out-of-memory", f"the container went beyond its memory{limit}, says {title}"
-        if code == KILLED and self._done is None:
-            return "infrastructure", f"the container was killed from outside (exit code {code}), says {title}"
+        own = code if self._done is None else None
+        killed = violent_end(self._engine, self._container, self._since, code=own, memory=self._memory)
+        if killed is not None:
+            return killed
         if code == TAKEN:
             return "infrastructure", "somebody else took the devices each time when they were handed over"
         if self._done is not None:
