@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from upshift.authoring.flow.parallel import parallel, torchrun
     from upshift.authoring.flow.parameters import Config, IncludeFile, JSONType, Parameter, config_expr
-    from upshift.authoring.flow.runner import Runner
+    from upshift.authoring.flow.runner import NBRunner, Runner
     from upshift.authoring.flow.spec import FlowSpec
     from upshift.authoring.flow.task import CaughtException
     from upshift.authoring.launching import run_with_accelerate, run_with_torchrun
@@ -98,6 +98,7 @@ __all__ = [
     "Metaflow",
     "MissingExtra",
     "MisuseError",
+    "NBRunner",
     "NotFound",
     "NotSerializable",
     "Parameter",
@@ -179,6 +180,7 @@ _HOMES = {
     "ResourceSettings": "upshift.model.settings.resources",
     "Retry": "upshift.model.settings.retry",
     "Run": "upshift.runs.history",
+    "NBRunner": "upshift.authoring.flow.runner",
     "Runner": "upshift.authoring.flow.runner",
     "Step": "upshift.authoring.steps",
     "Task": "upshift.runs.history_steps",

@@ -11,7 +11,7 @@ import upshift
 from project import Project
 from upshift import DataArtifact, Flow, Metaflow, Run, Runner, Step, Task
 from upshift.authoring.flow.runner import ExecutingRun
-from upshift.errors import NotFound, UsageError
+from upshift.errors import MisuseError, NotFound, UsageError
 
 SHAPES = """
 from upshift import FlowSpec, Parameter, step
@@ -255,3 +255,69 @@ def test_a_flow_is_followed_while_it_runs(project: Project) -> None:
     assert sorted(line for line in asyncio.run(follow()) if "inner" in line) == [
         f"[inner.{i}[{j}]] inner {i + j + 1}" for i in (0, 1) for j in (0, 1)
     ]
+
+
+def test_steps_and_tasks_know_what_is_before_and_after_them(shapes: Project) -> None:
+    run = Flow("Shapes").latest_run
+    assert run is not None
+
+    def beside(step: str) -> tuple[list[str], list[str]]:
+        return [one.id for one in run[step].parent_steps], [one.id for one in run[step].child_steps]
+
+    assert beside("start")[0] == []
+    assert beside("gather")[1] == ["close"]
+    assert beside("again") == (["close", "again"], ["again", "end"])
+    for step in run:
+        for task in step:
+            assert all(task.pathspec in before.child_task_pathspecs for before in task.parent_tasks)
+            assert all(task.pathspec in after.parent_task_pathspecs for after in task.child_tasks)
+    close = run["close"].task
+    assert close is not None
+    assert [one.pathspec for one in close.parent_tasks] == [one.pathspec for one in run["gather"]]
+    assert close.data.total == sum(one.data.y for one in close.parent_tasks)
+
+
+def test_what_has_a_place_has_the_tags_of_its_run(shapes: Project) -> None:
+    run = Flow("Shapes").latest_run
+    assert run is not None
+    task = run["end"].task
+    assert task is not None
+    assert task.path_components == ["Shapes", run.id, "end", "0"]
+    assert task["total"].system_tags == task.parent.system_tags == run.system_tags
+    assert task.is_in_namespace
+    assert task.metadata_dict["attempt"] == "0"
+    assert {one.name: one.value for one in task.metadata} == task.metadata_dict
+    assert [line for _, line in task.loglines("stdout")] == task.stdout.splitlines()
+    upshift.namespace("user:nobody")
+    assert not task.is_in_namespace
+    with pytest.raises(NotFound, match=f"run {run.id} is not in the namespace 'user:nobody'"):
+        upshift.Run(run.pathspec)
+    upshift.namespace(None)
+    assert upshift.Run(run.pathspec).is_in_namespace
+
+
+NOTEBOOK = """
+from IPython.testing.globalipapp import start_ipython
+start_ipython().run_cell('''
+from upshift import FlowSpec, NBRunner, Parameter, step
+class Cell(FlowSpec):
+    n = Parameter("n", default=2)
+    @step
+    def start(self):
+        self.x = self.n * 2
+        self.next(self.end)
+    @step
+    def end(self):
+        pass
+print("left", NBRunner(Cell, show_output=False).nbrun(n=4).data.x)
+''', store_history=True)
+"""
+
+
+@pytest.mark.processes
+def test_a_flow_in_a_cell_of_a_notebook_runs(project: Project) -> None:
+    project.write(NOTEBOOK, "notebook.py", header="")
+    assert "left 8" in project.python("notebook.py").out
+    assert [path.name for path in project.folder.glob("Cell*")] == []
+    with pytest.raises(MisuseError, match="this is no notebook"):
+        upshift.NBRunner(upshift.FlowSpec)

@@ -137,6 +137,7 @@ def test_artifacts_and_cards_of_a_step_are_printed(flow: Project) -> None:
 CONFIGURED = """
 from upshift import *
 
+@project(name=config_expr("config.name"))
 class Configured(FlowSpec):
     words = IncludeFile("words", default="words.txt")
     raw = IncludeFile("raw", is_text=False)
@@ -148,6 +149,7 @@ class Configured(FlowSpec):
     def start(self):
         import os
         self.told = (self.config.model.depth, self.other.xs[0].a, os.environ["DEPTH"] + os.environ["SAME"])
+        self.seen = (current.project_name, current.namespace, get_namespace())
         self.next(self.end)
 
     @step
@@ -163,7 +165,7 @@ if __name__ == "__main__":
 def configured(project: Project) -> Project:
     project.write(CONFIGURED, "flow.py", header="")
     (project.folder / "words.txt").write_text("one two")
-    (project.folder / "config.json").write_text('{"model": {"depth": 3}}')
+    (project.folder / "config.json").write_text('{"name": "shop", "model": {"depth": 3}}')
     return project
 
 
@@ -174,11 +176,33 @@ def test_files_and_configurations_reach_steps_and_decorators(configured: Project
     output = upshift.get_run("latest").output
     assert output.texts == ("one two", b"\xff")
     assert output.told == (3, 1, "33")
-    configured.python("flow.py", "--config-value", "config", '{"model": {"depth": 5}}', "run")
+    assert output.seen[0] == "shop"
+    assert "project:shop" in upshift.get_run("latest").tags
+    configured.python("flow.py", "--config-value", "config", '{"name": "b", "model": {"depth": 5}}', "run")
     assert upshift.get_run("latest").output.told == (5, 1, "55")
-    (configured.folder / "deep.toml").write_text("[model]\ndepth = 7\n")
-    configured.python("flow.py", "--config", "config", "deep.toml", "run")
+    (configured.folder / "deep.toml").write_text('name = "c"\n[model]\ndepth = 7\n')
+    configured.python("flow.py", "--config", "config", "deep.toml", "run", "--namespace", "user:ann")
     assert upshift.get_run("latest").output.told == (7, 1, "77")
+    assert upshift.get_run("latest").output.seen == ("c", "user:ann", "user:ann")
+
+
+@pytest.mark.processes
+def test_upshift_run_takes_what_a_flow_takes(configured: Project) -> None:
+    (configured.folder / "deep.json").write_text('{"name": "c", "model": {"depth": 7}}')
+    options = ("--config", "config", "deep.json", "--config-value", "other", '{"xs": [{"a": 4}]}')
+    configured.upshift("run", "flow.py", *options, "--branch", "trial", "--namespace", "")
+    run = upshift.get_run("latest")
+    assert run.output.told == (7, 4, "77")
+    assert run.output.seen == ("c", None, None)
+    assert "project_branch:test.trial" in run.tags
+    refused = configured.upshift("run", "flow.py", "--config", "confg", "deep.json", expect=2).err
+    assert "Configured has no configuration 'confg'" in refused
+    assert "Did you mean 'config'?" in refused
+    refused = configured.python("flow.py", "--config", "confg", "deep.json", "run", expect=2).err
+    assert "Did you mean 'config'?" in refused
+    planned = configured.upshift("plan", "flow.py", *options).out
+    assert "cache=False" not in planned
+    assert "after start" in planned
 
 
 @pytest.mark.parametrize(

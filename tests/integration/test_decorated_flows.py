@@ -63,7 +63,7 @@ def test_a_flow_goes_on_after_steps_whose_failures_are_caught(project: Project) 
     done = project.upshift("run", "flow.py")
     output = upshift.get_run("latest").output
     assert output.told == [(0, False), (4, True)]
-    assert (output.failed.type, output.failed.exception) == ("ZeroDivisionError", "division by zero")
+    assert (output.failed.type, output.failed.exception) == ("builtins.ZeroDivisionError", "division by zero")
     assert "self.quotient = 8 / self.input" in output.failed.stacktrace
     assert (output.died.type, output.late.type) == ("user-error", "timeout")
     assert "exit code 3" in str(output.died)

@@ -27,6 +27,8 @@ def parse_params(
     params: Sequence[str],
     file: str | Path | None = None,
     earlier: Mapping[str, object] | None = None,
+    *,
+    option: str = _OPTION,
 ) -> dict[str, Any]:
     """The arguments of a run, read by the pipeline's annotations.
 
@@ -40,6 +42,8 @@ def parse_params(
         A JSON, YAML or TOML file; ``params`` take precedence over it.
     earlier
         The parameters of another run; the file and ``params`` take precedence over them.
+    option
+        What messages call the option that a parameter was typed with; ``{}`` in it is the parameter's name.
 
     Raises
     ------
@@ -52,10 +56,11 @@ def parse_params(
     arguments = {name: value for name, value in (earlier or {}).items() if name in signature.names}
     for where, given in (
         *(() if file is None else ((str(file), _from_file(Path(file))),)),
-        (_OPTION, _from_options(params)),
+        (option, _from_options(params)),
     ):
         for name, value in given.items():
-            arguments[name] = _settled(pipeline, name, value, arguments.get(name, UNSET), where)
+            said = where.replace("{}", name.replace("_", "-"))
+            arguments[name] = _settled(pipeline, name, value, arguments.get(name, UNSET), said)
     missing = [name for name in signature.required if name not in arguments]
     if missing:
         raise UsageError(

@@ -92,17 +92,7 @@ def _decorated(pipeline: FlowPipeline, decorators: Sequence[str]) -> FlowPipelin
 
 def _branch(pipeline: FlowPipeline) -> list[str]:
     """The tag of a run for its branch, where one was named."""
-    from upshift.authoring.flow.decorators import branch_tags
-    from upshift.authoring.options import identifier
-    from upshift.errors import UsageError
-
-    branch, production = _before("branch"), bool(_before("production"))
-    if (branch or production) and "project" not in pipeline.marks:
-        raise UsageError(
-            f"flow {pipeline.name} belongs to no project, and so has no branch",
-            fix='Write @project(name="NAME") above its class.',
-        )
-    return branch_tags(identifier("--branch", branch), production)
+    return shared.tags_of_branch(pipeline, _before("branch"), bool(_before("production")))
 
 
 class _FlowGroup(LazyGroup):
@@ -119,6 +109,10 @@ class _FlowGroup(LazyGroup):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return super().get_command(ctx, name)
+        from upshift.authoring.flow.parameters import confirm_configs
+
+        typed = (*(ctx.params.get("config") or ()), *(ctx.params.get("config_value") or ()))
+        confirm_configs(self._pipeline, [config for config, _ in typed])
         function: Callable[..., Any] = globals()[f"_{name}"]
         command: click.Command = function(self._pipeline)
         command.short_help = _COMMANDS[name]
@@ -490,4 +484,4 @@ def _arguments(pipeline: FlowPipeline, params: Mapping[str, str | None]) -> dict
     given = [
         f"{name.removeprefix('parameter_')}={value}" for name, value in params.items() if value is not None
     ]
-    return parse_params(pipeline, given)
+    return parse_params(pipeline, given, option="--{}")

@@ -11,6 +11,8 @@ from upshift.cli import shared_options as shared
 @shared.takes_pipeline
 @shared.keep_going("Default: as the pipeline has it, else stop.")
 @shared.takes_how
+@click.option("--branch", metavar="NAME", help="The branch of the @project of a flow that the run is on.")
+@click.option("--production", is_flag=True, help="The run is one of the production of that project.")
 @shared.debug
 def run(
     file: str,
@@ -26,6 +28,8 @@ def run(
     max_num_splits: int | None,
     run_id_file: str | None,
     tags: tuple[str, ...],
+    branch: str | None,
+    production: bool,
     debug: str | None,
 ) -> int:
     """Run a pipeline.
@@ -42,7 +46,7 @@ def run(
         strict=strict,
         reuse=not no_cache,
         keep_going=keep_going,
-        tags=tags,
+        tags=(*tags, *shared.tags_of_branch(pipeline, branch, production)),
         debug=debug,
         max_workers=max_workers,
         max_splits=max_num_splits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +36,36 @@ debug = click.option(
     help="Run this step, or one task 'train[3]' of it, in this process: breakpoint() works in it, and the "
     "debugger opens where it raises. It runs though earlier results are there, and its own is not reused.",
 )  # fmt: skip
+_CONFIGS = "upshift.configs"
+
+
+def _keep_configs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> None:
+    kept = ctx.meta.setdefault(_CONFIGS, [])
+    kept.extend(word for pair in value for word in (param.opts[0], *pair))
+
+
+def _enter_namespace(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        os.environ["UPSHIFT_NAMESPACE"] = value  # for the processes of steps, too
+
+
+_OF_FLOWS = (
+    click.option(
+        "--config", type=(str, str), multiple=True, metavar="NAME FILE", callback=_keep_configs,
+        expose_value=False, help="The file of a Config of a flow. Repeatable.",
+    ),
+    click.option(
+        "--config-value", type=(str, str), multiple=True, metavar="NAME JSON", callback=_keep_configs,
+        expose_value=False, help="The value of a Config of a flow. Repeatable.",
+    ),
+)  # fmt: skip
+_NAMESPACE = click.option(
+    "--namespace", metavar="NAME", callback=_enter_namespace, expose_value=False,
+    help="The namespace that steps see runs of, such as user:ann; empty: the runs of everybody.",
+)  # fmt: skip
 _GRAPH = (
     click.argument("file", metavar="FILE[:PIPELINE]"),
+    *_OF_FLOWS,
     click.option(
         "-p", "--param", "params", metavar="NAME=VALUE", multiple=True,
         help="A parameter of the pipeline, read by its annotation; JSON for lists and dictionaries. "
@@ -85,6 +114,7 @@ decorators = click.option(
 )  # fmt: skip
 _HOW = (
     decorators,
+    _NAMESPACE,
     click.option(
         "--max-workers", type=click.IntRange(min=1), metavar="N",
         help="How many tasks run at a time, at most. Default: as many as there is room for.",
@@ -184,17 +214,35 @@ def named_pipeline(
 ) -> tuple[Pipeline[Any, Any], dict[str, object]]:
     """The pipeline that is named, and the values of its parameters."""
     before_users_code()
+    from upshift.authoring.flow.parameters import confirm_configs
     from upshift.authoring.loading import load_pipeline
     from upshift.authoring.parameters import parse_params
 
+    typed = click.get_current_context().meta.get(_CONFIGS, [])
+    sys.argv[1:] = typed  # where a flow looks for its configurations, as on its own command line
     with _said_if_slow(f"importing {file.partition(':')[0]} …"):
         pipeline = load_pipeline(file)
+    confirm_configs(pipeline, typed[1::3])
     earlier = None
     if params_from is not None:
         from upshift.runs.history import get_run
 
         earlier = get_run(params_from).params
     return pipeline, parse_params(pipeline, list(params), params_file, earlier)
+
+
+def tags_of_branch(pipeline: Pipeline[Any, Any], branch: str | None, production: bool) -> list[str]:
+    """The tag of a run for its branch, where one was named."""
+    from upshift.authoring.flow.decorators import branch_tags
+    from upshift.authoring.options import identifier
+    from upshift.errors import UsageError
+
+    if (branch or production) and "project" not in getattr(pipeline, "marks", {}):
+        raise UsageError(
+            f"{pipeline.name} belongs to no project, and so has no branch",
+            fix='Write @project(name="NAME") above the class of a flow.',
+        )
+    return branch_tags(identifier("--branch", branch), production)
 
 
 @contextlib.contextmanager

@@ -214,6 +214,7 @@ class _Forecaster:
         grow = growth_of(graph, store)
         self._walk = Walk(graph, truth=lambda artifact: artifacts.plain_value(artifact, store), grow=grow)
         self._offered = found.offered
+        self._graph = graph
         # No run has an empty name: none of the earlier runs is left out.
         self._reuse = Reuse("", graph, catalog, store, enabled=reusing, project=found.project)
         self._reusing = reusing
@@ -266,7 +267,12 @@ class _Forecaster:
             lone = TaskState(state, None)
             lone.status = state.ended or PENDING
             tasks = [lone]
-        return Forecast(length=state.length, tasks=tuple([self._of_task(task) for task in tasks]))
+        return Forecast(length=state.length, tasks=tuple([self._told(self._of_task(task)) for task in tasks]))
+
+    def _told(self, task: PlannedTask) -> PlannedTask:
+        """A flow that reuses nothing did not ask for it, and so is not told why."""
+        uncached = task.reason == UNCACHED and self._graph.reuses_nothing
+        return attrs.evolve(task, reason=None) if uncached else task
 
     def _of_task(self, task: TaskState) -> PlannedTask:
         reason = self._reasons.get(task)

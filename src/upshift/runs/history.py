@@ -26,6 +26,7 @@ from upshift.runs.history_records import UNFINISHED, RunRecords, utc
 from upshift.runs.history_steps import Step, StepList, Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
+from upshift.runs.places import Placed
 from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.tabular import Drawn, Rows, measured, named
@@ -155,7 +156,7 @@ class RunList(Rows["Run[Any]"]):
         RunRecords.measure_all([run._records for run in self])
 
 
-class Run(Drawn, Generic[T]):
+class Run(Drawn, Placed, Generic[T]):
     """One execution of a pipeline. ``run["train"]`` is a step of it.
 
     Parameters
@@ -181,6 +182,10 @@ class Run(Drawn, Generic[T]):
             (row,) = standing([catalog.run(ref)], catalog)
             if pipeline not in ("", row.pipeline):
                 raise NotFound(f"run {row.id} is one of {row.pipeline}, not of {shown(pipeline)}")
+            if pipeline:
+                from upshift.runs.client import confirm_in_namespace
+
+                confirm_in_namespace(row)
         self.row: RunRow = row
         self._catalog = catalog
         self._records = RunRecords(row, catalog, store)

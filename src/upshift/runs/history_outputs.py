@@ -13,6 +13,7 @@ from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.graph.growth import INPUTS, STATE
 from upshift.model.spec.artifact import Artifact, Collected, Value
+from upshift.runs.places import Placed
 from upshift.runtime.storage.state import State
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _states(value: Value | None) -> list[Artifact]:
     return [] if value is None else [value]
 
 
-class DataArtifact:
+class DataArtifact(Placed):
     """A value that a task of a flow left.
 
     Parameters
@@ -137,7 +138,7 @@ class DataArtifact:
             owner: Task = found(at, "artifact").artifacts.named(name).parent
         else:
             owner = task
-        self.parent = owner
+        self.parent: Task = owner
         self.id: str = name
         self.pathspec = f"{owner.pathspec}/{name}"
         self._artifact = owner.data.artifacts.get(name)

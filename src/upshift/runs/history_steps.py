@@ -6,9 +6,9 @@ import abc
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from upshift.errors import BlobDamaged, BlobMissing, NotFound, suggestion
+from upshift.errors import BlobDamaged, BlobMissing, NotFound, UsageError, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.plain import flat, is_opaque
 from upshift.model.spec.artifact import Artifact, Value
@@ -22,6 +22,7 @@ from upshift.runs.history_outputs import Artifacts, DataArtifact, Outputs, set_b
 from upshift.runs.history_records import UNFINISHED, RunRecords
 from upshift.runs.inputs import inputs_of
 from upshift.runs.measures import best_of, known_mode, last_values
+from upshift.runs.places import Placed, nodes_after, nodes_before, tasks_after, tasks_before
 from upshift.runs.tabular import Drawn, Rows, named
 from upshift.runtime.storage.artifacts import described
 from upshift.runtime.storage.state import State
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from upshift.runs.history import Run
 
 
-class _Maker(Drawn, abc.ABC):
+class _Maker(Drawn, Placed, abc.ABC):
     """Has outputs, and so a value."""
 
     _records: RunRecords
@@ -93,6 +94,20 @@ class Step(_Maker):
     def parent(self) -> Run[Any]:
         """The run that it is a step of."""
         return _run_of(self._records)
+
+    @property
+    def parent_steps(self) -> Iterator[Step]:
+        """The steps that it goes on from, or waits for."""
+        return self._beside(before for node in self._nodes for before in nodes_before(node, self._records))
+
+    @property
+    def child_steps(self) -> Iterator[Step]:
+        """The steps that go on from it, or wait for it."""
+        return self._beside(after for node in self._nodes for after in nodes_after(node, self._records))
+
+    def _beside(self, nodes: Iterable[str]) -> Iterator[Step]:
+        named = {node: name for name, group in self._records.groups.items() for node in group}
+        return (self.parent[name] for name in dict.fromkeys(named[node] for node in nodes))
 
     @property
     def created_at(self) -> datetime | None:
@@ -221,6 +236,16 @@ class Step(_Maker):
         return f"<Step {self.name}: {self.status}, {len(self)} task{'' if len(self) == 1 else 's'}>"
 
 
+class Metadata(NamedTuple):
+    """Something that is known of a task."""
+
+    name: str
+    value: str
+    created_at: datetime | None
+    type: str
+    task: Task
+
+
 class Task(_Maker):
     """One instance of a step.
 
@@ -265,11 +290,8 @@ class Task(_Maker):
     @property
     def why(self) -> str:
         """Why it ran, was reused or skipped; empty where a flow that reuses nothing did not ask for it."""
-        if self.cache_reason == UNCACHED and self.in_flow:
-            definitions = self._records.graph.steps.values()
-            if not any(definition.settings.reusable for definition in definitions):
-                return ""
-        return self.cache_reason or ""
+        uncached = self.cache_reason == UNCACHED and self._records.graph.reuses_nothing
+        return "" if uncached else self.cache_reason or ""
 
     @property
     def origin(self) -> TaskId | None:
@@ -296,6 +318,56 @@ class Task(_Maker):
     def parent(self) -> Step:
         """The step that it is a task of."""
         return _run_of(self._records)[self._step]
+
+    @property
+    def parent_tasks(self) -> Iterator[Task]:
+        """The tasks that it goes on from; of a step that joins all that it joins."""
+        return (Task(row, self._records) for row in tasks_before(self.row, self._records))
+
+    @property
+    def child_tasks(self) -> Iterator[Task]:
+        """The tasks that go on from it."""
+        return (Task(row, self._records) for row in tasks_after(self.row, self._records))
+
+    @property
+    def parent_task_pathspecs(self) -> Iterator[str]:
+        """The places of :attr:`parent_tasks`."""
+        return (task.pathspec for task in self.parent_tasks)
+
+    @property
+    def child_task_pathspecs(self) -> Iterator[str]:
+        """The places of :attr:`child_tasks`."""
+        return (task.pathspec for task in self.child_tasks)
+
+    @property
+    def current_attempt(self) -> int:
+        """The number of its last attempt, from 0 as in Metaflow."""
+        return max(0, len(self.attempts) - 1)
+
+    @property
+    def metadata_dict(self) -> dict[str, str]:
+        """What is known of its last attempt besides: where it ran, and as whose."""
+        if not self.attempts:
+            return {}
+        last, run = self.attempts[-1], self._records.row
+        known = {
+            "attempt": self.current_attempt,
+            "attempt_ok": last.status == "completed",
+            "user": run.user,
+            "target": last.target,
+            "backend": last.backend,
+            "node": last.node,
+            "image": last.image,
+            "python_version": last.seen and last.seen.details.get("python"),
+            "origin-run-id": self.origin and self.origin.run,
+        }
+        return {name: str(value) for name, value in known.items() if value is not None}
+
+    @property
+    def metadata(self) -> list[Metadata]:
+        """:attr:`metadata_dict`, as a list."""
+        at = self.created_at
+        return [Metadata(name, value, at, name, self) for name, value in self.metadata_dict.items()]
 
     @property
     def created_at(self) -> datetime | None:
@@ -331,6 +403,21 @@ class Task(_Maker):
     def stderr(self) -> str:
         """Nothing: what is printed there is in :attr:`stdout`, in the order in which it was printed."""
         return ""
+
+    def loglines(self, stream: str, as_unicode: bool = True) -> Iterator[tuple[None, Any]]:
+        """The lines of ``"stdout"`` or ``"stderr"``, each with None for its time, which logs do not have.
+
+        Raises
+        ------
+        UsageError
+            There is no such stream.
+        """
+        if stream not in ("stdout", "stderr"):
+            raise UsageError(
+                f"there is no stream {shown(stream)}", where=user_location(), fix='Use "stdout" or "stderr".'
+            )
+        text: str = getattr(self, stream)
+        return ((None, line if as_unicode else line.encode()) for line in text.splitlines())
 
     @property
     def data(self) -> State:

@@ -25,6 +25,7 @@ def test_the_public_names_are_these() -> None:
         "ResourceSettings",
         "Retry",
         "Run",
+        "NBRunner",
         "Runner",
         "Step",
         "Task",

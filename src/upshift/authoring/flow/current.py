@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ def names_of(own: FlowSpec) -> Mapping[str, Callable[[], object]]:
         "retry_count": lambda: current.attempt - 1,
         "origin_run_id": lambda: record().get("source", {}).get("origin"),
         "username": lambda: record().get("user"),
-        "namespace": lambda: f"user:{record().get('user')}",
+        "namespace": lambda: os.environ.get("UPSHIFT_NAMESPACE", f"user:{record().get('user')}") or None,
         "tags": lambda: frozenset(record().get("tags", ())),
         "parameters": parameters,
         "graph": lambda: {name: list(step.then) for name, step in pipeline.shape.steps.items()},

@@ -6,14 +6,16 @@ is kept beside them. A decorator of a flow is kept with its class: data, which `
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
 from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
+from upshift.authoring.flow.parameters import LateValue
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import StepOptions, identifier
 from upshift.authoring.pending import options_to_come
@@ -27,6 +29,7 @@ from upshift.model.settings.secrets import checked_secrets
 from upshift.model.settings.step import StepSettings, checked_flag
 
 if TYPE_CHECKING:
+    from upshift.authoring.flow.parameters import Config
     from upshift.authoring.flow.spec import FlowSpec
     from upshift.authoring.pipelines import Pipeline
 
@@ -433,6 +436,34 @@ def _of_step(options: StepOptions) -> Callable[[F], F]:
 # Of flows
 
 
+def _with_configs(decorator: F) -> F:
+    """A decorator of flows that may be given ``config_expr(…)``, whose value is known with the class."""
+
+    @functools.wraps(decorator)
+    def decorated(**options: Any) -> Any:
+        if not any(map(_late, options.values())):
+            return decorator(**options)
+
+        def decorate(flow: C) -> C:
+            known = flow.__upshift_pipeline__.configs
+            return cast(C, decorator(**{name: _known(value, known) for name, value in options.items()})(flow))
+
+        return decorate
+
+    return cast(F, decorated)
+
+
+def _late(value: Any) -> bool:
+    return isinstance(value, LateValue) or (isinstance(value, Mapping) and any(map(_late, value.values())))
+
+
+def _known(value: Any, configs: Mapping[str, Config]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _known(item, configs) for name, item in value.items()}
+    return value.of(configs) if isinstance(value, LateValue) else value
+
+
+@_with_configs
 @checked_keywords("@project")
 def project(*, name: str, branch: str | None = None, production: bool = False) -> Callable[[C], C]:
     """Say which project a flow belongs to: its runs are tagged, and ``current`` tells project and branch.
@@ -463,6 +494,7 @@ def branch_tags(branch: str | None, production: bool) -> list[str]:
     return [f"project_branch:{told}"]
 
 
+@_with_configs
 @checked_keywords("@schedule")
 def schedule(
     *,
@@ -493,6 +525,7 @@ def schedule(
     return _of_flow("@schedule", {**chosen, "timezone": text("@schedule", "timezone", timezone)})
 
 
+@_with_configs
 @checked_keywords("@trigger")
 def trigger(
     *, event: Any = None, events: Sequence[Any] = (), options: Mapping[str, Any] | None = None
@@ -512,6 +545,7 @@ def trigger(
     return _of_flow("@trigger", {"events": _named("@trigger", "event", event, events)})
 
 
+@_with_configs
 @checked_keywords("@trigger_on_finish")
 def trigger_on_finish(
     *, flow: Any = None, flows: Sequence[Any] = (), options: Mapping[str, Any] | None = None
@@ -545,6 +579,7 @@ def _named(owner: str, field: str, one: Any, several: Any) -> list[str]:
     return names
 
 
+@_with_configs
 @checked_keywords("@pypi_base")
 def pypi_base(
     *, packages: Mapping[str, str] | None = None, python: str | None = None, disabled: bool = False
@@ -564,6 +599,7 @@ def pypi_base(
     return _of_flow("@pypi_base", {}, steps=_packages("@pypi_base", packages, python, disabled).settings)
 
 
+@_with_configs
 @checked_keywords("@conda_base")
 def conda_base(
     *,

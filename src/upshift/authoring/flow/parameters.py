@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from upshift.model.home import user_name
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.spec import FlowSpec
+    from upshift.authoring.pipelines import Pipeline
 
 CONFIGS = "UPSHIFT_CONFIGS"
 """The variable by which configurations that were typed reach the processes of steps: JSON, by name."""
@@ -344,6 +345,18 @@ class Config:
         return SettingsError(f"configuration {self.name!r} {what}", where=self._written, fix=fix)
 
 
+def confirm_configs(pipeline: Pipeline[Any, Any], typed: Iterable[str]) -> None:
+    """Refuse configurations that were typed, and that the flow does not have."""
+    known = {config.name for config in getattr(pipeline, "configs", {}).values()}
+    for name in typed:
+        if name not in known:
+            raise UsageError(
+                f"{pipeline.name} has no configuration {shown(name)}",
+                where=pipeline.callee.location,
+                fix=suggestion(name, known) if known else "Leave the option out.",
+            )
+
+
 def _typed(name: str) -> tuple[str, str] | None:
     """The option that gives a configuration on the command line of this process, and its value."""
     words = sys.argv
@@ -353,13 +366,28 @@ def _typed(name: str) -> tuple[str, str] | None:
     return None
 
 
+class LateValue:
+    """What ``config_expr`` stands for above a class, whose configurations are known when it is made."""
+
+    def __init__(self, expression: str, names: Mapping[str, Any]) -> None:
+        self._expression, self._names, self._written = expression, names, user_location()
+
+    def of(self, configs: Mapping[str, Config]) -> Any:
+        """Its value."""
+        try:
+            return eval(self._expression, dict(self._names), _values(configs))
+        except Exception as error:
+            raise _no_value(self._expression, error, self._written) from None
+
+
 def config_expr(expression: str) -> Any:
-    """A value of a configuration of the class above, for a decorator: ``config_expr("config.cpu")``.
+    """A value of a configuration of the class, for a decorator: ``config_expr("config.cpu")``.
 
     Parameters
     ----------
     expression
-        Python's words for it; names are those that stand before it in the class.
+        Python's words for it. Names are those that stand before it in the class; above the class, those of
+        its configurations.
 
     Raises
     ------
@@ -367,12 +395,23 @@ def config_expr(expression: str) -> Any:
         It has no value there.
     """
     frame = sys._getframe(1)
+    if "__qualname__" not in frame.f_locals:  # above a class
+        return LateValue(expression, {**frame.f_globals, **frame.f_locals})
     try:
-        return eval(expression, frame.f_globals, dict(frame.f_locals))
+        return eval(expression, frame.f_globals, _values(frame.f_locals))
     except Exception as error:
-        raise SettingsError(
-            f"config_expr({expression!r}) has no value here",
-            where=user_location(),
-            why=f"{type(error).__name__}: {error}",
-            fix="Write the Config before it, in the same class; above a class none is known yet.",
-        ) from None
+        raise _no_value(expression, error, user_location()) from None
+
+
+def _values(names: Mapping[str, Any]) -> dict[str, Any]:
+    """Configurations as what they hold: ``config.name`` is not what the option is called."""
+    return {name: value.value if isinstance(value, Config) else value for name, value in names.items()}
+
+
+def _no_value(expression: str, error: Exception, where: str | None) -> SettingsError:
+    return SettingsError(
+        f"config_expr({expression!r}) has no value here",
+        where=where,
+        why=f"{type(error).__name__}: {error}",
+        fix="Name a Config of the class: within it one that stands before it.",
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -17,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from upshift.errors import UsageError, user_location
+from upshift.errors import MisuseError, UsageError, user_location
 from upshift.model.checks import shown
 
 if TYPE_CHECKING:
@@ -282,6 +284,108 @@ class Runner(_Cleaned):
     async def _begun(self, run: ExecutingRun) -> ExecutingRun:
         await asyncio.to_thread(getattr, run, "run")
         return run
+
+
+class NBRunner:
+    """Runs a flow that is written in a cell of a notebook; the last line of that cell makes it.
+
+    ::
+
+        run = NBRunner(Training).nbrun(depths=[2, 4])
+        print(run.data.best)
+
+    The cell, up to the end of the class, is written to a file for as long as that takes, and run in a process
+    of its own: what the flow needs has to stand there.
+
+    Parameters
+    ----------
+    flow
+        The class.
+    show_output, env, options
+        As for :class:`Runner`.
+    base_dir
+        The folder that the flow runs in.
+
+    Raises
+    ------
+    MisuseError
+        This is no notebook.
+    """
+
+    def __init__(
+        self,
+        flow: type[Any],
+        show_output: bool = True,
+        *,
+        env: Mapping[str, str] | None = None,
+        base_dir: str | None = None,
+        **options: Any,
+    ) -> None:
+        cell = _cell()
+        if cell is None:
+            raise MisuseError(
+                "NBRunner runs what a cell of a notebook has, and this is no notebook",
+                where=user_location(),
+                fix='Run the file of the flow: Runner("flow.py").run(…)',
+            )
+        code = _until_class(cell, flow.__name__)
+        called = f'\n\n\nif __name__ == "__main__":\n    {flow.__name__}()\n'
+        with tempfile.NamedTemporaryFile(
+            "w", prefix=f"{flow.__name__}_", suffix=".py", dir=base_dir or os.getcwd(), delete=False
+        ) as file:
+            file.write(code + called)
+        self._remove = weakref.finalize(self, _discard, file.name)
+        self._runner = Runner(file.name, show_output, env=env, cwd=base_dir, **options)
+        self.run = self._runner.run
+        self.resume = self._runner.resume
+        self.async_run = self._runner.async_run
+        self.async_resume = self._runner.async_resume
+
+    def nbrun(self, **given: Any) -> Run[Any]:
+        """Run the flow, and clean up: the run."""
+        return self._finished(self._runner.run(**given))
+
+    def nbresume(self, **given: Any) -> Run[Any]:
+        """Finish a run, and clean up: the run."""
+        return self._finished(self._runner.resume(**given))
+
+    def cleanup(self) -> None:
+        """Remove the file of the cell, and what was written down of the runs."""
+        self._remove()
+        self._runner.cleanup()
+
+    def _finished(self, running: ExecutingRun) -> Run[Any]:
+        try:
+            return running.run
+        finally:
+            self.cleanup()
+
+
+def _cell() -> str | None:
+    """The cell that runs; None: this is no notebook."""
+    python = sys.modules.get("IPython")
+    shell = None if python is None else python.get_ipython()
+    cells = None if shell is None else shell.user_ns.get("In")
+    return cells[-1] if cells else None
+
+
+def _until_class(cell: str, name: str) -> str:
+    """What a cell has up to the end of a class, but for lines of IPython's."""
+    lines = ["" if line.startswith(("%", "!")) else line for line in cell.splitlines()]
+    for statement in ast.parse("\n".join(lines)).body:
+        if isinstance(statement, ast.ClassDef) and statement.name == name:
+            return "\n".join(lines[: statement.end_lineno])
+    raise MisuseError(
+        f"the cell that runs does not have the class {name}",
+        where=user_location(),
+        why="NBRunner runs the flow in a process of its own, which knows this cell only.",
+        fix="Write what the flow needs, the class, and NBRunner below it into one cell.",
+    )
+
+
+def _discard(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
 
 
 def _typed(given: Mapping[str, Any]) -> list[str]:

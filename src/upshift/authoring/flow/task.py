@@ -171,7 +171,8 @@ class CaughtException(Exception):
     Attributes
     ----------
     type, exception
-        Name of the exception's class, and its text; of a step that was stopped or killed the cause.
+        The exception's class, such as ``builtins.ValueError``, and its text; of a step that was stopped or
+        killed the cause.
     stacktrace
         The traceback, as Python prints it; None: there was none.
     """
@@ -185,7 +186,8 @@ class CaughtException(Exception):
     @classmethod
     def raised(cls, error: Exception) -> CaughtException:
         """Of what the step has raised."""
-        return cls(type(error).__name__, str(error), user_text(error))
+        kind = type(error)
+        return cls(f"{kind.__module__}.{kind.__qualname__}", str(error), user_text(error))
 
     @classmethod
     def of(cls, failure: Failure) -> CaughtException:

@@ -169,6 +169,11 @@ class Graph:
         to_come = self.flow.steps if self.flow is not None else ()
         return tuple(dict.fromkeys((*(node.step for node in self.nodes), *to_come)))
 
+    @property
+    def reuses_nothing(self) -> bool:
+        """Whether it is a flow of which no step asks for reuse; a flow does not do so by itself."""
+        return self.flow is not None and not any(step.settings.reusable for step in self.steps.values())
+
     def definition(self, node: Node) -> StepDefinition:
         """The definition of a node's step."""
         return self.steps[node.step]

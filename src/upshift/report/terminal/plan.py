@@ -265,11 +265,12 @@ def _reasons(step: PlannedStep) -> Iterable[_Detail]:
     actions = dict.fromkeys(task.action for task in step.tasks)
     whys = {what: counted(_why(task) for task in step.tasks if task.action == what) for what in actions}
     groups = sorted(
-        ((many, what, why) for what in actions for why, many in whys[what].items()), key=lambda g: -g[0]
+        ((many, what, why) for what in actions for why, many in whys[what].items() if why),
+        key=lambda g: -g[0],
     )
     shown = groups[:_LISTED]
     for i, (many, what, why) in enumerate(shown):
-        share = "" if len(groups) == 1 else f"{many:,} of {len(step.tasks):,} {_verb(what, many)}: "
+        share = "" if many == len(step.tasks) else f"{many:,} of {len(step.tasks):,} {_verb(what, many)}: "
         yield "why" if i == 0 else "", share + why, None
     if len(groups) > len(shown):
         yield "", f"and {count(len(groups) - len(shown), 'other reason')}: --json", None

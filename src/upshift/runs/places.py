@@ -1,0 +1,102 @@
+"""What everything of a run has that is found by its place, and which steps and tasks are next to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from upshift.model.graph.growth import INPUTS, STATE
+from upshift.model.graph.model import Collection, FromStep, Node, Source
+
+if TYPE_CHECKING:
+    from upshift.runs.history_records import RunRecords
+    from upshift.runs.rows import TaskRow
+
+
+class Placed:
+    """What has a place such as ``Training/20261123-160338-9g7y/train/3``, and is of one run."""
+
+    pathspec: str
+    parent: Any
+
+    @property
+    def path_components(self) -> list[str]:
+        """The parts of its place."""
+        return self.pathspec.split("/")
+
+    @property
+    def user_tags(self) -> frozenset[str]:
+        """The tags that its run was given."""
+        return frozenset(self.parent.user_tags)
+
+    @property
+    def system_tags(self) -> frozenset[str]:
+        """What its run can be found by besides."""
+        return frozenset(self.parent.system_tags)
+
+    @property
+    def is_in_namespace(self) -> bool:
+        """Whether the namespace in use has its run."""
+        from upshift.runs.client import get_namespace
+
+        return get_namespace() in (None, *self.user_tags, *self.system_tags)
+
+
+def tasks_before(row: TaskRow, records: RunRecords) -> Iterator[TaskRow]:
+    """The tasks whose results a task got, or waited for, in their order."""
+    node = records.nodes[row.task.step]
+    wanted: dict[tuple[str, int | None], None] = {}
+    for parameter, source in node.inputs.items():
+        if parameter == STATE and any(name.startswith(INPUTS) for name in node.inputs):
+            continue  # that of the split, which a join knows of as well
+        item = row.task.index if parameter in node.over else None
+        for name, index in _made_by(source, item, records):
+            wanted.setdefault((name, index))
+    for name in node.after:
+        for found in records.tasks(name):
+            wanted.setdefault((name, found.task.index))
+    for name, index in wanted:
+        yield from (found for found in records.tasks(name) if found.task.index == index)
+
+
+def tasks_after(row: TaskRow, records: RunRecords) -> Iterator[TaskRow]:
+    """The tasks that got the result of a task, or waited for it."""
+    for name in nodes_after(row.task.step, records):
+        for later in records.tasks(name):
+            if any(before.task == row.task for before in tasks_before(later, records)):
+                yield later
+
+
+def nodes_before(name: str, records: RunRecords) -> list[str]:
+    """The nodes that a node depends on."""
+    node = records.nodes[name]
+    return list(dict.fromkeys((*_nodes_of(node), *node.after)))
+
+
+def nodes_after(name: str, records: RunRecords) -> list[str]:
+    """The nodes that depend on a node."""
+    return [other.name for other in records.nodes.values() if name in (*_nodes_of(other), *other.after)]
+
+
+def _nodes_of(node: Node) -> Iterator[str]:
+    pending = list(node.inputs.values())
+    while pending:
+        source = pending.pop(0)
+        if isinstance(source, Collection):
+            pending.extend(source.items)
+        elif isinstance(source, FromStep):
+            yield source.node
+
+
+def _made_by(source: Source, item: int | None, records: RunRecords) -> Iterator[tuple[str, int | None]]:
+    """The tasks, by node and index, whose outputs a source is; of what is mapped over that of one item."""
+    if isinstance(source, Collection):
+        items = source.items if item is None else source.items[item : item + 1]
+        for one in items:
+            yield from _made_by(one, None, records)
+    elif isinstance(source, FromStep):
+        mapped = records.nodes[source.node].mapped
+        if item is not None or not mapped:
+            yield source.node, item if mapped else None
+        else:
+            yield from ((source.node, found.task.index) for found in records.tasks(source.node))
