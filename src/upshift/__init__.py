@@ -66,10 +66,11 @@ if TYPE_CHECKING:
     from upshift.model.settings.docker import DockerSettings
     from upshift.model.settings.resources import ResourceSettings
     from upshift.model.settings.retry import Retry
-    from upshift.runs.client import Flow, Metaflow, default_namespace, get_metadata, get_namespace, namespace
+    from upshift.runs.client import Flow, Metaflow, get_metadata
     from upshift.runs.history import Run, get_run, list_runs
     from upshift.runs.history_outputs import DataArtifact
     from upshift.runs.history_steps import Task
+    from upshift.runs.places import default_namespace, get_namespace, namespace
     from upshift.runs.versions import get_artifact, list_artifacts, tag_artifact
     from upshift.runtime.step.cards import HTML
     from upshift.runtime.step.cleanup import cleanup_memory
@@ -193,18 +194,18 @@ _HOMES = {
     "conda_base": "upshift.authoring.flow.decorators",
     "config_expr": "upshift.authoring.flow.parameters",
     "current": "upshift.runtime.step.context",
-    "default_namespace": "upshift.runs.client",
+    "default_namespace": "upshift.runs.places",
     "environment": "upshift.authoring.flow.decorators",
     "get_artifact": "upshift.runs.versions",
     "get_metadata": "upshift.runs.client",
-    "get_namespace": "upshift.runs.client",
+    "get_namespace": "upshift.runs.places",
     "get_run": "upshift.runs.history",
     "gpu_profile": "upshift.authoring.decorators",
     "kubernetes": "upshift.authoring.flow.decorators",
     "list_artifacts": "upshift.runs.versions",
     "list_runs": "upshift.runs.history",
     "log": "upshift.runtime.step.metrics",
-    "namespace": "upshift.runs.client",
+    "namespace": "upshift.runs.places",
     "parallel": "upshift.authoring.flow.parallel",
     "pipeline": "upshift.authoring.pipelines",
     "project": "upshift.authoring.flow.decorators",

@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 from upshift.errors import NotFound, UsageError, user_location
 from upshift.model.checks import shown
 from upshift.model.configuration import load_configuration
-from upshift.model.home import user_name
 from upshift.runs.catalog import catalog_path, no_pipeline
 from upshift.runs.history import Run, list_runs
+from upshift.runs.places import get_namespace
 from upshift.runs.rebuild import open_catalog
-from upshift.runs.rows import RunRow
 
-NAMESPACE = "UPSHIFT_NAMESPACE"
-"""The variable by which a namespace that was typed reaches the processes of steps; empty: everybody's."""
 _PARTS = ("flow", "run", "step", "task", "artifact")
-_namespace: list[str | None] = []
-"""The namespace that was set; empty: the default one."""
-
-
-def namespace(name: str | None) -> str | None:
-    """See the runs of one user, or of one tag, only: in :class:`Flow`, :class:`Metaflow`, and by place.
-
-    Parameters
-    ----------
-    name
-        ``"user:ann"``, or a tag; None: the runs of everybody.
-    """
-    _namespace[:] = [name]
-    return name
-
-
-def get_namespace() -> str | None:
-    """The namespace in use; before :func:`namespace` is called, that of whoever asks: ``"user:NAME"``.
-
-    In a step it is the one of ``run --namespace NAME``, where that was typed.
-    """
-    return _namespace[0] if _namespace else os.environ.get(NAMESPACE, f"user:{user_name()}") or None
-
-
-def default_namespace() -> str | None:
-    """Go back to the namespace that is in use where :func:`namespace` was not called, and return it."""
-    _namespace.clear()
-    return get_namespace()
 
 
 def get_metadata() -> str:
@@ -145,17 +113,6 @@ def found(pathspec: str, kind: str) -> Any:
     for part in parts[2:]:
         at = at[part]
     return at
-
-
-def confirm_in_namespace(row: RunRow) -> None:
-    """Refuse a run that the namespace in use does not have."""
-    name = get_namespace()
-    if name not in (None, f"user:{row.user}", f"target:{row.target}", *row.tags):
-        raise NotFound(
-            f"run {row.id} is not in the namespace {name!r}",
-            where=user_location(),
-            fix="See the runs of everybody: namespace(None).",
-        )
 
 
 def _within() -> dict[str, Any]:

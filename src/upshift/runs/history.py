@@ -26,7 +26,7 @@ from upshift.runs.history_records import UNFINISHED, RunRecords, utc
 from upshift.runs.history_steps import Step, StepList, Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
-from upshift.runs.places import Placed
+from upshift.runs.places import Placed, confirm_in_namespace
 from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.tabular import Drawn, Rows, measured, named
@@ -183,8 +183,6 @@ class Run(Drawn, Placed, Generic[T]):
             if pipeline not in ("", row.pipeline):
                 raise NotFound(f"run {row.id} is one of {row.pipeline}, not of {shown(pipeline)}")
             if pipeline:
-                from upshift.runs.client import confirm_in_namespace
-
                 confirm_in_namespace(row)
         self.row: RunRow = row
         self._catalog = catalog

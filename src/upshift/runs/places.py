@@ -1,28 +1,74 @@
-"""What everything of a run has that is found by its place, and which steps and tasks are next to one."""
+"""What is found by its place: in which namespace, what everything there has, and what is next to it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from upshift.errors import NotFound, user_location
 from upshift.model.graph.growth import INPUTS, STATE
 from upshift.model.graph.model import Collection, FromStep, Node, Source
+from upshift.model.home import user_name
 
 if TYPE_CHECKING:
     from upshift.runs.history_records import RunRecords
-    from upshift.runs.rows import TaskRow
+    from upshift.runs.rows import RunRow, TaskRow
+
+
+NAMESPACE = "UPSHIFT_NAMESPACE"
+"""The variable by which a namespace that was typed reaches the processes of steps; empty: everybody's."""
+_namespace: list[str | None] = []
+"""The namespace that was set; empty: the default one."""
+
+
+def namespace(name: str | None) -> str | None:
+    """See the runs of one user, or of one tag, only: in :class:`Flow`, :class:`Metaflow`, and by place.
+
+    Parameters
+    ----------
+    name
+        ``"user:ann"``, or a tag; None: the runs of everybody.
+    """
+    _namespace[:] = [name]
+    return name
+
+
+def get_namespace() -> str | None:
+    """The namespace in use; before :func:`namespace` is called, that of whoever asks: ``"user:NAME"``.
+
+    In a step it is the one of ``run --namespace NAME``, where that was typed.
+    """
+    return _namespace[0] if _namespace else os.environ.get(NAMESPACE, f"user:{user_name()}") or None
+
+
+def default_namespace() -> str | None:
+    """Go back to the namespace that is in use where :func:`namespace` was not called, and return it."""
+    _namespace.clear()
+    return get_namespace()
+
+
+def confirm_in_namespace(row: RunRow) -> None:
+    """Refuse a run that the namespace in use does not have."""
+    name = get_namespace()
+    if name not in (None, f"user:{row.user}", f"target:{row.target}", *row.tags):
+        raise NotFound(
+            f"run {row.id} is not in the namespace {name!r}",
+            where=user_location(),
+            fix="See the runs of everybody: namespace(None).",
+        )
 
 
 class Placed:
     """What has a place such as ``Training/20261123-160338-9g7y/train/3``, and is of one run."""
 
-    pathspec: str
+    pathspec: Any
     parent: Any
 
     @property
     def path_components(self) -> list[str]:
         """The parts of its place."""
-        return self.pathspec.split("/")
+        return str(self.pathspec).split("/")
 
     @property
     def user_tags(self) -> frozenset[str]:
@@ -37,8 +83,6 @@ class Placed:
     @property
     def is_in_namespace(self) -> bool:
         """Whether the namespace in use has its run."""
-        from upshift.runs.client import get_namespace
-
         return get_namespace() in (None, *self.user_tags, *self.system_tags)
 
 
