@@ -19,7 +19,7 @@ from registry_kit import QUICK, image, log_in, open_registries
 
 from stand_in_registry import StandInRegistry, digest_of
 from upshift.errors import ImageError, MissingExtra
-from upshift.images.registries import network
+from upshift.images.registries import transport
 from upshift.images.registries.client import Registries
 from upshift.images.registries.transport import Transport
 
@@ -95,7 +95,7 @@ def secure(certificate: Path) -> Iterator[StandInRegistry]:
 def not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is on this machine is treated as if it were on another one."""
     monkeypatch.setattr("upshift.images.registries.session.is_loopback", lambda host: False)
-    monkeypatch.setattr("upshift.images.registries.network.is_loopback", lambda host: False)
+    monkeypatch.setattr("upshift.images.registries.transport.is_loopback", lambda host: False)
 
 
 @pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
@@ -110,7 +110,7 @@ def test_a_certificate_is_trusted_where_a_variable_names_its_authority(
 def test_a_certificate_is_trusted_for_the_registry_that_it_is_put_down_for(
     secure: StandInRegistry, certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network, "CERTIFICATES", (str(tmp_path),))
+    monkeypatch.setattr(transport, "CERTIFICATES", (str(tmp_path),))
     folder = tmp_path / secure.name
     folder.mkdir()
     (folder / "ca.crt").write_bytes(certificate.read_bytes())
@@ -332,9 +332,9 @@ def test_a_registry_with_tls_is_reached_through_a_proxy_that_sees_nothing_of_it(
 )
 def test_some_hosts_are_reached_without_the_proxy(host: str, without: str, through: bool) -> None:
     environ = {"HTTPS_PROXY": "proxy.example.org:3128", "NO_PROXY": without}
-    proxy = network.proxy_for("https", host, environ)
+    proxy = transport.proxy_for("https", host, environ)
     assert proxy == ("http://proxy.example.org:3128" if through else None)
-    assert network.proxy_for("http", host, environ) is None
+    assert transport.proxy_for("http", host, environ) is None
 
 
 def test_a_host_that_takes_connections_and_says_nothing_is_not_waited_for() -> None:

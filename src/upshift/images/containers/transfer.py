@@ -19,7 +19,7 @@ from upshift.errors import ImageError
 from upshift.images.base import Progress, Tell
 from upshift.images.cache import workshop
 from upshift.images.containers.engine import PODMAN, ContainerEngine
-from upshift.images.registries.network import may_lack_tls
+from upshift.images.registries.transport import may_lack_tls
 from upshift.model.settings.sizes import format_size
 
 _PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")

@@ -17,9 +17,8 @@ from upshift.errors import ImageError
 from upshift.images.base import Parent
 from upshift.images.reference import DOCKER_HUB, Reference, is_digest, shortened
 from upshift.images.registries.credentials import VARIABLE
-from upshift.images.registries.network import NoAnswer, host_of
 from upshift.images.registries.session import LoginNeeded, said
-from upshift.images.registries.transport import Answer
+from upshift.images.registries.transport import Answer, NoAnswer, host_of
 
 INDEXES = frozenset(
     {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}

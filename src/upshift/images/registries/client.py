@@ -43,9 +43,18 @@ from upshift.images.registries.answers import (
     unexpected,
 )
 from upshift.images.registries.credentials import Credentials
-from upshift.images.registries.network import LOST, REFUSED, SLOW, NoAnswer, joined
 from upshift.images.registries.session import LoginNeeded, Scope, Session
-from upshift.images.registries.transport import LARGEST, TIMEOUT, Answer, Transport
+from upshift.images.registries.transport import (
+    LARGEST,
+    LOST,
+    REFUSED,
+    SLOW,
+    TIMEOUT,
+    Answer,
+    NoAnswer,
+    Transport,
+    joined,
+)
 from upshift.model.configuration import load_configuration
 
 _DIGEST_HEADER = "Docker-Content-Digest"

@@ -24,17 +24,20 @@ import attrs
 
 from upshift.images.reference import DOCKER_HUB
 from upshift.images.registries.credentials import Credentials, Found
-from upshift.images.registries.network import (
+from upshift.images.registries.transport import (
     LOST,
     NOT_TLS,
     OTHER,
     REFUSED,
+    TRIES,
+    Answer,
     NoAnswer,
+    Opened,
+    Transport,
     host_of,
     is_loopback,
     joined,
 )
-from upshift.images.registries.transport import TRIES, Answer, Opened, Transport
 
 _PARAMETER = re.compile(r'([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
