@@ -14,6 +14,40 @@ from upshift.runtime.accelerators.compatibility import parse
 READ = "2026-11-21"
 """When the tables of this module were read."""
 
+PYTHON: Mapping[str, tuple[str, ...]] = {
+    "2.27": ("3.6",),  # Ubuntu 18.04
+    "2.28": ("3.7",),  # Debian 10
+    "2.31": ("3.8", "3.9"),  # Ubuntu 20.04, Debian 11
+    "2.35": ("3.10",),  # Ubuntu 22.04
+    "2.36": ("3.11",),  # Debian 12
+    "2.39": ("3.12",),  # Ubuntu 24.04
+    "2.41": ("3.13",),  # Debian 13
+}
+"""The versions that ``python3`` has in a distribution, which is known here by its C library."""
+
+READ_OF_DEBIAN = "packages.debian.org/python3 and packages.ubuntu.com/python3, read on 2026-11-21"
+"""Where that is from."""
+
+_WITH_PYTHON = frozenset(
+    {
+        "python3",
+        "python3-dev",
+        "python3-distutils",
+        "python3-full",
+        "python3-minimal",
+        "python3-pip",
+        "python3-setuptools",
+        "python3-venv",
+        "python3-wheel",
+        "python-is-python3",
+    }
+)
+# NVIDIA, 'CUDA Installation Guide for Linux', 'Meta Packages'; packages.debian.org. Read on 2026-11-21.
+_WITH_CUDA = re.compile(
+    r"cuda(?:-(?:toolkit|runtime|libraries|cudart))?(?:-(\d+)-(\d+))?"
+    r"|nvidia-cuda-toolkit|libcudart(\d+)(?:\.\d+)?"
+)
+
 
 @attrs.frozen(kw_only=True)
 class Official:
@@ -125,41 +159,6 @@ def _settled(image: Official, driver: str | None) -> bool:
     """Whether a driver has everything of an image's CUDA. An unknown one is assumed to be old."""
     newest = compatibility.newest_cuda(driver)
     return newest is not None and parse(image.cuda) <= parse(newest)
-
-
-PYTHON: Mapping[str, tuple[str, ...]] = {
-    "2.27": ("3.6",),  # Ubuntu 18.04
-    "2.28": ("3.7",),  # Debian 10
-    "2.31": ("3.8", "3.9"),  # Ubuntu 20.04, Debian 11
-    "2.35": ("3.10",),  # Ubuntu 22.04
-    "2.36": ("3.11",),  # Debian 12
-    "2.39": ("3.12",),  # Ubuntu 24.04
-    "2.41": ("3.13",),  # Debian 13
-}
-"""The versions that ``python3`` has in a distribution, which is known here by its C library."""
-
-READ_OF_DEBIAN = "packages.debian.org/python3 and packages.ubuntu.com/python3, read on 2026-11-21"
-"""Where that is from."""
-
-_WITH_PYTHON = frozenset(
-    {
-        "python3",
-        "python3-dev",
-        "python3-distutils",
-        "python3-full",
-        "python3-minimal",
-        "python3-pip",
-        "python3-setuptools",
-        "python3-venv",
-        "python3-wheel",
-        "python-is-python3",
-    }
-)
-# NVIDIA, 'CUDA Installation Guide for Linux', 'Meta Packages'; packages.debian.org. Read on 2026-11-21.
-_WITH_CUDA = re.compile(
-    r"cuda(?:-(?:toolkit|runtime|libraries|cudart))?(?:-(\d+)-(\d+))?"
-    r"|nvidia-cuda-toolkit|libcudart(\d+)(?:\.\d+)?"
-)
 
 
 def brings_python(packages: Iterable[str]) -> bool:

@@ -46,6 +46,8 @@ _CONFIGURED = (
 )
 """What an image can say of its containers; an engine describes more."""
 
+_AT_ONCE = 4
+
 
 @attrs.frozen(kw_only=True)
 class Additions:
@@ -162,9 +164,6 @@ def _layers_of(manifest: Mapping[str, object] | None) -> list[Any]:
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-_AT_ONCE = 4
 
 
 @attrs.frozen(kw_only=True)

@@ -39,6 +39,31 @@ _GZIP = 16  # added to zlib's window, it writes gzip's header: without a time an
 _CHUNK = 1 << 20
 _WHITEOUT = ".wh."  # https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts
 
+LARGE = 20 * 10**6
+"""Bytes. Such a distribution has a layer of its own."""
+
+MIDDLE = 2 * 10**6
+"""Bytes. Such distributions share a layer, and those below it another one."""
+
+DATA = ("etc", "include", "share")
+"""Folders of what was installed that belong beside the interpreter's, not among the packages."""
+
+_MOST_LARGE = 40  # engines mount some 120 layers
+_HEAD = 4096  # bytes of a script in which its interpreter is named
+_INTERPRETER = b"@interpreter@"
+_JOINED = b"__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
+_LINKED = ("bin", "lib", "lib64", "sbin")  # links into /usr on every distribution of today
+
+# One line, as the module site wants it. It appends the folder and what its .pth files name, then moves all
+# that before the first of the interpreter's own folders. In an image on top of another one those of the other
+# are its own, too.
+_LINE = (
+    "import site, sys; _n = len(sys.path); site.addsitedir({site!r}); "
+    "_own = {own!r} + site.getsitepackages(); "
+    "_at = min(map(sys.path.index, filter(sys.path.__contains__, _own)), default=_n); "
+    "sys.path[_at:] = sys.path[_n:] + sys.path[_at:_n]\n"
+)
+
 
 @attrs.frozen(kw_only=True)
 class Entry:
@@ -174,32 +199,6 @@ class _Sink(io.RawIOBase):
         self._stored.update(data)
         self._out.write(data)
         self._bytes += len(data)
-
-
-LARGE = 20 * 10**6
-"""Bytes. Such a distribution has a layer of its own."""
-
-MIDDLE = 2 * 10**6
-"""Bytes. Such distributions share a layer, and those below it another one."""
-
-DATA = ("etc", "include", "share")
-"""Folders of what was installed that belong beside the interpreter's, not among the packages."""
-
-_MOST_LARGE = 40  # engines mount some 120 layers
-_HEAD = 4096  # bytes of a script in which its interpreter is named
-_INTERPRETER = b"@interpreter@"
-_JOINED = b"__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
-_LINKED = ("bin", "lib", "lib64", "sbin")  # links into /usr on every distribution of today
-
-# One line, as the module site wants it. It appends the folder and what its .pth files name, then moves all
-# that before the first of the interpreter's own folders. In an image on top of another one those of the other
-# are its own, too.
-_LINE = (
-    "import site, sys; _n = len(sys.path); site.addsitedir({site!r}); "
-    "_own = {own!r} + site.getsitepackages(); "
-    "_at = min(map(sys.path.index, filter(sys.path.__contains__, _own)), default=_n); "
-    "sys.path[_at:] = sys.path[_n:] + sys.path[_at:_n]\n"
-)
 
 
 @attrs.frozen(kw_only=True)

@@ -65,6 +65,8 @@ _NO_SUCH_PACKAGE = re.compile(
     r"|Version '\S+' for '(\S+)' was not found"
 )
 
+_WAITING = Progress(stage="build", text="another process builds the same")
+
 
 def base_of(engine: ContainerEngine, ingredients: Ingredients, parent: Parent | None) -> Parent | None:
     """The base of a recipe, if the engine has it; raises ImageError where the engine cannot be asked."""
@@ -103,9 +105,6 @@ def build_base(
                 with _named(engine, parent, names) as below:
                     build.run(with_packages(below, recipe, user), context, args)
     return _there(engine, names[-1])
-
-
-_WAITING = Progress(stage="build", text="another process builds the same")
 
 
 @contextlib.contextmanager

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 
+_NUMBERS = re.compile(r"\d+(?:\.\d+)+")
+_DEBIAN = re.compile(r"debian\.sh .*'(buster|bullseye|bookworm|trixie)'")
+
 
 @attrs.frozen(kw_only=True)
 class _Remembered:
@@ -114,10 +117,6 @@ def _remember(parent: Parent, digest: str) -> None:
         "config": parent.config,
     }
     cache.remember(_file(parent.reference, parent.platform), json.dumps(said))
-
-
-_NUMBERS = re.compile(r"\d+(?:\.\d+)+")
-_DEBIAN = re.compile(r"debian\.sh .*'(buster|bullseye|bookworm|trixie)'")
 
 
 def contents_of(

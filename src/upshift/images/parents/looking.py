@@ -37,6 +37,11 @@ _FORMAT = 2
 _AT_ONCE = 3
 _BLOCK = 1 << 17  # bytes that are read at once: of a large layer, 10 KiB as by default would be many
 
+_PATIENCE = 60.0  # seconds for a container to start and to list some folders
+_TO_REMOVE = 30.0
+_NO_SUCH_PROGRAM, _NOT_STARTED = 127, 126  # 126: for any reason that the engine's runtime had
+_NOT_THERE = ("not found", "no such file")
+
 
 def survey(parent: Parent, registries: Registries, announce: Announce | None = None) -> Contents:
     """What is in an image, by its layers; ``announce`` is told before any are read."""
@@ -209,11 +214,6 @@ def keep(digest: str, seen: Traces) -> None:
     """Keep what was seen."""
     cache.remember(_file(digest), traces.as_json(seen))
 
-
-_PATIENCE = 60.0  # seconds for a container to start and to list some folders
-_TO_REMOVE = 30.0
-_NO_SUCH_PROGRAM, _NOT_STARTED = 127, 126  # 126: for any reason that the engine's runtime had
-_NOT_THERE = ("not found", "no such file")
 
 # For any Python from 3.4 on. It lists names; what they mean is decided here.
 _SCRIPT = r"""

@@ -35,6 +35,8 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})")
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"})
 _ELSEWHERE = re.compile(r"(?:https?|ftp|git|ssh)://|git@")
 
+_MAGIC = frozenset("*?[\\")
+
 
 @attrs.frozen
 class Instruction:
@@ -180,9 +182,6 @@ def _replaced(text: str, known: Mapping[str, str]) -> str | None:
 
     replaced = _VARIABLE.sub(value, _QUOTES.sub("", text))
     return None if missing or "$" in replaced else replaced
-
-
-_MAGIC = frozenset("*?[\\")
 
 
 @attrs.frozen(kw_only=True)

@@ -27,6 +27,20 @@ if TYPE_CHECKING:
 UPSHIFT = "upshift"
 _REMEMBERED = 1 << 20  # bytes; the digest of a smaller file is made as fast as it is looked up
 
+_COMMENT = re.compile(r"(?:^|\s+)#.*$")
+_OPTION = re.compile(r"(--[a-z][a-z-]*|-[a-z])(?:\s*=\s*|\s+|(?<=^-[a-z]))(.+)|(--?[a-z][a-z-]*)")
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_VERSIONED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-\d")
+_PACKED = re.compile(r"/([^/]+?)(?:\.git)?/(?:-/)?(?:archive|(?:legacy\.)?(?:zip|tar\.gz)|zipball|tarball)/")
+_LONG = {
+    "-c": "--constraint",
+    "-e": "--editable",
+    "-f": "--find-links",
+    "-i": "--index-url",
+    "-r": "--requirement",
+    "--pypi-url": "--index-url",
+}
+
 
 def read_text(path: Path, where: str) -> str:
     """The content of a file that settings name."""
@@ -83,21 +97,6 @@ def _hashed(path: Path) -> str:
         while block := file.read(1 << 20):
             hasher.update(block)
     return f"sha256:{hasher.hexdigest()}"
-
-
-_COMMENT = re.compile(r"(?:^|\s+)#.*$")
-_OPTION = re.compile(r"(--[a-z][a-z-]*|-[a-z])(?:\s*=\s*|\s+|(?<=^-[a-z]))(.+)|(--?[a-z][a-z-]*)")
-_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
-_VERSIONED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-\d")
-_PACKED = re.compile(r"/([^/]+?)(?:\.git)?/(?:-/)?(?:archive|(?:legacy\.)?(?:zip|tar\.gz)|zipball|tarball)/")
-_LONG = {
-    "-c": "--constraint",
-    "-e": "--editable",
-    "-f": "--find-links",
-    "-i": "--index-url",
-    "-r": "--requirement",
-    "--pypi-url": "--index-url",
-}
 
 
 @attrs.frozen

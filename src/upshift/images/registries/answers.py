@@ -38,6 +38,10 @@ _CONFIGURATIONS = frozenset(
 )
 _ANOTHER = "Name another image."
 
+_ECR = re.compile(r"[0-9]+\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?")
+_ARTIFACTS = re.compile(r"([a-z0-9-]+\.)*gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
+_AZURE = re.compile(r"([a-z0-9]+)\.azurecr\.(io|cn|us)")
+
 
 def document_of(what: str, reference: Reference, content: bytes) -> dict[str, Any]:
     """What the text of a document says."""
@@ -170,11 +174,6 @@ def _not_for(reference: Reference, platform: str, there: list[str]) -> ImageErro
         why=f"it is for {', '.join(there) or 'nothing that is known'}",
         fix="Name an image for this platform, or set platform in DockerSettings to one of those.",
     )
-
-
-_ECR = re.compile(r"[0-9]+\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?")
-_ARTIFACTS = re.compile(r"([a-z0-9-]+\.)*gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
-_AZURE = re.compile(r"([a-z0-9]+)\.azurecr\.(io|cn|us)")
 
 
 class Unavailable(ImageError):

@@ -62,6 +62,14 @@ _BREAKS = 5
 """How often in a row the reading of a blob may break before it has got on by :data:`_PROGRESS` bytes."""
 _PROGRESS = 1 << 20
 
+_TRIES = 4
+# Who is not there for a moment may be starting again; who says nothing twice is not asked for ever.
+_TRIES_AFTER = {LOST: _TRIES, REFUSED: _TRIES, SLOW: 2}
+_THERE = frozenset({200, 302, 303, 307})
+_SLOWEST_STORAGE = 10_000_000
+"""Bytes a second at which a registry may move a blob to its place before it says that it has it."""
+_WORTH_ANOTHER_TRY = frozenset({404, 408, 416, 429, 500, 502, 503, 504})  # 404, 416: it lost what it had
+
 
 class Registries:
     """All registries, read and written with the logins of this user. Threads may share it.
@@ -336,15 +344,6 @@ class Registries:
                 block, skip = block[skip:], max(0, skip - len(block))
             if block:
                 yield block
-
-
-_TRIES = 4
-# Who is not there for a moment may be starting again; who says nothing twice is not asked for ever.
-_TRIES_AFTER = {LOST: _TRIES, REFUSED: _TRIES, SLOW: 2}
-_THERE = frozenset({200, 302, 303, 307})
-_SLOWEST_STORAGE = 10_000_000
-"""Bytes a second at which a registry may move a blob to its place before it says that it has it."""
-_WORTH_ANOTHER_TRY = frozenset({404, 408, 416, 429, 500, 502, 503, 504})  # 404, 416: it lost what it had
 
 
 @attrs.define(slots=False, eq=False)

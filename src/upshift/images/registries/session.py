@@ -41,6 +41,12 @@ from upshift.images.registries.transport import (
 
 _PARAMETER = re.compile(r'([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
+_HUB_HOST = "registry-1.docker.io"
+_SHORTEST_LIFE = 60.0  # seconds of a token that does not say how long it lives
+_USED_OF_LIFE = 0.8  # the rest is for clocks that differ, and for what is on its way
+_TO_FETCH = "Bearer"
+"""What proves who we are, where it is a token that is still to be fetched."""
+
 
 @attrs.frozen
 class Challenge:
@@ -65,12 +71,6 @@ def challenge_of(headers: Mapping[str, str]) -> Challenge | None:
             return Challenge("bearer", given["realm"], given.get("service", ""))
     return Challenge("basic") if re.search(r"\bbasic\b", line, re.IGNORECASE) else None
 
-
-_HUB_HOST = "registry-1.docker.io"
-_SHORTEST_LIFE = 60.0  # seconds of a token that does not say how long it lives
-_USED_OF_LIFE = 0.8  # the rest is for clocks that differ, and for what is on its way
-_TO_FETCH = "Bearer"
-"""What proves who we are, where it is a token that is still to be fetched."""
 
 _Said = TypeVar("_Said", Answer, Opened)
 
