@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bdb
 import pdb
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -11,6 +12,9 @@ from typing import Any
 
 from upshift.errors import UsageError
 from upshift.runtime.usercode.tracebacks import user_text
+
+_COMMANDS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters by which an exception's text could give commands to the terminal."""
 
 
 class Left(KeyboardInterrupt):
@@ -54,7 +58,8 @@ def debugged(
     except Exception as error:
         frames = _from(error.__traceback__, function)
         if frames is not None and at_a_terminal():
-            sys.stdout.write(f"{user_text(error)}\npdb is where it was raised: u up, p NAME, q go on\n")
+            said = _COMMANDS.sub(lambda found: repr(found[0])[1:-1], user_text(error))
+            sys.stdout.write(f"{said}\npdb is where it was raised: u up, p NAME, q go on\n")
             sys.stdout.flush()
             pdb.post_mortem(frames)
         raise
