@@ -301,10 +301,10 @@ def test_a_run_that_is_cancelled_stops_the_building(bench: Bench, builder: MadeU
 
 
 def _cancel_once_it_builds(bench: Bench, builder: MadeUpBuilder) -> None:
-    from upshift.engine.control import ask
+    from upshift.engine.control import ask, socket_path
 
     assert builder.began.wait(30)
-    assert ask(bench.catalog.runs(limit=1)[0].id, "cancel") == "cancelling"
+    assert ask(str(socket_path(bench.catalog.runs(limit=1)[0].id)), "cancel") == "cancelling"
 
 
 def test_errors_are_refused_before_anything_is_built(bench: Bench, builder: MadeUpBuilder) -> None:
