@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import upshift
 from project import Project
-from upshift import SettingsError, checkpoint
+from upshift import SettingsError, UsageError, checkpoint
+from upshift.authoring.flow.checkpoints import FlowCheckpoint
 
 pytestmark = pytest.mark.processes
 
@@ -71,30 +74,20 @@ def test_an_attempt_goes_on_from_what_the_one_before_has_saved(project: Project)
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("use", "words"),
     [
-        ("current.checkpoint.save()", "there is nothing to save in"),
-        ("current.checkpoint.save('no-such-file')", "there is nothing to save in no-such-file"),
-        (
-            "current.checkpoint.save('flow.py', metadata={'a': {1}})",
-            "metadata of a checkpoint cannot be kept",
-        ),
-        ("current.checkpoint.load('Training/1/train/1')", "is no checkpoint that can be loaded"),
-        ("current.checkpoint.list(task='a/b')", "checkpoints of other tasks cannot be listed"),
+        (lambda own: own.save(), "there is nothing to save in"),
+        (lambda own: own.save("no-such-file"), "there is nothing to save in no-such-file"),
+        (lambda own: own.save(__file__, metadata={"a": {1}}), "metadata of a checkpoint cannot be kept"),
+        (lambda own: own.load("Training/1/train/1"), "is no checkpoint that can be loaded"),
+        (lambda own: own.list(task="a/b"), "checkpoints of other tasks cannot be listed"),
     ],
 )
-def test_what_cannot_be_saved_or_loaded_is_said(project: Project, line: str, words: str) -> None:
-    code = f"""
-class Wrong(FlowSpec):
-    @checkpoint
-    @step
-    def only(self):
-        {line}
-"""
-    flow(project, code)
-    failed = project.upshift("run", "flow.py", expect=1).err
-    assert words in failed
-    assert "where: flow.py:9" in failed
+def test_what_cannot_be_saved_or_loaded_is_said(use: Callable[[FlowCheckpoint], object], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
+        use(FlowCheckpoint("Training/1/train/0", load=False))
+    assert refused.value.where is not None
+    assert __file__.rpartition("/")[2] in refused.value.where
 
 
 def test_node_0_saves_for_a_step_on_several_nodes(project: Project) -> None:

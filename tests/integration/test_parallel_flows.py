@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 import upshift
 from project import Project
+from upshift import UpshiftError
+from upshift.authoring.flow.parallel import Parallel, TorchRun
 
 pytestmark = pytest.mark.processes
 
@@ -209,21 +214,18 @@ def test_torchrun_starts_a_script_on_every_node(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("said", "words"),
     [
-        ("current.torch.run()", "current.torch.run has no script to run"),
-        ("current.torch.run(entrypoint='a.py', cloud_output_dir='s3://a')", "no option 'cloud_output_dir'"),
-        ("current.torch.run(entrypoint='a.py', nproc_per_node=0)", "nproc_per_node"),
+        ({}, "current.torch.run has no script to run"),
+        ({"entrypoint": "a.py", "cloud_output_dir": "s3://a"}, "no option 'cloud_output_dir'"),
+        ({"entrypoint": "a.py", "nproc_per_node": 0}, "nproc_per_node=0 is invalid"),
     ],
 )
-def test_what_torchrun_cannot_do_is_said(project: Project, call: str, words: str) -> None:
-    lines = TORCHRUN.splitlines(keepends=True)
-    (number,) = (n for n, line in enumerate(lines) if "current.torch.run" in line)
-    lines[number] = f"        {call}\n"
-    flow(project, "".join(lines))
-    failed = project.upshift("run", "flow.py:Trained", expect=1)
-    assert words in failed.err
-    assert f"where: flow.py:{number + 1 + HEADER.count(chr(10))}" in failed.err
+def test_what_torchrun_cannot_do_is_said(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(UpshiftError, match=re.escape(words)) as refused:
+        TorchRun(Parallel(), processes=1, port=None).run(**said)
+    assert refused.value.where is not None
+    assert __file__.rpartition("/")[2] in refused.value.where
 
 
 OWN_BODY = """
