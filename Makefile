@@ -39,12 +39,14 @@ test-gpu: $(VENV)/.dev ## run the tests that need an NVIDIA GPU; TORCH=torch ins
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH) --group training)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
-engines: ## install and start what some tests drive and pip does not have: a browser, Docker, Podman, a registry
+engines: ## install and start what some tests drive and pip does not have: a browser, Docker, Podman, a registry, Slurm
 	tests/browser/install
 	tests/engines/install
 	tests/engines/start
+	tests/engines/slurm start
 
 engines-stop: ## stop what make engines started
+	tests/engines/slurm stop
 	tests/engines/stop
 
 check: $(VENV)/.dev ## formatting, lint, types, layers, nothing above Python 3.10, and the documentation builds

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from upshift.model.settings.docker import DockerSettings
     from upshift.model.settings.resources import ResourceSettings
     from upshift.model.settings.retry import Retry
+    from upshift.model.settings.slurm import SlurmSettings
     from upshift.runs.client import Flow, Metaflow, get_metadata
     from upshift.runs.history import Run, get_run, list_runs
     from upshift.runs.history_outputs import DataArtifact
@@ -116,6 +117,7 @@ __all__ = [
     "RunOwned",
     "Runner",
     "SettingsError",
+    "SlurmSettings",
     "Step",
     "StoreError",
     "StoreUnavailable",
@@ -185,6 +187,7 @@ _HOMES = {
     "Run": "upshift.runs.history",
     "NBRunner": "upshift.authoring.flow.runner",
     "Runner": "upshift.authoring.flow.runner",
+    "SlurmSettings": "upshift.model.settings.slurm",
     "Step": "upshift.authoring.steps",
     "Task": "upshift.runs.history_steps",
     "batch": "upshift.authoring.flow.decorators",

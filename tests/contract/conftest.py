@@ -9,12 +9,17 @@ import pytest
 from contract_kit import BACKENDS, Ground, Watched
 
 from containers import CONF, EngineWithImage, engine_with_image
+from slurm_here import slurm_here
 
 IN_CONTAINERS = ("docker", "podman")
 
 
 @pytest.fixture(params=BACKENDS)
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
+def ground(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ground]:
+    if request.param == "slurm":
+        monkeypatch.setenv("SLURM_CONF", slurm_here().environment["SLURM_CONF"])
     if request.param not in IN_CONTAINERS:
         made = Ground(request.param, tmp_path)
         yield made

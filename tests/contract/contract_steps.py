@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
 
 
 def add(a: int, b: int) -> int:
@@ -26,3 +28,14 @@ def fail() -> None:
 
 def wait() -> None:
     threading.Event().wait()
+
+
+def fill() -> None:
+    held = []
+    while True:
+        held.append(bytearray(16 << 20))
+
+
+def until_there(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.05)

@@ -18,8 +18,8 @@ from upshift.model.settings.spans import FORMS, parse_span
 
 DURABILITIES = ("process", "power")
 VERIFY = ("changed", "always")
-UNCONFIGURED = ("docker", "local", "podman")
-"""Backends on this machine: each is a target without being configured as one."""
+UNCONFIGURED = ("docker", "local", "podman", "slurm")
+"""Backends that this machine has, or leads to: each is a target without being configured as one."""
 
 
 @attrs.frozen(kw_only=True)

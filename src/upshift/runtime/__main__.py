@@ -52,6 +52,10 @@ def main() -> NoReturn:
         from upshift.runtime.supervisor.serving import single_task
 
         sys.exit(single_task.run_for_backend(Path(own[1])))
+    if own[:1] == ["--scheduled"]:
+        from upshift.runtime.supervisor.serving import single_task
+
+        sys.exit(single_task.run_for_scheduler(Path(own[1])))
     parser = argparse.ArgumentParser(
         prog="python -m upshift.runtime", description="Run one task from its spec, and record its result."
     )

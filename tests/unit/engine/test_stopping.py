@@ -286,7 +286,7 @@ def test_a_failure_elsewhere_while_stopping_leaves_the_run_failed(held: Bench) -
 
 
 def test_an_unknown_backend_says_how_to_register_one(bench: Bench) -> None:
-    with pytest.raises(NotFound, match="no backend is named 'slrum'") as caught:
-        registry.open_backend(Target(name="x", backend="slrum"), store="", sink=lambda event: None)
+    with pytest.raises(NotFound, match="no backend is named 'mainframe'") as caught:
+        registry.open_backend(Target(name="x", backend="mainframe"), store="", sink=lambda event: None)
     assert "upshift.backends" in str(caught.value)
-    assert "Known: docker, local, podman" in str(caught.value)
+    assert "Known: docker, local, podman, slurm" in str(caught.value)

@@ -26,7 +26,9 @@ from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.fields import bad_value, line, text
 from upshift.model.settings.retry import Catch
 from upshift.model.settings.secrets import checked_secrets
+from upshift.model.settings.slurm import SlurmSettings
 from upshift.model.settings.step import StepSettings, checked_flag
+from upshift.model.spec.codec import encode
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.parameters import Config
@@ -355,14 +357,40 @@ batch = _backend(
         *("log_driver", "log_options", "executable", "host_volumes", "efs_volumes", "job_priority"),
     ),
 )
-slurm = _backend(
-    "@slurm",
-    "slurm",
-    (
-        *("username", "address", "ssh_key_file", "cert_file", "remote_workdir", "cleanup", "ntasks", "qos"),
-        *("cpus_per_task", "memory_per_cpu", "partition", "nodes", "gpus", "gpus_per_node", "run_time_limit"),
-    ),
-)
+
+
+def slurm(function: Any = None, /, *, on: str = "slurm", **given: Any) -> Any:
+    """Run a step as a job of Slurm.
+
+    Parameters
+    ----------
+    on
+        The target. ``"slurm"`` needs no configuration where ``sbatch`` is.
+    given
+        What the step asks for (``cpu``, ``gpu``, ``memory``, ``disk``, ``gpu_vendor``), as in
+        :func:`resources`; and the fields of :class:`SlurmSettings`: ``partition``, ``account``, ``qos``,
+        ``time``, ``constraint``, ``gres``, ``exclusive``, ``reservation``, ``extra``.
+
+    Raises
+    ------
+    SettingsError
+        An option is unknown, or its value is invalid.
+    """
+    fields = [field.name for field in attrs.fields(SlurmSettings)]
+    unknown = next((name for name in given if name not in (*_ASKED, *fields)), None)
+    if unknown is not None:
+        elsewhere = SlurmSettings.elsewhere(unknown)
+        raise SettingsError(
+            f"@slurm has no option {unknown!r}",
+            where=user_location(),
+            fix=f"Say {elsewhere}." if elsewhere else f"Options: {', '.join((*_ASKED, *fields))}.",
+        )
+    asked = {name: value for name, value in given.items() if name in _ASKED and value is not None}
+    (requested,) = options_to_come(resources(**asked)(_nothing))
+    own = SlurmSettings(**{name: value for name, value in given.items() if name in fields})
+    said = StepSettings.said("@slurm", {"backends": {"slurm": encode(own)}}, on=on)
+    decorate: Any = _of_step(StepOptions(settings=requested.settings.beside(said)))
+    return decorate if function is None else decorate(function)
 
 
 def with_decorators(pipeline: Pipeline[Any, Any], texts: Sequence[str]) -> Pipeline[Any, Any]:

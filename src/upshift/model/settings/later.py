@@ -50,7 +50,7 @@ _METHODS = {
 NOT_YET = "is not in this version of Upshift."
 _OTHERS = ("metaflow", "zenml")
 
-BACKENDS = ("aws-batch", "kubernetes", "ray", "slurm")
+BACKENDS = ("aws-batch", "kubernetes", "ray")
 """Backends that are not there yet."""
 
 

@@ -9,6 +9,7 @@
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.result.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series, .metrics, .cards
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.rankRANK.log     of each of several processes
+    runs/RUN/live/STEP.INDEX.ATTEMPT  how an attempt goes, for an engine that looks now and then
 
 A claim or a result is created by ``link(2)``, which succeeds for one writer only. A result begins with a line
 that holds the checksum of the rest, so that one torn by a power loss reads as none at all.
@@ -98,6 +99,16 @@ class Records:
 def attempt_path(task: TaskId, attempt: int, ending: str) -> str:
     """The path of something about an attempt, relative to the store."""
     return f"runs/{task_path(task)}.{attempt}.{ending}"
+
+
+def live_path(task: TaskId, attempt: int) -> str:
+    """The path of the live record of an attempt, relative to the store: one folder has those of a run."""
+    return f"{live_folder(task.run)}/{safe(task.step)}.{task.index or 0}.{attempt}"
+
+
+def live_folder(run: str) -> str:
+    """The folder of the live records of a run, relative to the store."""
+    return f"runs/{safe(run)}/live"
 
 
 def task_path(task: TaskId) -> str:

@@ -18,6 +18,7 @@ from upshift.runtime.storage.records import (
     REMOVED,
     Records,
     attempt_path,
+    live_path,
     pack_result,
     safe,
     task_path,
@@ -192,6 +193,16 @@ class Store:
                 if isinstance(error, StoreUnavailable):
                     raise
                 return None
+
+    # Live records
+
+    def write_live(self, task: TaskId, attempt: int, content: bytes) -> None:
+        """Say how an attempt goes, in place of what was said before."""
+        self._records.write(live_path(task, attempt), content)
+
+    def live(self, task: TaskId, attempt: int) -> Path:
+        """The live record of an attempt; whoever has heard of its end removes it."""
+        return self.root / live_path(task, attempt)
 
     # Run records
 

@@ -2,22 +2,29 @@
 
 The backend writes one order to standard input, which has what no file may hold (secrets, devices). The
 supervisor writes events to standard output, a line of JSON each. Signals cancel.
+
+Where a scheduler is between them, nobody holds those streams: the order comes in an environment variable,
+and how the attempt goes is kept in the store (:class:`LiveRecord`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from upshift.errors import UpshiftError
 from upshift.model.spec import Device, MetricValue, encode
-from upshift.runtime.loop import Loop
+from upshift.runtime.loop import Loop, Timer
 
 if TYPE_CHECKING:
+    from upshift.model.spec import TaskSpec
     from upshift.runtime.storage.store import Store
     from upshift.runtime.supervisor.attempt import SupervisedAttempt
 
@@ -44,6 +51,8 @@ def order_of(**fields: Any) -> bytes:
     return json.dumps(encode(Order(**fields))).encode() + b"\n"
 
 
+ORDER = "UPSHIFT_ORDER"
+"""Environment variable with the order of a supervisor that a scheduler starts; the step does not get it."""
 UNWANTED = 3
 """Exit code of a supervisor that nobody gave an order."""
 TAKEN = 4
@@ -62,7 +71,7 @@ class Reporter:
     """
 
     def __init__(self, loop: Loop, descriptor: int = 1, *, of: str | None = None) -> None:
-        self.store: Store | None = None
+        self._store: Store | None = None
         # The attempt's name is in each line where other attempts report there, too.
         self._of = {} if of is None else {"of": of}
         self._loop = loop
@@ -70,6 +79,10 @@ class Reporter:
         self._backlog = bytearray()
         self._room: int | None = None
         os.set_blocking(descriptor, False)
+
+    def open(self, spec: TaskSpec, store: Store) -> None:
+        """It is known what the attempt is."""
+        self._store = store
 
     def say(self, event: str, *, droppable: bool = False, **content: Any) -> None:
         """Say one thing."""
@@ -104,9 +117,7 @@ class Reporter:
 
     def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
         """The result is in the store, or is not."""
-        spec = attempt.spec
-        result = self.store.read_result(spec.task, spec.attempt) if self.store and not problem else None
-        self.end(problem, completed=result is not None and result.status == "completed")
+        self.end(problem, completed=_completed(attempt.spec, self._store, problem))
 
     def _write(self) -> None:
         try:
@@ -122,3 +133,77 @@ class Reporter:
         if self._room is not None:
             self._loop.forget(self._room)
             self._room = None
+
+
+class LiveRecord:
+    """Watches an attempt, and keeps in the store how it goes, for an engine that looks now and then.
+
+    Its start and its end are told at once; what happens between them is gathered for a moment.
+    """
+
+    PAUSE = 0.3
+    """Seconds for which it is gathered."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._timer: Timer | None = None
+        self._said: dict[str, Any] = {}
+        self._spec: TaskSpec | None = None
+        self._store: Store | None = None
+
+    def open(self, spec: TaskSpec, store: Store) -> None:
+        """It is known what the attempt is."""
+        self._spec, self._store = spec, store
+
+    def end(self, problem: str | None, *, completed: bool = False) -> None:
+        """Say the last thing: whether the step completed, and why nothing was recorded."""
+        if problem is not None:
+            sys.stderr.write(f"{problem}\n")  # which the scheduler keeps, if the store cannot be written
+        self._said["ended"] = {"problem": problem, "completed": completed}
+        self._write()
+
+    def started(self, attempt: SupervisedAttempt) -> None:
+        """The step process runs."""
+        self._said["node"] = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        self._write()
+
+    def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
+        """The log has this many bytes."""
+        self._said["log"] = size
+        self._gather()
+
+    def logged(
+        self, attempt: SupervisedAttempt, step: float | None, values: Mapping[str, MetricValue]
+    ) -> None:
+        """Metrics have these values."""
+        self._said["logged"] = {**self._said.get("logged", {}), **values}
+        self._said["step"] = step
+        self._gather()
+
+    def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
+        """There is something that the log cannot say."""
+        self._said.setdefault("noticed", []).append(text)
+        self._gather()
+
+    def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
+        """The result is in the store, or is not."""
+        self.end(problem, completed=_completed(attempt.spec, self._store, problem))
+
+    def _gather(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.after(self.PAUSE, self._write)
+
+    def _write(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._spec is not None and self._store is not None:
+            content = json.dumps(self._said).encode()
+            with contextlib.suppress(UpshiftError):  # the next one says it again, or the result does
+                self._store.write_live(self._spec.task, self._spec.attempt, content)
+
+
+def _completed(spec: TaskSpec, store: Store | None, problem: str | None) -> bool:
+    """Whether the attempt has recorded that it completed."""
+    result = store.read_result(spec.task, spec.attempt) if store and not problem else None
+    return result is not None and result.status == "completed"

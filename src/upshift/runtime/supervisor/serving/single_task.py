@@ -8,7 +8,8 @@ By hand the log is shown on standard output. A backend gets events there instead
                ── {"event": "started"}, "log", "logged", "ended" ►
 
 Without an order, at the end of the file or for an empty line, there is nobody who wants the task any
-more, and the supervisor leaves without a trace.
+more, and the supervisor leaves without a trace. Under a scheduler the order is in the environment, and what
+happens is in the store.
 """
 
 from __future__ import annotations
@@ -36,7 +37,16 @@ from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
-from upshift.runtime.supervisor.serving.protocol import AT_ONCE, TAKEN, UNWANTED, WITH_GRACE, Order, Reporter
+from upshift.runtime.supervisor.serving.protocol import (
+    AT_ONCE,
+    ORDER,
+    TAKEN,
+    UNWANTED,
+    WITH_GRACE,
+    LiveRecord,
+    Order,
+    Reporter,
+)
 from upshift.runtime.supervisor.serving.supervisor import Supervisor
 from upshift.runtime.supervisor.starters.direct import ForkStarter, FreshStarter
 
@@ -87,16 +97,24 @@ def run_by_hand(path: Path, store_address: str | None) -> int:
     return EXIT_CODES[result.status]
 
 
-def run_for_backend(path: Path, *, name: str | None = None, given: Mapping[str, Any] | None = None) -> int:
+def run_for_scheduler(path: Path) -> int:
+    """Run a task from its spec as the engine has ordered that gave it to a scheduler."""
+    return run_for_backend(path, given=json.loads(os.environ.pop(ORDER, "{}")), live=True)
+
+
+def run_for_backend(
+    path: Path, *, name: str | None = None, given: Mapping[str, Any] | None = None, live: bool = False
+) -> int:
     """Run a task from its spec as a backend orders, and report to it. It was told that this is ready.
 
     Where the container serves several attempts, this one has a ``name``, and its order was read already.
     """
     loop = Loop()
-    reporter = Reporter(loop, of=name)
+    reporter = LiveRecord(loop) if live else Reporter(loop, of=name)
     try:
         seat = seats.take(os.environ)
         spec, store = _opened(path, None)
+        reporter.open(spec, store)
         for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
             unpacking.use(str(folder))
         supervisor = Supervisor(
@@ -116,7 +134,6 @@ def run_for_backend(path: Path, *, name: str | None = None, given: Mapping[str, 
     except (UpshiftError, ValueError) as error:
         reporter.end(str(error))
         return 2
-    reporter.store = store
     part = _part(spec, store, loop, supervisor, order.secrets, seat=seat, starter=starter)
     course = TaskLoop(spec, part, loop, supervisor, ordered=True)
     if order.wait is None:

@@ -1,0 +1,335 @@
+"""The backend ``slurm``: jobs by ``sbatch``, ``squeue``, ``scontrol`` and ``scancel``.
+
+``squeue --states=all`` and ``scontrol`` know a job for MinJobAge after its end (slurm.conf(5); 300 s unless a
+site says otherwise), and are asked every few seconds. ``sacct`` is not used: it lags, and may be off.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import attrs
+
+from upshift.backends.base import Ask, Capabilities, Offer, Sink, refuse_options
+from upshift.backends.cluster import ClusterBackend, Launch, NotNow, State
+from upshift.backends.slurm.script import script_of
+from upshift.backends.slurm.site import Site, offer, read_site
+from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsError
+from upshift.model.configuration import Target
+from upshift.model.settings.slurm import SlurmSettings
+from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
+
+PATIENCE = 60.0
+"""Seconds for one command."""
+
+
+class Refused(BackendError):
+    """What Slurm says to a job that it does not take."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(f"Slurm refuses it: {said}")
+        self.said = said
+
+
+PENDING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+RUNNING = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"})
+CAUSES = {
+    "BOOT_FAIL": ("infrastructure", "its node did not boot"),
+    "CANCELLED": ("cancelled", "somebody cancelled the job"),
+    "DEADLINE": ("timeout", "the job reached its deadline"),
+    "NODE_FAIL": ("infrastructure", "its node failed"),
+    "OUT_OF_MEMORY": ("out-of-memory", "the job went beyond its memory"),
+    "PREEMPTED": ("preempted", "the job made room for another one"),
+    "REVOKED": ("infrastructure", "another cluster runs the job"),
+    "TIMEOUT": ("timeout", "the job reached its time limit"),
+}
+"""What the states mean by which a job ends otherwise than by itself: squeue(1), "JOB STATE CODES"."""
+HOPELESS = re.compile(
+    r"AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|PartitionNodeLimit"
+    r"|PartitionTimeLimit|QOSNotAllowed|ReservationDeleted|(Assoc|QOS)(Max|Min)\w*(PerJob|PerNode)\w*"
+)
+"""Reasons of waiting that do not go away by themselves: squeue(1), "JOB REASON CODES"."""
+FULL = re.compile(
+    r"(?i)QOSMaxSubmitJob|AssocMaxSubmitJob|temporarily unable to accept job|job submit limit"
+    r"|Job violates accounting/QOS policy \(job submit limit"
+)
+"""What ``sbatch`` says where a limit on the number of jobs is reached."""
+SILENT = re.compile(
+    r"(?i)unable to contact slurm controller|socket timed out|connection (refused|timed out)|communication"
+    r"|zero bytes|slurm_persist|backup controller|controller .*standby|protocol authentication"
+)
+"""What commands say where the controller does not answer."""
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_HERE = frozenset({"TMPDIR", "DISPLAY", "XAUTHORITY", "HOSTNAME", "DBUS_SESSION_BUS_ADDRESS", *_DEVICES})
+"""Variables that mean something on this machine only."""
+
+
+@attrs.define(eq=False)
+class Slurm:
+    """A cluster through its commands, which find it by the environment of this process as it is now."""
+
+    title: str = "Slurm"
+    _environment: Mapping[str, str] = attrs.field(factory=lambda: environment(), repr=False)
+
+    def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
+        """What ``scontrol`` says there is, and what ``sbatch --test-only`` says of it."""
+        found = offer(ask.request, settings, self.site)
+        if found.granted is not None and not found.shortfalls:
+            self._test(
+                Launch(
+                    name="test",
+                    comment="",
+                    command=("true",),
+                    granted=found.granted,
+                    settings=settings,
+                    timeout=ask.timeout,
+                )
+            )
+        return found
+
+    def render(self, launch: Launch) -> str:
+        """As :func:`.script.script_of`."""
+        return script_of(launch)
+
+    @cached_property
+    def site(self) -> Site:
+        """The cluster, looked at once."""
+        try:
+            nodes = self._said("scontrol", "--oneliner", "show", "nodes")
+            return read_site(nodes, self._said("scontrol", "--oneliner", "show", "partitions"))
+        except NotNow as error:
+            raise BackendError(str(error), fix="See what it says: sinfo") from None
+
+    def _test(self, launch: Launch) -> None:
+        try:
+            self._said(
+                "sbatch",
+                "--test-only",
+                script=self.render(launch),
+            )
+        except NotNow as error:
+            raise BackendError(str(error), fix="See what it says: sinfo") from None
+        except Refused as error:
+            raise RequestRefused(
+                f"Slurm would not take a job like this: {error.said}",
+                why="sbatch --test-only says so.",
+                fix="Options of the target and SlurmSettings say where and as whom jobs run: see sinfo, and "
+                "sacctmgr show assoc.",
+            ) from None
+
+    def submit(self, script: str, more: Mapping[str, str]) -> str:
+        """The id is in the last line: a site may have printed its own before."""
+        said = self._said(
+            "sbatch",
+            "--parsable",
+            script=script,
+            more=more,
+        )
+        ids = re.findall(r"^(\d+)(?:;\S+)?$", said, re.MULTILINE)
+        if not ids:
+            raise BackendError(f"sbatch gave no job id: {said.strip()}")
+        return str(ids[-1])
+
+    def states(self, ids: Collection[str]) -> Mapping[str, State]:
+        """One question, however many they are."""
+        return {id: state for id, _, state in self._listed(f"--jobs={','.join(sorted(ids))}")}
+
+    def find(self, names: Collection[str]) -> Mapping[str, str]:
+        """The newest job of each name."""
+        found = self._listed(f"--user={os.getuid()}", f"--name={','.join(sorted(names))}")
+        return {name: id for id, name, _ in sorted(found, key=lambda one: int(one[0]))}
+
+    def stop(self, ids: Collection[str], *, grace: bool, kill: bool = False) -> None:
+        """What waits is withdrawn; the supervisor, which is the batch process, is sent its own signals."""
+        jobs = sorted(ids)
+        if not kill:
+            self._quietly("scancel", "--state=PENDING", *jobs)
+            self._quietly(
+                "scancel", "--batch", f"--signal={(WITH_GRACE if grace else AT_ONCE).name[3:]}", *jobs
+            )
+        else:
+            self._quietly("scancel", *jobs)
+
+    def words(self, id: str) -> str | None:
+        """Exit code and reason, as ``scontrol`` has them."""
+        said = self._quietly("scontrol", "--oneliner", "show", "job", id)
+        record = dict(re.findall(r"(\w+)=(\S*)", said))
+        if not record:
+            return None
+        code, _, signal = record.get("ExitCode", "").partition(":")
+        how = f"signal {signal}" if signal not in ("", "0") else f"exit code {code}"
+        reason = record.get("Reason", "None")
+        return how + (f", {reason}" if reason != "None" else "")
+
+    def _listed(self, *which: str) -> list[tuple[str, str, State]]:
+        try:
+            said = self._said("squeue", "--states=all", "--noheader", "--format=%i|%j|%T|%N|%r", *which)
+        except BackendError as error:
+            if "Invalid job id" in error.in_short:  # the only one that was asked for is known no more
+                return []
+            raise NotNow(f"{self.title} does not answer: {error.in_short}") from None
+        rows = (line.split("|", 4) for line in said.splitlines())
+        return [
+            (row[0], row[1], _state(row[0], *row[2:])) for row in rows if len(row) == 5 and row[0].isdecimal()
+        ]
+
+    def _said(self, program: str, *arguments: str, script: str | None = None, more: Any = None) -> str:
+        """What a command prints.
+
+        Raises
+        ------
+        BackendError
+            It is not there, or refuses.
+        NotNow
+            The controller does not answer, or takes no more jobs for now.
+        """
+        answer = self._run([program, *arguments], script=script, more=more)
+        if answer.returncode == 0:
+            return answer.stdout
+        complaint = " ".join(_complaints(answer.stderr)) or f"{program} ended with {answer.returncode}"
+        if "configuration source" in complaint:
+            raise BackendError(
+                "Slurm's commands are here, and know no cluster",
+                why=complaint,
+                fix="Run this on a login node of the cluster, or set SLURM_CONF to its slurm.conf.",
+            )
+        if SILENT.search(complaint):
+            raise NotNow(f"Slurm does not answer: {complaint}")
+        if FULL.search(complaint):
+            raise NotNow(f"Slurm takes no more jobs for now: {complaint}")
+        raise Refused(complaint) if script is not None else BackendError(complaint)
+
+    def _quietly(self, program: str, *arguments: str) -> str:
+        """What a command prints, whatever it thinks of the jobs: some may have ended.
+
+        Raises
+        ------
+        NotNow
+            The controller does not answer.
+        """
+        answer = self._run([program, *arguments])
+        if answer.returncode and SILENT.search(answer.stderr):
+            raise NotNow(f"Slurm does not answer: {' '.join(_complaints(answer.stderr))}")
+        return answer.stdout
+
+    def _run(
+        self,
+        command: Sequence[str],
+        *,
+        script: str | None = None,
+        more: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                command,
+                input=script,
+                stdin=subprocess.DEVNULL if script is None else None,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PATIENCE,
+                env={**self._environment, **(more or {})},
+                start_new_session=True,  # whoever interrupts the engine does not interrupt a submission
+            )
+        except FileNotFoundError:
+            raise BackendError(
+                f"{command[0]} is not on the PATH",
+                why="Steps are given to Slurm through its own commands.",
+                fix="Run this where jobs are submitted, on a login node of the cluster.",
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise NotNow(f"Slurm does not answer: {command[0]} took more than {PATIENCE:g} s") from None
+
+
+def _state(id: str, name: str, nodes: str, reason: str) -> State:
+    """A job's state, in the words of ``squeue``."""
+    name, node = name.split()[0].rstrip("+"), nodes or None
+    if name in PENDING:
+        waits = None if reason in ("None", "") else reason
+        return State(phase="pending", why=waits, hopeless=bool(HOPELESS.search(reason)))
+    if name in RUNNING:
+        return State(phase="running", node=node)
+    if name == "COMPLETED":
+        return State(phase="ended", node=node)
+    cause, words = CAUSES.get(name, ("infrastructure", "the job failed"))
+    at = f" on {nodes}" if nodes else ""
+    return State(
+        phase="ended", reason=cause, message=f"{words}{at}: Slurm says {name} of job {id}", node=node
+    )
+
+
+class SlurmBackend(ClusterBackend):
+    """Runs tasks as jobs of Slurm's."""
+
+    name: ClassVar[str] = "slurm"
+    settings: ClassVar[type] = SlurmSettings
+    capabilities: Capabilities = Capabilities(
+        fields=frozenset(
+            {"cpu_count", "memory", "disk", "gpu_count", "accelerator", "gpu_memory", "gpu_vendor"}
+        ),
+        secrets=frozenset({"env", "file"}),
+        images=False,
+        remote=True,
+        strict=True,
+    )
+
+    def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
+        options = refuse_options(target, [field.name for field in attrs.fields(SlurmSettings)])
+        try:
+            said = SlurmSettings(**options)
+        except SettingsError as error:
+            what = error.what.replace("SlurmSettings", f"target {target.name!r}", 1)
+            raise ConfigError(what, why=error.why, fix=error.fix) from None
+        if target.mounts:
+            raise ConfigError(
+                f"target {target.name!r}: the slurm backend mounts nothing",
+                why="Steps see the folders of their node.",
+                fix="Leave mounts out.",
+            )
+        if "://" in store:
+            raise ConfigError(
+                f"target {target.name!r}: its store is {store}",
+                why="Steps on Slurm hand on their results through a folder that all nodes see.",
+                fix='Name one: store = "/shared/upshift".',
+            )
+        if re.search(r"[\"'\\\n]", store):
+            raise ConfigError(
+                f"target {target.name!r}: the path of its store has a quote or a backslash: {store}",
+                why="The scripts of Slurm's jobs name it.",
+                fix="Name another folder: store = …",
+            )
+        set_by_target = {name: value for name, value in attrs.asdict(said).items() if name in options}
+        super().__init__(Slurm(), name=self.name, store=store, sink=sink, options=set_by_target)
+
+
+def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a job gets of this process's environment, as from ``sbatch`` itself: ``--export=ALL``.
+
+    Not what belongs to a job in which this runs itself, whose own would be overridden by it, nor what
+    means something on this machine only.
+    """
+    conf = {"SLURM_CONF"} & environ.keys()
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in conf
+        or (not re.match(r"(SLURMD?|SBATCH|SRUN|SCANCEL|SQUEUE|PMIX?|XDG)_", name) and name not in _HERE)
+    }
+
+
+def _complaints(text: str) -> Iterator[str]:
+    """What is said of the matter in what a command of Slurm's writes to its standard error."""
+    for line in text.splitlines():
+        said = re.sub(
+            r"^(sbatch|squeue|scontrol|scancel|slurm_load_jobs|allocation failure)(: error)?:\s*", "", line
+        )
+        said = said.removeprefix("error: ").removeprefix("Batch job submission failed: ").strip()
+        if said:
+            yield said if said.endswith((".", ":")) else f"{said}."

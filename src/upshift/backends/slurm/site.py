@@ -1,0 +1,229 @@
+"""A cluster as ``scontrol`` describes it, and what a request gets there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from upshift.backends.base import Offer
+from upshift.errors import RequestRefused, suggestion
+from upshift.model.settings.kinds import kind_of_model
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.sizes import format_size
+from upshift.model.settings.slurm import minutes_of
+from upshift.model.settings.wanted import Wanted
+from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware, Shortfall
+
+MIB = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """A node, up or down."""
+
+    name: str
+    cpus: int
+    memory: int  # bytes
+    disk: int  # bytes of its folder for temporary files; 0: the site has not said
+    gpus: Mapping[str | None, int]  # by type; None: the site has not said
+    partitions: frozenset[str]
+
+    def __str__(self) -> str:
+        gpus = "".join(f", {count} × {kind or 'GPU'}" for kind, count in self.gpus.items())
+        return f"{self.name} with {self.cpus} CPUs, {format_size(self.memory)} of memory{gpus}"
+
+
+@attrs.frozen(kw_only=True)
+class Partition:
+    """A partition."""
+
+    name: str
+    default: bool
+    up: bool
+    most_minutes: int | None
+    accounts: tuple[str, ...]  # that may use it; none: all
+
+
+@attrs.frozen(kw_only=True)
+class Site:
+    """What there is."""
+
+    nodes: tuple[Node, ...]
+    partitions: tuple[Partition, ...]
+
+
+def read_site(nodes: str, partitions: str) -> Site:
+    """What ``scontrol --oneliner show nodes`` and ``show partitions`` have printed."""
+    return Site(
+        nodes=tuple(map(_node, _records(nodes, "NodeName"))),
+        partitions=tuple(map(_partition, _records(partitions, "PartitionName"))),
+    )
+
+
+def offer(request: ResourceSettings, said: Mapping[str, Any], site: Site) -> Offer:
+    """What a request gets, where it is submitted with these settings.
+
+    Raises
+    ------
+    RequestRefused
+        A partition or account is none of this cluster's.
+    """
+    chosen = _chosen(said, site)
+    nodes = [node for node in site.nodes if not node.partitions.isdisjoint(p.name for p in chosen)]
+    where = "partition" + (" " if len(chosen) == 1 else "s ") + ", ".join(repr(p.name) for p in chosen)
+    short: list[Shortfall] = []
+    largest = max(nodes, key=lambda n: (sum(n.gpus.values()), n.cpus, n.memory), default=None)
+    why = f"{where} has no nodes" if largest is None else f"the largest node of {where} is {largest}"
+
+    def least(field: str, asked: float | None, of: Iterable[float], shown: Any, what: str) -> Any:
+        most = max(of, default=0)
+        if asked is None or asked <= most:
+            return asked
+        short.append(Shortfall(field=field, asked=f"{shown(asked)} {what}", got=shown(most), why=why))
+        return most
+
+    cpus = least("cpu_count", request.cpu_count, (n.cpus for n in nodes), "{:g}".format, "CPUs")
+    memory = least("memory", request.memory, (n.memory for n in nodes), format_size, "of memory")
+    disk = least("disk", request.disk, (n.disk for n in nodes), format_size, "of disk")
+    gpus: tuple[Device, ...] | None = None if request.gpu_count is None else ()
+    fits = [n for n in nodes if (cpus or 0) <= n.cpus and (memory or 0) <= n.memory and (disk or 0) <= n.disk]
+    if request.gpu_count and said.get("gres"):
+        gpus = (Device(),) * request.gpu_count
+    elif request.gpu_count:
+        gpus = next(filter(None, (_devices(one, fits) for one in request.alternatives)), ())
+        if not gpus:
+            asked = " or ".join(map(str, request.alternatives))
+            short.append(
+                Shortfall(field="gpu_count", asked=asked, got="none", why=_gpus_of(where, nodes, why))
+            )
+    if not short and not fits:
+        short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
+    for field, what in (("num_nodes", "nodes"), ("shared_memory", "of shared memory")):
+        value = getattr(request, field)
+        if value is not None and (field != "num_nodes" or value > 1):
+            amount = format_size(value) if field == "shared_memory" else str(value)
+            got, reason = (
+                ("1", "this version of Upshift gives a step one node of Slurm's")
+                if field == "num_nodes"
+                else ("no promise", "/dev/shm is that of the node, and Slurm hands out none of it")
+            )
+            short.append(Shortfall(field=field, asked=f"{amount} {what}", got=got, why=reason))
+    enforced_by = {"cpu": SCHEDULER, "memory": SUPERVISOR} | ({"gpus": SCHEDULER} if gpus else {})
+    return Offer(
+        granted=Hardware(
+            cpu_count=cpus, memory=memory, gpus=gpus, nodes=1, disk=disk, details={"enforced_by": enforced_by}
+        ),
+        shortfalls=tuple(short),
+    )
+
+
+def _chosen(said: Mapping[str, Any], site: Site) -> list[Partition]:
+    """The partitions that a job may run in."""
+    by_name = {partition.name: partition for partition in site.partitions}
+    names = (
+        said["partition"].split(",")
+        if said.get("partition")
+        else [p.name for p in site.partitions if p.default]
+    )
+    if not names:
+        raise RequestRefused(
+            "this cluster has no default partition, and none is named",
+            fix=f'Name one, partition="…": {", ".join(by_name)}.',
+        )
+    for name in names:
+        if name not in by_name:
+            raise RequestRefused(
+                f"this cluster has no partition {name!r}", fix=f"{suggestion(name, by_name)}"
+            )
+    chosen = [by_name[name] for name in names]
+    account = said.get("account")
+    for partition in chosen:
+        if partition.accounts and account not in partition.accounts:
+            raise RequestRefused(
+                f"account {account!r} may not use partition {partition.name!r}"
+                if account
+                else f"partition {partition.name!r} wants to know the account, and none is named",
+                fix=f'Name one of these, account="…": {", ".join(partition.accounts)}.',
+            )
+        minutes = minutes_of(said["time"]) if said.get("time") else 0
+        if partition.most_minutes is not None and minutes > partition.most_minutes:
+            raise RequestRefused(
+                f"time={said['time']!r} is more than partition {partition.name!r} allows",
+                why=f"No job runs longer there than {_span(partition.most_minutes)}.",
+                fix="Ask for less, or choose another partition.",
+            )
+    return chosen
+
+
+def _devices(wanted: Wanted, nodes: Sequence[Node]) -> tuple[Device, ...]:
+    """Devices of a node that are what is wanted; none: no node has so many."""
+    said = (wanted.kind, wanted.name, wanted.vendor, wanted.memory, wanted.partition)
+    if not any(said) and any(sum(node.gpus.values()) >= wanted.count for node in nodes):
+        return (Device(),) * wanted.count
+    for node in nodes:
+        for model, count in node.gpus.items():
+            kind = kind_of_model(model)
+            if kind is None or count < wanted.count:
+                continue
+            if wanted.admits(vendor=kind.vendor, model=model, kind=kind.name, memory=kind.memory):
+                return (Device(vendor=kind.vendor, model=model, kind=kind.name),) * wanted.count
+    return ()
+
+
+def _gpus_of(where: str, nodes: Sequence[Node], why: str) -> str:
+    """Why no node has the devices; where the site names them in its own way, how they are asked for."""
+    kinds = sorted({kind for node in nodes for kind in node.gpus if kind})
+    unknown = [kind for kind in kinds if kind_of_model(kind) is None]
+    if unknown:
+        return (
+            f'{why}; what {", ".join(unknown)} is only the site knows: gres="gpu:{unknown[0]}:1" asks for it'
+        )
+    if any(None in node.gpus for node in nodes):
+        return f"{why}; the site does not say of which kind its GPUs are: gpu_count alone asks for any"
+    return why
+
+
+def _records(text: str, first: str) -> Iterator[dict[str, str]]:
+    """``NAME=VALUE NAME=VALUE …`` of each line that begins with ``first``."""
+    for line in text.splitlines():
+        if line.startswith(f"{first}="):
+            yield dict(re.findall(r"(\w+)=(\S*)", line))
+
+
+def _node(record: Mapping[str, str]) -> Node:
+    gpus: dict[str | None, int] = {}
+    # gpu:h200:4(S:0-1),gpu:a100:2, or gpu:4 where the site has said no type
+    for said in re.findall(r"(?:^|,)gpu:([^,(]+)", record.get("Gres", "")):
+        kind, _, count = said.rpartition(":")
+        if count.isdecimal():
+            gpus[kind or None] = gpus.get(kind or None, 0) + int(count)
+    return Node(
+        name=record["NodeName"],
+        cpus=int(record.get("CPUEfctv") or record.get("CPUTot") or 0),
+        memory=int(record.get("RealMemory") or 0) * MIB,
+        disk=int(record.get("TmpDisk") or 0) * MIB,
+        gpus=gpus,
+        partitions=frozenset(record.get("Partitions", "").split(",")),
+    )
+
+
+def _partition(record: Mapping[str, str]) -> Partition:
+    accounts = record.get("AllowAccounts", "ALL")
+    time = record.get("MaxTime", "UNLIMITED")
+    return Partition(
+        name=record["PartitionName"],
+        default=record.get("Default") == "YES",
+        up=record.get("State") == "UP",
+        most_minutes=None if time in ("UNLIMITED", "NONE") else minutes_of(time),
+        accounts=() if accounts == "ALL" else tuple(accounts.split(",")),
+    )
+
+
+def _span(minutes: int) -> str:
+    for unit, size in (("d", 1440), ("h", 60)):
+        if minutes >= size and minutes % size == 0:
+            return f"{minutes // size} {unit}"
+    return f"{minutes} min"

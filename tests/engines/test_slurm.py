@@ -1,0 +1,427 @@
+"""Steps as jobs of a real Slurm: what they get, how they end, and what the engine knows of that."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.contract_kit import Ground
+from project import Project
+from slurm_here import SlurmHere, slurm_here, slurm_of_its_own
+from upshift.backends.base import Ended, Job, Started, Waiting
+from upshift.engine.attempts import judge
+from upshift.errors import RequestRefused
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec import Failure
+
+LONG = 120.0
+"""Seconds after which what was promised is not believed in any more."""
+
+WAITING = """
+    import os, time
+
+    @step(cache=False, grace=30)
+    def wait(until: str) -> str:
+        print("it waits", flush=True)
+        while not os.path.exists(until):
+            time.sleep(0.05)
+        print("it goes on", flush=True)
+        return os.environ["SLURM_JOB_ID"]
+
+    @pipeline
+    def example(until: str):
+        return wait(until)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runtime is unpacked once for all of these tests."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(autouse=True)
+def found(one_home: Path, upshift_home: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmHere:
+    """The shared cluster, as commands and this process find it."""
+    here = slurm_here()
+    monkeypatch.setenv("UPSHIFT_HOME", str(one_home))
+    monkeypatch.setenv("SLURM_CONF", here.environment["SLURM_CONF"])
+    return here
+
+
+@pytest.fixture
+def slurm(found: SlurmHere) -> SlurmHere:
+    return found
+
+
+@pytest.fixture(scope="module")
+def own_slurm() -> Iterator[SlurmHere]:
+    """A cluster whose daemons tests stop and kill."""
+    with slurm_of_its_own() as made:
+        yield made
+
+
+@pytest.fixture
+def project(slurm: SlurmHere, one_home: Path, tmp_path: Path) -> Project:
+    made = Project(tmp_path / "project", one_home)
+    made.write('[targets.cluster]\nbackend = "slurm"\n', "upshift.toml", header="")
+    return made
+
+
+class Watching:
+    """A ground whose jobs are of a target with these options, and their ends as the engine judges them."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.ground = Ground("slurm", folder, options=options)
+        self.watched = self.ground.open()
+
+    def submit(self, function: str, **fields: Any) -> tuple[str, Job]:
+        job = self.ground.job(function, **fields)
+        return self.watched.submit(job), job
+
+    def granted(self, function: str, **request: Any) -> tuple[str, Job]:
+        """Submit a job that has what it asks for."""
+        granted = self.watched.asked(**request).granted
+        return self.submit(function, request=ResourceSettings(**request), granted=granted, strict=True)
+
+    def failure(self, handle: str, job: Job) -> Failure:
+        """Why it failed, as the engine sees it."""
+        ended = self.watched.until(Ended, handle)
+        task, number = job.spec.task, job.spec.attempt
+        verdict = judge(task, number, self.ground.store.read_result(task, number), ended)
+        assert verdict.failure is not None
+        return verdict.failure
+
+
+@pytest.fixture
+def watching(tmp_path: Path) -> Iterator[Callable[..., Watching]]:
+    made: list[Watching] = []
+
+    def make(**options: Any) -> Watching:
+        made.append(Watching(tmp_path / f"ground-{len(made)}", **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.ground.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slow(one_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Jobs whose end takes Slurm or a supervisor half a minute; the other tests run meanwhile."""
+    here = slurm_here()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UPSHIFT_HOME", str(one_home))
+        patch.setenv("SLURM_CONF", here.environment["SLURM_CONF"])
+        watching = Watching(tmp_path_factory.mktemp("slow"))
+        handle, limited = watching.submit("wait")
+        watching.watched.until(Started, handle)
+        # In place of a minute, the least that Slurm knows.
+        here.run("scontrol", "update", f"JobId={here.job(handle.rpartition('-')[0])}", "EndTime=now")
+        devices, without = watching.granted("wait", gpu_count=2)
+    yield {"watching": watching, "limited": (handle, limited), "devices": (devices, without)}
+    watching.ground.close()
+
+
+def shown(project: Project) -> Any:
+    return json.loads(project.upshift("show", "latest", "--json").out)
+
+
+def attempt_of(project: Project) -> Any:
+    return shown(project)["steps"][0]["tasks"][0]["attempts"][-1]
+
+
+def until(there: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + LONG
+    while not (found := there()):
+        assert time.monotonic() < deadline, f"not in {LONG:g} s: {what}"
+        time.sleep(0.05)
+    return found
+
+
+class Running:
+    """A run in the background; its output is in a file."""
+
+    def __init__(self, project: Project, *arguments: str) -> None:
+        self._said = project.folder / "said.txt"
+        with open(self._said, "ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "upshift", *arguments],
+                cwd=project.folder,
+                env=project.environment(),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def until_it_says(self, text: str) -> None:
+        until(lambda: text in self.said or self.process.poll() is not None, f"{text!r}")
+        assert text in self.said, self.said
+
+    def end(self, expect: int = 0) -> str:
+        assert self.process.wait(LONG) == expect, self.said
+        return self.said
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def waiting(project: Project, *options: str) -> tuple[Running, Path]:
+    """A run of one step that goes on until a file is there."""
+    flag = project.folder / "go"
+    project.write(WAITING)
+    started = Running(project, "run", "pipeline.py", "--on", "cluster", "--param", f"until={flag}", *options)
+    return started, flag
+
+
+def test_steps_run_as_jobs_with_what_they_ask_for_and_hand_on_their_results(
+    project: Project, slurm: SlurmHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "never-to-be-seen")
+    project.write("""
+        import os
+
+        @step(settings={"resources": ResourceSettings(cpu_count=2, memory="600MB"), "slurm": {"time": "7m"}},
+              secrets={"TOKEN": "env:TOKEN"})
+        def first() -> dict:
+            print("here")
+            return {"job": os.environ["SLURM_JOB_ID"], "token": len(os.environ["TOKEN"]),
+                    "order": os.environ.get("UPSHIFT_ORDER"), "cpus": os.environ["SLURM_CPUS_PER_TASK"]}
+
+        @step(on="local")
+        def second(found: dict) -> dict:
+            return found
+
+        @pipeline
+        def example():
+            return second(first())
+    """)
+    out = project.upshift("run", "pipeline.py", "--on", "cluster")
+    assert "[first] here" in out.out
+    found = shown(project)
+    first, second = found["steps"]
+    assert [first["tasks"][0]["attempts"][0]["backend"], second["tasks"][0]["attempts"][0]["backend"]] == [
+        "slurm",
+        "local",
+    ]
+    job = slurm.run("scontrol", "--oneliner", "show", "job", slurm.job("first"))
+    assert "CPUs/Task=2" in job and "MinMemoryNode=573M" in job and "TimeLimit=00:07:00" in job
+    for file in (project.home / "store").rglob("*"):
+        assert not file.is_file() or b"never-to-be-seen" not in file.read_bytes(), file
+    assert list((project.home / "store").rglob("live/*")) == []
+    assert list((project.home / "store").rglob("*.out")) == []
+
+
+def test_a_request_that_no_node_can_meet_is_refused_and_the_largest_one_is_named(project: Project) -> None:
+    project.write("""
+        @step(settings={"resources": ResourceSettings(accelerator="H200:5")})
+        def train() -> None: ...
+
+        @pipeline
+        def example():
+            train()
+    """)
+    refused = project.upshift("run", "pipeline.py", "--on", "cluster", expect=2).err
+    assert "5 × H200" in refused and "n1 with 8 CPUs" in refused and "4 × h200" in refused
+
+
+def test_cancelling_a_run_lets_its_steps_end(project: Project, slurm: SlurmHere) -> None:
+    run, _ = waiting(project)
+    with run:
+        run.until_it_says("[wait] it waits")
+        run.process.send_signal(signal.SIGINT)
+        run.end(130)
+    assert attempt_of(project)["status"] == "cancelled"
+    until(lambda: slurm.job("wait", "%T") == "COMPLETED", "its supervisor leaves")
+
+
+def test_an_engine_that_was_killed_finds_its_jobs_again_and_none_runs_twice(
+    project: Project, slurm: SlurmHere
+) -> None:
+    run, flag = waiting(project)
+    with run:
+        run.until_it_says("[wait] it waits")
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait()
+    before = slurm.job("wait")
+    with Running(project, "resume", "latest") as resumed:
+        resumed.until_it_says("still running since")
+        flag.touch()
+        assert "it goes on" in resumed.end()
+    assert slurm.job("wait") == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"partition": "gpus"}, ["no partition 'gpus'", "main"]),
+        ({"partition": "research", "account": "physics"}, ["physics", "research, vision"]),
+        ({"constraint": "infiniband"}, ["Invalid feature"]),
+        ({"partition": "small", "time": "9m"}, ["time='9m'", "5 min"]),
+    ],
+)
+def test_what_the_site_does_not_know_is_refused_before_anything_runs(
+    watching: Callable[..., Watching], options: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        watching(**options).watched.asked()
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_a_job_that_somebody_cancels_is_cancelled(
+    watching: Callable[..., Watching], slurm: SlurmHere
+) -> None:
+    one = watching()
+    handle, job = one.submit("wait")
+    one.watched.until(Started, handle)
+    slurm.run("scancel", f"--name={handle}")
+    failure = one.failure(handle, job)
+    assert failure.reason == "cancelled"
+    assert "somebody cancelled the job" in failure.message
+
+
+def test_a_job_that_makes_room_for_another_one_is_preempted(
+    watching: Callable[..., Watching], slurm: SlurmHere
+) -> None:
+    one = watching(partition="spare", exclusive=True)
+    handle, job = one.submit("wait")
+    one.watched.until(Started, handle)
+    script = "#!/bin/sh\ntrue\n"
+    slurm.run("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", input=script)
+    failure = one.failure(handle, job)
+    assert failure.reason == "preempted"
+    assert "made room for another one" in failure.message
+
+
+def test_memory_beyond_that_of_a_job_that_asked_for_none_is_out_of_memory(
+    watching: Callable[..., Watching],
+) -> None:
+    one = watching()
+    assert one.failure(*one.submit("fill")).reason == "out-of-memory"
+
+
+def test_why_a_job_waits_is_told_in_slurms_words_and_it_can_be_withdrawn(
+    watching: Callable[..., Watching], slurm: SlurmHere
+) -> None:
+    one = watching(extra=["--begin=now+1hour"])
+    handle, job = one.submit("wait")
+    assert one.watched.until(Waiting, handle).why == "Slurm has it wait: BeginTime"
+    one.watched.cancel(handle, grace=600)
+    assert one.failure(handle, job).reason == "cancelled"
+    assert slurm.run("squeue", "--noheader", f"--name={handle}") == ""
+
+
+def test_what_can_never_start_is_withdrawn_and_told(
+    watching: Callable[..., Watching], slurm: SlurmHere
+) -> None:
+    script = "#!/bin/sh\ntrue\n"
+    done = slurm.run("sbatch", "--parsable", "--output=/dev/null", input=script)
+    one = watching(extra=[f"--dependency=afternotok:{done}"])
+    failure = one.failure(*one.submit("wait"))
+    assert "can never start it: DependencyNeverSatisfied" in failure.message
+
+
+def test_a_node_that_does_not_see_the_interpreter_says_so(
+    watching: Callable[..., Watching], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = watching()
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    failure = one.failure(*one.submit("add", inputs={"a": 1, "b": 2}))
+    assert failure.reason == "infrastructure"
+    assert "exit code 127" in failure.message and "/nowhere/python" in failure.message
+
+
+def test_what_ended_while_nobody_watched_keeps_its_cause(
+    watching: Callable[..., Watching], slurm: SlurmHere
+) -> None:
+    one = watching()
+    handle, job = one.submit("wait")
+    one.watched.until(Started, handle)
+    one.watched.backend.close()
+    slurm.run("scancel", f"--name={handle}")
+    until(lambda: slurm.run("squeue", "--noheader", f"--name={handle}") == "", "it has ended")
+    one.watched = one.ground.open()
+    assert one.watched.attach(handle, job) is None  # it is watched, and its end follows
+    assert "somebody cancelled the job" in one.failure(handle, job).message
+
+
+def test_a_job_is_submitted_once_though_nobody_knows_whether_it_was_taken(
+    watching: Callable[..., Watching], slurm: SlurmHere
+) -> None:
+    one, other = watching(), watching()
+    handle, job = one.submit("wait")
+    one.watched.until(Started, handle)
+    one.watched.backend.close()
+    # As where sbatch has said "Socket timed out", and the job was taken.
+    assert other.watched.find(job) == handle
+    assert len(slurm.run("squeue", "--noheader", f"--name={handle}").splitlines()) == 1
+    slurm.run("scancel", f"--name={handle}")
+
+
+def test_a_node_that_is_lost_is_told_as_such(
+    watching: Callable[..., Watching], own_slurm: SlurmHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", own_slurm.environment["SLURM_CONF"])
+    one = watching()
+    handle, job = one.submit("wait")
+    one.watched.until(Started, handle)
+    node = own_slurm.run("squeue", "--noheader", "--format=%N", f"--name={handle}")
+    own_slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    failure = one.failure(handle, job)
+    assert failure.reason == "infrastructure"
+    assert f"its node failed on {node}" in failure.message
+
+
+def test_while_the_controller_is_away_jobs_go_on_and_others_wait(
+    watching: Callable[..., Watching],
+    own_slurm: SlurmHere,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", own_slurm.environment["SLURM_CONF"])
+    one = watching()
+    running, _ = one.submit("until_there", inputs={"path": str(tmp_path / "go")})
+    one.watched.until(Started, running)
+    controller = own_slurm.daemon("slurmctld")
+    os.kill(controller, signal.SIGTERM)
+    subprocess.run(["tail", f"--pid={controller}", "-f", "/dev/null"], timeout=LONG, check=True)
+    later, another = one.submit("add", inputs={"a": 1, "b": 2})
+    assert "Slurm does not answer" in one.watched.until(Waiting, later).why
+    # What runs is heard of through the store.
+    (tmp_path / "go").touch()
+    assert one.watched.until(Ended, running).reason is None
+    own_slurm.start_controller()
+    one.watched.until(Ended, later)
+    result = one.ground.store.read_result(another.spec.task, 1)
+    assert result is not None and result.status == "completed"
+
+
+def test_devices_that_slurm_hands_out_and_that_are_not_there_are_no_devices(slow: dict[str, Any]) -> None:
+    failure = slow["watching"].failure(*slow["devices"])
+    assert failure.reason == "hardware", failure.message
+    assert "the scheduler has granted 2 GPUs" in failure.message
+
+
+def test_a_time_limit_is_a_timeout(slow: dict[str, Any]) -> None:
+    failure = slow["watching"].failure(*slow["limited"])
+    assert failure.reason == "timeout"
+    assert "reached its time limit" in failure.message

@@ -1,0 +1,225 @@
+"""What Slurm is asked for: pure functions, compared with golden files. ``UPDATE_GOLDEN=1`` writes them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from upshift.backends.cluster import Launch
+from upshift.backends.slurm.backend import environment
+from upshift.backends.slurm.script import script_of
+from upshift.backends.slurm.site import offer, read_site
+from upshift.errors import RequestRefused, SettingsError
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.slurm import SlurmSettings, minutes_of
+from upshift.model.spec import Device, Hardware
+
+GOLDEN = Path(__file__).parent / "slurm_jobs"
+MIB = 1 << 20
+
+SMALL = Launch(
+    name="add-1-0123456789ab",
+    comment="upshift 20260101-000000-aaaa add[1] attempt 1",
+    command=(
+        "/env/bin/python",
+        "/home/ann/.upshift/code/ab",
+        "--scheduled",
+        "/shared/store/runs/r/tasks/add/1.1.spec.json",
+    ),
+    granted=Hardware(nodes=1),
+    settings={},
+    output="/shared/store/runs/r/tasks/add/1.1.out",
+)
+LARGE = attrs.evolve(
+    SMALL,
+    name="train-0123456789ab",
+    command=("/my env/bin/python", "/home/ann/.upshift/code/ab", "--scheduled", "/shared/it's/spec.json"),
+    granted=Hardware(
+        cpu_count=7.5,
+        memory=64 * 10**9,
+        gpus=(Device(vendor="nvidia", model="h200", kind="H200"),) * 2,
+        disk=100 * 10**9,
+        nodes=1,
+    ),
+    settings={
+        "partition": "gpu,spare",
+        "account": "vision",
+        "qos": "high",
+        "time": "1-12:00:00",
+        "constraint": "infiniband",
+        "reservation": "friday",
+        "exclusive": True,
+        "extra": ["--nice=100"],
+    },
+)
+
+
+@pytest.mark.parametrize(("name", "launch"), [("small", SMALL), ("large", LARGE)])
+def test_a_script_asks_for_what_was_granted_and_said(name: str, launch: Launch) -> None:
+    golden, script = GOLDEN / f"{name}.sh", script_of(launch)
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(script)
+    assert script == golden.read_text()
+
+
+def test_a_timeout_of_the_step_is_a_time_limit_with_room_around_it() -> None:
+    assert "#SBATCH --time=65\n" in script_of(attrs.evolve(SMALL, timeout=3580.0, grace=10.0))
+    said = attrs.evolve(SMALL, timeout=3600.0, settings={"time": "30m"})
+    assert "#SBATCH --time=30\n" in script_of(said)
+
+
+def test_gres_takes_the_place_of_what_a_request_would_ask_for() -> None:
+    said = attrs.evolve(LARGE, settings={"gres": "gpu:tesla:2,license:1"})
+    assert [line for line in script_of(said).splitlines() if "gres" in line] == [
+        "#SBATCH --gres=gpu:tesla:2,license:1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("90m", 90),
+        ("90s", 2),
+        ("2d", 2880),
+        ("12:30:00", 750),
+        ("1-12:00", 2160),
+        ("1-00:00:01", 1441),
+        ("30:00", 30),
+    ],
+)
+def test_time_limits_round_up_to_minutes(text: str, minutes: int) -> None:
+    assert minutes_of(text) == minutes
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"time": 90}, ["time=90", '"90m"']),
+        ({"time": "soon"}, ["time='soon'"]),
+        ({"partition": "a b"}, ["partition='a b'", "one word"]),
+        ({"partition": "x\n#SBATCH --uid=0"}, ["partition"]),
+        ({"extra": "--nice=1"}, ["extra=", "a list"]),
+        ({"extra": ["--nice 1"]}, ["each one word"]),
+        ({"extra": ["--mem=3G"]}, ["extra has --mem", "ResourceSettings(memory=…)"]),
+        ({"extra": ["--partition=x"]}, ["Write partition=…"]),
+        ({"extra": ["--requeue"]}, ["Upshift sets it itself"]),
+        ({"exclusive": "yes"}, ["exclusive='yes'"]),
+        ({"nodes": 2}, ["no field 'nodes'", "ResourceSettings(num_nodes=…)"]),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_with_what_would(
+    fields: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        SlurmSettings(**fields)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_job_gets_the_environment_but_what_belongs_to_another_job_or_to_this_machine() -> None:
+    here = {
+        "PATH": "/bin",
+        "LD_LIBRARY_PATH": "/opt/cuda/lib64",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_JOB_ID": "7",
+        "SBATCH_PARTITION": "gpu",
+        "SRUN_CPUS_PER_TASK": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TMPDIR": "/local/7",
+        "XDG_RUNTIME_DIR": "/run/user/7",
+    }
+    assert environment(here).keys() == {"PATH", "LD_LIBRARY_PATH", "SLURM_CONF"}
+
+
+# Offers
+
+NODES = """\
+NodeName=c1 Arch=x86_64 CPUEfctv=64 CPUTot=64 Gres=(null) RealMemory=256000 TmpDisk=0 Partitions=cpu,all
+NodeName=g1 CPUEfctv=32 Gres=gpu:a100:4(S:0-1) RealMemory=512000 TmpDisk=100000 Partitions=gpu,all State=DOWN
+NodeName=g2 CPUEfctv=48 CPUTot=48 Gres=gpu:h200:8 RealMemory=1024000 TmpDisk=100000 Partitions=gpu,all
+NodeName=g3 CPUEfctv=48 CPUTot=48 Gres=gpu:blue.one:2 RealMemory=1024000 TmpDisk=100000 Partitions=odd
+NodeName=g4 CPUEfctv=48 CPUTot=48 Gres=gpu:2 RealMemory=1024000 TmpDisk=100000 Partitions=untyped
+"""
+PARTITIONS = """\
+PartitionName=cpu AllowAccounts=ALL Default=YES MaxTime=1-00:00:00 State=UP
+PartitionName=gpu AllowAccounts=vision,speech Default=NO MaxTime=UNLIMITED State=UP
+PartitionName=all AllowAccounts=ALL Default=NO MaxTime=UNLIMITED State=UP
+PartitionName=odd AllowAccounts=ALL Default=NO MaxTime=UNLIMITED State=UP
+PartitionName=untyped AllowAccounts=ALL Default=NO MaxTime=UNLIMITED State=UP
+"""
+SITE = read_site(NODES, PARTITIONS)
+
+
+def offered(said: dict[str, Any] | None = None, **request: Any) -> Any:
+    return offer(ResourceSettings(**request), {"partition": "all"} if said is None else said, SITE)
+
+
+def test_what_is_asked_for_is_granted_as_it_was_written() -> None:
+    found = offered(cpu_count=2, memory="64MB", gpu_count=0)
+    assert (found.granted.cpu_count, found.granted.memory, found.granted.gpus) == (2, 64_000_000, ())
+    assert found.shortfalls == ()
+
+
+@pytest.mark.parametrize(
+    ("request_", "model", "count"),
+    [
+        ({"gpu_count": 2}, None, 2),
+        ({"accelerator": "H200:8"}, "h200", 8),
+        ({"accelerator": ["H100:8", "A100:4"]}, "a100", 4),
+        ({"gpu_count": 1, "gpu_memory": "100GB"}, "h200", 1),
+        ({"gpu_count": 1, "gpu_vendor": "nvidia"}, "a100", 1),
+    ],
+)
+def test_devices_are_asked_for_by_the_names_of_the_site(
+    request_: dict[str, Any], model: str, count: int
+) -> None:
+    found = offered(**request_)
+    assert found.shortfalls == ()
+    assert [device.model for device in found.granted.gpus] == [model] * count
+
+
+@pytest.mark.parametrize(
+    ("request_", "said", "words"),
+    [
+        ({"cpu_count": 65}, None, ["65 CPUs", "g2 with 48 CPUs", "8 × h200"]),
+        ({"memory": "2TB"}, None, ["2 TB", "the largest node"]),
+        ({"disk": "1TB"}, None, ["1 TB of disk"]),
+        ({"accelerator": "H200:9"}, None, ["9 × H200", "8 × h200"]),
+        ({"accelerator": "B200"}, None, ["1 × B200", "none"]),
+        ({"gpu_count": 1}, {}, ["partition 'cpu' is c1"]),
+        ({"accelerator": "H200"}, {"partition": "odd"}, ['gres="gpu:blue.one:1"']),
+        ({"accelerator": "H200"}, {"partition": "untyped"}, ["gpu_count alone"]),
+        ({"cpu_count": 60, "gpu_count": 1}, None, ["none"]),
+        ({"shared_memory": "1GB"}, None, ["/dev/shm"]),
+        ({"num_nodes": 2}, None, ["2 nodes"]),
+    ],
+)
+def test_what_no_node_can_give_is_refused_with_the_largest_one(
+    request_: dict[str, Any], said: dict[str, Any] | None, words: list[str]
+) -> None:
+    (shortfall,) = offered(said, **request_).shortfalls
+    text = f"{shortfall.asked} | {shortfall.got} | {shortfall.why}"
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"partition": "gpus"}, ["no partition 'gpus'", "gpu"]),
+        ({"partition": "gpu"}, ["wants to know the account", "vision, speech"]),
+        ({"partition": "gpu", "account": "physics"}, ["account 'physics' may not use", "vision, speech"]),
+        ({"time": "2d"}, ["time='2d'", "'cpu'", "1 d"]),
+    ],
+)
+def test_a_partition_account_or_time_that_the_site_refuses_is_told_with_what_there_is(
+    said: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(RequestRefused) as caught:
+        offered(said)
+    for word in words:
+        assert word in str(caught.value)
