@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from upshift.images.reference import Reference
+from upshift.images.reference import Reference, digest_of, whole_id
 
 RECIPE_LABEL = "dev.upshift.recipe"
 """Label of every image that Upshift builds: the digest of its recipe."""
@@ -86,7 +85,7 @@ class Recipe:
 
 def _digest(said: object) -> str:
     text = json.dumps(said, sort_keys=True, separators=(",", ":"))
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return digest_of(text.encode())
 
 
 @attrs.frozen(kw_only=True)
@@ -203,8 +202,7 @@ class Parent:
     @property
     def id(self) -> str:
         """Its id in the engine that has it."""
-        identity = str(self.config["Id"])
-        return identity if identity.startswith("sha256:") else f"sha256:{identity}"
+        return whole_id(self.config)
 
     @property
     def pinned(self) -> str:

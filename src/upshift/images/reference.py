@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
@@ -123,6 +126,17 @@ def shortened(text: str) -> str:
 def is_digest(text: object) -> bool:
     """Whether this is the digest of something in a registry: ``sha256:`` and 64 hexadecimal digits."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+def digest_of(content: bytes) -> str:
+    """The digest of something, as registries write it."""
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def whole_id(described: Mapping[str, Any]) -> str:
+    """The id of an image that an engine describes; Podman leaves out what kind of digest it is."""
+    identity = str(described["Id"])
+    return identity if identity.startswith("sha256:") else f"sha256:{identity}"
 
 
 def tag_of(recipe: str) -> str:

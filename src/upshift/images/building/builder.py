@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -49,7 +49,7 @@ from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.transfer import pull, push
 from upshift.images.parents.contents import contents_of
 from upshift.images.recipes.dockerfiles import instructions
-from upshift.images.reference import DEFAULT_REPOSITORY, Reference, repository_in, tag_of
+from upshift.images.reference import DEFAULT_REPOSITORY, Reference, repository_in, tag_of, whole_id
 from upshift.runtime.accelerators.compatibility import parse
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ class Builder:
         if labels.get(RECIPE_LABEL) != recipe:
             return None
         return Found(
-            image=_image(_id(said), recipe, ingredients, Contents(), names[-1]),
+            image=_image(whole_id(said), recipe, ingredients, Contents(), names[-1]),
             lock=_lock_in(labels, ingredients),
         )
 
@@ -423,11 +423,6 @@ def _lock_in(labels: Mapping[str, str], ingredients: Ingredients) -> Lock | None
     with contextlib.suppress(ValueError):  # somebody else's
         return None if text is None else Lock.parse(text)
     return None
-
-
-def _id(said: Mapping[str, Any]) -> str:
-    identity = str(said["Id"])
-    return identity if identity.startswith("sha256:") else f"sha256:{identity}"
 
 
 def _image(reference: str, recipe: str, ingredients: Ingredients, contents: Contents, name: str) -> Image:

@@ -5,7 +5,6 @@ registry (:class:`ToRegistry`), or a container engine (:class:`ToEngine`).
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,7 @@ from upshift.images.base import RECIPE_LABEL, Parent, Progress, Tell
 from upshift.images.building.packing import Layer
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.transfer import Loaded, load
-from upshift.images.reference import Reference
+from upshift.images.reference import Reference, digest_of
 from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def compose_in_engine(parent: Parent, layers: Sequence[tuple[Layer, str]], addit
 
 def _composed(config: dict[str, Any], layers: Sequence[Any], media_type: str) -> Composed:
     text = _json(config)
-    digest = "sha256:" + hashlib.sha256(text).hexdigest()
+    digest = digest_of(text)
     manifest = {
         "schemaVersion": 2,
         "mediaType": media_type,

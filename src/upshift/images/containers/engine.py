@@ -23,7 +23,7 @@ import attrs
 
 from upshift.errors import ImageError, UsageError, suggestion
 from upshift.images.base import Parent
-from upshift.images.reference import DOCKER_HUB, Reference
+from upshift.images.reference import DOCKER_HUB, Reference, whole_id
 
 DOCKER, PODMAN = "docker", "podman"
 NAMES = (DOCKER, PODMAN)
@@ -305,8 +305,7 @@ def _digest(said: Mapping[str, Any], reference: Reference) -> str:
         repository, _, digest = name.partition("@")
         if Reference.parse(repository).name == reference.name:
             return str(digest)
-    identity = str(said["Id"])
-    return identity if identity.startswith("sha256:") else f"sha256:{identity}"
+    return whole_id(said)
 
 
 def _platform(said: Mapping[str, Any]) -> str:

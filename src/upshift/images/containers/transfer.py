@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import re
@@ -19,6 +18,7 @@ from upshift.errors import ImageError
 from upshift.images.base import Progress, Tell
 from upshift.images.cache import workshop
 from upshift.images.containers.engine import PODMAN, ContainerEngine
+from upshift.images.reference import digest_of, whole_id
 from upshift.images.registries.transport import may_lack_tls
 from upshift.model.settings.sizes import format_size
 
@@ -130,10 +130,9 @@ def _identity(engine: ContainerEngine, image: Loaded) -> str | None:
     if said is None:
         return None
     wanted = json.loads(image.config)["rootfs"]["diff_ids"]
-    identity = str(said["Id"])
     if list((said.get("RootFS") or {}).get("Layers") or ()) != wanted:
         return None
-    return identity if identity.startswith("sha256:") else f"sha256:{identity}"
+    return whole_id(said)
 
 
 def _sent(engine: ContainerEngine, image: Loaded, below: Mapping[str, Path], tell: Tell) -> str | None:
@@ -181,7 +180,7 @@ def _documents(image: Loaded) -> dict[str, bytes]:
     of_docker = [{"Config": config, "RepoTags": [image.name], "Layers": layers}]
     return {
         config: image.config,
-        _blob(_digest(image.manifest)): image.manifest,
+        _blob(digest_of(image.manifest)): image.manifest,
         "manifest.json": json.dumps(of_docker).encode(),
         "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
         "index.json": json.dumps(_index(image)).encode(),
@@ -192,7 +191,7 @@ def _index(image: Loaded) -> dict[str, Any]:
     full = image.name if "/" in image.name else f"docker.io/library/{image.name}"
     entry = {
         "mediaType": json.loads(image.manifest)["mediaType"],
-        "digest": _digest(image.manifest),
+        "digest": digest_of(image.manifest),
         "size": len(image.manifest),
         "annotations": {
             "io.containerd.image.name": full,
@@ -269,7 +268,3 @@ class _Counted:
 
 def _blob(digest: str) -> str:
     return f"blobs/sha256/{digest.partition(':')[2]}"
-
-
-def _digest(content: bytes) -> str:
-    return "sha256:" + hashlib.sha256(content).hexdigest()

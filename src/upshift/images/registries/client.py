@@ -11,7 +11,6 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md, version 1
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
@@ -26,7 +25,7 @@ import attrs
 
 from upshift.errors import ImageError
 from upshift.images.base import Parent, Progress, Tell
-from upshift.images.reference import Reference, is_digest
+from upshift.images.reference import Reference, digest_of, is_digest
 from upshift.images.registries.answers import (
     ACCEPT,
     chosen,
@@ -199,7 +198,7 @@ class Registries:
     def put_manifest(self, reference: Reference, body: bytes, media_type: str) -> str:
         """Give an image its name. Last of all: whoever sees the name gets all of the image."""
         what = f"{reference.brief} cannot be pushed"
-        digest = "sha256:" + hashlib.sha256(body).hexdigest()
+        digest = digest_of(body)
         with told(what, reference):
             answer = self._ask(
                 "PUT",
@@ -298,7 +297,7 @@ class Registries:
             raise unexpected(what, reference, answer)
         digest = version if is_digest(version) else answer.headers.get(_DIGEST_HEADER)
         if digest is None:
-            digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
+            digest = digest_of(answer.body)
         refuse_other(what, reference, answer.body, digest)
         return digest, document_of(what, reference, answer.body)
 
