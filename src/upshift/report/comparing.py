@@ -13,7 +13,7 @@ from upshift.report.charts import Cell, Table
 from upshift.report.human import DASH, duration
 from upshift.runs.history import Run, Step, Task
 from upshift.runs.measures import best_of, mode_of, number
-from upshift.runtime.storage.metric_words import value_text
+from upshift.runtime.storage.metrics import value_text
 
 TIME = "time"
 _MOST = 200

@@ -15,7 +15,7 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec.telemetry import Card
 from upshift.report.evidence import Evidence
 from upshift.report.html.escaping import digest, visible
-from upshift.runtime.storage.metric_words import of_rank
+from upshift.runtime.storage.metrics import of_rank
 
 LARGEST = 8_000_000
 """Bytes of a card; a larger one is named only."""

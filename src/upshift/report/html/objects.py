@@ -21,7 +21,7 @@ from upshift.report.records import RECORDS, side_by_side
 from upshift.report.view import result_of
 from upshift.runs.history import Attempt, Run, Step, Task
 from upshift.runs.tabular import SHOWN, Rows, cell_text, measured
-from upshift.runtime.storage.metric_words import value_text
+from upshift.runtime.storage.metrics import value_text
 
 _FAILURES = 3
 _MOST = 300

@@ -9,7 +9,7 @@ from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, TIMES, count
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, spark
 from upshift.runs.measures import best_of, mode_of
-from upshift.runtime.storage.metric_words import of_rank, value_text
+from upshift.runtime.storage.metrics import of_rank, value_text
 
 if TYPE_CHECKING:
     from upshift.model.spec.task import TaskId

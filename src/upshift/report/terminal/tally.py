@@ -18,7 +18,7 @@ from upshift.report.human import DASH, duration
 from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.terminal.layout import cut
 from upshift.runs.measures import best_of, mode_of, number
-from upshift.runtime.storage.metric_words import newest, told, value_text
+from upshift.runtime.storage.metrics import newest, told, value_text
 
 if TYPE_CHECKING:
     from upshift.images.base import Progress

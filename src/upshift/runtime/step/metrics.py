@@ -221,7 +221,7 @@ def _described(value: object) -> str:
 
 def _print(step: float | None, metrics: Mapping[str, object]) -> None:
     """The words for a call where nobody keeps it."""
-    from upshift.runtime.storage.metric_words import told
+    from upshift.runtime.storage.metrics import told
 
     values = {name: _plain(name, value) for name, value in metrics.items()}
     with contextlib.suppress(OSError, ValueError, AttributeError):  # no stdout

@@ -36,15 +36,14 @@ from upshift.runtime.forms import Outcome, Seen
 from upshift.runtime.launch import numa
 from upshift.runtime.launch.processes import own_device
 from upshift.runtime.messages import channel
-from upshift.runtime.step import promises, randomness, ranks, stacks
+from upshift.runtime.step import promises, randomness, ranks
 from upshift.runtime.step.cards import cards
 from upshift.runtime.step.checkpoint import checkpoint
 from upshift.runtime.step.cleanup import cleanup_memory
 from upshift.runtime.step.context import current
 from upshift.runtime.step.copies import Copies
-from upshift.runtime.step.ending import insist, settle
 from upshift.runtime.step.explaining import Halted, LostInputs, Shortage, explain
-from upshift.runtime.step.stopping import stopping
+from upshift.runtime.step.stopping import insist, settle, stopping, tell_stack
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store
@@ -85,7 +84,7 @@ def run(
     )
     _send(sightings, seen)
     os.set_blocking(sightings, False)
-    stacks.tell(sightings)
+    tell_stack(sightings)
     if bounds.rank is not None:
         asking.listen(sightings)
     held: list[object] = []  # mapped inputs stay so until the peak is known, which they do not count in

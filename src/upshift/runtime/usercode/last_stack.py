@@ -1,6 +1,6 @@
 """The user's part of a stack that a process has left behind when it was stopped, or crashed.
 
-It was written for :func:`upshift.runtime.step.stacks.tell`.
+It was written for :func:`upshift.runtime.step.stopping.tell_stack`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
 from upshift.runtime.storage import metrics
 from upshift.runtime.storage.files import write_all
-from upshift.runtime.storage.metric_words import newest
-from upshift.runtime.storage.metrics import Summaries
+from upshift.runtime.storage.metrics import Summaries, newest
 from upshift.runtime.supervisor.output.losses import Loss, Losses
 
 QUIET = 0.25
