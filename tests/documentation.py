@@ -270,7 +270,7 @@ _OF_THE_MACHINE = ("host", "node", "platform", "python", "user", "digest", "trac
 
 
 def _json(text: str, project: Project) -> list[str] | None:
-    """The lines of JSON, as far as they are the same each time; None where the text is no JSON."""
+    """The lines of JSON, as far as they are the same each time; None where the text is not valid JSON."""
     try:
         data = json.loads(text) if text.startswith(("[", "{")) else None
     except ValueError:

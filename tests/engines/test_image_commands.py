@@ -191,7 +191,7 @@ def test_a_registry_that_makes_no_sense_is_refused(project: Project, command: st
     pipeline(project, "python:3.11-slim")
     file = ("pipeline.py",) if command in ("show", "build") else ()
     done = project.upshift("image", command, *file, "--registry", registry_, expect=2)
-    assert "is no name of an image" in done.err and not done.out
+    assert "is not a valid image name" in done.err and not done.out
 
 
 @pytest.mark.parametrize("name", ["docker", "podman"])

@@ -260,7 +260,7 @@ ODD = (
     (["runs"], {"UPSHIFT_HOME": "h\udcff"}, {}, r"UPSHIFT_HOME = 'h\udcff' holds a byte that is not UTF-8"),
     (["runs"], {"UPSHIFT_HOME": "~no-such-user/x"}, {}, "nobody's home is known by that name"),
     (["runs"], {"UPSHIFT_HOME": "x/" * 1000}, {}, "folders deep"),
-    (["runs"], {"UPSHIFT_CATALOG": "/dev/null"}, {}, "the catalog /dev/null is no file"),
+    (["runs"], {"UPSHIFT_CATALOG": "/dev/null"}, {}, "the catalog /dev/null is not a file"),
     (["runs"], {"UPSHIFT_CATALOG": "\x1b[2J"}, {}, r"UPSHIFT_CATALOG '\x1b[2J' holds a control character"),
     (RUN, {"UPSHIFT_STORE": "file://host/x"}, {}, "names a machine, 'host'"),
     (["runs"], {}, {"upshift.toml": rb'store = "a\u0000b"'}, r"store = 'a\x00b' holds a NUL"),

@@ -339,8 +339,8 @@ class Refused(FlowSpec):
 """
 REFUSED = {
     "pass": "does not say where it goes",
-    "self.next(self.none)": "goes to 'none', which is no step",
-    "self.next(self.helper)": "goes to 'helper', which is no step",
+    "self.next(self.none)": "goes to 'none', which is not a step",
+    "self.next(self.helper)": "goes to 'helper', which is not a step",
     "self.next(self.work, forech='xs')": "has no option 'forech'",
     "self.next(self.alone, self.work)": "which does not join them",
     "self.next(self.work)": "nothing goes to step 'alone'",

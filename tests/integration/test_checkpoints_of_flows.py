@@ -79,7 +79,7 @@ def test_an_attempt_goes_on_from_what_the_one_before_has_saved(project: Project)
         (lambda own: own.save(), "there is nothing to save in"),
         (lambda own: own.save("no-such-file"), "there is nothing to save in no-such-file"),
         (lambda own: own.save(__file__, metadata={"a": {1}}), "metadata of a checkpoint cannot be kept"),
-        (lambda own: own.load("Training/1/train/1"), "is no checkpoint that can be loaded"),
+        (lambda own: own.load("Training/1/train/1"), "is not a checkpoint that can be loaded"),
         (lambda own: own.list(task="a/b"), "checkpoints of other tasks cannot be listed"),
     ],
 )
@@ -141,5 +141,5 @@ def test_a_step_of_a_function_does_without_it(project: Project) -> None:
     code = "from upshift import pipeline\n@checkpoint\n@step\ndef one(): ...\n@pipeline\ndef ones(): one()\n"
     project.write(code, header=HEADER)
     refused = project.upshift("run", "pipeline.py", expect=2).err
-    assert "step 'one' has @checkpoint, and is no step of a flow" in refused
+    assert "step 'one' has @checkpoint, and is not a step of a flow" in refused
     assert "Every step has upshift.current.checkpoint" in refused

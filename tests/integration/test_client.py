@@ -122,7 +122,7 @@ def test_all_is_found_by_its_place(shapes: Project) -> None:
     assert artifact.size == 2
     assert artifact.sha
     for place, words in {
-        f"{at}/inner": "is no place of a task",
+        f"{at}/inner": "is not a place of a task",
         f"{at}/inner/0.1/y/z": "no place of a task",
     }.items():
         with pytest.raises(UsageError, match=words):
@@ -160,7 +160,7 @@ def test_tags_are_given_and_taken(shapes: Project) -> None:
     assert [found.id for found in Flow("Shapes").runs("good", "better")] == [run.id]
     assert list(Flow("Shapes").runs("mine")) == []
     assert "good" in shapes.upshift("runs", "--tag", "good").out or run.id in shapes.upshift("runs").out
-    with pytest.raises(UsageError, match="is no tag"):
+    with pytest.raises(UsageError, match="is not a tag"):
         run.add_tag(" ")
 
 

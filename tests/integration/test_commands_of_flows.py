@@ -131,7 +131,7 @@ def test_artifacts_and_cards_of_a_step_are_printed(flow: Project) -> None:
     flow.python("flow.py", "card", "view", "latest")
     assert "item 3" in (flow.folder / f"upshift-report-{run}.html").read_text()
     assert "has no task work/7" in flow.python("flow.py", "dump", "latest/work/7", expect=2).err
-    assert "is no place of a step" in flow.python("flow.py", "dump", "latest", expect=2).err
+    assert "is not a place of a step" in flow.python("flow.py", "dump", "latest", expect=2).err
 
 
 CONFIGURED = """

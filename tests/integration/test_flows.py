@@ -277,7 +277,7 @@ def test_editing_a_flow_does_not_undo_what_is_done(project: Project) -> None:
         ("self.merge_artifacts([])", ["step 'work' joins nothing"]),
         ("self.next = 1", ["self.next is a method of every flow", "another name"]),
         ("print(self.nothing)", ["has no attribute 'nothing'", "Known: alpha, limit, xs"]),
-        ("self.xs = 3", ["foreach='xs'", "is 3, which is no list"]),
+        ("self.xs = 3", ["foreach='xs'", "is 3, which is not a list"]),
         ("return", ["ended without self.next"]),
     ],
 )
@@ -389,7 +389,7 @@ def test_a_flow_is_a_class_like_any_other(project: Project) -> None:
     ("code", "words"),
     [
         ('Parameter("n", default=lambda context: 1 / 0)', ["default of parameter 'n'", "ZeroDivisionError"]),
-        ('Parameter("n", default="{a", type=JSONType)', ["Parameter('n')", "is no JSON"]),
+        ('Parameter("n", default="{a", type=JSONType)', ["Parameter('n')", "is not valid JSON"]),
     ],
 )
 def test_a_default_that_is_none_is_said_before_anything_runs(

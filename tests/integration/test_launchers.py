@@ -140,7 +140,7 @@ def test_what_has_a_launcher_and_is_no_step_does_not_run_in_the_pipeline(project
     project.write(code)
     for command in ("plan", "run"):
         refused = project.upshift(command, "pipeline.py", expect=2)
-        assert "train is called in a pipeline, and is no step" in refused.err
+        assert "train is called in a pipeline, and is not a step" in refused.err
         assert "Put @step above it: pipeline.py:" in refused.err
         assert "trained" not in refused.out + refused.err
 
@@ -303,7 +303,7 @@ def test_what_deepspeed_is_told_is_part_of_the_step(project: Project) -> None:
     assert "launch changed: deepspeed_config_file" in project.upshift("plan", "pipeline.py").out
     file.write_text("stage: 3")
     outcome = project.run(_code(above), expect=2)
-    assert "is no configuration of DeepSpeed" in outcome.err and "pipeline.py:4" in outcome.err
+    assert "is not a configuration of DeepSpeed" in outcome.err and "pipeline.py:4" in outcome.err
 
 
 def test_a_debugged_or_replayed_step_is_one_process_and_that_is_said(project: Project) -> None:

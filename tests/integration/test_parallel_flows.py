@@ -174,7 +174,7 @@ def test_a_step_of_a_function_has_no_nodes_of_a_flow(project: Project) -> None:
         header=HEADER,
     )
     refused = project.upshift("run", "pipeline.py", expect=2).err
-    assert "step 'one' has @parallel, and is no step of a flow" in refused
+    assert "step 'one' has @parallel, and is not a step of a flow" in refused
     assert "@run_with_torchrun(nproc_per_node=2)" in refused
 
 

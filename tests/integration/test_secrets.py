@@ -165,7 +165,7 @@ def test_what_is_not_there_is_refused_before_anything_runs(secret: Project) -> N
     ("prepare", "why"),
     [
         (lambda path: path.unlink(), "No such file or directory"),
-        (lambda path: (path.unlink(), path.mkdir()), "is no regular file"),
+        (lambda path: (path.unlink(), path.mkdir()), "is not a regular file"),
         (lambda path: path.write_bytes(b"a\0bcdef"), "holds a NUL byte"),
         (lambda path: path.write_text("abc\n"), "has fewer than 4 characters in each line"),
         (lambda path: path.write_text("x" * 100_000), "more than 65,536 bytes together"),

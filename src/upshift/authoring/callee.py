@@ -90,7 +90,7 @@ def checked_function(function: Any, kind: str, name: str | None) -> Callable[...
     Raises
     ------
     GraphError
-        It is no plain function.
+        It is not a plain function.
     """
     already = getattr(type(function), "__upshift_kind__", None)
     if already is not None:
@@ -109,7 +109,7 @@ def checked_function(function: Any, kind: str, name: str | None) -> Callable[...
         )
     if not inspect.isfunction(function):
         raise _refused(
-            f"{function!r} is no plain function, and cannot be a {kind}",
+            f"{function!r} is not a plain function, and cannot be a {kind}",
             f"Write a function that calls it: def …, with @{kind} above.",
         )
     if kind == "pipeline" and hasattr(function, "__upshift_options__"):

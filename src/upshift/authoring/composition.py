@@ -404,7 +404,7 @@ def _refuse_flows(step: Step[Any, Any], where: str | None) -> None:
     else:
         return
     raise GraphError(
-        f"step {step.name!r} has {said}, and is no step of a flow",
+        f"step {step.name!r} has {said}, and is not a step of a flow",
         where=where,
         why=why,
         fix=f"{otherwise}Leave it out, or write the pipeline as a class: from upshift import FlowSpec.",

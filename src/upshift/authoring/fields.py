@@ -165,7 +165,9 @@ def _items(given: Given, hint: Any, current: Mapping[Any, Any]) -> Any:
         try:
             key = text if text in new else read_text(text, key_hint)
         except Misfit as misfit:
-            raise Unfit(inner, f"A key is {misfit}.", unknown=f"{text!r} is no key of {given.name}") from None
+            raise Unfit(
+                inner, f"A key is {misfit}.", unknown=f"{text!r} is not a key of {given.name}"
+            ) from None
         new[key] = settled(inner, value_hint, new.get(key, UNSET))
     return new
 

@@ -99,7 +99,9 @@ def find_pipeline(module: ModuleType, path: Path, name: str | None) -> Pipeline[
         if pipeline is not None:
             return pipeline
         what = (
-            f"{name!r} in {path} is no pipeline" if found is not None else f"{path} has no pipeline {name!r}"
+            f"{name!r} in {path} is not a pipeline"
+            if found is not None
+            else f"{path} has no pipeline {name!r}"
         )
         raise NotFound(what, fix=suggestion(name, known))
     if not known:

@@ -103,7 +103,7 @@ def _check_one_output(step: str, name: str, value: Any) -> None:
     raise GraphError(
         f"{step}.map: {name!r} is all {len(outputs)} outputs of step {producer!r}: {', '.join(outputs)}",
         where=user_location(),
-        why="An output that is a list can be mapped; several outputs are no list.",
+        why="An output that is a list can be mapped; several outputs are not a list.",
         fix=f"Take them apart: {', '.join(names)} = {producer}(…), then {step}.map({name}={names[0]}).\n"
         f"To map over the outputs themselves: {step}.map({name}=[{', '.join(names)}]).",
     )

@@ -18,7 +18,7 @@ _OPTIONS = "__upshift_options__"
 def with_options_to_come(function: Any, options: StepOptions) -> Callable[..., Any]:
     """A function that is called like this one, and has options for the ``@step`` above.
 
-    It is no step yet: while a pipeline is composed, where it would work at once, it is not called.
+    It is not a step yet: while a pipeline is composed, where it would work at once, it is not called.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     def pending(*args: Any, **kwargs: Any) -> Any:
         if current_scope() is not None:
             raise MisuseError(
-                f"{function.__name__} is called in a pipeline, and is no step",
+                f"{function.__name__} is called in a pipeline, and is not a step",
                 where=user_location(),
                 why="It has decorators of a step, but not @step: it would work here and now.",
                 fix=f"Put @step above it: {Callee(function, 'step').location}.",

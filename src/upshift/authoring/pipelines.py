@@ -274,7 +274,7 @@ def pipeline(
     SettingsError
         An option is unknown, or its value is invalid.
     GraphError
-        It is no plain function.
+        It is not a plain function.
     """
     options = _options("@pipeline", name, settings, retries, secrets, cache, on, tags, on_failure, strict)
 

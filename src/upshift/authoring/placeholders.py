@@ -108,7 +108,7 @@ _REFUSALS = {
     "has no length yet": ("len", _IN_A_STEP),
     "cannot be searched with `in`": ("contains", _IN_A_STEP),
     "is not a number yet": ("int float complex index round trunc floor ceil", _IN_A_STEP),
-    "is no text yet": (
+    "is not text yet": (
         "str format bytes fspath",
         "Print it, or use it in text, inside a step that gets the value.",
     ),

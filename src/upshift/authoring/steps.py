@@ -330,7 +330,7 @@ def step(
     SettingsError
         An option is unknown, or its value is invalid.
     GraphError
-        It is no plain function.
+        It is not a plain function.
     """
     settled = settings_said(
         "@step",

@@ -100,5 +100,5 @@ def _abandon_stdout() -> None:
     """Keep the interpreter from complaining when it flushes, at its exit, what nobody reads."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # stdout is no file, or is closed: nothing is left to flush
+    except (OSError, ValueError):  # stdout is not a file, or is closed: nothing is left to flush
         return

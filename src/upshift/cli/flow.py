@@ -306,7 +306,7 @@ def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
     parts = parts[1:] if len(parts) > 2 and parts[0] == pipeline.name else parts
     if len(parts) not in (2, 3) or not all(parts):
         raise UsageError(
-            f"{quoted(place)} is no place of a step", fix="Write RUN/STEP, such as latest/train."
+            f"{quoted(place)} is not a place of a step", fix="Write RUN/STEP, such as latest/train."
         )
     run, found = get_run(parts[0]), False
     for step in run.steps:

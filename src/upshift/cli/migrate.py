@@ -108,7 +108,7 @@ def migrated(source: str, name: str) -> tuple[str, list[Unmapped]]:
     except (SyntaxError, ValueError) as error:
         where = f"{name}:{getattr(error, 'lineno', None) or 1}"
         raise UsageError(
-            f"{name} is no Python: {getattr(error, 'msg', error)}", where=where, fix=_FIX
+            f"{name} is not valid Python: {getattr(error, 'msg', error)}", where=where, fix=_FIX
         ) from None
     found = _Reader(source)
     found.visit(tree)
@@ -267,4 +267,4 @@ def _read(path: Path) -> tuple[str, str]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", fix=_FIX) from None
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{path} is no Python: {error}", fix=_FIX) from None
+        raise UsageError(f"{path} is not valid Python: {error}", fix=_FIX) from None

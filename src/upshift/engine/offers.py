@@ -122,7 +122,7 @@ def is_installed(module: str) -> bool:
     """Whether a module is in this environment; it is not imported."""
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # what is imported under this name is no package
+    except (ImportError, ValueError):  # what is imported under this name is not a package
         return False
 
 

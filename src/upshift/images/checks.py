@@ -295,7 +295,7 @@ def _imports(after: Contents, needs: Needs) -> Iterator[Finding]:
             severity=WARNING,
             field="requirements",
             what=f"NumPy is {here} here and {there} in the image, which reads no pickles of NumPy 2.",
-            evidence="an array by itself is no pickle; one in a list, a dictionary or an object of yours is",
+            evidence="an array alone is not a pickle; in a list, a dictionary or an object of yours it is",
             fix=f'Ask for "numpy>=2" in requirements, or install numpy=={there} here.',
         )
     other = sorted(

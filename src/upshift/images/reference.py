@@ -51,17 +51,19 @@ class Reference:
             raise _wrong(text, "this is the id of an image in an engine", "give the image a name: docker tag")
         rest, at, digest = text.partition("@")
         if at and not _DIGEST.fullmatch(digest):
-            raise _wrong(text, f"{digest!r} is no digest", "a digest is sha256: and 64 characters of 0-9a-f")
+            raise _wrong(
+                text, f"{digest!r} is not a digest", "a digest is sha256: and 64 characters of 0-9a-f"
+            )
         first, slash, after = rest.partition("/")
         registry, path = DOCKER_HUB, rest
         if slash and (_begins_with_registry(rest) or first != first.lower()):
             registry, path = first, after
             if not _REGISTRY.fullmatch(registry):
-                raise _wrong(text, f"{registry!r} is no registry", "a registry is HOST or HOST:PORT")
+                raise _wrong(text, f"{registry!r} is not a registry", "a registry is HOST or HOST:PORT")
             registry = _ALIASES.get(registry.lower(), registry.lower())
         repository, colon, tag = path.partition(":")
         if colon and not _TAG.fullmatch(tag):
-            why = f"{tag!r} is no tag" if tag else "nothing follows the colon"
+            why = f"{tag!r} is not a tag" if tag else "nothing follows the colon"
             raise _wrong(text, why, "a tag is up to 128 letters, digits, '_', '.' and '-'")
         if not _REPOSITORY.fullmatch(repository):
             raise _wrong(text, *_why_not(repository))
@@ -92,10 +94,12 @@ class Reference:
         return self.digest or self.tag or "latest"
 
     def with_tag(self, tag: str) -> Reference:
-        """The image of this tag in the same repository; raises ImageError where it is no tag."""
+        """The image of this tag in the same repository; raises ImageError where it is not a tag."""
         if not _TAG.fullmatch(tag):
             text = f"{self.name}:{tag}"
-            raise _wrong(text, f"{tag!r} is no tag", "a tag is up to 128 letters, digits, '_', '.' and '-'")
+            raise _wrong(
+                text, f"{tag!r} is not a tag", "a tag is up to 128 letters, digits, '_', '.' and '-'"
+            )
         return attrs.evolve(self, tag=tag, digest=None)
 
     def with_digest(self, digest: str) -> Reference:
@@ -173,8 +177,8 @@ def _why_not(repository: str) -> tuple[str, str]:
     if _REPOSITORY.fullmatch(repository.lower()):
         return "the name has upper case letters", f"write {repository.lower()!r}"
     allowed = "parts between slashes are a-z, 0-9, and single '.', '_', '__' or '-' between these"
-    return f"{repository!r} is no name of a repository", allowed
+    return f"{repository!r} is not a valid repository name", allowed
 
 
 def _wrong(text: str, why: str, fix: str) -> ImageError:
-    return ImageError(f"{text!r} is no name of an image", why=why, fix=fix)
+    return ImageError(f"{text!r} is not a valid image name", why=why, fix=fix)

@@ -117,7 +117,7 @@ def small_text(file: Path) -> str:
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from None
     except UnicodeDecodeError:
-        raise ValueError("it is no UTF-8 text") from None
+        raise ValueError("it is not UTF-8 text") from None
 
 
 def read_small(

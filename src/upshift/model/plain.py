@@ -112,7 +112,7 @@ def type_name(value: object) -> str:
 
 
 def has_parts(value: object) -> bool:
-    """Whether the plain form of a value that is no JSON may say something of it."""
+    """Whether the plain form of a value that is not valid JSON may say something of it."""
     kind = type(value)
     if kind.__module__ == "numpy":
         return getattr(value, "shape", None) == ()

@@ -96,7 +96,7 @@ def found(pathspec: str, kind: str) -> Any:
     Raises
     ------
     UsageError
-        It is no place of this kind: ``"step"``, ``"task"``, ``"artifact"``.
+        It is not a place of this kind: ``"step"``, ``"task"``, ``"artifact"``.
     NotFound
         There is none.
     """
@@ -105,7 +105,7 @@ def found(pathspec: str, kind: str) -> Any:
     taken = named if kind != "artifact" else named[:-1]
     if len(parts) != len(taken) or not all(parts):
         raise UsageError(
-            f"{shown(pathspec)} is no place of {'an' if kind == 'artifact' else 'a'} {kind}",
+            f"{shown(pathspec)} is not a place of {'an' if kind == 'artifact' else 'a'} {kind}",
             where=user_location(),
             fix=f"Write {'/'.join(named)}, with names and ids in their places.",
         )

@@ -135,7 +135,8 @@ class Database:
             # A folder SQLite refuses by itself; of a device it makes an empty database.
             elif not self.path.is_file() and not self.path.is_dir():
                 raise ConfigError(
-                    f"the catalog {self.path} is no file", fix="Name a file: UPSHIFT_CATALOG, or catalog = …."
+                    f"the catalog {self.path} is not a file",
+                    fix="Name a file: UPSHIFT_CATALOG, or catalog = ….",
                 )
             # What the process may do counts, with its capabilities, and not its real user alone.
             writable = os.access(

@@ -349,7 +349,7 @@ class Run(Drawn, Placed, Generic[T]):
         gone, new = ({tags} if isinstance(tags, str) else set(tags) for tags in (remove, add))
         for tag in new:
             if not isinstance(tag, str) or not tag.strip():
-                raise UsageError(f"{shown(tag)} is no tag", where=user_location(), fix="Give it a text.")
+                raise UsageError(f"{shown(tag)} is not a tag", where=user_location(), fix="Give it a text.")
         self.row = self._catalog.change_tags(self.id, gone, new)
         self.tags = self.row.tags
         if self.finished:  # else whoever runs it writes its record

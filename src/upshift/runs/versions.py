@@ -243,7 +243,7 @@ def _catalog(configuration: Configuration | None) -> Catalog:
 def _meant(name: str, catalog: Catalog) -> ArtifactName:
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None:
-        raise UsageError(f"{shown(name)} is no name of a value", fix='Name one as "pipeline/step".')
+        raise UsageError(f"{shown(name)} is not the name of a value", fix='Name one as "pipeline/step".')
     wanted, item = match["name"], None if match["item"] is None else int(match["item"])
     known = catalog.versions.names()
     by_output: list[ArtifactName] = []

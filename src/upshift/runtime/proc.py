@@ -92,7 +92,7 @@ class OwnMemory(NamedTuple):
     resident
         All of them.
     mapped
-        Those of files that are mapped; shared memory is no file here.
+        Those of files that are mapped; shared memory is not a file here.
     high
         How many there were at most, since the process was forked or started. ``ru_maxrss`` would count what
         the parent had before an exec as well.

@@ -157,7 +157,7 @@ def test_decorators_of_a_flow_are_kept_with_it_and_its_subclasses(
 
 
 def test_a_decorator_of_a_flow_is_for_classes_of_flows() -> None:
-    with pytest.raises(MisuseError, match="@conda_base stands above Other, which is no flow"):
+    with pytest.raises(MisuseError, match="@conda_base stands above Other, which is not a flow"):
 
         @conda_base(packages={"numpy": "1"})
         class Other:  # type: ignore[type-var]
@@ -197,7 +197,7 @@ def test_steps_of_pipelines_have_no_catch() -> None:
     def composed() -> None:
         work()
 
-    with pytest.raises(GraphError, match="has @catch, and is no step of a flow"):
+    with pytest.raises(GraphError, match="has @catch, and is not a step of a flow"):
         composed()
 
 

@@ -114,7 +114,7 @@ def test_a_pipeline_that_is_not_there(write: Write) -> None:
     shown = message(f"{write(two=TWO)}:summs", NotFound)
     assert "two.py has no pipeline 'summs'" in shown
     assert "Did you mean 'sums'?" in shown
-    assert "'add' in two.py is no pipeline" in message("two.py:add", NotFound)
+    assert "'add' in two.py is not a pipeline" in message("two.py:add", NotFound)
 
 
 def test_a_file_without_a_pipeline(write: Write) -> None:

@@ -31,10 +31,14 @@ from upshift import pipeline, step
             "secrets['DB'] does not say where the value comes from",
             '"env:NAME" or "file:PATH"',
         ),
-        ({"DB": "env:MY-DB"}, "secrets['DB']: 'MY-DB' is no name of an environment variable", "env:NAME"),
-        ({"MY-DB": "env:DB"}, "secrets: 'MY-DB' is no name of an environment variable", "HF_TOKEN"),
+        (
+            {"DB": "env:MY-DB"},
+            "secrets['DB']: 'MY-DB' is not a valid name of an environment variable",
+            "env:NAME",
+        ),
+        ({"MY-DB": "env:DB"}, "secrets: 'MY-DB' is not a valid name of an environment variable", "HF_TOKEN"),
         ({"UPSHIFT_HOME": "env:DB"}, "secrets: 'UPSHIFT_HOME' is a variable of Upshift's own", "HF_TOKEN"),
-        ({1: "env:DB"}, "secrets: 1 is no name of an environment variable", "HF_TOKEN"),
+        ({1: "env:DB"}, "secrets: 1 is not a valid name of an environment variable", "HF_TOKEN"),
         (["DB"], "secrets is a list, not a dict", '{"HF_TOKEN": "env:HF_TOKEN"}'),
     ],
 )

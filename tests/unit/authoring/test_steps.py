@@ -116,7 +116,7 @@ def test_a_function_with_options_of_a_step_is_none_and_is_not_called_while_a_pip
     def composed() -> None:
         helper(2)
 
-    with pytest.raises(MisuseError, match="helper is called in a pipeline, and is no step") as caught:
+    with pytest.raises(MisuseError, match="helper is called in a pipeline, and is not a step") as caught:
         compose(composed)
     assert not called
     assert isinstance(caught.value, RuntimeError)
@@ -323,7 +323,7 @@ def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
         ),
         (lambda: retry(times=-1), ["times=-1 is invalid"]),
         (lambda: retry(minutes_between_retries=1, delay=3), ["a constant pause"]),
-        (lambda: retry(on="oom"), ["on='oom' is no cause of failure"]),
+        (lambda: retry(on="oom"), ["on='oom' is not a cause of failure"]),
         (lambda: timeout(), ["@timeout: seconds=0.0 is invalid"]),
         (lambda: timeout(minuts=1), ["Did you mean 'minutes'?"]),
         (lambda: step(settings={"resorces": {}}), ["no settings 'resorces'", "Did you mean 'resources'?"]),

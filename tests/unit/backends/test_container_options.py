@@ -72,7 +72,7 @@ def test_a_mount_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="/nowhere is not there"):
         refuse_missing_mounts(target({"/data": "/nowhere"}))
     for inside in ("data", "/data/../etc"):
-        with pytest.raises(ConfigError, match="is no absolute path"):
+        with pytest.raises(ConfigError, match="is not an absolute path"):
             refuse_missing_mounts(target({inside: str(tmp_path)}))
 
 

@@ -142,7 +142,7 @@ def test_files_are_changed_only_where_that_is_asked(tmp_path: Path, monkeypatch:
 
 
 def test_what_is_no_python_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no Python: invalid syntax") as refused:
+    with pytest.raises(UsageError, match="is not valid Python: invalid syntax") as refused:
         migrated("x = 1\nfrom from\n", "flow.py")
     assert refused.value.where == "flow.py:2"
     for name in (tmp_path / "none.py", tmp_path):

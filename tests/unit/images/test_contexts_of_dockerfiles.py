@@ -178,7 +178,7 @@ def test_devices_pipes_and_sockets_are_refused(read: Read, tmp_path: Path) -> No
 
 def test_a_name_with_control_characters_is_refused(read: Read, tmp_path: Path) -> None:
     (tmp_path / "src" / "a\nb").touch()
-    assert "'src/a\\nb' is no name" in refused(read, "COPY src /app")
+    assert "'src/a\\nb' is not a valid file name" in refused(read, "COPY src /app")
 
 
 def test_secrets_are_left_out_with_a_word_or_refused_where_named(read: Read, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_without_a_folder_nothing_can_be_copied(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no build_context_root says from where") as caught:
         read_context(dockerfile, None, where=ORIGIN)
     assert "Dockerfile:2" in str(caught.value)
-    with pytest.raises(SettingsError, match="is no folder") as caught:
+    with pytest.raises(SettingsError, match="is not a folder") as caught:
         read_context(dockerfile, tmp_path / "nowhere", where=ORIGIN)
     assert caught.value.where == ORIGIN
     with pytest.raises(SettingsError, match="Nowhere cannot be read: No such file"):

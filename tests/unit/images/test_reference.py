@@ -61,18 +61,18 @@ def test_a_digest_says_more_than_a_tag() -> None:
         ("localhost:5000/", "nothing names the repository", "REGISTRY/NAME:TAG"),
         ("Python:3.11", "upper case", "'python'"),
         ("python:", "nothing follows the colon", "a tag is"),
-        ("python:a b", "'a b' is no tag", "a tag is"),
-        ("python:" + "x" * 129, "is no tag", "128"),
+        ("python:a b", "'a b' is not a tag", "a tag is"),
+        ("python:" + "x" * 129, "is not a tag", "128"),
         ("py thon", "white space", "without"),
         ("python\n", "white space", "without"),
         ("https://registry.example.org/a", "scheme", "'registry.example.org/a'"),
         ("docker://python:3", "scheme", "'python:3'"),
-        ("a/../b", "is no name of a repository", "a-z, 0-9"),
-        ("a//b", "is no name of a repository", "a-z, 0-9"),
-        ("-x", "is no name of a repository", "a-z, 0-9"),
-        ("host:port/a", "is no registry", "HOST:PORT"),
-        ("user@host.org/a", "is no digest", "64 characters"),
-        ("python@sha256:abc", "is no digest", "64 characters"),
+        ("a/../b", "is not a valid repository name", "a-z, 0-9"),
+        ("a//b", "is not a valid repository name", "a-z, 0-9"),
+        ("-x", "is not a valid repository name", "a-z, 0-9"),
+        ("host:port/a", "is not a registry", "HOST:PORT"),
+        ("user@host.org/a", "is not a digest", "64 characters"),
+        ("python@sha256:abc", "is not a digest", "64 characters"),
         (DIGEST, "the id of an image", "docker tag"),
         ("a/" * 130 + "b", "longer than 255", "shorter"),
     ],
@@ -80,13 +80,13 @@ def test_a_digest_says_more_than_a_tag() -> None:
 def test_what_is_no_name_is_refused_with_the_part_that_is_wrong(text: str, why: str, fix: str) -> None:
     with pytest.raises(ImageError) as caught:
         Reference.parse(text)
-    assert caught.value.what == f"{text!r} is no name of an image"
+    assert caught.value.what == f"{text!r} is not a valid image name"
     assert why in str(caught.value.why)
     assert fix in str(caught.value.fix)
 
 
 def test_a_tag_that_is_none_is_refused() -> None:
-    with pytest.raises(ImageError, match="is no name of an image"):
+    with pytest.raises(ImageError, match="is not a valid image name"):
         Reference.parse("base").with_tag("a/b")
 
 

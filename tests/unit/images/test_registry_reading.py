@@ -207,7 +207,7 @@ def test_what_is_no_container_image_is_refused(
     registry: StandInRegistry, registries: Registries, manifest: dict[str, Any]
 ) -> None:
     registry.add_manifest("chart", "1", OCI_MANIFEST, manifest)
-    with pytest.raises(ImageError, match="is no container image"):
+    with pytest.raises(ImageError, match="is not a container image"):
         registries.parent(image(registry.name, "chart:1"), AMD)
 
 
@@ -220,9 +220,9 @@ def test_a_hostile_manifest_is_refused_in_words(
     registry.add("base", "1")
     kind, body = registry.manifests["base", "1"]
     registry.add_manifest("base", "2", kind, {**json.loads(body), "layers": layers})
-    with pytest.raises(ImageError, match="is no container image") as caught:
+    with pytest.raises(ImageError, match="is not a container image") as caught:
         registries.parent(image(registry.name, "base:2"), AMD)
-    assert "has not the form" in str(caught.value.why)
+    assert "is malformed" in str(caught.value.why)
 
 
 def test_a_configuration_without_an_end_is_refused(registry: StandInRegistry, registries: Registries) -> None:

@@ -121,7 +121,7 @@ def test_files_include_others_and_their_comments_do_not_count(read: Read, tmp_pa
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ("six\ntorch=2.1\n", ["'torch=2.1' is no requirement", "requirements.txt:2"]),
+        ("six\ntorch=2.1\n", ["'torch=2.1' is not a requirement", "requirements.txt:2"]),
         ("six\n\n-r missing.txt\n", ["missing.txt cannot be read", "requirements.txt:3"]),
         ("-r requirements.txt\n", ["requirements.txt includes itself"]),
         ("-r https://example.org/r.txt", ["is not on this machine", "Keep a copy"]),
@@ -191,7 +191,7 @@ def test_versions_that_may_go_together_are_left_to_the_installer(read: Read, lin
 
 @pytest.mark.parametrize("line", ["git+https://[::1/a", "a @ https://h]/a-1.0.tar.gz", "a @ file://[a"])
 def test_an_address_that_is_none_is_named(read: Read, line: str) -> None:
-    assert f"{line!r} is no requirement" in refused(read, requirements=[line])
+    assert f"{line!r} is not a requirement" in refused(read, requirements=[line])
 
 
 def test_a_file_that_is_not_there_is_named_with_the_users_line(read: Read) -> None:
@@ -290,7 +290,7 @@ def test_a_pyproject_is_read_and_its_lock_pointed_to(read: Read, tmp_path: Path)
         ("[tool.poetry.dependencies]\nsix = '^1'\n", "Name poetry.lock"),
         ("[project]\nname = 'a'\ndynamic = ['dependencies']\n", "Name a requirements file or a lock"),
         (PROJECT + "[tool.uv.sources]\nSix = { index = 'a' }\n", 'pyproject_path="uv.lock"'),
-        ("[project\n", "pyproject.toml is no TOML"),
+        ("[project\n", "pyproject.toml is not valid TOML"),
     ],
 )
 def test_a_pyproject_that_only_another_tool_understands(
@@ -356,14 +356,14 @@ all = ["my-proj[dev]"]
 def test_a_file_that_has_not_its_form_is_named(read: Read, tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     said = refused(read, pyproject_path=name)
-    assert f"{name} has not the form of one" in said
+    assert f"{name} is malformed" in said
     assert ORIGIN in said
 
 
 def test_a_dependency_that_is_none_is_named(read: Read, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\ndependencies = ['numpy=2']")
     said = refused(read, pyproject_path="pyproject.toml")
-    assert "'numpy=2' is no requirement" in said and "has not the form" not in said
+    assert "'numpy=2' is not a requirement" in said and "is malformed" not in said
 
 
 def test_a_password_in_a_project_is_not_shown(read: Read, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_other_forms_of_a_value() -> None:
         ({"apt_packages": ["git; true"]}, ["'git; true'"]),
         ({"apt_packages": ["-y"]}, ["'-y'"]),
         ({"environment": ["A=1"]}, ["environment is a list, not a dict"]),
-        ({"environment": {"A-B": "1"}}, ["'A-B' is no name of a variable"]),
+        ({"environment": {"A-B": "1"}}, ["'A-B' is not a valid variable name"]),
         ({"environment": {"A": True}}, ["environment['A'] is a bool, not a string"]),
         ({"runtime_environment": {"A": "\0"}}, ["runtime_environment['A'] holds a NUL"]),
         ({"build_args": {"A": None}}, ["build_args['A'] is a NoneType"]),

@@ -245,7 +245,7 @@ class FlowCheckpoint:
         files = reference.get("files") if isinstance(reference, Mapping) else None
         if not isinstance(files, Path) or not files.exists():
             raise UsageError(
-                f"{shown(reference)} is no checkpoint that can be loaded",
+                f"{shown(reference)} is not a checkpoint that can be loaded",
                 where=user_location(),
                 fix="Give what save() has returned, in this step, or as an artifact of an earlier one.",
             )

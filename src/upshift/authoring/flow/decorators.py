@@ -191,7 +191,7 @@ def card(
     """
     if type not in ("default", "blank", "html"):
         raise SettingsError(
-            f"@card: type={shown(type)} is no type of a card here",
+            f"@card: type={shown(type)} is not a known card type",
             where=user_location(),
             fix='Types: "default", "blank", "html". Whatever makes HTML can be shown: '
             "current.card.append(HTML(text)).",
@@ -273,7 +273,7 @@ def _of_conda(owner: str, packages: Any, libraries: Any) -> Mapping[str, str] | 
         plain = str(name).partition("::")[2] or str(name)  # what precedes is a channel
         if plain.startswith(_NOT_PYTHON):
             raise SettingsError(
-                f"{owner}: {shown(name)} is no Python package, and images are made from PyPI",
+                f"{owner}: {shown(name)} is not a Python package, and images are made from PyPI",
                 where=user_location(),
                 fix="Have it in the parent: @step(settings={'docker': DockerSettings(parent_image=…)}), or "
                 "DockerSettings(apt_packages=[…]).",
@@ -661,7 +661,7 @@ def _of_flow(
         pipeline = getattr(flow, "__upshift_pipeline__", None)
         if pipeline is None:
             raise MisuseError(
-                f"{owner} stands above {getattr(flow, '__name__', shown(flow))}, which is no flow",
+                f"{owner} stands above {getattr(flow, '__name__', shown(flow))}, which is not a flow",
                 where=where,
                 fix="Put it above the class: class MyFlow(FlowSpec).",
             )

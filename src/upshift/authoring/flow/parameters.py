@@ -81,7 +81,7 @@ class Parameter:
             )
         if type is not None and type is not JSONType and type not in _TYPES:
             raise SettingsError(
-                f"Parameter({name!r}): {shown(type)} is no type of a parameter",
+                f"Parameter({name!r}): {shown(type)} is not a parameter type",
                 where=where,
                 fix="Types: str, int, float, bool, JSONType.",
             )
@@ -99,7 +99,7 @@ class Parameter:
                 self.default = json.loads(default)
             except ValueError as error:
                 raise SettingsError(
-                    f"Parameter({name!r}): its default {shown(default)} is no JSON",
+                    f"Parameter({name!r}): its default {shown(default)} is not valid JSON",
                     where=where,
                     why=f"{error}",
                 ) from None

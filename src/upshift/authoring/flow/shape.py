@@ -221,7 +221,7 @@ class StepReader:
             fix: str | None = f"Write @step above it: {self._methods[name]}."
         else:
             fix = suggestion(name, self._steps)
-        raise self._error(f"step {self._name!r} goes to {name!r}, which is no step", call, fix=fix)
+        raise self._error(f"step {self._name!r} goes to {name!r}, which is not a step", call, fix=fix)
 
     def _body(self) -> list[ast.stmt]:
         try:
@@ -256,7 +256,7 @@ def checked_size(value: object, where: str) -> int:
     """A number of nodes, checked."""
     if type(value) is not int or not 1 <= value <= MOST_NODES:
         raise GraphError(
-            f"num_parallel is {shown(value)}, and no number of nodes",
+            f"num_parallel={shown(value)} is invalid",
             where=where,
             fix=f"Give a whole number from 1 to {MOST_NODES:,}: num_parallel=2.",
         )

@@ -114,7 +114,7 @@ class FlowSpec:
         Raises
         ------
         UsageError
-            There is no such attribute, it is no list, or it names no case.
+            There is no such attribute, it is not a list, or it names no case.
         """
         running = _running(self, "next")
         if running.step.kind == SWITCH:
@@ -269,7 +269,7 @@ def _items(flow: FlowSpec, name: str | None) -> Sequence[Any]:
     value = getattr(flow, str(name))
     if not isinstance(value, Iterable):
         raise UsageError(
-            f"foreach={name!r}: self.{name} is {shown(value)}, which is no list",
+            f"foreach={name!r}: self.{name} is {shown(value)}, which is not a list",
             where=user_location(),
             fix="Let it be a list; the step that follows runs once for each item.",
         )

@@ -95,7 +95,7 @@ def refuse_missing_mounts(target: Target) -> None:
     for inside, outside in target.mounts.items():
         if not Path(inside).is_absolute() or ".." in Path(inside).parts:
             raise ConfigError(
-                f"target {target.name!r}: mounts: {inside!r} is no absolute path",
+                f"target {target.name!r}: mounts: {inside!r} is not an absolute path",
                 fix='Write mounts = { "/data" = "/shared/data" }: the path in the step first.',
             )
         if not Path(outside).expanduser().exists():

@@ -347,7 +347,7 @@ def _literal(node: ast.AST) -> str:
 
 
 def _no_code(value: object) -> Any:
-    raise AssertionError(f"{value!r} is no literal")
+    raise AssertionError(f"{value!r} is not a literal")
 
 
 def _acts(node: ast.AST) -> bool:

@@ -176,7 +176,7 @@ class Sources:
         return self._contents[file]
 
     def status(self, file: str) -> os.stat_result | None:
-        """Size and times of a source, looked at after it was read; None where it is no file."""
+        """Size and times of a source, looked at after it was read; None where it is not a file."""
         self.content(file)
         return self._statuses[file]
 

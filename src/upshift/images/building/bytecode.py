@@ -1,9 +1,9 @@
 """Compiles Python files, the same bytes each time: a program of its own, which imports nothing of Upshift.
 
-Reads lines ``FILE<tab>PATH IN THE IMAGE`` and puts the bytecode of each beside its file. What is no Python
-of this version is left out. The form is that of PEP 552 without a check: no time is in it, and an
-import compares nothing. Format 2 of marshal, since later ones depend on what else is in memory
-(https://github.com/python/cpython/issues/78274).
+Reads lines ``FILE<tab>PATH IN THE IMAGE`` and puts the bytecode of each beside its file. Anything that
+is not valid Python of this version is left out. The form is that of PEP 552 without a check: no time is
+in it, and an import compares nothing. Format 2 of marshal, since later ones depend on what else is in
+memory (https://github.com/python/cpython/issues/78274).
 """
 
 from __future__ import annotations

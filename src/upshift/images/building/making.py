@@ -272,7 +272,7 @@ def _keep(one: Installed, files: Sequence[str], packages: Path, folder: Path) ->
     with cache.keeping(_bytecode_file(one, folder)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for file in files:
             compiled = _bytecode_of(packages / file)
-            # Empty: it is no Python of this version.
+            # Empty: it is not valid Python of this version.
             archive.writestr(file, compiled.read_bytes() if compiled.exists() else b"")
 
 

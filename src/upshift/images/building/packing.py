@@ -123,7 +123,7 @@ def _add(archive: tarfile.TarFile, path: str, entry: Entry | None) -> None:
         with open(fd, "rb") as content:
             status = os.fstat(fd)
             if not os.path.isfile(fd):
-                raise _hostile(path, "it is no plain file")
+                raise _hostile(path, "it is not a regular file")
             header.size = status.st_size
             archive.addfile(header, content)
 

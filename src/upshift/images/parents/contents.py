@@ -147,7 +147,7 @@ def contents_of(
 
 
 def known_image(name: str) -> Known | None:
-    """What is known of an image by its name; None: nothing, or it is no name of an image."""
+    """What is known of an image by its name; None: nothing, or it is not a valid image name."""
     try:
         return known(Reference.parse(name))
     except ImageError:

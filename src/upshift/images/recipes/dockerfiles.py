@@ -74,7 +74,7 @@ class Instruction:
             rest = rest[match.end() :]
         words = [_QUOTES.sub("", word) for word in rest.split()]
         if rest.lstrip().startswith("["):
-            with contextlib.suppress(ValueError):  # Docker takes what is no JSON for words as well
+            with contextlib.suppress(ValueError):  # Docker takes what is not valid JSON for words as well
                 words = [str(word) for word in json.loads(rest)]
         sources = [word for word in words[:-1] if not _HEREDOC.fullmatch(word)]
         return tuple(word for word in sources if self.name == "COPY" or not _ELSEWHERE.match(word))
@@ -209,7 +209,7 @@ def read_context(dockerfile: Path, root: Path | None, *, where: str) -> Context:
             )
         return Context(dockerfile=text)
     if not os.path.isdir(root):
-        raise SettingsError(f"build_context_root={str(root)!r} is no folder", where=where)
+        raise SettingsError(f"build_context_root={str(root)!r} is not a folder", where=where)
     if not copying:
         return Context(dockerfile=text, root=root)
     scan = _Scan(root.resolve(), _ignore_file(dockerfile, root, where), dockerfile)
@@ -335,7 +335,9 @@ class _Scan:
     def _add(self, path: str, where: str) -> None:
         full = self._root / path
         if not path.isprintable():
-            raise SettingsError(f"{path!r} is no name for a file of an image", where=where, fix="Rename it.")
+            raise SettingsError(
+                f"{path!r} is not a valid file name in an image", where=where, fix="Rename it."
+            )
         try:
             status = full.lstat()
             if stat.S_ISLNK(status.st_mode):

@@ -63,7 +63,7 @@ def read_project(path: Path, where: str) -> Found:
         lines = _well_formed(_of_poetry, _read(path, where), path, where)
     else:
         raise SettingsError(
-            f"pyproject_path={name!r} is no file that Upshift knows", where=where, fix=f"Name {_WRITE}."
+            f"pyproject_path={name!r} is not a file that Upshift knows", where=where, fix=f"Name {_WRITE}."
         )
     return lines, notes
 
@@ -95,7 +95,7 @@ def _well_formed(
         if isinstance(error, (KeyError, ValueError)):
             why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise SettingsError(
-            f"{path.name} has not the form of one",
+            f"{path.name} is malformed",
             where=where,
             why=why,
             fix="Let the tool that it is for write or check it.",
@@ -361,7 +361,7 @@ def _parsed(text: str, path: Path, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else error
         fix = "Correct it, or name another file."
-        raise SettingsError(f"{path.name} is no TOML: {why}", where=where, fix=fix) from None
+        raise SettingsError(f"{path.name} is not valid TOML: {why}", where=where, fix=fix) from None
 
 
 def installed_here(project: Path) -> Found:

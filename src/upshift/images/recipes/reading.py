@@ -78,7 +78,7 @@ def _unreadable(path: Path, reason: str, where: str | None) -> SettingsError:
 
 def _digest_of(path: Path) -> str:
     if not path.is_file():  # a device may have no end
-        raise OSError(errno.EINVAL, "it is no file")
+        raise OSError(errno.EINVAL, "it is not a file")
     if path.stat().st_size < _REMEMBERED:
         return _hashed(path)
     path = path.resolve()
@@ -185,7 +185,7 @@ def no_requirement(line: Line) -> SettingsError:
     except module.InvalidRequirement as error:
         reason = str(error).splitlines()[0]
     return SettingsError(
-        f"{line.text!r} is no requirement",
+        f"{line.text!r} is not a requirement",
         where=line.where,
         why=reason,
         fix='Write it as in "torch==2.4.*", "name @ https://…", "./dist/name-1.0-py3-none-any.whl".',

@@ -146,7 +146,7 @@ class Reader:
     def _option(self, name: str, value: str | None, line: Line, folder: Path) -> None:
         if name not in _KNOWN:
             raise SettingsError(
-                f"{line.text.split()[0]} is no option of a requirements file",
+                f"{line.text.split()[0]} is not an option of a requirements file",
                 where=line.where,
                 fix="Options of the installer go into python_package_installer_args.",
             )
@@ -304,13 +304,13 @@ class Reader:
     def _archive(self, path: Path, behind: str, options: str, line: Line) -> None:
         if not path.name.endswith(_ARCHIVES):
             raise SettingsError(
-                f"{self._shown(path)} is no package",
+                f"{self._shown(path)} is not a package",
                 where=line.where,
                 fix="A wheel is. A requirements file is named by requirements=PATH, or -r PATH in the list.",
             )
         if path.name.endswith(".whl") and path.name.count("-") not in (4, 5):
             raise SettingsError(
-                f"{path.name} is no name of a wheel", where=line.where, fix="Leave it as it was built."
+                f"{path.name} is not a valid wheel name", where=line.where, fix="Leave it as it was built."
             )
         name = normalized(name_in(path.name))
         if name == UPSHIFT:

@@ -86,7 +86,7 @@ def configuration_of(reference: Reference, manifest: Mapping[str, Any]) -> str:
     why = f"what is there is {kind or 'something else'}"
     if manifest.get("schemaVersion") == 1:
         why = "its manifest has the form of before 2016"
-    raise ImageError(f"{reference} is no container image", why=why, fix=_ANOTHER)
+    raise ImageError(f"{reference} is not a container image", why=why, fix=_ANOTHER)
 
 
 def parent_of(
@@ -99,8 +99,8 @@ def parent_of(
     try:
         return _read(reference, digest, platform, manifest, config)
     except (AttributeError, KeyError, TypeError, ValueError):
-        why = "its manifest or configuration has not the form of one"
-        raise ImageError(f"{reference} is no container image", why=why, fix=_ANOTHER) from None
+        why = "its manifest or configuration is malformed"
+        raise ImageError(f"{reference} is not a container image", why=why, fix=_ANOTHER) from None
 
 
 def damaged(what: str, reference: Reference) -> ImageError:
@@ -113,7 +113,7 @@ def damaged(what: str, reference: Reference) -> ImageError:
 
 
 def refuse_other(what: str, reference: Reference, content: bytes, digest: str) -> None:
-    """Raise :func:`damaged` for content that is not what a digest says, and for what is no digest."""
+    """Raise :func:`damaged` for content that is not what a digest says, and for what is not a digest."""
     algorithm, _, stated = digest.partition(":")
     if not is_digest(digest) or hashlib.new(algorithm, content).hexdigest() != stated:
         raise damaged(what, reference)
@@ -122,7 +122,7 @@ def refuse_other(what: str, reference: Reference, content: bytes, digest: str) -
 def hasher_of(what: str, digest: str) -> Any:
     """What computes a digest of this kind."""
     if not is_digest(digest):
-        raise ImageError(what, why=f"{digest[:80]!r} is no digest", fix="Ask who made the image.")
+        raise ImageError(what, why=f"{digest[:80]!r} is not a digest", fix="Ask who made the image.")
     return hashlib.new(digest.partition(":")[0])
 
 

@@ -117,7 +117,7 @@ class Credentials:
         for key, helper in _helpers(table, registry):
             program = f"docker-credential-{helper}"
             if not program.isprintable():
-                problems.append(f"{source} names {program!r}, which is no program")
+                problems.append(f"{source} names {program!r}, which is not a program")
                 continue
             looked.append(program)
             login = self._ask(program, key, source, problems)

@@ -245,7 +245,7 @@ def _variable(name: Any, value: Any, field: str) -> str:
     problem = None
     if not isinstance(name, str) or not re.fullmatch(_VARIABLE, name):
         raise SettingsError(
-            f"{_OWNER}: {field}: {shown(name)} is no name of a variable",
+            f"{_OWNER}: {field}: {shown(name)} is not a valid variable name",
             where=user_location(),
             fix="Letters, digits and '_', as in OMP_NUM_THREADS.",
         )
@@ -269,7 +269,7 @@ def _variable(name: Any, value: Any, field: str) -> str:
             f"{field}[{name!r}]",
             f"looks like a secret: {reason}",
             f'{_BY_REFERENCE[field]}: @step(secrets={{"{name}": "env:{name}"}}). '
-            "If it is no secret, give it another name.",
+            "If it is not a secret, give it another name.",
         )
     return str(value)
 

@@ -38,7 +38,7 @@ def _reasons(value: Any) -> tuple[str, ...]:
     for reason in reasons:
         if not isinstance(reason, str) or reason not in RETRYABLE:
             raise SettingsError(
-                f"Retry: on={shown(reason)} is no cause of failure",
+                f"Retry: on={shown(reason)} is not a cause of failure",
                 where=user_location(),
                 fix=suggestion(str(reason), RETRYABLE),
             )

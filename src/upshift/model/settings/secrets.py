@@ -172,7 +172,7 @@ def _from_environment(name: str, source: str, environ: Mapping[str, str]) -> str
 def _from_file(name: str, source: str, path: Path) -> str:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise _refused(name, source, f"{path} is no regular file", "Name a file that holds the value.")
+            raise _refused(name, source, f"{path} is not a regular file", "Name a file that holds the value.")
         with open(path, "rb") as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
@@ -194,7 +194,7 @@ def _refused(name: str, source: str, why: str, fix: str) -> RequestRefused:
 def _checked_name(owner: str, name: object) -> str:
     problem = None
     if not isinstance(name, str) or not _VARIABLE.fullmatch(name) or len(name) > MOST_TEXT:
-        problem = "is no name of an environment variable"
+        problem = "is not a valid name of an environment variable"
     elif name.startswith("UPSHIFT_"):
         problem = "is a variable of Upshift's own"
     if problem is not None:
@@ -231,7 +231,9 @@ def _checked_source(owner: str, name: str, source: object) -> str:
         )
     if scheme == "env" and not _VARIABLE.fullmatch(place):
         raise SettingsError(
-            f"{what}: {place!r} is no name of an environment variable", where=user_location(), fix=_WRITE
+            f"{what}: {place!r} is not a valid name of an environment variable",
+            where=user_location(),
+            fix=_WRITE,
         )
     assert isinstance(source, str)
     return source

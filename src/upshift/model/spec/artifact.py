@@ -35,8 +35,8 @@ class Artifact:
         Classes and functions that the content names, ``module:qualname``. They count in the key of
         whoever gets the value; see :mod:`upshift.runtime.storage.serializers.naming`.
     plain
-        What is in it, as :mod:`upshift.model.plain` has it, where the content itself is no JSON. For people:
-        no key depends on it.
+        What is in it, as :mod:`upshift.model.plain` has it, where the content itself is not valid JSON.
+        For people: no key depends on it.
     """
 
     kind: ClassVar[str] = "artifact"

@@ -187,7 +187,9 @@ def _visible(devices: list[Device], problems: list[str]) -> list[Device]:
             named = [devices[n] for n in number] or (named if len(named) == 1 else [])
             if not named:
                 if token not in ("", "-1"):
-                    problems.append(f"ROCR_VISIBLE_DEVICES={rocr!r} names {token!r}, which is no device here")
+                    problems.append(
+                        f"ROCR_VISIBLE_DEVICES={rocr!r} names {token!r}, which is not a device here"
+                    )
                 break
             kept += [device for device in named if device not in kept]
         devices = kept

@@ -111,7 +111,7 @@ def visible(found: Sequence[Found], selection: str | None, problems: list[str]) 
         named = _named(found, token)
         if not named:
             if token not in ("", "-1"):
-                problems.append(f"{VISIBLE}={selection!r} names {token!r}, which is no device here")
+                problems.append(f"{VISIBLE}={selection!r} names {token!r}, which is not a device here")
             break
         if set(named) & set(chosen):
             problems.append(f"{VISIBLE}={selection!r} names a device twice, and so shows none")

@@ -48,7 +48,7 @@ class Tpu:
         chips = [address for address in _pci(root) if _model(address) is not None]
         if not chips:  # another device that a virtual machine may have, or a sandbox without sysfs
             known = files.numbered(root / "dev", "accel")
-            problems = (f"/dev/accel{known[0]} is no TPU that is known here",) if known else ()
+            problems = (f"/dev/accel{known[0]} is not a known TPU",) if known else ()
             return Inventory(vendor=self.name, problems=problems)
         problems_found: list[str] = []
         paths = _device_files(root, chips)

@@ -135,7 +135,7 @@ def _prepared(commands: Any, preparing: Any, given: Mapping[str, Any]) -> dict[s
     parser.error = _refuse
     parsed = parser.parse_args(_command_line(parser, given))
     default = getattr(commands, "default_config_file", None)
-    commands.default_config_file = os.devnull  # which is no file: that of this machine is not read
+    commands.default_config_file = os.devnull  # which is not a file: that of this machine is not read
     try:
         args, config, precision_from_config = commands._validate_launch_command(parsed)
     finally:

@@ -155,7 +155,7 @@ class _Named:
             return said
         asks = "accelerate config --config_file FILE asks for what goes into one."
         self.mistake(
-            f"{self} is no configuration of {'Accelerate' if self.argument == CONFIG else 'DeepSpeed'}",
+            f"{self} is not a configuration of {'Accelerate' if self.argument == CONFIG else 'DeepSpeed'}",
             why=problem or "It holds no names with values.",
             fix=asks if self.argument == CONFIG else "Write it as DeepSpeed's documentation has it, in JSON.",
         )
@@ -173,14 +173,14 @@ class _Named:
         try:
             return yaml.safe_load(text), None
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            return None, f"It is no YAML: {_words(error)}."
+            return None, f"It is not valid YAML: {_words(error)}."
 
 
 def _json(text: str) -> tuple[Any, str | None]:
     try:
         return json.loads(text), None
     except (ValueError, RecursionError) as error:
-        return None, f"It is no JSON: {_words(error)}."
+        return None, f"It is not valid JSON: {_words(error)}."
 
 
 def _words(error: Exception) -> str:

@@ -207,7 +207,7 @@ def _named(told: Mapping[str, Any]) -> dict[str, Any]:
 def _save_items(value: Any, store: Store, name: str) -> Artifact:
     if not manifest.is_list(type(value)):
         raise NotSerializable(
-            f"{name} of type {type_name(value)} is no list, and a step is mapped over it",
+            f"{name} of type {type_name(value)} is not a list, and a step is mapped over it",
             why="Lists, tuples, ranges and other sequences are mapped over, one task per item.",
             fix="To pass it whole to each task, write unmapped(…) around it in the call of .map. "
             "To map over what it holds, return a list.",

@@ -284,7 +284,7 @@ def test_gpus_are_what_cuda_would_see_of_them(
 
 def test_a_selection_that_names_no_device_is_a_problem(fake_nvml: Make, found: Find) -> None:
     inventory = found(fake_nvml(2), CUDA_VISIBLE_DEVICES="0,7")
-    assert inventory.problems == ("CUDA_VISIBLE_DEVICES='0,7' names '7', which is no device here",)
+    assert inventory.problems == ("CUDA_VISIBLE_DEVICES='0,7' names '7', which is not a device here",)
 
 
 def test_numbers_of_gpus_of_several_kinds_may_mean_others(fake_nvml: Make, found: Find) -> None:

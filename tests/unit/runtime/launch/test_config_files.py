@@ -167,9 +167,9 @@ def test_what_cannot_be_honoured_is_refused_with_the_reason(
 
 def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in _refused(tmp_path / "not_there.yaml")
-    assert "is no configuration of Accelerate" in _refused(_file(tmp_path, "- 1\n- 2\n"))
-    assert "It is no YAML" in _refused(_file(tmp_path, "a: [1"))
-    assert "It is no JSON" in _refused(_file(tmp_path, "{", "accelerate.json"))
+    assert "is not a configuration of Accelerate" in _refused(_file(tmp_path, "- 1\n- 2\n"))
+    assert "It is not valid YAML" in _refused(_file(tmp_path, "a: [1"))
+    assert "It is not valid JSON" in _refused(_file(tmp_path, "{", "accelerate.json"))
 
 
 def _beside(file: Path, **said: Any) -> tuple[Launch, ResourceSettings]:
@@ -219,7 +219,7 @@ def test_what_deepspeed_is_told_is_read_whoever_names_it(tmp_path: Path) -> None
     of_deepspeed.write_text("{}")
     assert _beside(config)[0].files != before
     of_deepspeed.write_text("[1]")
-    with pytest.raises(SettingsError, match="is no configuration of DeepSpeed"):
+    with pytest.raises(SettingsError, match="is not a configuration of DeepSpeed"):
         _beside(config)
     of_deepspeed.unlink()
     with pytest.raises(SettingsError, match=r"deepspeed_config_file='.*ds\.json' cannot be read"):

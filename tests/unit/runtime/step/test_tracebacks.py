@@ -80,7 +80,7 @@ def test_an_error_of_the_standard_library_is_shown_from_the_users_line_on() -> N
     assert '"/home/me/train.py", line 3, in read' in text
     assert "decoder.py" in text  # who raised it is named
     assert "json/__init__.py" not in text  # the way there is not
-    assert "test_tracebacks.py" in text  # this file is no package's either
+    assert "test_tracebacks.py" in text  # this file is not a package's either
     assert "JSONDecodeError" in text.splitlines()[-1]
 
 

@@ -212,7 +212,7 @@ def test_who_does_not_know_the_token_is_no_node(cluster) -> None:  # type: ignor
     stranger = two.start(spec, 1, token="guessed", port=two.port)
     _, said = stranger.communicate(timeout=60)
     assert stranger.returncode == 1
-    assert said.strip() == "node 0 has refused node 1: that is no node of this attempt"
+    assert said.strip() == "node 0 has refused node 1: that is not a node of this attempt"
     two.start(spec, 1).communicate(timeout=60)
     first.communicate(timeout=60)
     two.said = []

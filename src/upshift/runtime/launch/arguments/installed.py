@@ -75,7 +75,7 @@ def fields_in(source: str, classes: tuple[str, ...] = ("BaseConfig", "ClusterCon
 def arguments_in(source: str, function: str) -> Iterator[tuple[str, Argument]]:
     """The arguments that a function adds to its parser, by their Python names.
 
-    What is no literal in it, such as choices that are imported, is not known: any value is taken then.
+    What is not a literal in it, such as choices that are imported, is not known: any value is taken then.
     """
     try:
         tree = ast.parse(source)
@@ -151,7 +151,7 @@ def _folder(package: str) -> Path | None:
 
     try:
         spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):  # what is imported under this name is no package
+    except (ImportError, ValueError):  # what is imported under this name is not a package
         return None
     places = list(spec.submodule_search_locations or ()) if spec else []
     return Path(places[0]) if places else None

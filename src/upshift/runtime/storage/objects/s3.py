@@ -396,7 +396,7 @@ def _completed(response: http.client.HTTPResponse, answer: Answer) -> Answer:
         try:
             root = read.xml()
         except ElementTree.ParseError:
-            raise Cut("its answer is no XML") from None
+            raise Cut("its answer is not valid XML") from None
         if root.tag == "Error":
             raise Cut(f"{root.findtext('Code')}: {root.findtext('Message')}")
     return read

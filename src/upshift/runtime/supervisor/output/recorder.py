@@ -29,7 +29,7 @@ _KNOWN = 1000
 """Sets of names whose header is remembered."""
 _NUMBERS = (int, float)
 _NONSENSE = (ValueError, RecursionError)
-"""What parsing a text raises that is no JSON, or was not meant to be read."""
+"""What parsing a text raises that is not valid JSON, or was not meant to be read."""
 
 
 class Recorder:

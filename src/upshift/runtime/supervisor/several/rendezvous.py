@@ -144,7 +144,7 @@ class Rendezvous:
         if form != FORM:
             raise WireError(f"that node runs Upshift {form}, this one {FORM}")
         if not wire.proves(content.get("proof"), self._seat.token, arrival.drawn, "node", number, name):
-            raise WireError("that is no node of this attempt")
+            raise WireError("that is not a node of this attempt")
         if not isinstance(number, int) or not 0 < number < self._seat.nodes or number in self._here:
             raise WireError(
                 f"there is a node {number} already"
