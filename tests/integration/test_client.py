@@ -123,7 +123,7 @@ def test_all_is_found_by_its_place(shapes: Project) -> None:
     assert artifact.sha
     for place, words in {
         f"{at}/inner": "is not a place of a task",
-        f"{at}/inner/0.1/y/z": "no place of a task",
+        f"{at}/inner/0.1/y/z": "not a place of a task",
     }.items():
         with pytest.raises(UsageError, match=words):
             Task(place)

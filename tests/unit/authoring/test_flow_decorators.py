@@ -97,7 +97,7 @@ def test_a_backends_decorator_moves_the_step_there(decorator: Any, target: str) 
         (lambda: pypi(packages={"numpy": None}), ["packages['numpy']"]),
         (lambda: pypi(packages={"num py": "1"}), ["@pypi: packages"]),
         (lambda: pypi(python="three"), ["python='three'", "3.11"]),
-        (lambda: conda(packages={"cudatoolkit": "11.8"}), ["no Python package", "parent_image"]),
+        (lambda: conda(packages={"cudatoolkit": "11.8"}), ["not a Python package", "parent_image"]),
         (lambda: kubernetes(cpus=1), ["@kubernetes has no option 'cpus'", "cpu"]),
         (lambda: project(name="no/name"), ["@project: name="]),
         (lambda: schedule(cron="daily"), ["cron='daily'", "fields"]),

@@ -126,7 +126,7 @@ def test_files_include_others_and_their_comments_do_not_count(read: Read, tmp_pa
         ("-r requirements.txt\n", ["requirements.txt includes itself"]),
         ("-r https://example.org/r.txt", ["is not on this machine", "Keep a copy"]),
         ("--find-links ./wheels\n", ["a folder of this machine"]),
-        ("--turbo\n", ["--turbo is no option"]),
+        ("--turbo\n", ["--turbo is not an option"]),
         ("-r\n", ["--requirement names nothing"]),
         ("--trusted-host\n", ["--trusted-host names nothing"]),
         ("--pre=yes\n", ["--pre takes no value"]),
@@ -241,7 +241,7 @@ def test_two_wheels_of_one_name_are_two_files(read: Read, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("name", "named"),
-    [("tiny.whl", "no name of a wheel"), ("requirements.txt", "-r PATH"), ("lib", "a folder with sources")],
+    [("tiny.whl", "not a valid wheel name"), ("requirements.txt", "-r PATH"), ("lib", "a folder with sources")],
 )
 def test_what_is_no_package_is_refused(read: Read, tmp_path: Path, name: str, named: str) -> None:
     (tmp_path / "tiny.whl").touch()
