@@ -241,7 +241,11 @@ def test_two_wheels_of_one_name_are_two_files(read: Read, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("name", "named"),
-    [("tiny.whl", "not a valid wheel name"), ("requirements.txt", "-r PATH"), ("lib", "a folder with sources")],
+    [
+        ("tiny.whl", "not a valid wheel name"),
+        ("requirements.txt", "-r PATH"),
+        ("lib", "a folder with sources"),
+    ],
 )
 def test_what_is_no_package_is_refused(read: Read, tmp_path: Path, name: str, named: str) -> None:
     (tmp_path / "tiny.whl").touch()
