@@ -9,6 +9,7 @@ import attrs
 
 from benchmarks import (
     array,
+    buckets,
     chain,
     container,
     fan_out,
@@ -35,6 +36,7 @@ MEASUREMENTS = {
     "reuse": reuse.measure,
     "report": report.measure,
     "array": array.measure,
+    "buckets": buckets.measure,
     "startup": startup.measure,
     "install": install.measure,
     "images": images.measure,
