@@ -335,16 +335,16 @@ class ClusterBackend:
                     return
                 watched = [w for w in self._jobs.values() if w.id is not None]
             try:
-                self._stop(watched)
                 self._look(watched)
+                self._settle(watched)
+                self._stop(watched)
                 now = time.monotonic()
                 if now >= self._ask_at:
                     self._asked, self._ask_at = now, now + ASK
                     self._ask(watched)
-                self._settle(watched)
-            except NotNow:  # it is asked again
-                pass
-            except Exception as error:  # of ours, or of the store's: no job must hang for it
+            except (NotNow, UpshiftError, OSError):
+                pass  # the scheduler or the store does not answer, and is asked again: the jobs go on
+            except Exception as error:  # of ours: no job must hang for it
                 for one in watched:
                     self._end(one, "infrastructure", _words(error))
 

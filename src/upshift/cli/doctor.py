@@ -26,6 +26,7 @@ def doctor(target: str | None, as_json: bool) -> int:
     import sys
 
     from upshift.backends.registry import capabilities_of
+    from upshift.errors import UsageError
     from upshift.model.configuration import load_configuration
     from upshift.report.doctor import checkup
     from upshift.report.doctor.check import GLYPHS, heading, line, verdict
@@ -35,9 +36,15 @@ def doctor(target: str | None, as_json: bool) -> int:
 
     configuration = load_configuration()
     place = configuration.target(target)
+    can = capabilities_of(place)
+    if can.remote and not can.images:
+        raise UsageError(
+            f"doctor looks at this machine, and the steps of target {place.name!r} run on others",
+            fix="Run it on one of those, in a job: upshift doctor local",
+        )
     page, glyphs = Page.of_stdout(), shows(sys.stdout, GLYPHS)
     checks: list[Check] = []
-    for check in checkup(place, configuration, remote=capabilities_of(place).remote):
+    for check in checkup(place, configuration, remote=can.remote):
         if not as_json:
             if not checks or checks[-1].group != check.group:
                 echo(("\n" if checks else "") + heading(check.group, page))

@@ -13,7 +13,8 @@ from upshift.backends.cluster import Launch
 from upshift.backends.slurm.backend import environment
 from upshift.backends.slurm.script import script_of
 from upshift.backends.slurm.site import offer, read_site
-from upshift.errors import RequestRefused, SettingsError
+from upshift.cli.doctor import doctor
+from upshift.errors import RequestRefused, SettingsError, UsageError
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.slurm import SlurmSettings, minutes_of
 from upshift.model.spec import Device, Hardware
@@ -223,3 +224,8 @@ def test_a_partition_account_or_time_that_the_site_refuses_is_told_with_what_the
         offered(said)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_doctor_does_not_take_this_machine_for_a_node() -> None:
+    with pytest.raises(UsageError, match="'slurm' run on others"):
+        doctor.main(["slurm"], standalone_mode=False)

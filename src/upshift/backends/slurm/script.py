@@ -1,4 +1,4 @@
-"""The batch script of a job: pure, and the same for the same launch. ``upshift plan --show`` prints it."""
+"""The batch script of a job: pure, and the same for the same launch."""
 
 from __future__ import annotations
 
