@@ -33,6 +33,8 @@ _CONTAINER = "http://169.254.170.2"
 _ALLOWED = ("localhost", "127.0.0.1", "::1", "169.254.170.2", "169.254.170.23", "fd00:ec2::23")
 """Where a token may be sent without TLS: ECS, EKS and this machine, as AWS's own tools have it."""
 _TRIES = 3
+_NO_MACHINE = 1.0
+"""Seconds after which no metadata service is taken to be there: elsewhere its address may never answer."""
 
 Provider = Callable[[], "Credentials | None"]
 
@@ -212,7 +214,7 @@ def from_machine() -> Credentials | None:
     ttl = {"x-aws-ec2-metadata-token-ttl-seconds": "21600"}
     source = "the machine's role"
     try:
-        token = _ask("PUT", f"{base}/latest/api/token", ttl, b"", silence=1.0, direct=True)
+        token = _ask("PUT", f"{base}/latest/api/token", ttl, b"", silence=_NO_MACHINE, direct=True)
     except (OSError, http.client.HTTPException):
         return None  # this is no machine of AWS
     if token[0] != 200:
