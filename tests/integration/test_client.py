@@ -265,7 +265,8 @@ def test_steps_and_tasks_know_what_is_before_and_after_them(shapes: Project) -> 
         return [one.id for one in run[step].parent_steps], [one.id for one in run[step].child_steps]
 
     assert beside("start")[0] == []
-    assert beside("gather")[1] == ["close"]
+    assert beside("gather") == (["inner"], ["close"])
+    assert beside("close")[0] == ["gather"]
     assert beside("again") == (["close", "again"], ["again", "end"])
     for step in run:
         for task in step:

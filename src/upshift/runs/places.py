@@ -90,9 +90,7 @@ def tasks_before(row: TaskRow, records: RunRecords) -> Iterator[TaskRow]:
     """The tasks whose results a task got, or waited for, in their order."""
     node = records.nodes[row.task.step]
     wanted: dict[tuple[str, int | None], None] = {}
-    for parameter, source in node.inputs.items():
-        if parameter == STATE and any(name.startswith(INPUTS) for name in node.inputs):
-            continue  # that of the split, which a join knows of as well
+    for parameter, source in _goes_on_from(node).items():
         item = row.task.index if parameter in node.over else None
         for name, index in _made_by(source, item, records):
             wanted.setdefault((name, index))
@@ -122,8 +120,14 @@ def nodes_after(name: str, records: RunRecords) -> list[str]:
     return [other.name for other in records.nodes.values() if name in (*_nodes_of(other), *other.after)]
 
 
+def _goes_on_from(node: Node) -> dict[str, Source]:
+    """The inputs of a node, but for the state of the split, which a join of a flow knows of as well."""
+    joins = any(name.startswith(INPUTS) for name in node.inputs)
+    return {name: source for name, source in node.inputs.items() if not (joins and name == STATE)}
+
+
 def _nodes_of(node: Node) -> Iterator[str]:
-    pending = list(node.inputs.values())
+    pending = list(_goes_on_from(node).values())
     while pending:
         source = pending.pop(0)
         if isinstance(source, Collection):
