@@ -27,7 +27,7 @@ from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING,
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra, UsageError
 from upshift.model.configuration import Configuration
-from upshift.model.graph import Graph, Node, StepDefinition, needs, references
+from upshift.model.graph import Graph, Node, StepDefinition, needs, references, taken_by
 from upshift.model.settings.secrets import secret_files
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
@@ -143,7 +143,7 @@ def _values(definition: StepDefinition) -> tuple[PlannedValue, ...]:
 
 def _edges(node: Node, position: Mapping[str, int]) -> tuple[Edge, ...]:
     edges: dict[Edge, None] = {}
-    for parameter, source in node.inputs.items():
+    for parameter, source in taken_by(node).items():
         for reference in references(source):
             by_item = parameter in node.over and reference is source
             edges[Edge(step=reference.node, kind="item" if by_item else "data")] = None

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import NotFound, user_location
-from upshift.model.graph.growth import INPUTS, STATE
 from upshift.model.graph.model import Collection, FromStep, Node, Source
+from upshift.model.graph.order import taken_by
 from upshift.model.home import user_name
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def tasks_before(row: TaskRow, records: RunRecords) -> Iterator[TaskRow]:
     """The tasks whose results a task got, or waited for, in their order."""
     node = records.nodes[row.task.step]
     wanted: dict[tuple[str, int | None], None] = {}
-    for parameter, source in _goes_on_from(node).items():
+    for parameter, source in taken_by(node).items():
         item = row.task.index if parameter in node.over else None
         for name, index in _made_by(source, item, records):
             wanted.setdefault((name, index))
@@ -120,14 +120,8 @@ def nodes_after(name: str, records: RunRecords) -> list[str]:
     return [other.name for other in records.nodes.values() if name in (*_nodes_of(other), *other.after)]
 
 
-def _goes_on_from(node: Node) -> dict[str, Source]:
-    """The inputs of a node, but for the state of the split, which a join of a flow knows of as well."""
-    joins = any(name.startswith(INPUTS) for name in node.inputs)
-    return {name: source for name, source in node.inputs.items() if not (joins and name == STATE)}
-
-
 def _nodes_of(node: Node) -> Iterator[str]:
-    pending = list(_goes_on_from(node).values())
+    pending = list(taken_by(node).values())
     while pending:
         source = pending.pop(0)
         if isinstance(source, Collection):

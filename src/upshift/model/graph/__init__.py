@@ -2,7 +2,7 @@
 
 from upshift.model.graph.expansion import Expansion, expansion
 from upshift.model.graph.model import Collection, Constant, FromStep, Graph, Node, Source, StepDefinition
-from upshift.model.graph.order import needs, ordered, references, remaining_path
+from upshift.model.graph.order import needs, ordered, references, remaining_path, taken_by
 
 __all__ = [
     "Collection",
@@ -18,4 +18,5 @@ __all__ = [
     "ordered",
     "references",
     "remaining_path",
+    "taken_by",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from upshift.errors import GraphError
+from upshift.model.graph.growth import INPUTS, STATE
 from upshift.model.graph.model import Collection, FromStep, Node, Source
 
 
@@ -19,9 +20,15 @@ def references(source: Source | None) -> Iterator[FromStep]:
             pending.extend(reversed(current.items))
 
 
+def taken_by(node: Node) -> dict[str, Source]:
+    """The inputs of a node, but for the state of the split, which a join of a flow comes after anyway."""
+    joins = any(name.startswith(INPUTS) for name in node.inputs)
+    return {name: source for name, source in node.inputs.items() if not (joins and name == STATE)}
+
+
 def needs(node: Node) -> frozenset[str]:
     """Names of the nodes that have to end before ``node``: through data, ``after`` or ``when``."""
-    names = {reference.node for source in node.inputs.values() for reference in references(source)}
+    names = {r.node for source in taken_by(node).values() for r in references(source)}
     names.update(node.after)
     if node.when is not None:
         names.add(node.when.node)
