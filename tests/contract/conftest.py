@@ -20,6 +20,7 @@ def ground(
 ) -> Iterator[Ground]:
     if request.param == "slurm":
         monkeypatch.setenv("SLURM_CONF", slurm_here().environment["SLURM_CONF"])
+        monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
     if request.param not in IN_CONTAINERS:
         made = Ground(request.param, tmp_path)
         yield made
@@ -30,6 +31,12 @@ def ground(
     yield made
     made.close()
     assert engine.left() == []
+
+
+@pytest.fixture(scope="session")
+def one_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runtime is unpacked once for all jobs of Slurm."""
+    return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture
