@@ -291,10 +291,10 @@ def _of_flow(run: Run, source: Source) -> Iterator[ValueView]:
     """The artifacts that its last step left; parameters and constants are none of them."""
     first = run.graph.nodes[0].inputs[STATE]
     assert isinstance(first, Constant) and isinstance(source, FromStep)
-    given = described(first.artifact)
+    given = run.told(first.artifact)
     for task in run[source.node].tasks:
         state = task.artifacts.get(source.output)
-        left = {} if state is None else described(state)
+        left = {} if state is None else run.told(state)
         for name in sorted(left, key=lambda name: is_opaque(left[name])):  # first what can be read
             if name not in given and not name.startswith("_"):
                 yield from _in_words(flat(left[name], name), name)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from upshift.errors import NotFound, UsageError, suggestion, user_location
+from upshift.errors import BlobDamaged, BlobMissing, NotFound, UsageError, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.graph.model import Collection, Constant, FromStep, Graph, Source
 from upshift.model.plain import words
@@ -30,6 +30,7 @@ from upshift.runs.places import Placed, confirm_in_namespace
 from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.tabular import Drawn, Rows, measured, named
+from upshift.runtime.storage.artifacts import described
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers bring it; it need not be installed
@@ -281,6 +282,13 @@ class Run(Drawn, Placed, Generic[T]):
     def by_name(self) -> dict[str, Step]:
         """The same, by name."""
         return {step.name: step for step in self.steps}
+
+    def told(self, state: Artifact) -> Any:
+        """What a state of a flow holds, as plain data; where the store has lost some of it, the rest."""
+        try:
+            return described(state, self._records.store)
+        except (BlobMissing, BlobDamaged):
+            return described(state)
 
     @property
     def parent(self) -> Flow:

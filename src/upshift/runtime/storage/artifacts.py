@@ -176,7 +176,7 @@ def _described_state(state: Artifact, store: Store | None) -> dict[str, Any]:
     """What a state holds, for people: what its step has set, and as far as it is at hand the rest."""
     told: dict[str, Any] = {}
     if store is not None:
-        told = {name: described(item, store) for name, item in _state(state, store)[0].items()}
+        told = {name: described(item) for name, item in _state(state, store)[0].items()}
     elif state.inline is not None:
         listed = _items(state, None)
         told = {name: described(item) for name, item in zip(listed.names, listed.items, strict=True)}
