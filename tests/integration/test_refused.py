@@ -176,10 +176,10 @@ def test_a_strict_run_refuses_what_this_machine_cannot_give(project: Project) ->
 def test_each_advice_is_given_once_and_other_targets_only_where_there_are_some(project: Project) -> None:
     code = in_a_step('ResourceSettings(memory="900TB", accelerator="H100:64")')
     (fix,) = re.findall(r"fix: +(.*)", refused(project, project.run(code, "--strict", expect=None)))
-    assert fix == "Ask for what there is. Without --strict it goes on with what there is."
+    assert fix == "Request less. Without --strict, the run continues with what is available."
     (project.folder / "upshift.toml").write_text('[targets.big]\nbackend = "local"\n')
     (fix,) = re.findall(r"fix: +(.*)", refused(project, project.run(code, "--strict", expect=None)))
-    assert fix.startswith("Ask for what there is. Or choose another target with --on. Without --strict")
+    assert fix.startswith("Request less. Or choose another target with --on. Without --strict")
 
 
 def test_a_broken_configuration_file(project: Project) -> None:

@@ -21,13 +21,13 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 def strict(default: str) -> Callable[[C], C]:
     """The command takes ``strict``; None where nothing is said, which means what ``default`` tells."""
-    text = f"Refuse what cannot be granted in full, or go on with what there is and say so. {default}"
+    text = f"Refuse requests that cannot be granted in full, or continue with what is available and say so. {default}"
     return click.option("--strict/--best-effort", "strict", default=None, help=text)
 
 
 def keep_going(default: str) -> Callable[[C], C]:
     """The command takes ``keep_going``; None where nothing is said, which means what ``default`` tells."""
-    text = f"After a failure, still run what does not depend on it, or stop. {default}"
+    text = f"After a failure, still run the steps that do not depend on it, or stop. {default}"
     return click.option("--keep-going/--stop-on-failure", "keep_going", default=None, help=text)
 
 

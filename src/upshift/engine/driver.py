@@ -387,8 +387,8 @@ class Driver:
             reason="infrastructure",
             message=why,
             where=attempt.spec.location,
-            fix="Ask for what there is, or run it elsewhere. "
-            f'How long a task of target {name!r} waits to start is its setting start_within = "{within}".',
+            fix="Request less, or use another target. "
+            f'Target {name!r} lets a task wait for start_within = "{within}".',
         )
         self._cancel([attempt], 0.0)
         attempt.cancelled = False  # nothing takes its place

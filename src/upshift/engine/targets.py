@@ -284,17 +284,17 @@ def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
             lines.append(
                 f"{proposal.step}{at}: asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}"
             )
-            fixes.append(shortfall.fix or "Ask for what there is.")
+            fixes.append(shortfall.fix or "Request less.")
     places = list(dict.fromkeys(repr(proposal.place.target.name) for proposal in refused))
     steps = [proposal.step for proposal in refused]
     if any(proposal.place.others for proposal in refused if proposal.definition.settings.on is None):
         fixes.append("Or choose another target with --on.")
     fixes += [_chosen(one.step, one.definition) for one in refused if one.definition.settings.on is not None]
     if all(proposal.offer.granted is not None for proposal in refused):
-        with_less = "--best-effort goes" if strict is None else "Without --strict it goes"
+        with_less = "With --best-effort" if strict is None else "Without --strict"
         if any(proposal.place.backend.capabilities.strict for proposal in refused):
-            with_less = "--best-effort goes"
-        fixes.append(f"{with_less} on with what there is.")
+            with_less = "With --best-effort"
+        fixes.append(f"{with_less}, the run continues with what is available.")
     return RequestRefused(
         f"target{'s' if len(places) > 1 else ''} {' and '.join(places)} cannot give "
         f"what {' and '.join(steps)} {'ask' if len(steps) > 1 else 'asks'} for",

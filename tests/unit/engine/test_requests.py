@@ -157,7 +157,7 @@ def test_a_backend_that_is_strict_by_itself_refuses_unless_told_otherwise(bench:
     graph = bench.graph({"one": (bench.step(one, request=ResourceSettings(disk="1GB")), {})})
     with pytest.raises(RequestRefused, match="disk=") as caught:
         bench.run(graph)
-    assert str(caught.value).endswith("--best-effort goes on with what there is.")
+    assert str(caught.value).endswith("With --best-effort, the run continues with what is available.")
     assert bench.run(graph, strict=False).status == "completed"
 
 

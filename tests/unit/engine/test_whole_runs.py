@@ -450,7 +450,7 @@ def waits_in_vain(bench: Bench, wait: Wait) -> str:
     attempt = caught.value.run["one"].tasks[0].attempts[0]
     assert attempt.error is not None and attempt.error.fix is not None
     assert attempt.reason == "infrastructure"
-    assert "target 'fake' waits to start is its setting start_within = \"7d\"" in attempt.error.fix
+    assert "Target 'fake' lets a task wait for start_within = \"7d\"." in attempt.error.fix
     assert [grace for _, grace in bench.cluster.cancelled] == [0.0]
     assert not bench.cluster.running
     return attempt.error.message
