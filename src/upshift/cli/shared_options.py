@@ -21,7 +21,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 def strict(default: str) -> Callable[[C], C]:
     """The command takes ``strict``; None where nothing is said, which means what ``default`` tells."""
-    text = f"Refuse requests that cannot be granted in full, or continue with what is available and say so. {default}"
+    text = f"Refuse requests that cannot be granted in full, or continue with what is available. {default}"
     return click.option("--strict/--best-effort", "strict", default=None, help=text)
 
 

@@ -27,8 +27,9 @@ from upshift.images.base import (
 from upshift.images.building.builder import Destination
 from upshift.images.preparing import Prepared
 from upshift.images.reference import Reference
+from upshift.report.planned import image_json
 from upshift.report.terminal.building import Building
-from upshift.report.terminal.images import called, changes, finding_lines, image_json, show_image
+from upshift.report.terminal.images import called, changes, finding_lines, show_image
 from upshift.report.terminal.layout import Page, cells
 
 DIGEST = "sha256:" + "a" * 64
