@@ -790,6 +790,6 @@ def example():
 def test_a_step_in_a_container_goes_on_from_its_checkpoints(either: Project) -> None:
     either.run(TRAINING, "--on", "box", timeout=120)
     attempts = upshift.get_run("latest")["train"].tasks[0].attempts
-    assert [attempt.reason for attempt in attempts] == ["infrastructure", "timeout", None]
+    assert [attempt.reason for attempt in attempts] == ["stopped-from-outside", "timeout", None]
     assert upshift.get_run("latest").output == ["1:0", "1:1", "2:2", "2:3", "2:4", "3:5"]
     assert list((either.home / "store").glob("checkpoints/*")) == []
