@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -425,3 +426,36 @@ def test_a_time_limit_is_a_timeout(slow: dict[str, Any]) -> None:
     failure = slow["watching"].failure(*slow["limited"])
     assert failure.reason == "timeout"
     assert "reached its time limit" in failure.message
+
+
+def test_a_plan_shows_the_very_scripts_that_its_run_submits(
+    project: Project, slurm: SlurmHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "never-to-be-seen")
+    project.write("""
+        @step(timeout=3000, settings={"resources": ResourceSettings(cpu_count=2, memory="600MB"),
+                                      "slurm": {"extra": ["--mail-user=never-to-be-seen"]}},
+              secrets={"TOKEN": "env:TOKEN"})
+        def shown() -> int:
+            return 1
+
+        @step(on="local")
+        def here(x: int) -> int:
+            return x
+
+        @pipeline
+        def example():
+            return here(shown())
+    """)
+    text = project.upshift("plan", "pipeline.py", "--on", "cluster", "--show").out
+    assert "#SBATCH --mail-user=***\n" in text and "never-to-be-seen" not in text
+    assert "here on local: backend local starts tasks itself" in text
+    planned = json.loads(project.upshift("plan", "pipeline.py", "--on", "cluster", "--show", "--json").out)
+    (script,) = planned["steps"][0]["scripts"]
+    assert script in text
+    project.upshift("run", "pipeline.py", "--on", "cluster")
+    run = project.upshift("runs", "--json").out
+    submitted = slurm.run("scontrol", "write", "batch_script", slurm.job("shown"), "-")
+    digest = re.compile(r"(?<=--job-name=shown-)\w+")
+    expected = script.replace("RUN", json.loads(run)[0]["id"]).replace("***", "never-to-be-seen")
+    assert digest.sub("", submitted).strip() == digest.sub("", expected).strip()

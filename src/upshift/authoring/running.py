@@ -78,11 +78,13 @@ def plan(
     *,
     options: RunOptions,
     announce: Announce | None = None,
+    scripts: bool = False,
 ) -> Plan:
     """What :func:`start` would do with the same arguments; nothing runs, and no run is recorded.
 
-    Composing saves plain values that are too large to travel in a record, as it does for a run. They
-    are what the run would save, under the same names, so that they are not there twice.
+    With ``scripts`` its steps have what their targets would be given, too. Composing saves plain values that
+    are too large to travel in a record, as it does for a run. They are what the run would save, under the
+    same names, so that they are not there twice.
 
     Raises
     ------
@@ -103,6 +105,7 @@ def plan(
             options=options,
             announce=announce,
             code_named=look_up(*places_of(pipeline.callee.function)),
+            scripts=scripts,
         )
 
 

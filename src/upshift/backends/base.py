@@ -233,6 +233,12 @@ class Backend(Protocol):
             The infrastructure cannot be reached.
         """
 
+    def scripts(self, jobs: Sequence[Job]) -> Sequence[str] | None:
+        """What would be submitted for these jobs, for a person to read; None: nothing of the kind.
+
+        Nothing is submitted, nor is anything of a job in the store yet.
+        """
+
     def submit(self, jobs: Sequence[Job]) -> Sequence[Handle | BackendError]:
         """Start jobs: of each its handle, or why it was refused or nobody could be reached."""
 

@@ -193,6 +193,10 @@ class ClusterBackend:
         """Steps run in the environment of the run."""
         return None
 
+    def scripts(self, jobs: Sequence[Job]) -> list[str]:
+        """What the scheduler would be given."""
+        return [self._cluster.render(self.launch_of(job, name_of(job.spec), sketch=True)) for job in jobs]
+
     def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
         """Give jobs to the scheduler, on a thread."""
         return [self._take(job) for job in jobs]
@@ -251,13 +255,14 @@ class ClusterBackend:
             thread.join()
         self._threads.clear()
 
-    def launch_of(self, job: Job, name: str) -> Launch:
-        """A job as it is rendered."""
+    def launch_of(self, job: Job, name: str, *, sketch: bool = False) -> Launch:
+        """A job as it is rendered; in a sketch of it, the runtime may not be in its place yet."""
         from upshift.code.runtime_package import runtime_blob
-        from upshift.runtime.storage.unpacking import unpacked_runtime
+        from upshift.runtime.storage import unpacking
 
         spec, store = job.spec, self._store_of(job.spec)
-        runtime = unpacked_runtime(spec.runtime or runtime_blob(store), store)
+        digest = spec.runtime or runtime_blob(store)
+        runtime = unpacking.folder_of(digest) if sketch else unpacking.unpacked_runtime(digest, store)
         path = os.path.join(store.address, job.spec_path)
         return Launch(
             name=name,

@@ -324,6 +324,9 @@ class FakeBackend:
         """What the cluster was made with."""
         return self._cluster.destination
 
+    def scripts(self, jobs: Sequence[Job]) -> None:
+        """It starts jobs itself."""
+
     def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
         """Do with each job what the script says."""
         return [self._submit(job) for job in jobs]

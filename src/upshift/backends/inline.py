@@ -83,6 +83,9 @@ class InlineBackend:
         """Steps run in this very process."""
         return None
 
+    def scripts(self, jobs: Sequence[Job]) -> None:
+        """It starts jobs itself."""
+
     def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
         """Run them, and return when all are over."""
         return [self._run(job) for job in jobs]

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @click.command(cls=shared.PipelineCommand)
 @shared.takes_pipeline
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--show", "scripts", is_flag=True, help="Print the scripts that the steps' targets would get.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON; with --show the scripts are in it.")
 def plan(
     file: str,
     params: tuple[str, ...],
@@ -24,6 +25,7 @@ def plan(
     target: str | None,
     strict: bool | None,
     no_cache: bool,
+    scripts: bool,
     as_json: bool,
 ) -> None:
     """Show what a run would do; nothing runs.
@@ -36,10 +38,11 @@ def plan(
     from upshift.engine import RunOptions
 
     options = RunOptions(target=target, strict=strict, reuse=not no_cache)
-    show(plan_run(pipeline, arguments, options=options, announce=shared.announce), as_json=as_json)
+    found = plan_run(pipeline, arguments, options=options, announce=shared.announce, scripts=scripts)
+    show(found, as_json=as_json, scripts=scripts)
 
 
-def show(found: Plan, *, as_json: bool = False) -> None:
+def show(found: Plan, *, as_json: bool = False, scripts: bool = False) -> None:
     """Print a plan, and end as its run would."""
     if as_json:
         import json
@@ -49,8 +52,9 @@ def show(found: Plan, *, as_json: bool = False) -> None:
         echo(json.dumps(plan_as_json(found), indent=2))
     else:
         from upshift.report.terminal.layout import Page
-        from upshift.report.terminal.plan import show_plan
+        from upshift.report.terminal.plan import show_plan, show_scripts
 
-        echo(show_plan(found, page=Page.of_stdout()))
+        page = Page.of_stdout()
+        echo(show_scripts(found, page) if scripts else show_plan(found, page=page))
     if found.problem:
         raise found.problem

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from upshift.backends.base import Job
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.clock import Clock, SystemClock
@@ -22,21 +23,23 @@ from upshift.engine.inputs import task_inputs, why_skipped
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.reuse import Hit, Reuse
-from upshift.engine.targets import OpenBackend
+from upshift.engine.specs import Specs
+from upshift.engine.targets import GrantPlan, OpenBackend, grant_plans
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, TaskState
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph, Node, StepDefinition, needs, references, taken_by
-from upshift.model.settings.secrets import secret_files
+from upshift.model.settings.secrets import read_secrets, secret_files
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.task import Code
+from upshift.model.spec.task import Code, TaskId
 from upshift.model.spec.work import UNCACHED
 from upshift.report.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.runs.catalog import Catalog
 from upshift.runs.growth import growth_of
 from upshift.runs.rebuild import open_catalog
+from upshift.runtime.masking import Mask
 from upshift.runtime.storage import artifacts
 
 if TYPE_CHECKING:
@@ -53,8 +56,9 @@ def make_plan(
     announce: Announce | None = None,
     open_backend: OpenBackend = open_registered,
     clock: Clock | None = None,
+    scripts: bool = False,
 ) -> Plan:
-    """What :func:`upshift.engine.run.execute` would do with the same arguments."""
+    """What :func:`upshift.engine.run.execute` would do; with the ``scripts`` that it would submit."""
     with (
         prospects(
             graph,
@@ -74,13 +78,17 @@ def make_plan(
         position = {name: i for i, name in enumerate(forecasts)}
         planned_code, problem = _code(code, found)
         launcher = launcher_missing(found, forecasts)
+        planned = [_step(nodes[name], position, found, one) for name, one in forecasts.items()]
+        if scripts:
+            drafts = _Drafts(found, code)
+            planned = [attrs.evolve(step, scripts=drafts.of(step, forecasts[step.name])) for step in planned]
         return Plan(
             pipeline=graph.pipeline,
             target=found.target.name,
             store=found.store.address,
             params=graph.params,
             texts=graph.texts,
-            steps=tuple(_step(nodes[name], position, found, one) for name, one in forecasts.items()),
+            steps=tuple(planned),
             code=planned_code,
             refusals=(*found.problems, *filter(None, (launcher, problem))),
             to_come=tuple(name for name in graph.used if name not in {node.step for node in graph.nodes}),
@@ -171,6 +179,37 @@ def _code(code: Code, found: Prospect) -> tuple[PlannedCode, UsageError | None]:
     ), None
 
 
+RUN = "RUN"
+"""What stands for the id of a run that nobody has started."""
+
+
+class _Drafts:
+    """What the places of steps would be given."""
+
+    def __init__(self, found: Prospect, code: Code) -> None:
+        self._found = found
+        self._plans = grant_plans(found.offered)
+        self._specs = Specs(found.graph, code, found.store, cwd=None, shipped=None, draws={})
+
+    def of(self, step: PlannedStep, forecast: Forecast) -> tuple[str, ...] | None:
+        """The scripts of a step; of one with as many tasks as nobody knows yet, that of one task."""
+        plan = self._plans.get(step.step)
+        if plan is None or step.refused:
+            return ()
+        jobs = [self._job(state, task.index, plan) for task, state in forecast.submitted]
+        scripts = plan.place.backend.scripts(jobs)
+        if scripts is None:
+            return None
+        secrets = self._found.graph.steps[step.step].settings.secret_sources
+        mask = Mask(read_secrets(secrets, project=self._found.project).values())
+        return tuple(map(mask.text, scripts)) if secrets else tuple(scripts)
+
+    def _job(self, task: TaskState, index: int | None, plan: GrantPlan) -> Job:
+        task_id = TaskId(run=RUN, step=task.node.node.name, index=index)
+        spec = self._specs.make(task, task_id, 1, {}, plan, degraded=plan.degraded)
+        return Job(spec=spec, spec_path=self._found.store.spec_path(task_id, 1))
+
+
 REUSED = "reused"
 RUNS = "runs"
 DEPENDS = "depends"
@@ -186,11 +225,18 @@ class Forecast:
 
     length: int | None  # number of its tasks; None: not to be known yet
     tasks: tuple[PlannedTask, ...]  # each of them; where their number is not known, one that stands for all
+    states: tuple[TaskState, ...]  # what they are in the walk
+
+    @property
+    def submitted(self) -> list[tuple[PlannedTask, TaskState]]:
+        """Those that will run, or may."""
+        pairs = zip(self.tasks, self.states, strict=True)
+        return [(task, state) for task, state in pairs if task.action in (RUNS, DEPENDS)]
 
     @property
     def may_run(self) -> bool:
         """Whether anything of it will run, or may."""
-        return any(task.action in (RUNS, DEPENDS) for task in self.tasks)
+        return bool(self.submitted)
 
 
 def launcher_missing(found: Prospect, forecasts: Mapping[str, Forecast]) -> MissingExtra | None:
@@ -267,7 +313,8 @@ class _Forecaster:
             lone = TaskState(state, None)
             lone.status = state.ended or PENDING
             tasks = [lone]
-        return Forecast(length=state.length, tasks=tuple([self._told(self._of_task(task)) for task in tasks]))
+        told = tuple([self._told(self._of_task(task)) for task in tasks])
+        return Forecast(length=state.length, tasks=told, states=tuple(tasks))
 
     def _told(self, task: PlannedTask) -> PlannedTask:
         """A flow that reuses nothing did not ask for it, and so is not told why."""

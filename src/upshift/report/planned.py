@@ -88,6 +88,9 @@ class PlannedStep:
     docker_origins: Mapping[str, str] = attrs.field(factory=dict)  # who said what of them, by field
     # the secrets that it needs: where they come from, and whether they are there
     secrets: tuple[NeededSecret, ...] = ()
+    # what its target would be given, values of secrets masked; None: nobody asked, or there is nothing of the
+    # kind
+    scripts: tuple[str, ...] | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -178,6 +181,7 @@ def _step(step: PlannedStep) -> dict[str, Any]:
             }
             for secret in step.secrets
         },
+        "scripts": None if step.scripts is None else list(step.scripts),
         "docker": dict(step.docker),
         "docker_origins": dict(step.docker_origins),
         "image": _image(step),

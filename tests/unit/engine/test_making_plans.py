@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from engine_kit import Bench, changed
 
-from upshift.backends.base import Ask, Capabilities, Offer
+from upshift.backends.base import Ask, Capabilities, Job, Offer
 from upshift.backends.fake import FakeCluster
 from upshift.config import DockerSettings, ResourceSettings
 from upshift.engine import RunOptions
@@ -43,6 +45,25 @@ def plan_of(bench: Bench, graph: Graph, **options: object) -> Plan:
         options=RunOptions(**options),  # type: ignore[arg-type]
         open_backend=bench.cluster.open,
         clock=bench.clock,
+    )
+
+
+def scripts_of(bench: Bench, graph: Graph, scripts: Callable[[Sequence[Job]], list[str]]) -> Plan:
+    """A plan with the scripts of a place that writes these."""
+
+    def opened(*arguments: Any, **options: Any) -> Any:
+        backend: Any = bench.cluster.open(*arguments, **options)
+        backend.scripts = scripts
+        return backend
+
+    return make_plan(
+        graph,
+        code=Code(project=str(bench.project)),
+        configuration=bench.configuration,
+        options=RunOptions(),
+        open_backend=opened,
+        clock=bench.clock,
+        scripts=True,
     )
 
 
@@ -315,3 +336,26 @@ def test_equal_tasks_are_planned_to_share_no_result(bench: Bench) -> None:
     bench.run(ones(2))
     planned = actions(plan_of(bench, ones(3)))
     assert planned == {"double": ["reused", "reused", "runs"], "double_2": ["reused"]}
+
+
+def test_a_plan_has_what_would_be_submitted_for_what_is_not_reused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "never-to-be-seen")
+    brings = Capabilities(fields=frozenset({"cpu_count"}), secrets=frozenset({"env"}), remote=False)
+    bench.cluster = FakeCluster(bench.script, capabilities=brings)
+
+    def scripts(jobs: Sequence[Job]) -> list[str]:
+        return [f"{job.spec.task}: {job.spec_path}, never-to-be-seen" for job in jobs]
+
+    graph = fan(bench, secrets={"TOKEN": "env:TOKEN"})
+    first = scripts_of(bench, graph, scripts)
+    # How many tasks there are is not known before the first step has run: one stands for all of them.
+    assert step_of(first, "double").scripts == ("double: runs/RUN/tasks/double/0.1.spec.json, ***",)
+    assert plan_as_json(first)["steps"][1]["scripts"] == list(step_of(first, "double").scripts or ())
+    assert list(bench.folder.rglob("RUN")) == []
+    bench.run(graph)
+    after = scripts_of(bench, fan(bench, cache=False), scripts)
+    assert step_of(after, "numbers").scripts == ()
+    assert len(step_of(after, "double").scripts or ()) == 3
+    assert plan_of(bench, graph).steps[0].scripts is None

@@ -18,7 +18,7 @@ from upshift.model.spec import Hardware
 from upshift.model.spec.hardware import Shortfall
 from upshift.report.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.report.terminal.layout import Page, cells
-from upshift.report.terminal.plan import show_plan
+from upshift.report.terminal.plan import show_plan, show_scripts
 
 REUSED = PlannedTask(index=None, action="reused", reason="same code, inputs and environment as run r1")
 RUNS = PlannedTask(index=None, action="runs", reason="code changed: scale in features.py")
@@ -294,3 +294,23 @@ def test_colours_only_where_they_are_wanted() -> None:
     coloured = show_plan(plan(*steps), page=Page(100, colour=True))
     assert "\x1b" not in plain
     assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
+
+
+def test_scripts_are_shown_as_they_are_and_where_there_are_none_that_is_said() -> None:
+    from upshift.model.settings.secrets import NeededSecret
+
+    long = "exec python " + 200 * "x"
+    secret = NeededSecret(name="TOKEN", source="env:TOKEN", origin=None, problem=None)
+    steps = (
+        step("load"),
+        step("clean", tasks=(RUNS,)),
+        mapped(RUNS, RUNS, target="cluster", backend="slurm", secrets=(secret,), scripts=(long, "b\n")),
+    )
+    assert show_scripts(plan(*steps), Page()).split("\n\n") == [
+        "load on local: reused, nothing is submitted",
+        "clean on local: backend local starts tasks itself, there is no script to show",
+        "score ×2 on cluster, with TOKEN=*** in its environment",
+        long,
+        "b",
+        "RUN in them stands for the id of the run, and names of jobs follow from it.",
+    ]

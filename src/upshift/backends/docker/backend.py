@@ -147,6 +147,9 @@ class DockerBackend:
 
     # -- jobs --------------------------------------------------------------------------------------
 
+    def scripts(self, jobs: Sequence[Job]) -> None:
+        """It starts jobs itself."""
+
     def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
         """Start the container of each, once it has its devices."""
         return [self._submit(job) for job in jobs]

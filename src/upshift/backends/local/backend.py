@@ -109,6 +109,9 @@ class LocalBackend:
         """Steps run in the environment of the run."""
         return None
 
+    def scripts(self, jobs: Sequence[Job]) -> None:
+        """It starts jobs itself."""
+
     def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
         """Hand the tasks to the fork server, which is started for the first one."""
         return [self._submit(job) for job in jobs]

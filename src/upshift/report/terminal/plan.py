@@ -51,6 +51,32 @@ def show_plan(plan: Plan, *, page: Page | None = None) -> str:
     return "\n\n".join(filter(None, parts))
 
 
+def show_scripts(plan: Plan, page: Page) -> str:
+    """What the targets of the steps would be given: each script as it is."""
+    parts = [_script_of(step, page) for step in plan.steps]
+    if any(step.scripts for step in plan.steps):
+        note = "RUN in them stands for the id of the run, and names of jobs follow from it."
+        parts.append("\n".join(wrap(note, page.width)))
+    return "\n\n".join([*parts, *filter(None, [_to_come(plan, page)])])
+
+
+def _script_of(step: PlannedStep, page: Page) -> str:
+    title = f"{_title(step)} on {step.target}"
+    what = action(step)
+    if what not in ("runs", "depends"):
+        told = f"{title}: {_MEANINGS[what]}, nothing is submitted"
+    elif step.scripts is None:
+        told = f"{title}: backend {step.backend} starts tasks itself, there is no script to show"
+    else:
+        told = title
+        if step.secrets:  # which no script has in it
+            told += f", with {', '.join(f'{secret.name}=***' for secret in step.secrets)} in its environment"
+        if step.mapped and step.length is None:
+            told += ", one of its tasks: how many there are is not known yet"
+    lines = "\n".join(page.paint(line, "bold") for line in wrap(told, page.width))
+    return "\n\n".join([lines, *(script.rstrip("\n") for script in step.scripts or ())])
+
+
 def _to_come(plan: Plan, page: Page) -> str:
     """What is not known before steps have chosen where to go."""
     if not plan.to_come:

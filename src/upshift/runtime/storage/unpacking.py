@@ -38,7 +38,7 @@ Extract = Callable[[Path, Path], None]
 
 def unpack(digest: str, store: Store, folder: Path, *, extract: Extract | None = None) -> Path:
     """Unpack a code package into a folder of its own, which appears whole or not at all."""
-    destination = folder / split(digest)[1]
+    destination = folder_of(digest, folder)
     if _has_entries(destination):
         return destination
     store.check(digest)
@@ -59,6 +59,11 @@ def unpack(digest: str, store: Store, folder: Path, *, extract: Extract | None =
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return destination
+
+
+def folder_of(digest: str, folder: Path | None = None) -> Path:
+    """Where a package is once it is unpacked: in ``UPSHIFT_HOME``, or below this folder."""
+    return (folder or place()) / split(digest)[1]
 
 
 def unpacked(digest: str, store: Store, *, extract: Extract | None = None) -> Path:
