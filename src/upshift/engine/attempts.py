@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 
 from upshift.backends.base import Backend, Ended, Job
+from upshift.engine.tasks import TaskState
 from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.log_text import ROW, last_frames
@@ -64,6 +65,17 @@ def judge(
     words = "it was stopped" if cancelled else "the supervisor died without a result"
     message = (ended.message if ended else None) or words
     return Verdict(None, Failure(reason=reason, message=message))
+
+
+def too_many(task: TaskState, result: TaskResult, most: int | None) -> Failure | None:
+    """Why more tasks would follow than the user allows; None: they do not."""
+    found = [result.outputs[name].items for name in task.node.node.by_item if name in result.outputs]
+    items = max(filter(None, found), default=0)
+    if most is None or items <= most:
+        return None
+    what = f"{items:,} tasks would follow {task}, and --max-num-splits allows {most:,}"
+    fix = "Allow more, or make a shorter list."
+    return Failure(reason="user-error", message=what, where=task.node.definition.location, fix=fix)
 
 
 def give_up(store: Store, task: TaskId, number: int) -> bool:

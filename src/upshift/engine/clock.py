@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -45,3 +47,31 @@ class SystemClock:
             return inbox.get(timeout=max(0.0, deadline - time.monotonic()))
         except Empty:
             return None
+
+
+class Timers:
+    """What is to be done later, the soonest first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        """Do it then."""
+        self._count += 1
+        heappush(self._waiting, (self._clock.monotonic() + seconds, self._count, what))
+
+    @property
+    def next(self) -> float | None:
+        """When the first is due, in monotonic seconds; None: there is none."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def ring(self) -> None:
+        """Do what is due."""
+        while self._waiting and self._waiting[0][0] <= self._clock.monotonic():
+            heappop(self._waiting)[2]()
+
+    def clear(self) -> None:
+        """Do none of it."""
+        self._waiting.clear()

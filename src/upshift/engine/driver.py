@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
-from upshift.engine.attempts import Verdict, give_up, judge, reader_of
+from upshift.engine.attempts import Verdict, give_up, judge, reader_of, too_many
 from upshift.engine.building import Building
-from upshift.engine.clock import Clock
+from upshift.engine.clock import Clock, Timers
 from upshift.engine.control import Command, stopping_line
 from upshift.engine.inputs import producers, task_inputs
 from upshift.engine.journal import Decisions, Journal, Shortfalls, over
@@ -32,7 +31,7 @@ from upshift.engine.keys import Keys
 from upshift.engine.recovery import Admission, Made, Recovery
 from upshift.engine.reuse import Reuse, intact
 from upshift.engine.specs import Specs
-from upshift.engine.targets import AttemptState, GrantPlan, OpenTarget, with_more_memory
+from upshift.engine.targets import AttemptState, GrantPlan, OpenTarget, cancel, with_more_memory
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, TaskState
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
@@ -41,16 +40,15 @@ from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.report.human import in_words
 from upshift.report.progress import TaskChange
-from upshift.runs.catalog import AttemptRow
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.checkpoints import discard
 from upshift.runtime.storage.store import Store
 
-BATCH = 1000
-"""How many jobs are handed over at once, where a backend queues them itself."""
 if TYPE_CHECKING:
     from upshift.engine.debug import Debugged
 
+BATCH = 1000
+"""How many jobs are handed over at once, where a backend queues them itself."""
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
 
@@ -84,8 +82,7 @@ class Driver:
     _shortfalls: Shortfalls = attrs.field(init=False)
     _raised: dict[TaskState, GrantPlan] = attrs.field(init=False, factory=dict)
     """Of tasks that ran out of memory."""
-    _timers: list[tuple[float, int, Callable[[], None]]] = attrs.field(init=False, factory=list)
-    _timed: int = attrs.field(init=False, default=0)
+    _timers: Timers = attrs.field(init=False)
     _submits: int = attrs.field(init=False, default=0)
     _stopping: str | None = attrs.field(init=False, default=None)
 
@@ -93,6 +90,7 @@ class Driver:
         self._decisions = Decisions(self.walk, self.journal, self.recovery.surplus)
         self._admission = Admission(self.keys, self.reuse, self.recovery, self.journal, self.store)
         self._shortfalls = Shortfalls(self.plans)
+        self._timers = Timers(self.clock)
 
     def run(self) -> str:
         """Drive the walk to its end; gives the status of the run."""
@@ -207,7 +205,7 @@ class Driver:
         self.journal.attempt(attempt)
         self.journal.task(task)
         if same:
-            self._tell_running(attempt, since=attempt.started)
+            self.journal.running(attempt, since=attempt.started)
         else:
             task.cache_reason = "the attempt that was running is of other code or inputs"
             self._cancel([attempt], None)
@@ -259,7 +257,7 @@ class Driver:
         self.walk.began(task)
         if debugged:  # it is over when it has been submitted
             self._note_decisions()
-            self._tell_running(attempt)
+            self.journal.running(attempt)
             self.journal.write()
         return attempt
 
@@ -287,10 +285,9 @@ class Driver:
     # Events
 
     def _wait(self) -> None:
-        deadline = self._timers[0][0] if self._timers else None
         inbox = self.inbox
         try:
-            item = self.clock.wait(inbox, deadline)
+            item = self.clock.wait(inbox, self._timers.next)
         except KeyboardInterrupt:
             item = Command.INTERRUPT
         while item is not None:
@@ -299,12 +296,7 @@ class Driver:
                 item = inbox.get_nowait()
             except Empty:
                 item = None
-        while self._timers and self._timers[0][0] <= self.clock.monotonic():
-            heappop(self._timers)[2]()
-
-    def _after(self, seconds: float, what: Callable[[], None]) -> None:
-        self._timed += 1
-        heappush(self._timers, (self.clock.monotonic() + seconds, self._timed, what))
+        self._timers.ring()
 
     def _take(self, item: Any) -> None:
         if isinstance(item, tuple):
@@ -320,7 +312,7 @@ class Driver:
             return
         if isinstance(event, Ended):
             del place.jobs[event.handle]
-            self._wait_for_devices(attempt, waits=False)
+            attempt.wait_for_devices(False)
             place.queue.room.give_back(attempt.demand)
             attempt.ended = event
             result = self.store.read_result(attempt.task_id, attempt.number)
@@ -334,14 +326,14 @@ class Driver:
             else:
                 self._end(attempt, attempt.task, verdict)
         elif isinstance(event, Started):
-            self._wait_for_devices(attempt, waits=False)
+            attempt.wait_for_devices(False)
             attempt.started = self.clock.now()
             attempt.node = event.node
             self.journal.attempt(attempt)
             if attempt.task is not None:
                 self.journal.task(attempt.task)
                 if not self._is_debugged(attempt.task):
-                    self._tell_running(attempt)
+                    self.journal.running(attempt)
         elif isinstance(event, LogGrew):
             self.journal.printed(attempt, size=event.size)
         elif isinstance(event, Logged):
@@ -349,7 +341,7 @@ class Driver:
         elif isinstance(event, Noticed):
             self.journal.notice(event.text, attempt.task_id)
         elif isinstance(event, Waiting):
-            self._wait_for_devices(attempt, waits=True)
+            attempt.wait_for_devices(True)
             attempt.why = event.why
             self.journal.attempt(attempt)
             self.journal.notice(event.why, attempt.task_id)
@@ -358,58 +350,24 @@ class Driver:
             elif not attempt.overdue:
                 attempt.overdue = True
                 within = attempt.place.target.start_within
-                self._after(parse_span(within), partial(self._is_overdue, attempt, within))
-
-    def _wait_for_devices(self, attempt: AttemptState, *, waits: bool) -> None:
-        """What waits for devices leaves CPUs and memory to tasks that do not.
-
-        Once it has them it starts, whatever has taken its place meanwhile.
-        """
-        if attempt.waits == waits:
-            return
-        attempt.waits = waits
-        room = attempt.place.queue.room
-        if waits:
-            room.give_back(attempt.demand.host)
-        else:
-            room.take(attempt.demand.host)
+                self._timers.after(parse_span(within), partial(self._is_overdue, attempt, within))
 
     def _is_overdue(self, attempt: AttemptState, within: str) -> None:
         self._wait_no_more(attempt, f"after {within} it still waits: {attempt.why}")
 
     def _wait_no_more(self, attempt: AttemptState, why: str) -> None:
         """Refuse what waits to start, unless it has begun."""
-        waits = attempt.started is None and attempt.given_up is None and attempt.ended is None
-        if not waits or not give_up(self.store, attempt.task_id, attempt.number):
-            return
-        name, within = attempt.place.target.name, attempt.place.target.start_within
-        attempt.given_up = Failure(
-            reason="infrastructure",
-            message=why,
-            where=attempt.spec.location,
-            fix="Request less, or use another target. "
-            f'Target {name!r} lets a task wait for start_within = "{within}".',
-        )
-        self._cancel([attempt], 0.0)
-        attempt.cancelled = False  # nothing takes its place
-
-    def _tell_running(self, attempt: AttemptState, *, since: float | None = None) -> None:
-        self.journal.tell(
-            TaskChange(
-                task=attempt.task_id,
-                status=RUNNING,
-                attempt=attempt.number,
-                since=since,
-                granted=attempt.spec.granted,
-            )
-        )
+        if attempt.is_to_begin and give_up(self.store, attempt.task_id, attempt.number):
+            attempt.given_up = attempt.too_late(why)
+            self._cancel([attempt], 0.0)
+            attempt.cancelled = False  # nothing takes its place
 
     def _end(self, attempt: AttemptState, task: TaskState, verdict: Verdict) -> None:
         """The attempt is over. What that means for its task."""
         now = self.clock.now()
         replaced = attempt.cancelled and self._stopping is None
         failure = verdict.failure
-        many = None if verdict.result is None or replaced else self._too_many(task, verdict.result)
+        many = None if verdict.result is None or replaced else too_many(task, verdict.result, self.max_splits)
         if many is not None:
             change = over(attempt, verdict, now=now)
             self._decisions.changes[task] = attrs.evolve(change, status=FAILED, failure=many)
@@ -427,16 +385,6 @@ class Driver:
         for line in in_words(verdict.result.gaps if verdict.result is not None else ()):
             self.journal.notice(line, attempt.task_id)
         self.journal.attempt(attempt, verdict, ended=now)
-
-    def _too_many(self, task: TaskState, result: TaskResult) -> Failure | None:
-        """Why more tasks would follow than the user allows; None: they do not."""
-        found = [result.outputs[name].items for name in task.node.node.by_item if name in result.outputs]
-        items = max(filter(None, found), default=0)
-        if self.max_splits is None or items <= self.max_splits:
-            return None
-        what = f"{items:,} tasks would follow {task}, and --max-num-splits allows {self.max_splits:,}"
-        fix = "Allow more, or make a shorter list."
-        return Failure(reason="user-error", message=what, where=task.node.definition.location, fix=fix)
 
     def _fail(self, attempt: AttemptState, task: TaskState, verdict: Verdict, failure: Failure) -> None:
         now = self.clock.now()
@@ -468,7 +416,7 @@ class Driver:
                 retry_with=change,
             )
             self.walk.again(task)
-            self._after(pause, partial(self._queue, task))
+            self._timers.after(pause, partial(self._queue, task))
             return
         self._decisions.changes[task] = over(attempt, verdict, now=now)
         if not self._caught(task, failure):
@@ -536,17 +484,9 @@ class Driver:
         self._cancel([attempt for place in among for attempt in place.jobs.values()], grace)
 
     def _cancel(self, attempts: list[AttemptState], grace: float | None) -> None:
-        alike: dict[tuple[OpenTarget, float], list[AttemptState]] = {}
-        for attempt in attempts:
-            attempt.cancelled = True
-            own = attempt.spec.settings.grace_period if grace is None else grace
-            alike.setdefault((attempt.place, own), []).append(attempt)
-        for (place, own), some in alike.items():
-            try:
-                place.backend.cancel([attempt.handle for attempt in some], grace=own)
-            except BackendError as error:
-                names = ", ".join(str(attempt.task_id) for attempt in some)
-                self.journal.notice(f"{names} cannot be cancelled: {error.what}", some[0].task_id)
+        for some, error in cancel(attempts, grace):
+            names = ", ".join(str(attempt.task_id) for attempt in some)
+            self.journal.notice(f"{names} cannot be cancelled: {error.what}", some[0].task_id)
 
     def _note_decisions(self) -> None:
         while refused := self._decisions.write():  # the first of them may stop the walk, which decides more
@@ -556,18 +496,7 @@ class Driver:
     def _note_refusal(self, task: TaskState, failure: Failure) -> None:
         """A step that failed before it could be submitted."""
         task.attempts += 1
-        self.journal.attempt_row(
-            AttemptRow(
-                task=self.journal.id(task),
-                number=task.attempts,
-                status=FAILED,
-                reason=failure.reason,
-                target=self._plan_of(task).place.target.name,
-                backend=self._plan_of(task).place.backend.name,
-                ended=self.clock.now(),
-                failure=failure,
-            )
-        )
+        self.journal.refused(task, failure, self._plan_of(task).place, ended=self.clock.now())
         if self.first_failure is None:
             self.first_failure = (self.journal.id(task), failure, task.attempts)
         if self._stopping is None and not self.keep_going:

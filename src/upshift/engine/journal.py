@@ -21,7 +21,7 @@ import attrs
 
 from upshift.engine.attempts import Verdict
 from upshift.engine.inputs import why_skipped
-from upshift.engine.targets import AttemptState, GrantPlan
+from upshift.engine.targets import AttemptState, GrantPlan, OpenTarget
 from upshift.engine.tasks import CANCELLED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, TaskState
 from upshift.engine.walk import Walk
 from upshift.model.spec.hardware import Shortfall
@@ -87,6 +87,21 @@ class Journal:
             )
         )
 
+    def refused(self, task: TaskState, failure: Failure, place: OpenTarget, *, ended: float) -> None:
+        """An attempt that failed before it could be submitted."""
+        self.attempt_row(
+            AttemptRow(
+                task=self.id(task),
+                number=task.attempts,
+                status=FAILED,
+                reason=failure.reason,
+                target=place.target.name,
+                backend=place.backend.name,
+                ended=ended,
+                failure=failure,
+            )
+        )
+
     def attempt_row(self, row: AttemptRow) -> None:
         """An attempt stands like this now."""
         self._attempts[row.task, row.number] = row
@@ -99,6 +114,18 @@ class Journal:
     def tell(self, change: TaskChange) -> None:
         """Show that a task has another status."""
         self._news.append(lambda: self._progress.task_changed(change))
+
+    def running(self, attempt: AttemptState, *, since: float | None = None) -> None:
+        """Show that a task runs."""
+        self.tell(
+            TaskChange(
+                task=attempt.task_id,
+                status=RUNNING,
+                attempt=attempt.number,
+                since=since,
+                granted=attempt.spec.granted,
+            )
+        )
 
     def sized(self, state: NodeState) -> None:
         """Show how many tasks a step has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from queue import SimpleQueue
 from typing import Any
@@ -16,7 +16,7 @@ from upshift.engine.attempts import LogReader
 from upshift.engine.offers import Offered, Standard, missing_launcher, offered
 from upshift.engine.schedule import Demand, Queue, Room
 from upshift.engine.tasks import TaskState
-from upshift.errors import ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError
+from upshift.errors import BackendError, ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition
 from upshift.model.settings.resources import ResourceSettings
@@ -77,6 +77,36 @@ class AttemptState:
     overdue: bool = False  # whether it is noted when that will be so
     ended: Ended | None = None  # how the backend says that it ended
 
+    def wait_for_devices(self, waits: bool) -> None:
+        """What waits for devices leaves CPUs and memory to tasks that do not.
+
+        Once it has them it starts, whatever has taken its place meanwhile.
+        """
+        if self.waits == waits:
+            return
+        self.waits = waits
+        room = self.place.queue.room
+        if waits:
+            room.give_back(self.demand.host)
+        else:
+            room.take(self.demand.host)
+
+    @property
+    def is_to_begin(self) -> bool:
+        """Whether it waits to start, and the engine for it."""
+        return self.started is None and self.given_up is None and self.ended is None
+
+    def too_late(self, why: str) -> Failure:
+        """It has waited too long."""
+        name, within = self.place.target.name, self.place.target.start_within
+        return Failure(
+            reason="infrastructure",
+            message=why,
+            where=self.spec.location,
+            fix="Request less, or use another target. "
+            f'Target {name!r} lets a task wait for start_within = "{within}".',
+        )
+
     @property
     def task_id(self) -> TaskId:
         """What it is an attempt of."""
@@ -86,6 +116,22 @@ class AttemptState:
     def number(self) -> int:
         """Which attempt of it."""
         return self.spec.attempt
+
+
+def cancel(
+    attempts: Iterable[AttemptState], grace: float | None
+) -> Iterator[tuple[list[AttemptState], BackendError]]:
+    """Have backends stop attempts, each with its own grace period where ``grace`` is None; what fails."""
+    alike: dict[tuple[OpenTarget, float], list[AttemptState]] = {}
+    for attempt in attempts:
+        attempt.cancelled = True
+        own = attempt.spec.settings.grace_period if grace is None else grace
+        alike.setdefault((attempt.place, own), []).append(attempt)
+    for (place, own), some in alike.items():
+        try:
+            place.backend.cancel([attempt.handle for attempt in some], grace=own)
+        except BackendError as error:
+            yield some, error
 
 
 @attrs.frozen(kw_only=True)
