@@ -13,20 +13,11 @@ if TYPE_CHECKING:
 
     from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
     from upshift.authoring.flow.checkpoints import checkpoint
-    from upshift.authoring.flow.decorators import (
-        batch,
-        card,
-        catch,
-        conda,
+    from upshift.authoring.flow.flow_decorators import (
         conda_base,
-        environment,
-        kubernetes,
         project,
-        pypi,
         pypi_base,
         schedule,
-        secrets,
-        slurm,
         trigger,
         trigger_on_finish,
     )
@@ -34,6 +25,17 @@ if TYPE_CHECKING:
     from upshift.authoring.flow.parameters import Config, IncludeFile, JSONType, Parameter, config_expr
     from upshift.authoring.flow.runner import NBRunner, Runner
     from upshift.authoring.flow.spec import FlowSpec
+    from upshift.authoring.flow.step_decorators import (
+        batch,
+        card,
+        catch,
+        conda,
+        environment,
+        kubernetes,
+        pypi,
+        secrets,
+        slurm,
+    )
     from upshift.authoring.flow.task import CaughtException
     from upshift.authoring.launching import run_with_accelerate, run_with_torchrun
     from upshift.authoring.pipelines import Pipeline, pipeline
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
     from upshift.runs.client import Flow, Metaflow, get_metadata
     from upshift.runs.history import Run, get_run, list_runs
     from upshift.runs.history_outputs import DataArtifact
-    from upshift.runs.history_steps import Task
+    from upshift.runs.history_tasks import Task
     from upshift.runs.places import default_namespace, get_namespace, namespace
     from upshift.runs.versions import get_artifact, list_artifacts, tag_artifact
     from upshift.runtime.step.cards import HTML
@@ -189,47 +191,47 @@ _HOMES = {
     "Runner": "upshift.authoring.flow.runner",
     "SlurmSettings": "upshift.model.settings.slurm",
     "Step": "upshift.authoring.steps",
-    "Task": "upshift.runs.history_steps",
-    "batch": "upshift.authoring.flow.decorators",
-    "card": "upshift.authoring.flow.decorators",
-    "catch": "upshift.authoring.flow.decorators",
+    "Task": "upshift.runs.history_tasks",
+    "batch": "upshift.authoring.flow.step_decorators",
+    "card": "upshift.authoring.flow.step_decorators",
+    "catch": "upshift.authoring.flow.step_decorators",
     "checkpoint": "upshift.authoring.flow.checkpoints",
     "cleanup_memory": "upshift.runtime.step.cleanup",
-    "conda": "upshift.authoring.flow.decorators",
-    "conda_base": "upshift.authoring.flow.decorators",
+    "conda": "upshift.authoring.flow.step_decorators",
+    "conda_base": "upshift.authoring.flow.flow_decorators",
     "config_expr": "upshift.authoring.flow.parameters",
     "current": "upshift.runtime.step.context",
     "default_namespace": "upshift.runs.places",
-    "environment": "upshift.authoring.flow.decorators",
+    "environment": "upshift.authoring.flow.step_decorators",
     "get_artifact": "upshift.runs.versions",
     "get_metadata": "upshift.runs.client",
     "get_namespace": "upshift.runs.places",
     "get_run": "upshift.runs.history",
     "gpu_profile": "upshift.authoring.decorators",
-    "kubernetes": "upshift.authoring.flow.decorators",
+    "kubernetes": "upshift.authoring.flow.step_decorators",
     "list_artifacts": "upshift.runs.versions",
     "list_runs": "upshift.runs.history",
     "log": "upshift.runtime.step.metrics",
     "namespace": "upshift.runs.places",
     "parallel": "upshift.authoring.flow.parallel",
     "pipeline": "upshift.authoring.pipelines",
-    "project": "upshift.authoring.flow.decorators",
-    "pypi": "upshift.authoring.flow.decorators",
-    "pypi_base": "upshift.authoring.flow.decorators",
+    "project": "upshift.authoring.flow.flow_decorators",
+    "pypi": "upshift.authoring.flow.step_decorators",
+    "pypi_base": "upshift.authoring.flow.flow_decorators",
     "resources": "upshift.authoring.decorators",
     "resume": "upshift.authoring.resume",
     "retry": "upshift.authoring.decorators",
     "run_with_accelerate": "upshift.authoring.launching",
     "run_with_torchrun": "upshift.authoring.launching",
-    "schedule": "upshift.authoring.flow.decorators",
-    "secrets": "upshift.authoring.flow.decorators",
-    "slurm": "upshift.authoring.flow.decorators",
+    "schedule": "upshift.authoring.flow.flow_decorators",
+    "secrets": "upshift.authoring.flow.step_decorators",
+    "slurm": "upshift.authoring.flow.step_decorators",
     "step": "upshift.authoring.steps",
     "tag_artifact": "upshift.runs.versions",
     "timeout": "upshift.authoring.decorators",
     "torchrun": "upshift.authoring.flow.parallel",
-    "trigger": "upshift.authoring.flow.decorators",
-    "trigger_on_finish": "upshift.authoring.flow.decorators",
+    "trigger": "upshift.authoring.flow.flow_decorators",
+    "trigger_on_finish": "upshift.authoring.flow.flow_decorators",
     "unmapped": "upshift.authoring.placeholders",
 }
 """Where a public name is defined; an error is in ``upshift.errors``."""

@@ -85,7 +85,7 @@ def _before(option: str) -> Any:
 
 
 def _decorated(pipeline: FlowPipeline, decorators: Sequence[str]) -> FlowPipeline:
-    from upshift.authoring.flow.decorators import with_decorators
+    from upshift.authoring.flow.step_decorators import with_decorators
 
     return cast("FlowPipeline", with_decorators(pipeline, (*(_before("with_") or ()), *decorators)))
 

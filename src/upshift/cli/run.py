@@ -37,7 +37,7 @@ def run(
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
     """
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
-    from upshift.authoring.flow.decorators import with_decorators
+    from upshift.authoring.flow.step_decorators import with_decorators
     from upshift.cli.watch import shown
     from upshift.engine import RunOptions
 

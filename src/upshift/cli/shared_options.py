@@ -233,7 +233,7 @@ def named_pipeline(
 
 def tags_of_branch(pipeline: Pipeline[Any, Any], branch: str | None, production: bool) -> list[str]:
     """The tag of a run for its branch, where one was named."""
-    from upshift.authoring.flow.decorators import branch_tags
+    from upshift.authoring.flow.flow_decorators import branch_tags
     from upshift.authoring.options import identifier
     from upshift.errors import UsageError
 

@@ -1,29 +1,26 @@
-"""Metaflow's decorators that functions have in another form, or not at all.
+"""Metaflow's decorators of steps that functions have in another form, or not at all.
 
-A decorator of a step becomes settings, as what ``@step`` itself is told; what only steps of flows can obey
-is kept beside them. A decorator of a flow is kept with its class: data, which ``show`` tells.
+Each becomes settings, as what ``@step`` itself is told; what only flows can obey is kept beside them.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
-from upshift.authoring.flow.parameters import LateValue
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import StepOptions, identifier
 from upshift.authoring.pending import options_to_come
 from upshift.authoring.steps import add_options
-from upshift.errors import MisuseError, SettingsError, UsageError, suggestion, user_location
+from upshift.errors import SettingsError, UsageError, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.settings.docker import DockerSettings
-from upshift.model.settings.fields import bad_value, line, text
+from upshift.model.settings.fields import bad_value, line
 from upshift.model.settings.retry import Catch
 from upshift.model.settings.secrets import checked_secrets
 from upshift.model.settings.slurm import SlurmSettings
@@ -31,12 +28,9 @@ from upshift.model.settings.step import StepSettings, checked_flag
 from upshift.model.spec.codec import encode
 
 if TYPE_CHECKING:
-    from upshift.authoring.flow.parameters import Config
-    from upshift.authoring.flow.spec import FlowSpec
     from upshift.authoring.pipelines import Pipeline
 
 F = TypeVar("F", bound=Callable[..., Any])
-C = TypeVar("C", bound="type[FlowSpec]")
 
 _KNOWN_ELSEWHERE = {
     "opencv": "opencv-python",
@@ -47,9 +41,6 @@ _KNOWN_ELSEWHERE = {
 """What conda calls packages that PyPI has by another name."""
 _NOT_PYTHON = ("cuda", "cudnn", "gcc", "r-", "libgcc", "mkl")
 """What names of conda's packages begin with that are no Python packages."""
-
-
-# Of steps
 
 
 @checked_keywords("@environment")
@@ -234,7 +225,7 @@ def pypi(
     SettingsError
         A package or version makes no sense.
     """
-    decorate: Any = _of_step(_packages("@pypi", packages, python, disabled))
+    decorate: Any = _of_step(with_packages("@pypi", packages, python, disabled))
     return decorate if function is None else decorate(function)
 
 
@@ -260,11 +251,14 @@ def conda(
     SettingsError
         A package is none of Python's.
     """
-    decorate: Any = _of_step(_packages("@conda", _of_conda("@conda", packages, libraries), python, disabled))
+    decorate: Any = _of_step(
+        with_packages("@conda", from_conda("@conda", packages, libraries), python, disabled)
+    )
     return decorate if function is None else decorate(function)
 
 
-def _of_conda(owner: str, packages: Any, libraries: Any) -> Mapping[str, str] | None:
+def from_conda(owner: str, packages: Any, libraries: Any) -> Mapping[str, str] | None:
+    """As PyPI calls them; None: none are named."""
     given = [one for one in (packages, libraries) if one is not None]
     if len(given) > 1 or not all(isinstance(one, Mapping) for one in given):
         raise bad_value(owner, "packages", packages, 'a dict of versions by package: {"numpy": "1.26.4"}')
@@ -282,7 +276,8 @@ def _of_conda(owner: str, packages: Any, libraries: Any) -> Mapping[str, str] | 
     return found if given else None
 
 
-def _packages(owner: str, packages: Any, python: Any, disabled: bool) -> StepOptions:
+def with_packages(owner: str, packages: Any, python: Any, disabled: bool) -> StepOptions:
+    """The image that has them, or that the step does without those of all steps."""
     if packages is not None and not isinstance(packages, Mapping):
         raise bad_value(owner, "packages", packages, 'a dict of versions by package: {"numpy": "1.26.4"}')
     if checked_flag(owner, "disabled", disabled):
@@ -315,22 +310,34 @@ def _backend(owner: str, on: str, fields: Sequence[str]) -> Callable[..., Any]:
     """The decorator of a backend: it moves a step there, with its own fields and what they ask for."""
 
     def decorator(function: Any = None, /, **given: Any) -> Any:
-        unknown = next((name for name in given if name not in (*_ASKED, *fields)), None)
-        if unknown is not None:
-            raise SettingsError(
-                f"{owner} has no option {unknown!r}",
-                where=user_location(),
-                fix=f"Options: {', '.join((*_ASKED, *fields))}.",
-            )
-        asked = {name: value for name, value in given.items() if name in _ASKED and value is not None}
-        (requested,) = options_to_come(resources(**asked)(_nothing))
-        settings = requested.settings.beside(StepSettings.said(owner, on=on))
+        requested = _requested(owner, given, fields)
+        settings = requested.beside(StepSettings.said(owner, on=on))
         decorate: Any = _of_step(StepOptions(settings=settings))
         return decorate if function is None else decorate(function)
 
     decorator.__name__ = decorator.__qualname__ = owner.removeprefix("@")
     decorator.__doc__ = f"Run a step on {on}. This version has no such backend, and refuses to run it."
     return decorator
+
+
+def _requested(
+    owner: str,
+    given: Mapping[str, Any],
+    fields: Sequence[str],
+    elsewhere: Callable[[str], str | None] = lambda name: None,
+) -> StepSettings:
+    """What a decorator of a backend asks for; any other option is one of the backend's fields."""
+    unknown = next((name for name in given if name not in (*_ASKED, *fields)), None)
+    if unknown is not None:
+        said = elsewhere(unknown)
+        raise SettingsError(
+            f"{owner} has no option {unknown!r}",
+            where=user_location(),
+            fix=f"Say {said}." if said else f"Options: {', '.join((*_ASKED, *fields))}.",
+        )
+    asked = {name: value for name, value in given.items() if name in _ASKED and value is not None}
+    (requested,) = options_to_come(resources(**asked)(_nothing))
+    return requested.settings
 
 
 def _nothing() -> None:
@@ -377,19 +384,10 @@ def slurm(function: Any = None, /, *, on: str = "slurm", **given: Any) -> Any:
         An option is unknown, or its value is invalid.
     """
     fields = [field.name for field in attrs.fields(SlurmSettings)]
-    unknown = next((name for name in given if name not in (*_ASKED, *fields)), None)
-    if unknown is not None:
-        elsewhere = SlurmSettings.elsewhere(unknown)
-        raise SettingsError(
-            f"@slurm has no option {unknown!r}",
-            where=user_location(),
-            fix=f"Say {elsewhere}." if elsewhere else f"Options: {', '.join((*_ASKED, *fields))}.",
-        )
-    asked = {name: value for name, value in given.items() if name in _ASKED and value is not None}
-    (requested,) = options_to_come(resources(**asked)(_nothing))
+    requested = _requested("@slurm", given, fields, SlurmSettings.elsewhere)
     own = SlurmSettings(**{name: value for name, value in given.items() if name in fields})
     said = StepSettings.said("@slurm", {"backends": {"slurm": encode(own)}}, on=on)
-    decorate: Any = _of_step(StepOptions(settings=requested.settings.beside(said)))
+    decorate: Any = _of_step(StepOptions(settings=requested.beside(said)))
     return decorate if function is None else decorate(function)
 
 
@@ -457,216 +455,6 @@ _WITH: Mapping[str, Callable[..., Any]] = {
 def _of_step(options: StepOptions) -> Callable[[F], F]:
     def decorate(target: F) -> F:
         return add_options(target, options)
-
-    return decorate
-
-
-# Of flows
-
-
-def _with_configs(decorator: F) -> F:
-    """A decorator of flows that may be given ``config_expr(…)``, whose value is known with the class."""
-
-    @functools.wraps(decorator)
-    def decorated(**options: Any) -> Any:
-        if not any(map(_late, options.values())):
-            return decorator(**options)
-
-        def decorate(flow: C) -> C:
-            known = flow.__upshift_pipeline__.configs
-            return cast(C, decorator(**{name: _known(value, known) for name, value in options.items()})(flow))
-
-        return decorate
-
-    return cast(F, decorated)
-
-
-def _late(value: Any) -> bool:
-    return isinstance(value, LateValue) or (isinstance(value, Mapping) and any(map(_late, value.values())))
-
-
-def _known(value: Any, configs: Mapping[str, Config]) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _known(item, configs) for name, item in value.items()}
-    return value.of(configs) if isinstance(value, LateValue) else value
-
-
-@_with_configs
-@checked_keywords("@project")
-def project(*, name: str, branch: str | None = None, production: bool = False) -> Callable[[C], C]:
-    """Say which project a flow belongs to: its runs are tagged, and ``current`` tells project and branch.
-
-    Parameters
-    ----------
-    name
-        The project.
-    branch, production
-        The branch of all its runs; default: what ``run --branch`` or ``--production`` says, else the user's.
-
-    Raises
-    ------
-    SettingsError
-        ``name`` is no name.
-    """
-    named = identifier("@project", name) or ""
-    checked_flag("@project", "production", production)
-    tags = [f"project:{named}", *branch_tags(identifier("@project", branch), production)]
-    return _of_flow("@project", {"name": named}, tags=tags)
-
-
-def branch_tags(branch: str | None, production: bool) -> list[str]:
-    """The tag of a run that says on which branch of its project it is; none: on its user's."""
-    if not production and branch is None:
-        return []
-    told = f"prod.{branch}" if production and branch else "prod" if production else f"test.{branch}"
-    return [f"project_branch:{told}"]
-
-
-@_with_configs
-@checked_keywords("@schedule")
-def schedule(
-    *,
-    cron: str | None = None,
-    weekly: bool = False,
-    daily: bool = True,
-    hourly: bool = False,
-    timezone: str | None = None,
-) -> Callable[[C], C]:
-    """Say when a flow is to run. Kept and shown; nothing in Upshift runs by the clock.
-
-    Parameters
-    ----------
-    cron, weekly, daily, hourly, timezone
-        As in Metaflow.
-
-    Raises
-    ------
-    SettingsError
-        A value makes no sense.
-    """
-    often = {"weekly": weekly, "daily": daily, "hourly": hourly}
-    for field, value in often.items():
-        checked_flag("@schedule", field, value)
-    if text("@schedule", "cron", cron) is not None and len(str(cron).split()) not in (5, 6):
-        raise bad_value("@schedule", "cron", cron, 'five or six fields: "0 10 * * *"')
-    chosen = {"cron": cron} if cron else {next((f for f in ("weekly", "hourly") if often[f]), "daily"): True}
-    return _of_flow("@schedule", {**chosen, "timezone": text("@schedule", "timezone", timezone)})
-
-
-@_with_configs
-@checked_keywords("@trigger")
-def trigger(
-    *, event: Any = None, events: Sequence[Any] = (), options: Mapping[str, Any] | None = None
-) -> Callable[[C], C]:
-    """Say which events a flow is to run for. Kept and shown; nothing in Upshift waits for events.
-
-    Parameters
-    ----------
-    event, events, options
-        As in Metaflow.
-
-    Raises
-    ------
-    SettingsError
-        There is no event, or it has no name.
-    """
-    return _of_flow("@trigger", {"events": _named("@trigger", "event", event, events)})
-
-
-@_with_configs
-@checked_keywords("@trigger_on_finish")
-def trigger_on_finish(
-    *, flow: Any = None, flows: Sequence[Any] = (), options: Mapping[str, Any] | None = None
-) -> Callable[[C], C]:
-    """Say after which flows a flow is to run. Kept and shown; nothing in Upshift waits for them.
-
-    Parameters
-    ----------
-    flow, flows, options
-        As in Metaflow.
-
-    Raises
-    ------
-    SettingsError
-        There is no flow, or it has no name.
-    """
-    return _of_flow("@trigger_on_finish", {"flows": _named("@trigger_on_finish", "flow", flow, flows)})
-
-
-def _named(owner: str, field: str, one: Any, several: Any) -> list[str]:
-    if (one is None) == (not several):
-        raise SettingsError(
-            f"{owner} takes {field} or {field}s", where=user_location(), fix=f'Write {owner}({field}="NAME").'
-        )
-    if isinstance(several, str) or not isinstance(several, Sequence):
-        raise bad_value(owner, f"{field}s", several, "a list of names")
-    names = []
-    for given in [one] if one is not None else several:
-        name = given.get("name") if isinstance(given, Mapping) else given
-        names.append(line(owner, field, name() if callable(name) else name))
-    return names
-
-
-@_with_configs
-@checked_keywords("@pypi_base")
-def pypi_base(
-    *, packages: Mapping[str, str] | None = None, python: str | None = None, disabled: bool = False
-) -> Callable[[C], C]:
-    """Have these packages in the images of all steps of a flow; as :func:`pypi`.
-
-    Parameters
-    ----------
-    packages, python, disabled
-        As for :func:`pypi`.
-
-    Raises
-    ------
-    SettingsError
-        A package or version makes no sense.
-    """
-    return _of_flow("@pypi_base", {}, steps=_packages("@pypi_base", packages, python, disabled).settings)
-
-
-@_with_configs
-@checked_keywords("@conda_base")
-def conda_base(
-    *,
-    packages: Mapping[str, str] | None = None,
-    libraries: Mapping[str, str] | None = None,
-    python: str | None = None,
-    disabled: bool = False,
-) -> Callable[[C], C]:
-    """As :func:`pypi_base`, for packages as conda names them.
-
-    Parameters
-    ----------
-    packages, libraries, python, disabled
-        As for :func:`conda`.
-
-    Raises
-    ------
-    SettingsError
-        A package is none of Python's.
-    """
-    wanted = _of_conda("@conda_base", packages, libraries)
-    return _of_flow("@conda_base", {}, steps=_packages("@conda_base", wanted, python, disabled).settings)
-
-
-def _of_flow(
-    owner: str, said: Mapping[str, Any], *, tags: Sequence[str] = (), steps: StepSettings | None = None
-) -> Callable[[C], C]:
-    where = user_location()
-
-    def decorate(flow: C) -> C:
-        pipeline = getattr(flow, "__upshift_pipeline__", None)
-        if pipeline is None:
-            raise MisuseError(
-                f"{owner} stands above {getattr(flow, '__name__', shown(flow))}, which is not a flow",
-                where=where,
-                fix="Put it above the class: class MyFlow(FlowSpec).",
-            )
-        pipeline.decorate(owner.removeprefix("@"), {**said, "where": where}, tags=tags, steps=steps)
-        return flow
 
     return decorate
 
