@@ -11,7 +11,6 @@ import attrs
 from upshift.authoring.callee import named
 from upshift.authoring.options import checked_tags
 from upshift.authoring.project import code_of, file_of, places_of
-from upshift.authoring.tracebacks import raised_by
 from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions
 from upshift.engine.run import execute
@@ -24,7 +23,7 @@ from upshift.runtime.storage.store import open_store
 from upshift.runtime.usercode import modules as usercode
 from upshift.runtime.usercode import unimported
 from upshift.runtime.usercode.shadowing import advice
-from upshift.runtime.usercode.tracebacks import user_line, user_text
+from upshift.runtime.usercode.tracebacks import raised_by, user_line, user_text
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline

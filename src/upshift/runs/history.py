@@ -23,7 +23,8 @@ from upshift.runs.history_attempts import Attempt
 from upshift.runs.history_json import row_as_json, run_as_json
 from upshift.runs.history_outputs import Outputs
 from upshift.runs.history_records import UNFINISHED, RunRecords, utc
-from upshift.runs.history_steps import Step, StepList, Task, TaskList
+from upshift.runs.history_steps import Step, StepList
+from upshift.runs.history_tasks import Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
 from upshift.runs.places import Placed, confirm_in_namespace

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from upshift.runs.catalog import RunRow
     from upshift.runs.history import Run
     from upshift.runs.history_attempts import Attempt
-    from upshift.runs.history_steps import Step, Task
+    from upshift.runs.history_steps import Step
+    from upshift.runs.history_tasks import Task
 
 _IN_SHORT = ("last", "step", "min", "max", "count")
 """What is told of a metric."""

@@ -17,7 +17,7 @@ from upshift.runs.places import Placed
 from upshift.runtime.storage.state import State
 
 if TYPE_CHECKING:
-    from upshift.runs.history_steps import Task
+    from upshift.runs.history_tasks import Task
 
 
 Held = Callable[[Artifact], Mapping[str, Artifact]]

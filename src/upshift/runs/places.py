@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import NotFound, user_location
-from upshift.model.graph.model import Collection, FromStep, Node, Source
+from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source
 from upshift.model.graph.order import taken_by
 from upshift.model.home import user_name
+from upshift.model.spec.artifact import Artifact, Collected, Value
 
 if TYPE_CHECKING:
     from upshift.runs.history_records import RunRecords
@@ -142,3 +143,48 @@ def _made_by(source: Source, item: int | None, records: RunRecords) -> Iterator[
             yield source.node, item if mapped else None
         else:
             yield from ((source.node, found.task.index) for found in records.tasks(source.node))
+
+
+def inputs_of(task: TaskRow, records: RunRecords) -> dict[str, Value]:
+    """The inputs of a task, by parameter; one that no step has made is left out."""
+    node, index = records.nodes[task.task.step], task.task.index
+    found: dict[str, Value] = {}
+    for parameter, source in node.inputs.items():
+        if parameter not in node.over:
+            value = _whole(source, records)
+        else:
+            value = None if index is None else _item(source, index, records)
+        if value is not None:
+            found[parameter] = value
+    return found
+
+
+def _whole(source: Source, records: RunRecords) -> Value | None:
+    if isinstance(source, Constant):
+        return source.artifact
+    if isinstance(source, Collection):
+        return _collected((_whole(item, records) for item in source.items), source.form, source.keys)
+    made = _made(source, records)
+    return _collected(made, "list") if records.nodes[source.node].mapped else next(iter(made), None)
+
+
+def _item(source: Source, index: int, records: RunRecords) -> Value | None:
+    """One of the items that a step is mapped over."""
+    if isinstance(source, Collection):
+        return _whole(source.items[index], records) if index < len(source.items) else None
+    if isinstance(source, FromStep) and records.nodes[source.node].mapped:
+        made = _made(source, records)
+        return made[index] if index < len(made) else None
+    items = _whole(source, records)
+    return records.items(items)[index] if isinstance(items, Artifact) else None
+
+
+def _made(source: FromStep, records: RunRecords) -> list[Artifact | None]:
+    results = records.results(source.node)
+    return [None if result is None else result.outputs.get(source.output) for result in results]
+
+
+def _collected(items: Iterable[Value | None], form: str, keys: tuple[str, ...] = ()) -> Collected | None:
+    every = list(items)
+    values = tuple(item for item in every if item is not None)
+    return Collected(form=form, items=values, keys=keys) if len(values) == len(every) else None

@@ -15,7 +15,6 @@ from upshift.errors import SettingsError, nearest, user_location
 from upshift.model.checks import MOST_TEXT, MOST_VARIABLE, MOST_VARIABLES, shown, unfit
 from upshift.model.settings import image_names as names
 from upshift.model.settings.fields import bad_value
-from upshift.model.settings.installer_options import refused
 from upshift.model.settings.leaks import looks_secret, secret_in, unexpanded_in
 
 _OWNER = "DockerSettings"
@@ -49,6 +48,39 @@ _PLATFORMS = tuple(
 _BY_VARIABLE = "Write a variable in its place: https://me:${TOKEN}@host/simple."
 _IN_REQUIREMENTS = 'Write the address in requirements: "--index-url https://me:${TOKEN}@host/simple".'
 _LOGIN = "upshift doctor docker shows who is logged in where."
+
+ACCEPTABLE = {
+    "driver-too-old": "the CUDA of the image needs a newer driver",
+    "image-refuses-driver": "the image says itself (NVIDIA_REQUIRE_…) that it does not start with the driver",
+    "no-cuda": "a GPU of NVIDIA is asked for, and there is no CUDA",
+    "no-kernels": "PyTorch or CUDA does not know the GPU",
+    "no-launcher": "what a step of several processes is started with is not installed",
+    "no-neuron": "a device of AWS Neuron is asked for, and there is no Neuron SDK",
+    "no-rocm": "a GPU of AMD is asked for, and there is no ROCm",
+    "other-platform": "the image is for another platform",
+    "other-python": "a step that travels by value needs another version of Python",
+    "replaces-framework": "requirements replace the PyTorch, TensorFlow or JAX of the image",
+}
+"""Names for ``DockerSettings(accept=…)``: what may be found to speak against an image, and be overruled."""
+
+_PLACE = ("says where to install, or for what", "Leave it out: the image says that.")
+_WHAT = ("says what to install", "Leave it out: requirements= says that.")
+_FILE = ("names a file, which the image does not have", "Leave it out.")
+
+_REFUSED = {
+    ("target", "t", "prefix", "root", "user", "python", "p"): _PLACE,
+    ("python-version", "python-platform", "platform", "abi", "implementation", "directory"): _PLACE,
+    ("dry-run", "check", "help", "h", "version", "V"): ("would install nothing", "Leave it out."),
+    ("requirement", "requirements", "r", "requirements-from-script", "group"): _WHAT,
+    ("editable", "e", "extra", "all-extras", "upgrade-group"): _WHAT,
+    ("constraint", "constraints", "c"): (_FILE[0], 'Write requirements=["-c FILE", …].'),
+    ("override", "overrides", "exclude", "excludes"): _FILE,
+    ("build-constraint", "build-constraints", "b"): _FILE,
+}
+"""Options of pip and uv that no image can honour: what to install, and where, is said by the settings.
+
+Sources: ``pip install --help`` (25.3) and ``uv pip install --help`` (0.13).
+"""
 
 
 def text(value: Any, field: Any) -> str | None:
@@ -206,8 +238,6 @@ def apt_packages(value: Any, field: Any) -> tuple[str, ...] | None:
 def accept(value: Any, field: Any) -> tuple[str, ...] | None:
     names = _listed(value, field, 'a list of findings: ["driver-too-old"]')
     if names:
-        from upshift.model.settings.image_findings import ACCEPTABLE
-
         for name in names:
             if name not in ACCEPTABLE:
                 raise _wrong(
@@ -312,7 +342,7 @@ def _installer_option(name: Any, value: Any, field: str) -> tuple[str, Any]:
     if match is None:
         raise _wrong(field, name, 'an option without dashes as key: {"index-url": "https://…"}')
     option = match[1].replace("_", "-")
-    impossible = refused(option)
+    impossible = _refused(option)
     if impossible is not None:
         problem, fix = impossible
         raise SettingsError(f"{_OWNER}: {field}: {name!r} {problem}", where=user_location(), fix=fix)
@@ -343,3 +373,8 @@ tag = _matching(
     "letters, digits, '_', '.' and '-', at most 128; not upshift-DIGEST, by which Upshift finds images",
     lambda text: None,
 )
+
+
+def _refused(option: str) -> tuple[str, str] | None:
+    """Why an option, without its dashes, cannot be honoured, and what to do; None: it can be."""
+    return next((said for names, said in _REFUSED.items() if option in names), None)

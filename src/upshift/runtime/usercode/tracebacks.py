@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 from upshift.errors import UpshiftError, has_no_file, is_upshifts, is_user_file, location, only, with_cells
 
@@ -52,6 +52,21 @@ def _shortened(text: str) -> str:
     if left_out <= 1:
         return text
     return "\n".join([*lines[:_BEGINNING], f"  [… {left_out:,} lines …]", *lines[-_END:]])
+
+
+def raised_by(error: BaseException, code: CodeType) -> bool:
+    """Whether an exception is of this function's own making, or of code that it called; not of ours."""
+    inside = users = False
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        inside = inside or trace.tb_frame.f_code is code
+        if is_upshifts(file):
+            users = False
+        elif is_user_file(file):
+            users = True
+        trace = trace.tb_next
+    return inside and users
 
 
 def _cut(error: BaseException | None, project: str | None, seen: dict[int, BaseException]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 import pynvml
 
-from upshift.runtime.accelerators.nvml import gpm
 from upshift.runtime.accelerators.nvml.asking import GONE, MOST_MEMORY, NEVER, memory, reason
 from upshift.runtime.accelerators.vendor import Reading
 
@@ -39,6 +38,41 @@ class _Counter:
     at: float
 
 
+class _Utilization:
+    """How busy a MIG instance is, from one call to the next: by NVML's GPU Performance Monitoring.
+
+    GPUs have that from Hopper on. The utilization that NVML gives of a whole GPU is not told by instance.
+    """
+
+    def __init__(self, gpu: Any, instance: int) -> None:
+        if not pynvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        self._gpu = gpu
+        self._instance = instance
+        self._request = pynvml.c_nvmlGpmMetricsGet_t()
+        self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self._request.numMetrics = 1
+        self._request.metrics[0].metricId = pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL
+        self._last = pynvml.nvmlGpmSampleAlloc()
+        self._next = pynvml.nvmlGpmSampleAlloc()
+        pynvml.nvmlGpmMigSampleGet(gpu, instance, self._last)
+
+    def __call__(self) -> float | None:
+        """Percent of the time since the call before; None: it does not tell this time."""
+        pynvml.nvmlGpmMigSampleGet(self._gpu, self._instance, self._next)
+        self._request.sample1, self._request.sample2 = self._last, self._next
+        pynvml.nvmlGpmMetricsGet(self._request)
+        self._last, self._next = self._next, self._last
+        metric = self._request.metrics[0]
+        return float(metric.value) if metric.nvmlReturn == pynvml.NVML_SUCCESS else None
+
+    def close(self) -> None:
+        """Give its memory back."""
+        for sample in (self._last, self._next):
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(sample)
+
+
 class Card:
     """A GPU or a MIG instance: what to ask of it, and what it said the last time."""
 
@@ -50,7 +84,7 @@ class Card:
         self._xid_events = 0
         self._counters: dict[str, _Counter] = {}
         self._fields: dict[str, tuple[int, int, int]] = {}
-        self._utilization: gpm.Meter | None = None
+        self._utilization: _Utilization | None = None
         n = pynvml
         self._meters = [
             _Meter("memory", lambda: int(memory(handle).used), MOST_MEMORY),
@@ -78,7 +112,7 @@ class Card:
             }
         else:  # power and busses are not told by instance
             with contextlib.suppress(n.NVMLError):
-                self._utilization = gpm.Meter(gpu, instance)
+                self._utilization = _Utilization(gpu, instance)
                 self._meters.append(_Meter("busy", self._utilization, 100))
 
     def read(self, uuid: str) -> Reading:
