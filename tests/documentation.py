@@ -21,7 +21,6 @@ import importlib.util
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -196,14 +195,13 @@ def _run_console(block: Block, project: Project) -> list[list[str]]:
     script = ["exec 2>&1"]
     for command in block.commands:  # the mark carries the exit code, and leaves it in $?
         script += [command.text, f"__code=$?; printf '\\n{_MARK}%s{_MARK}' $__code; (exit $__code)"]
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     user = project.folder.parent / "me"  # what a page does to `~` is done to no real one
     if not user.exists():
         user.mkdir()
         (user / ".upshift").symlink_to(project.home)
     caches = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-    environment = {"PATH": path, "LOGNAME": _USER, "HOME": str(user), "XDG_CACHE_HOME": caches}
-    done = project.call(["bash", "-c", "\n".join(script)], env=environment)
+    environment = {"LOGNAME": _USER, "HOME": str(user), "XDG_CACHE_HOME": caches}
+    done = project.shell("\n".join(script), env=environment)
     pieces = done.text.split(_MARK)
     printed = []
     following = [*block.commands[1:], None]

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ from typing import Any
 import attrs
 
 RIGHT, WRONG, VAIN, IDLE = "right", "wrong", "vain", "idle"
+_LIBRARIES = ("numpy", "pandas")
+"""Take long to import, and make a process slow to fork."""
 
 _PIPELINE = """
 import upshift as _upshift
@@ -117,7 +119,7 @@ class Runner:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stack = ExitStack()
-        self._zygotes = [self._start(seed) for seed in ("1", "2")]
+        self._zygotes: dict[tuple[str, ...], list[subprocess.Popen[str]]] = {}
 
     def __enter__(self) -> Runner:
         return self
@@ -125,10 +127,18 @@ class Runner:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def _start(self, seed: str) -> subprocess.Popen[str]:
+    def _both(self, pair: Pair) -> list[subprocess.Popen[str]]:
+        """Two processes with other hash seeds, which have imported the libraries that the pair needs."""
+        texts = [*pair.files.values(), *(edit.new or "" for edit in pair.edits)]
+        needed = tuple(name for name in _LIBRARIES if any(name in text for text in texts))
+        if needed not in self._zygotes:
+            self._zygotes[needed] = [self._start(seed, needed) for seed in ("1", "2")]
+        return self._zygotes[needed]
+
+    def _start(self, seed: str, libraries: Sequence[str]) -> subprocess.Popen[str]:
         environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         zygote = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("pairs_zygote.py"))],
+            [sys.executable, str(Path(__file__).with_name("pairs_zygote.py")), *libraries],
             env={**environ, "PYTHONHASHSEED": seed, "UPSHIFT_HOME": str(self._folder / "home")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -139,8 +149,8 @@ class Runner:
         self._stack.callback(zygote.stdin.close)
         return zygote
 
-    def _ask(self, zygote: int, **request: Any) -> dict[str, Any]:
-        process = self._zygotes[zygote]
+    @staticmethod
+    def _ask(process: subprocess.Popen[str], **request: Any) -> dict[str, Any]:
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
         return json.loads(process.stdout.readline())
@@ -157,13 +167,14 @@ class Runner:
             "store": str(folder.with_suffix(".store")),
             "known": str(folder.with_suffix(".known")),
         }
-        before = self._ask(0, **request, environ=environ, arguments=arguments, reuse=True)
-        again = self._ask(1, **request, environ=environ, arguments=arguments, reuse=True)
+        one, other = self._both(pair)
+        before = self._ask(one, **request, environ=environ, arguments=arguments, reuse=True)
+        again = self._ask(other, **request, environ=environ, arguments=arguments, reuse=True)
         for edit in pair.edits:
             _apply(edit, files, environ, arguments, pair.name)
         _write(folder, pair.files, files)
-        after = self._ask(1, **request, environ=environ, arguments=arguments, reuse=True)
-        truth = self._ask(0, **request, environ=environ, arguments=arguments, reuse=False)
+        after = self._ask(other, **request, environ=environ, arguments=arguments, reuse=True)
+        truth = self._ask(one, **request, environ=environ, arguments=arguments, reuse=False)
         return _judged(before, again, after, truth)
 
 

@@ -8,18 +8,17 @@ would take ten times as long.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import pickle
+import pkgutil
 import re
 import signal
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pandas as pd
 
 import upshift
 from upshift.authoring.loading import find_pipeline, load_module
@@ -37,8 +36,6 @@ from upshift.runtime.usercode.modules import resolve
 
 LIMIT = 20
 """Seconds that a version may take."""
-
-__all__ = ["np", "pd", "upshift"]  # imported here, so that no version has to do it
 
 
 class Evaluation:
@@ -146,7 +143,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Import what versions need, with the libraries that are named, and answer requests."""
+    for package in (upshift.authoring, upshift.code, upshift.runtime.storage, upshift.runtime.usercode):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".arrays"):  # needs NumPy
+                importlib.import_module(module.name)
+    for library in sys.argv[1:]:
+        importlib.import_module(library)
     gc.freeze()
     gc.disable()
     del sys.path[0]  # the folder of this file, which is no part of anybody's project

@@ -83,6 +83,24 @@ class Prepared:
                 one.close()
 
 
+_COMMAND = """#!{python} -ISs
+import json, os, socket, sys
+umask = os.umask(0)
+os.umask(umask)
+order = {{"argv": [{upshift!r}, *sys.argv[1:]], "cwd": os.getcwd(), "env": dict(os.environ),
+         "umask": umask, "cpus": sorted(os.sched_getaffinity(0))}}
+written = os.memfd_create("order")
+os.write(written, json.dumps(order).encode())
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+connection.connect({address!r})
+socket.send_fds(connection, [b"order"], [written, 0, 1, 2])
+connection.recv(100)
+code = int(connection.recv(100))
+os._exit(code if code >= 0 else 128 - code)
+"""
+"""A program for shells that orders a command, and ends as that does."""
+
+
 class Interpreter:
     """One that has Upshift, and forks to run commands.
 
@@ -116,6 +134,22 @@ class Interpreter:
     def close(self) -> None:
         """End the interpreter; commands go on."""
         self._process.communicate()
+
+    def write_command(self, folder: Path) -> None:
+        """Put a program ``upshift`` there, for shells."""
+        self._wait()
+        folder.mkdir(exist_ok=True)
+        program = folder / "upshift"
+        program.write_text(
+            _COMMAND.format(python=sys.executable, upshift=UPSHIFT, address=self._address), encoding="utf-8"
+        )
+        program.chmod(0o755)
+
+    def _wait(self) -> None:
+        with self._waiting:
+            if not self._ready:
+                assert self._process.stdout is not None
+                self._ready = self._process.stdout.readline() == b"ready\n"
 
     def run(
         self,
@@ -156,10 +190,7 @@ class Interpreter:
             "umask": _umask(),
             "cpus": sorted(os.sched_getaffinity(0)),
         }
-        with self._waiting:
-            if not self._ready:
-                assert self._process.stdout is not None
-                self._ready = self._process.stdout.readline() == b"ready\n"
+        self._wait()
         written = os.memfd_create("order")
         try:
             with open(written, "w", closefd=False) as file:

@@ -94,6 +94,15 @@ class Project:
             done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         )
 
+    def shell(self, script: str, *, env: Mapping[str, str]) -> Outcome:
+        """Run a script of bash, in which ``upshift`` is one of these commands, too."""
+        folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
+        if interpreter := self._prepared and self._prepared.interpreter(self.environment(env)):
+            commands = self.folder.parent / "commands"
+            interpreter.write_command(commands)
+            folders.insert(0, str(commands))
+        return self.call(["bash", "-c", script], env={**env, "PATH": os.pathsep.join(folders)})
+
     def upshift(self, *args: str, expect: int | None = 0, **options: Any) -> Outcome:
         """Run ``upshift ARGS``; it must exit with ``expect``, unless that is None."""
         return self._expected(self.call([UPSHIFT, *args], **options), expect)
