@@ -111,7 +111,7 @@ def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=problem):
             small_text(file)
     (tmp_path / "a").write_bytes(b"\xff")
-    with pytest.raises(ValueError, match="no UTF-8 text"):
+    with pytest.raises(ValueError, match="not UTF-8 text"):
         small_text(tmp_path / "a")
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbfa")
     assert small_text(tmp_path / "a") == "a"
