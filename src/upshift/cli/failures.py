@@ -32,6 +32,8 @@ def exit_code_of(call: Callable[[], Any]) -> int:
         return error.exit_code
     except click.ClickException as error:  # a usage error, which click words itself
         error.show(file=sys.stderr)
+        if isinstance(error, click.BadOptionUsage) and error.ctx is None:  # it then says nothing of --help
+            _say(f"  fix:   Write the value after {error.option_name}; --help lists the options.")
         return error.exit_code
     except UpshiftError as error:
         _say(_message(error))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
 
 from upshift.backends.base import Backend, Ended, Job
 from upshift.engine.tasks import TaskState
+from upshift.errors import StoreUnavailable
 from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.log_text import ROW, last_frames
@@ -81,6 +83,12 @@ def too_many(task: TaskState, result: TaskResult, most: int | None) -> Failure |
 def give_up(store: Store, task: TaskId, number: int) -> bool:
     """See that an attempt without a result never begins. False: it has begun, and may still run."""
     return store.claim_attempt(task, number, by="an engine that gave it up")
+
+
+def fence(store: Store, task: TaskId, number: int) -> None:
+    """See that nothing comes of an attempt that is over, should a scheduler start it once more."""
+    with suppress(StoreUnavailable):  # where this cannot be written, no result can
+        give_up(store, task, number)
 
 
 def rejoin(

@@ -25,7 +25,7 @@ import attrs
 
 from upshift.backends.base import Ended, Job
 from upshift.backends.registry import open_backend
-from upshift.engine.attempts import give_up, rejoin
+from upshift.engine.attempts import fence, rejoin
 from upshift.engine.recovery import is_at, take_over
 from upshift.engine.targets import AttemptState
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
@@ -246,7 +246,7 @@ def _cancel_ownerless(row: RunRow, configuration: Configuration, catalog: Catalo
     for attempt in attempts:
         result = store.read_result(attempt.task, attempt.number)
         if result is None:
-            give_up(store, attempt.task, attempt.number)
+            fence(store, attempt.task, attempt.number)
         failure = result.failure if result else Failure(reason="cancelled", message="the run was cancelled")
         ended.append(
             attrs.evolve(

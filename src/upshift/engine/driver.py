@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
-from upshift.engine.attempts import Verdict, give_up, judge, reader_of, too_many
+from upshift.engine.attempts import Verdict, fence, give_up, judge, reader_of, too_many
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock, Timers
 from upshift.engine.control import Command, stopping_line
@@ -316,8 +316,8 @@ class Driver:
             place.queue.room.give_back(attempt.demand)
             attempt.ended = event
             result = self.store.read_result(attempt.task_id, attempt.number)
-            if result is None:  # and what a scheduler starts once more does nothing
-                give_up(self.store, attempt.task_id, attempt.number)
+            if result is None:
+                fence(self.store, attempt.task_id, attempt.number)
             verdict = judge(attempt.task_id, attempt.number, result, event, cancelled=attempt.cancelled)
             if attempt.given_up is not None and verdict.failure is not None:
                 verdict = Verdict(verdict.result, attempt.given_up)

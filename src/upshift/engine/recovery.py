@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from upshift.backends.base import Ended, Job
-from upshift.engine.attempts import Verdict, give_up, judge, reader_of, rejoin
+from upshift.engine.attempts import Verdict, fence, judge, reader_of, rejoin
 from upshift.engine.journal import Journal
 from upshift.engine.keys import Keys, debugged_key
 from upshift.engine.offers import Standard, shortcoming
@@ -147,7 +147,7 @@ class Recovery:
     def _over(self, attempt: AttemptState, ended: Ended | None) -> tuple[AttemptState, Verdict]:
         result = self._store.read_result(attempt.task_id, attempt.number)
         if result is None:
-            give_up(self._store, attempt.task_id, attempt.number)
+            fence(self._store, attempt.task_id, attempt.number)
         return attempt, judge(attempt.task_id, attempt.number, result, ended)
 
     def _recorded(self, row: TaskRow, number: int) -> TaskResult | None:
