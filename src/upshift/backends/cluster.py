@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import sys
 import threading
 import time
@@ -42,7 +43,9 @@ from upshift.backends.base import (
     secrets_of,
 )
 from upshift.errors import BackendError, UpshiftError
+from upshift.model.settings.retry import STOPPED
 from upshift.model.spec import Hardware, TaskSpec
+from upshift.runtime.launch import seats
 from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -62,6 +65,9 @@ LATE = (5.0, 60.0)
 not. A shared folder may show late what another node has written (nfs(5), ``acdirmax``)."""
 GIVEN_UP = 600.0
 """Seconds after which a scheduler that does not answer is not asked to take a job any more."""
+WORD = (2.0, 5.0)
+"""Seconds after which supervisors of several nodes that have said that the attempt is over, or that the first
+node is gone, are believed, though the scheduler has the job yet: it may wait for minutes for a lost node."""
 ENDING = 10.0
 """Seconds after the last grace that a supervisor is given to record what became of its step."""
 
@@ -101,6 +107,11 @@ class Cluster(Protocol):
 
     title: str
     """What people call it."""
+    seat: Mapping[str, str]
+    """What tells a supervisor its node, of several: variables of :mod:`upshift.runtime.launch.seats`."""
+
+    noise: re.Pattern[str]
+    """What a line begins with that it adds to what a job prints as it takes down the job's processes."""
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
         """What a step gets, as far as that is certain before it is submitted.
@@ -150,6 +161,7 @@ class _Watched:
     seen: int = 0  # st_mtime_ns of its live record
     started: bool = False
     said: dict[str, Any] = attrs.field(factory=dict)
+    told: float | None = None  # since when it is said to be over, by the monotonic clock
     over: State | None = None  # how it ended
     missing: float | None = None  # since when its result is looked for, by the monotonic clock
     cancelled: bool = False
@@ -300,7 +312,7 @@ class ClusterBackend:
     def _submit(self, watched: _Watched) -> None:
         """Submit a job, for as long as the scheduler may take it yet."""
         since, tries = time.monotonic(), 0
-        environment = {"UPSHIFT_ORDER": _order(secrets_of(watched.spec))}
+        environment = {"UPSHIFT_ORDER": _order(secrets_of(watched.spec)), **self._seats(watched.spec)}
         while not watched.cancelled and not self._closed:
             try:
                 if tries:
@@ -402,11 +414,13 @@ class ClusterBackend:
             self._sink(Noticed(handle=handle, text=text))
         watched.said = said
         ended = said.get("ended")
-        if ended is not None:
-            if ended["completed"]:
-                self._end(watched, None, None)
-            else:
-                self._soon()
+        if ended is not None and ended["completed"]:
+            self._end(watched, None, None)
+        elif ended is not None or "lost" in said:
+            watched.told = watched.told or time.monotonic()
+            self._soon()
+        else:
+            watched.told = None
 
     def _ask(self, all_watched: Sequence[_Watched]) -> None:
         """Ask the scheduler how the jobs are."""
@@ -432,10 +446,12 @@ class ClusterBackend:
     def _settle(self, all_watched: Iterable[_Watched]) -> None:
         """Tell the end of jobs of which the scheduler has told it, once their result is there too."""
         for watched in all_watched:
+            now = time.monotonic()
+            if watched.over is None and watched.told is not None and nodes_of(watched.spec) > 1:
+                watched.over = self._believed(watched, now - watched.told)
             state = watched.over
             if state is None or watched.handle not in self._jobs:
                 continue
-            now = time.monotonic()
             recorded = self._store_of(watched.spec).read_result(watched.spec.task, watched.spec.attempt)
             said = watched.said.get("ended")
             if recorded is not None:
@@ -447,6 +463,20 @@ class ClusterBackend:
             elif now - watched.missing > LATE[state.reason is None] or watched.cancelled:
                 self._end(watched, *self._cause(watched, state))
 
+    def _believed(self, watched: _Watched, since: float) -> State | None:
+        """The end of a job by what its supervisors have said; None: only the scheduler knows why."""
+        result = self._store_of(watched.spec).read_result(watched.spec.task, watched.spec.attempt)
+        lost, ended = watched.said.get("lost"), watched.said.get("ended") or {}
+        if result is not None:
+            explained = result.failure is None or result.failure.reason != STOPPED
+        else:
+            explained = bool(lost or ended.get("problem"))
+        if since < (WORD["lost" in watched.said] if explained else LATE[1]):
+            return None
+        assert watched.id is not None  # it has been started
+        self._cluster.stop([watched.id], grace=False, kill=True)
+        return State(phase="ended", reason="infrastructure" if lost else None, message=lost)
+
     def _cause(self, watched: _Watched, state: State) -> tuple[str, str]:
         """Why there is no result of a job that has ended."""
         if watched.cancelled:
@@ -456,7 +486,7 @@ class ClusterBackend:
             # No supervisor has said a word: the node may not see what it needs, which its shell has said.
             words = self._cluster.words(watched.id)
             message += f" ({words})" if words else ""
-            printed = _printed(self._out(watched.spec))
+            printed = _printed(self._out(watched.spec), self._cluster.noise)
             message += f"; it printed: {printed}" if printed else ""
             message += f". See that {state.node or 'the node'} sees {sys.executable} and {self._address}"
         return state.reason or "infrastructure", message
@@ -485,6 +515,13 @@ class ClusterBackend:
                 out.unlink()
         self._sink(Ended(handle=watched.handle, reason=reason, message=message))
 
+    def _seats(self, spec: TaskSpec) -> dict[str, str]:
+        """What the nodes of an attempt are told, if there are several."""
+        nodes = nodes_of(spec)
+        if nodes == 1:
+            return {}
+        return {**self._cluster.seat, seats.NODES: str(nodes), seats.TOKEN: secrets.token_hex(16)}
+
     def _out(self, spec: TaskSpec) -> Path:
         return self._store_of(spec).log_path(spec.task, spec.attempt).with_suffix(".out")
 
@@ -511,6 +548,11 @@ _ODD = re.compile(r"[^a-zA-Z0-9_.-]+")
 _LONGEST = 40
 
 
+def nodes_of(spec: TaskSpec) -> int:
+    """How many nodes an attempt has."""
+    return (spec.granted.nodes if spec.granted is not None else None) or 1
+
+
 def name_of(spec: TaskSpec) -> str:
     """The name of a job, which follows from its attempt and is no other's."""
     index = "" if spec.task.index is None else f"-{spec.task.index}"
@@ -530,13 +572,13 @@ def _order(secrets: Mapping[str, str]) -> str:
     return order_of(argv=tuple(sys.argv), secrets=dict(secrets), wait=60.0).decode().strip()
 
 
-def _printed(path: Path) -> str:
-    """The last lines of a file, if there are some."""
+def _printed(path: Path, noise: re.Pattern[str]) -> str:
+    """The last lines of a file, if there are some, that are not of the scheduler's taking processes down."""
     try:
         lines = path.read_text(errors="replace").split("\n")
     except OSError:
         return ""
-    return " / ".join([line.strip() for line in lines if line.strip()][-3:])
+    return " / ".join([line.strip() for line in lines if line.strip() and not noise.match(line)][-3:])
 
 
 def _words(error: Exception) -> str:

@@ -59,7 +59,10 @@ LARGE = attrs.evolve(
 )
 
 
-@pytest.mark.parametrize(("name", "launch"), [("small", SMALL), ("large", LARGE)])
+SEVERAL = attrs.evolve(LARGE, granted=attrs.evolve(LARGE.granted, nodes=4), settings={})
+
+
+@pytest.mark.parametrize(("name", "launch"), [("small", SMALL), ("large", LARGE), ("several_nodes", SEVERAL)])
 def test_a_script_asks_for_what_was_granted_and_said(name: str, launch: Launch) -> None:
     golden, script = GOLDEN / f"{name}.sh", script_of(launch)
     if os.environ.get("UPDATE_GOLDEN"):
@@ -139,16 +142,17 @@ def test_a_job_gets_the_environment_but_what_belongs_to_another_job_or_to_this_m
 # Offers
 
 NODES = """\
-NodeName=c1 Arch=x86_64 CPUEfctv=64 CPUTot=64 Gres=(null) RealMemory=256000 TmpDisk=0 Partitions=cpu,all
-NodeName=g1 CPUEfctv=32 Gres=gpu:a100:4(S:0-1) RealMemory=512000 TmpDisk=100000 Partitions=gpu,all State=DOWN
-NodeName=g2 CPUEfctv=48 CPUTot=48 Gres=gpu:h200:8 RealMemory=1024000 TmpDisk=100000 Partitions=gpu,all
+NodeName=c1 Arch=x86_64 CPUEfctv=64 Gres=(null) RealMemory=256000 TmpDisk=0 Partitions=cpu,all,slim
+NodeName=g1 CPUEfctv=32 Gres=gpu:a100:4(S:0-1) RealMemory=512000 TmpDisk=0 Partitions=gpu,all,slim State=DOWN
+NodeName=g2 CPUEfctv=48 CPUTot=48 Gres=gpu:h200:8 RealMemory=1024000 TmpDisk=100000 Partitions=gpu,all,slim
 NodeName=g3 CPUEfctv=48 CPUTot=48 Gres=gpu:blue.one:2 RealMemory=1024000 TmpDisk=100000 Partitions=odd
 NodeName=g4 CPUEfctv=48 CPUTot=48 Gres=gpu:2 RealMemory=1024000 TmpDisk=100000 Partitions=untyped
 """
 PARTITIONS = """\
 PartitionName=cpu AllowAccounts=ALL Default=YES MaxTime=1-00:00:00 State=UP
 PartitionName=gpu AllowAccounts=vision,speech Default=NO MaxTime=UNLIMITED State=UP
-PartitionName=all AllowAccounts=ALL Default=NO MaxTime=UNLIMITED State=UP
+PartitionName=all AllowAccounts=ALL Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED State=UP
+PartitionName=slim AllowAccounts=ALL Default=NO MaxNodes=2 MaxTime=UNLIMITED State=UP
 PartitionName=odd AllowAccounts=ALL Default=NO MaxTime=UNLIMITED State=UP
 PartitionName=untyped AllowAccounts=ALL Default=NO MaxTime=UNLIMITED State=UP
 """
@@ -157,6 +161,18 @@ SITE = read_site(NODES, PARTITIONS)
 
 def offered(said: dict[str, Any] | None = None, **request: Any) -> Any:
     return offer(ResourceSettings(**request), {"partition": "all"} if said is None else said, SITE)
+
+
+def test_a_request_for_several_nodes_gets_them_where_enough_have_what_each_is_to_have() -> None:
+    assert offered(num_nodes=3).granted.nodes == 3
+    assert offered({"partition": "cpu,all"}, num_nodes=2, memory="400GB").granted.nodes == 2
+    found = offered(num_nodes=2, gpu_count=1)  # of whatever kind
+    assert (found.granted.nodes, len(found.granted.gpus), found.shortfalls) == (2, 1, ())
+
+
+def test_a_partition_gives_a_job_no_more_nodes_than_it_says() -> None:
+    (shortfall,) = offered({"partition": "slim"}, num_nodes=3).shortfalls
+    assert (shortfall.got, shortfall.why) == ("2", "partition 'slim' gives a job no more (MaxNodes)")
 
 
 def test_what_is_asked_for_is_granted_as_it_was_written() -> None:
@@ -196,7 +212,11 @@ def test_devices_are_asked_for_by_the_names_of_the_site(
         ({"accelerator": "H200"}, {"partition": "untyped"}, ["gpu_count alone"]),
         ({"cpu_count": 60, "gpu_count": 1}, None, ["none"]),
         ({"shared_memory": "1GB"}, None, ["/dev/shm"]),
-        ({"num_nodes": 2}, None, ["2 nodes"]),
+        ({"num_nodes": 4}, None, ["4 nodes", "3", "'all' has no more nodes with what is asked for"]),
+        ({"num_nodes": 3, "cpu_count": 48}, None, ["3 nodes", "| 2 |"]),
+        ({"num_nodes": 2, "accelerator": "H200:8"}, None, ["2 nodes", "| 1 |"]),
+        ({"num_nodes": 2}, {}, ["2 nodes", "| 1 | partition 'cpu'"]),
+        ({"num_nodes": 2}, {"partition": "cpu,odd"}, ["| 1 |"]),
     ],
 )
 def test_what_no_node_can_give_is_refused_with_the_largest_one(

@@ -22,6 +22,7 @@ from upshift.backends.slurm.site import Site, offer, read_site
 from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target
 from upshift.model.settings.slurm import SlurmSettings
+from upshift.runtime.launch import seats
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
 
 PATIENCE = 60.0
@@ -66,6 +67,16 @@ SILENT = re.compile(
     r"|zero bytes|slurm_persist|backup controller|controller .*standby|protocol authentication"
 )
 """What commands say where the controller does not answer."""
+SEAT = {
+    seats.NODE: "$SLURM_NODEID",
+    seats.MAIN: "$SLURM_LAUNCH_NODE_IPADDR",
+    seats.NAME: "$SLURMD_NODENAME",
+}
+"""What srun tells its tasks of where they are: srun(1), "OUTPUT ENVIRONMENT VARIABLES"."""
+NOISE = re.compile(
+    r"srun: (?!error: )|srun: error: \S+: tasks? \S+ (Killed|Terminated)|slurmstepd\S*: error: \*\*\*"
+)
+"""What srun and its daemons print as they end the tasks of others because one has ended."""
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _HERE = frozenset({"TMPDIR", "DISPLAY", "XAUTHORITY", "HOSTNAME", "DBUS_SESSION_BUS_ADDRESS", *_DEVICES})
 """Variables that mean something on this machine only."""
@@ -76,6 +87,8 @@ class Slurm:
     """A cluster through its commands, which find it by the environment of this process as it is now."""
 
     title: str = "Slurm"
+    noise: re.Pattern[str] = NOISE
+    seat: Mapping[str, str] = attrs.field(factory=lambda: dict(SEAT), repr=False)
     _environment: Mapping[str, str] = attrs.field(factory=lambda: environment(), repr=False)
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
@@ -272,7 +285,10 @@ class SlurmBackend(ClusterBackend):
     settings: ClassVar[type] = SlurmSettings
     capabilities: Capabilities = Capabilities(
         fields=frozenset(
-            {"cpu_count", "memory", "disk", "gpu_count", "accelerator", "gpu_memory", "gpu_vendor"}
+            {
+                *("cpu_count", "memory", "disk", "num_nodes"),
+                *("gpu_count", "accelerator", "gpu_memory", "gpu_vendor"),
+            }
         ),
         secrets=frozenset({"env", "file"}),
         images=False,

@@ -14,11 +14,16 @@ ROOM = 300
 """Seconds beyond a step's own timeout and grace for what comes before and after it."""
 
 
+LEAVING = 20
+"""Seconds that the supervisors of an attempt are given to end once one of them has."""
+
+
 def script_of(launch: Launch) -> str:
     """The script, for ``sbatch`` on its standard input."""
     options = "".join(f"#SBATCH {option}\n" for option in options_of(launch))
-    # exec: signals reach the supervisor itself.
-    return f"#!/bin/sh\n{options}\nexec {shlex.join(launch.command)}\n"
+    command = (*_on_all_nodes(launch), *launch.command)
+    # exec: signals reach the supervisor itself, or srun, which hands them on to all of them.
+    return f"#!/bin/sh\n{options}\nexec {shlex.join(command)}\n"
 
 
 def options_of(launch: Launch) -> Iterator[str]:
@@ -29,8 +34,11 @@ def options_of(launch: Launch) -> Iterator[str]:
     for name in ("partition", "account", "qos", "constraint", "reservation"):
         if said.get(name):
             yield f"--{name}={said[name]}"
-    yield "--nodes=1"
-    yield "--ntasks=1"
+    nodes = granted.nodes or 1
+    yield f"--nodes={nodes}"
+    yield f"--ntasks={nodes}"
+    if nodes > 1:
+        yield "--ntasks-per-node=1"
     if granted.cpu_count is not None:
         yield f"--cpus-per-task={math.ceil(granted.cpu_count)}"
     if granted.memory is not None:
@@ -53,6 +61,19 @@ def options_of(launch: Launch) -> Iterator[str]:
         name = launch.output.replace("%", "%%")  # sbatch(1), "FILENAME PATTERN"
         yield f'--output="{name}"'
     yield from said.get("extra", ())
+
+
+def _on_all_nodes(launch: Launch) -> Iterator[str]:
+    """What starts a supervisor on each of several nodes: what ends one of them, the others find out."""
+    granted = launch.granted
+    if (granted.nodes or 1) == 1:
+        return
+    yield from ("srun", f"--nodes={granted.nodes}", f"--ntasks={granted.nodes}", "--ntasks-per-node=1")
+    if granted.cpu_count is not None:  # srun(1): it does not follow from that of sbatch since 22.05
+        yield f"--cpus-per-task={math.ceil(granted.cpu_count)}"
+    # Whatever a site has set: the processes are pinned, and their failures told, by the supervisors.
+    yield from ("--cpu-bind=none", "--mpi=none", "--input=none", "--export=ALL", "--kill-on-bad-exit=0")
+    yield f"--wait={LEAVING}"
 
 
 def time_of(launch: Launch) -> int | None:

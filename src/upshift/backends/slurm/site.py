@@ -44,6 +44,7 @@ class Partition:
     default: bool
     up: bool
     most_minutes: int | None
+    most_nodes: int | None  # of one job
     accounts: tuple[str, ...]  # that may use it; none: all
 
 
@@ -93,7 +94,11 @@ def offer(request: ResourceSettings, said: Mapping[str, Any], site: Site) -> Off
     if request.gpu_count and said.get("gres"):
         gpus = (Device(),) * request.gpu_count
     elif request.gpu_count:
-        gpus = next(filter(None, (_devices(one, fits) for one in request.alternatives)), ())
+        number = request.num_nodes or 1
+        for least_nodes in dict.fromkeys((number, 1)):
+            gpus = gpus or next(
+                filter(None, (_devices(one, fits, least_nodes) for one in request.alternatives)), ()
+            )
         if not gpus:
             asked = " or ".join(map(str, request.alternatives))
             short.append(
@@ -101,20 +106,33 @@ def offer(request: ResourceSettings, said: Mapping[str, Any], site: Site) -> Off
             )
     if not short and not fits:
         short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
-    for field, what in (("num_nodes", "nodes"), ("shared_memory", "of shared memory")):
-        value = getattr(request, field)
-        if value is not None and (field != "num_nodes" or value > 1):
-            amount = format_size(value) if field == "shared_memory" else str(value)
-            got, reason = (
-                ("1", "this version of Upshift gives a step one node of Slurm's")
-                if field == "num_nodes"
-                else ("no promise", "/dev/shm is that of the node, and Slurm hands out none of it")
+    count = request.num_nodes or 1
+    if count > 1 and not short:
+        of_these = [node for node in fits if said.get("gres") or _has(node, gpus or ())]
+        most, why = max(
+            (_most_nodes(partition, of_these) for partition in chosen), key=lambda found: found[0]
+        )
+        if count > most:
+            short.append(Shortfall(field="num_nodes", asked=f"{count} nodes", got=str(most), why=why))
+            count = most
+    if request.shared_memory is not None:
+        short.append(
+            Shortfall(
+                field="shared_memory",
+                asked=f"{format_size(request.shared_memory)} of shared memory",
+                got="no promise",
+                why="/dev/shm is that of the node, and Slurm hands out none of it",
             )
-            short.append(Shortfall(field=field, asked=f"{amount} {what}", got=got, why=reason))
+        )
     enforced_by = {"cpu": SCHEDULER, "memory": SUPERVISOR} | ({"gpus": SCHEDULER} if gpus else {})
     return Offer(
         granted=Hardware(
-            cpu_count=cpus, memory=memory, gpus=gpus, nodes=1, disk=disk, details={"enforced_by": enforced_by}
+            cpu_count=cpus,
+            memory=memory,
+            gpus=gpus,
+            nodes=count,
+            disk=disk,
+            details={"enforced_by": enforced_by},
         ),
         shortfalls=tuple(short),
     )
@@ -158,19 +176,31 @@ def _chosen(said: Mapping[str, Any], site: Site) -> list[Partition]:
     return chosen
 
 
-def _devices(wanted: Wanted, nodes: Sequence[Node]) -> tuple[Device, ...]:
-    """Devices of a node that are what is wanted; none: no node has so many."""
+def _most_nodes(partition: Partition, fits: Iterable[Node]) -> tuple[int, str]:
+    """How many nodes like these a job has in a partition at most, and why not more."""
+    there = sum(partition.name in node.partitions for node in fits)
+    if partition.most_nodes is not None and partition.most_nodes < there:
+        return partition.most_nodes, f"partition {partition.name!r} gives a job no more (MaxNodes)"
+    return there, f"partition {partition.name!r} has no more nodes with what is asked for on each"
+
+
+def _devices(wanted: Wanted, nodes: Sequence[Node], least: int) -> tuple[Device, ...]:
+    """Devices of so many nodes at least that are what is wanted; none: there are not so many."""
     said = (wanted.kind, wanted.name, wanted.vendor, wanted.memory, wanted.partition)
-    if not any(said) and any(sum(node.gpus.values()) >= wanted.count for node in nodes):
-        return (Device(),) * wanted.count
-    for node in nodes:
-        for model, count in node.gpus.items():
-            kind = kind_of_model(model)
-            if kind is None or count < wanted.count:
-                continue
-            if wanted.admits(vendor=kind.vendor, model=model, kind=kind.name, memory=kind.memory):
-                return (Device(vendor=kind.vendor, model=model, kind=kind.name),) * wanted.count
-    return ()
+    found = [(Device(),) * wanted.count] if not any(said) else []
+    for model in dict.fromkeys(model for node in nodes for model in node.gpus):
+        kind = kind_of_model(model)
+        if kind is not None and wanted.admits(
+            vendor=kind.vendor, model=model, kind=kind.name, memory=kind.memory
+        ):
+            found.append((Device(vendor=kind.vendor, model=model, kind=kind.name),) * wanted.count)
+    return next((devices for devices in found if sum(_has(node, devices) for node in nodes) >= least), ())
+
+
+def _has(node: Node, devices: Sequence[Device]) -> bool:
+    """Whether a node has so many of these devices."""
+    model = devices[0].model if devices else None
+    return len(devices) <= (sum(node.gpus.values()) if model is None else node.gpus.get(model, 0))
 
 
 def _gpus_of(where: str, nodes: Sequence[Node], why: str) -> str:
@@ -218,6 +248,7 @@ def _partition(record: Mapping[str, str]) -> Partition:
         default=record.get("Default") == "YES",
         up=record.get("State") == "UP",
         most_minutes=None if time in ("UNLIMITED", "NONE") else minutes_of(time),
+        most_nodes=int(nodes) if (nodes := record.get("MaxNodes", "")).isdecimal() else None,
         accounts=() if accounts == "ALL" else tuple(accounts.split(",")),
     )
 

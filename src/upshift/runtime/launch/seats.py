@@ -39,9 +39,9 @@ PATIENCE = "UPSHIFT_NODES_WAIT"
 WAIT = 600.0
 """The same where it is not set: a node may have to fetch its image first."""
 QUIET = "UPSHIFT_NODES_SILENCE"
-"""Seconds without a sign of life after which a further node gives up node 0."""
-SILENCE = 60.0
-"""Where it is not set: a file system may hold up a supervisor. Of dead processes TCP tells at once."""
+"""Seconds without a sign of life after which a node counts as lost."""
+SILENCE = 15.0
+"""Where it is not set. Of a supervisor that has died the connection tells at once."""
 VARIABLES = (NODE, NODES, MAIN, TOKEN, NAME, OWN_ADDRESS, PATIENCE, QUIET)
 
 _PORTS = range(20_000, 30_000)
@@ -60,15 +60,7 @@ class Seat:
     name: str | None = None  # what to call it; None: as its host
     address: str | None = None  # the address of its own that it uses; None: whichever leads to the others
     wait: float = WAIT  # seconds that it waits for the others
-    silence: float = SILENCE  # seconds without a sign of life after which a further node gives up node 0
-
-    @property
-    def patience(self) -> float:
-        """Seconds of silence after which this node gives up another one.
-
-        Node 0 does so later: when it gives up a node that is cut off, that one has ended its processes.
-        """
-        return self.silence if self.node else 1.5 * self.silence
+    silence: float = SILENCE  # seconds without a sign of life after which another node counts as lost
 
     def variables(self) -> dict[str, str]:
         """What a supervisor is started with to take this seat."""
@@ -125,7 +117,7 @@ def seat(environment: Mapping[str, str]) -> Seat | None:
 
 
 def silence(environment: Mapping[str, str]) -> float:
-    """Seconds without a sign of life after which a further node gives up node 0."""
+    """Seconds without a sign of life after which a node counts as lost."""
     return _seconds(environment, QUIET) or SILENCE
 
 

@@ -7,8 +7,6 @@ import pytest
 from upshift.errors import ConfigError
 from upshift.runtime.launch import seats
 from upshift.runtime.launch.seats import Seat, seat, take, usual_port
-from upshift.runtime.supervisor.several.connection import BEAT
-from upshift.runtime.supervisor.several.nodes import ORPHANED
 
 SECOND = {
     "UPSHIFT_NODE": "1",
@@ -96,6 +94,7 @@ def test_every_variable_is_taken_away() -> None:
     assert set(SECOND) < set(seats.VARIABLES)
 
 
-def test_a_further_node_gives_up_and_ends_its_processes_before_the_first_one_goes_on_without_it() -> None:
-    first, second = (Seat(node=node, nodes=2, token="t", main="a", port=1) for node in (0, 1))
-    assert second.patience + BEAT + ORPHANED < first.patience
+def test_a_node_counts_as_lost_after_15_seconds_of_silence_unless_somebody_says_otherwise() -> None:
+    found, told = seat(SECOND), seat({**SECOND, "UPSHIFT_NODES_SILENCE": "60"})
+    assert found is not None and told is not None
+    assert (found.silence, told.silence) == (15.0, 60.0)

@@ -162,6 +162,14 @@ class LiveRecord:
         self._said["ended"] = {"problem": problem, "completed": completed}
         self._write()
 
+    @staticmethod
+    def lost(spec: TaskSpec, store: Store, why: str) -> None:
+        """Add to the record of the first node, which cannot any more, why a further one has left."""
+        with contextlib.suppress(OSError, ValueError, UpshiftError):  # it has never begun, or is over
+            said = json.loads(store.live(spec.task, spec.attempt).read_bytes())
+            if "ended" not in said:
+                store.write_live(spec.task, spec.attempt, json.dumps({**said, "lost": why}).encode())
+
     def started(self, attempt: SupervisedAttempt) -> None:
         """The step process runs."""
         self._said["node"] = os.environ.get("SLURMD_NODENAME") or os.uname().nodename

@@ -114,7 +114,8 @@ def run_for_backend(
     try:
         seat = seats.take(os.environ)
         spec, store = _opened(path, None)
-        reporter.open(spec, store)
+        if not live or seat is None or seat.node == 0:  # an attempt has one record, that of its first node
+            reporter.open(spec, store)
         for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
             unpacking.use(str(folder))
         supervisor = Supervisor(
@@ -144,6 +145,8 @@ def run_for_backend(
     problem = course.to_its_end()
     if problem is not None:
         reporter.end(problem)
+        if live and seat is not None and seat.node:
+            LiveRecord.lost(spec, store, problem)
     _remove_what_is_mine()
     return 0 if problem is None else 1
 

@@ -26,6 +26,11 @@ MUCH = 1 << 20
 CHUNK = 1 << 17
 
 
+def pause(silence: float) -> float:
+    """Seconds between two signs of life, where the other end takes so much silence for an end."""
+    return min(BEAT, silence / 4)
+
+
 class Connection:
     """Sends frames, and takes those that come. It never waits."""
 
@@ -48,7 +53,7 @@ class Connection:
         self._room: int | None = None
         self._heard = time.monotonic()
         self._silence = silence
-        self._every = min(BEAT, silence / 4)
+        self._every = pause(silence)
         self._drained: Callable[[], None] | None = None
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -26,7 +26,7 @@ from typing import Any
 
 from upshift.errors import BackendError
 from upshift.model.spec import Device, Failure, TaskSpec, decode
-from upshift.runtime import forks
+from upshift.runtime import causes, forks
 from upshift.runtime.launch import ports, wire
 from upshift.runtime.launch.addresses import unreachable
 from upshift.runtime.launch.ports import keep_port
@@ -34,7 +34,7 @@ from upshift.runtime.launch.seats import Seat
 from upshift.runtime.launch.wire import FORM, LARGEST, Frame, WireError
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.several.connection import BEAT, Connection
+from upshift.runtime.supervisor.several.connection import Connection, pause
 from upshift.runtime.supervisor.several.nodes import ORPHANED, Nodes, RemoteNode
 
 INTRODUCTION = 10.0
@@ -95,7 +95,8 @@ class Rendezvous:
         self._refuse = refuse
         self._tell = tell
         # Nothing can be done from here to processes of another node, which has the time to end them itself.
-        self._bury = bury or (lambda _, then: loop.after(ORPHANED + BEAT, then))
+        # The silence begins with the last beat that has arrived, there up to two beats later than here.
+        self._bury = bury or (lambda _, then: loop.after(ORPHANED + 2 * pause(seat.silence), then))
         self._here: dict[int, RemoteNode] = {}
         self._arrivals: set[_Arrival] = set()
         self._nodes: Nodes | None = None
@@ -136,7 +137,7 @@ class Rendezvous:
         if len(self._arrivals) >= STRANGERS + self._seat.nodes:  # nodes come again
             connection.close()
             return
-        self._arrivals.add(_Arrival(self, self._loop, connection, silence=self._seat.patience))
+        self._arrivals.add(_Arrival(self, self._loop, connection, silence=self._seat.silence))
 
     def admit(self, arrival: _Arrival, content: dict[str, Any]) -> RemoteNode:
         """Make a node of who has connected, or raise why it is none."""
@@ -184,7 +185,11 @@ class Rendezvous:
                 failure = decode(Failure, content["failure"])
             self._give_up(failure)
         elif content["say"] == "signalled":
-            self._fail(f"the supervisor of {remote} was stopped before the step could start")
+            if content.get("asked"):
+                self._give_up(Failure(reason="cancelled", message="cancelled before it ran"))
+            else:
+                what, name = f"the supervisor of {remote}", str(content.get("name"))
+                self._give_up(causes.stopped_from_outside(what, name, node=remote.name))
 
     def lose(self, remote: RemoteNode, why: str) -> None:
         """A node is there no more."""
@@ -408,7 +413,7 @@ class Joining:
             return
         connection, self._socket = self._socket, None
         self._connection = Connection(
-            self._loop, connection, self._take, self._left, silence=self._seat.patience
+            self._loop, connection, self._take, self._left, silence=self._seat.silence
         )
 
     def _failed(self, error: OSError) -> None:

@@ -1,0 +1,261 @@
+"""Steps on several nodes of a real Slurm: one job, a supervisor on each node, and one result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import upshift
+from project import Project
+from slurm_here import SlurmHere, slurm_here
+
+LONG = 120.0
+"""Seconds after which what was promised is not believed in any more."""
+
+HEAD = """\
+import json, os, time
+from upshift import FlowSpec, ResourceSettings, current, parallel, pipeline, step
+from upshift import run_with_accelerate, run_with_torchrun
+"""
+
+MEETING = """
+@run_with_torchrun(nproc_per_node=2)
+@step(secrets={"TOKEN": "env:MY_TOKEN"}, settings={"resources": {"num_nodes": 2, "memory": "300MB"}})
+def train() -> list:
+    print("this is", current.rank, "with", os.environ["TOKEN"])
+    upshift = [name for name in os.environ if name.startswith("UPSHIFT_NODE") or name == "UPSHIFT_ORDER"]
+    return [current.world_size, os.environ["SLURM_JOB_ID"], upshift]
+
+@pipeline
+def example():
+    return train()
+"""
+
+REDUCING = """
+import torch
+
+@run_with_torchrun(nproc_per_node=1, nnodes=2)
+@step
+def by_torch() -> float:
+    torch.distributed.init_process_group("gloo")
+    total = torch.tensor(float(current.rank + 1))
+    torch.distributed.all_reduce(total)
+    torch.distributed.destroy_process_group()
+    return float(total)
+
+@run_with_accelerate(num_processes=2, num_machines=2, cpu=True)
+@step
+def by_accelerate() -> float:
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    return float(accelerator.reduce(torch.tensor(float(accelerator.process_index + 1))))
+
+@pipeline
+def example():
+    return by_torch(), by_accelerate()
+"""
+
+TRAINING = """
+class Training(FlowSpec):
+    @step
+    def start(self):
+        self.next(self.train, num_parallel=2)
+
+    @parallel
+    @step
+    def train(self):
+        self.place = [current.parallel.node_index, os.environ["SLURMD_NODENAME"]]
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.places = [one.place for one in inputs]
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+"""
+
+WAITING = """
+@run_with_torchrun(nproc_per_node=1, nnodes=2)
+@step(cache=False, grace=5)
+def train(folder: str) -> list:
+    with open(f"{folder}/told", "w") as told:
+        told.write(json.dumps([current.rank, os.environ["SLURMD_NODENAME"], os.getppid()]) + "\\n")
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.05)
+    return [os.environ["SLURM_JOB_ID"], current.world_size]
+
+@pipeline
+def example(folder: str):
+    return train(folder)
+"""
+
+
+@pytest.fixture(scope="module")
+def one_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runtime is unpacked once for all of these tests."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def slurm(one_home: Path, upshift_home: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmHere:
+    """The shared cluster, as commands and this process find it."""
+    here = slurm_here()
+    monkeypatch.setenv("UPSHIFT_HOME", str(one_home))
+    monkeypatch.setenv("SLURM_CONF", here.environment["SLURM_CONF"])
+    return here
+
+
+@pytest.fixture
+def project(slurm: SlurmHere, one_home: Path, tmp_path: Path) -> Project:
+    made = Project(tmp_path / "project", one_home)
+    made.write('[targets.cluster]\nbackend = "slurm"\n', "upshift.toml", header="")
+    return made
+
+
+def run(project: Project, code: str, *args: str, expect: int = 0) -> str:
+    project.write(code, header=HEAD)
+    return project.upshift("run", "pipeline.py", "--on", "cluster", *args, expect=expect).text
+
+
+def nodes_of(slurm: SlurmHere, job: str) -> list[str]:
+    """The names of a job's nodes."""
+    listed = slurm.run("squeue", "--states=all", "--noheader", "--format=%N", f"--jobs={job}")
+    return slurm.run("scontrol", "show", "hostnames", listed).split()
+
+
+def test_a_step_on_two_nodes_is_one_job_with_one_result_and_a_log_of_each_rank(
+    project: Project, slurm: SlurmHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "sesame-open")
+    assert "started, 4 processes on 2 nodes" in run(project, MEETING)
+    size, job, variables = upshift.get_run("latest").output
+    assert (size, variables) == (4, [])
+    assert job == slurm.job("train")
+    shown = slurm.run("scontrol", "--oneliner", "show", "job", job)
+    assert "NumNodes=2" in shown and "MinMemoryNode=287M" in shown
+    for rank in range(4):
+        said = project.upshift("logs", "latest", "train", "--rank", str(rank)).out
+        assert said == f"this is {rank} with ***\n"
+    attempt = project.attempt("train")
+    assert [attempt[record]["nodes"] for record in ("asked", "granted", "seen", "used")] == [2, 2, 2, 2]
+    hosts = {one["host"] for record in ("granted", "seen", "used") for one in attempt[record]["by_node"]}
+    assert len(hosts) == 2 and hosts == set(nodes_of(slurm, job))
+    for file in (project.home / "store").rglob("*"):
+        assert not file.is_file() or b"sesame-open" not in file.read_bytes(), file
+
+
+def test_ranks_of_torch_and_accelerate_reduce_over_two_nodes(project: Project) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("accelerate")
+    run(project, REDUCING)
+    assert upshift.get_run("latest").output == (3.0, 3.0)
+
+
+def test_a_flow_has_a_process_on_each_node_and_joins_what_they_set(
+    project: Project, slurm: SlurmHere
+) -> None:
+    run(project, TRAINING)
+    places = upshift.get_run("latest").output.places
+    assert [index for index, _ in places] == [0, 1]
+    assert [node for _, node in places] == nodes_of(slurm, slurm.job("train"))
+
+
+def test_more_nodes_than_the_partition_has_are_refused(project: Project) -> None:
+    code = MEETING.replace('"num_nodes": 2', '"num_nodes": 4').replace('"env:MY_TOKEN"', '"env:PATH"')
+    said = run(project, code, expect=2)
+    assert "asked 4 nodes, gets 3: partition 'main' has no more nodes" in said
+    project.write(
+        '[targets.cluster]\nbackend = "slurm"\noptions = {partition = "small"}\n', "upshift.toml", header=""
+    )
+    assert "asked 4 nodes, gets 1: partition 'small'" in run(project, code, expect=2)
+
+
+class Waiting:
+    """A run of two ranks that wait for a file, and where they are."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.ranks: dict[int, tuple[str, int]] = {}
+        project.write(WAITING, header=HEAD)
+        told = project.fifo("told")
+        self.engine = project.start(
+            *("run", "pipeline.py", "--on", "cluster", "--param", f"folder={project.folder}")
+        )
+        # Open for writing, too: what the second rank says is not cut off by the first one's end.
+        pipe = os.open(told, os.O_RDWR)
+        try:
+            while len(self.ranks) < 2:
+                assert select.select([pipe], [], [], LONG)[0], "not all ranks are there"
+                for line in os.read(pipe, 4096).splitlines():
+                    rank, node, supervisor = json.loads(line)
+                    self.ranks[rank] = (node, supervisor)
+        finally:
+            os.close(pipe)
+
+    def let_go(self) -> None:
+        (self.project.folder / "go").touch()
+
+    def end(self, expect: int) -> str:
+        out, err = self.engine.communicate(timeout=LONG)
+        assert self.engine.returncode == expect, out + err
+        return out + err
+
+
+@pytest.fixture
+def waiting(project: Project, slurm: SlurmHere, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
+    monkeypatch.setenv("UPSHIFT_NODES_SILENCE", "8")
+    made = Waiting(project)
+    yield made
+    made.let_go()
+    if made.engine.poll() is None:
+        made.engine.kill()
+        made.engine.communicate()
+
+
+def until_left(pids: Iterable[int]) -> None:
+    """Wait for processes of others to end."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            assert select.select([descriptor], [], [], LONG)[0], f"{pid} still runs"
+            os.close(descriptor)
+
+
+def test_cancelling_reaches_all_nodes(waiting: Waiting) -> None:
+    waiting.engine.send_signal(signal.SIGINT)
+    waiting.end(130)
+    until_left(supervisor for _, supervisor in waiting.ranks.values())
+    assert waiting.project.attempt("train")["reason"] == "cancelled"
+
+
+def test_a_supervisor_of_a_further_node_that_dies_ends_the_step_and_is_named(
+    waiting: Waiting, slurm: SlurmHere
+) -> None:
+    node, supervisor = waiting.ranks[1]
+    os.kill(supervisor, signal.SIGKILL)
+    assert f"node 1 ({node}) is gone: it has closed the connection" in waiting.end(1)
+    assert waiting.project.attempt("train")["reason"] == "infrastructure"
+    until_left([waiting.ranks[0][1]])
+
+
+def test_an_engine_that_was_killed_finds_the_job_of_all_nodes_again(
+    waiting: Waiting, slurm: SlurmHere
+) -> None:
+    waiting.engine.kill()
+    waiting.engine.communicate()
+    job = slurm.job("train")
+    waiting.engine = waiting.project.start("resume", "latest")
+    waiting.let_go()
+    waiting.end(0)
+    assert upshift.get_run("latest").output == [job, 2]
+    assert slurm.job("train") == job
