@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from upshift.authoring.flow.parallel import parallel, torchrun
     from upshift.authoring.flow.parameters import Config, IncludeFile, JSONType, Parameter, config_expr
     from upshift.authoring.flow.runner import NBRunner, Runner
+    from upshift.authoring.flow.s3 import S3, S3GetObject, S3PutObject
     from upshift.authoring.flow.spec import FlowSpec
     from upshift.authoring.flow.step_decorators import (
         batch,
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HTML",
+    "S3",
     "BackendError",
     "BlobDamaged",
     "BlobMissing",
@@ -118,6 +120,8 @@ __all__ = [
     "RunFailed",
     "RunOwned",
     "Runner",
+    "S3GetObject",
+    "S3PutObject",
     "SettingsError",
     "SlurmSettings",
     "Step",
@@ -189,6 +193,9 @@ _HOMES = {
     "Run": "upshift.runs.history",
     "NBRunner": "upshift.authoring.flow.runner",
     "Runner": "upshift.authoring.flow.runner",
+    "S3": "upshift.authoring.flow.s3",
+    "S3GetObject": "upshift.authoring.flow.s3",
+    "S3PutObject": "upshift.authoring.flow.s3",
     "SlurmSettings": "upshift.model.settings.slurm",
     "Step": "upshift.authoring.steps",
     "Task": "upshift.runs.history_tasks",

@@ -138,6 +138,11 @@ class Several(FlowSpec):
         pass
 """
 
+MAIN = """
+if __name__ == "__main__":
+    Several()
+"""
+
 
 def test_each_item_of_a_foreach_may_have_nodes_of_its_own(project: Project) -> None:
     flow(project, IN_A_FOREACH)
@@ -148,6 +153,33 @@ def test_each_item_of_a_foreach_may_have_nodes_of_its_own(project: Project) -> N
         for item, letter in enumerate("ab")
     ]
     assert output.whys == [[False, False], [False, True]]
+
+
+def test_each_node_is_a_task_to_whoever_looks(project: Project) -> None:
+    flow(
+        project,
+        IN_A_FOREACH.replace("raise", "print('node', self.index, 'raises')\n            raise") + MAIN,
+    )
+    project.upshift("run", "flow.py")
+    run = upshift.get_run("latest")
+    step = run["train"]
+    assert [task.id for task in step] == ["0", "0_node_1", "1", "1_node_1"]
+    assert [task.data.told[:2] for task in step] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert [task.id for task in step.control_tasks()] == ["0", "1"]
+    assert step.control_task.pathspec == step.task.pathspec == f"{run.pathspec}/train/0"
+    assert run["start"].control_task is None
+    node = upshift.Task(f"{run.pathspec}/train/1_node_1")
+    assert node.stdout == "node 1 raises\n"
+    assert (
+        node["told"].data
+        == upshift.DataArtifact(f"{node.pathspec}/told").data
+        == ("b", 1, *node.data.told[2:])
+    )
+    assert [task.id for task in run["close"]["1"].parent_tasks] == ["1", "1_node_1"]
+    assert [task.id for task in run["outer"]["0"].child_tasks] == ["0", "0_node_1"]
+    assert len(step.tasks) == len(step) == 2
+    dumped = project.python("flow.py", "dump", "latest/train/1_node_1", "--include", "told").out
+    assert dumped == f"{run.id}/train/1_node_1\n  told: {node.data.told!r}\n"
 
 
 def test_a_number_of_nodes_that_changes_is_refused(project: Project) -> None:

@@ -49,7 +49,7 @@ def page(name: str) -> str:
 def named(column: str) -> set[str]:
     """What the tables of the settings name in a first column of this title."""
     tables = re.findall(rf"^\| {column} \|.*\n((?:\|.*\n)+)", page("settings.md"), re.MULTILINE)
-    return set(re.findall(r"^\| `([a-z_]+)` \|", "".join(tables), re.MULTILINE))
+    return set(re.findall(r"^\| `([a-z0-9_]+)` \|", "".join(tables), re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", upshift.__all__)
@@ -85,7 +85,7 @@ def test_every_option_of_containers_is_there() -> None:
 def test_every_variable_is_there() -> None:
     sources = "\n".join(file.read_text(encoding="utf-8") for file in ROOT.glob("src/**/*.py"))
     overrides = {f.name for f in attrs.fields(Configuration)} - {"source", "targets"}
-    known = set(re.findall(r"UPSHIFT_[A-Z_]*[A-Z]", sources)) | {
+    known = set(re.findall(r"UPSHIFT_[A-Z0-9_]*[A-Z]", sources)) | {
         f"UPSHIFT_{name.upper()}" for name in overrides
     }
     assert known - INTERNAL == set(re.findall(r"^\| `(UPSHIFT_\w+)`", page("settings.md"), re.MULTILINE))

@@ -312,8 +312,8 @@ def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
     for step in run.steps:
         if step.name.partition("#")[0].partition(".")[0] != parts[1]:
             continue
-        for task in step.tasks:
-            identity = task_id(step.name, task.index)
+        for task in step:
+            identity = task_id(step.name, task.index) + (f"_node_{task.node}" if task.node else "")
             if len(parts) == 2 or identity == parts[2]:
                 found = True
                 yield f"{run.id}/{parts[1]}/{identity}", task
@@ -368,6 +368,7 @@ def _card(pipeline: FlowPipeline) -> click.Command:
         rows = [
             (where, shown.card.label, shown.media, format_size(shown.bytes))
             for where, task in _tasks(pipeline, place)
+            if not task.node  # those of all nodes are kept together
             for attempt in task.attempts[-1:]
             for shown in attempt.cards
         ]

@@ -19,7 +19,17 @@ from upshift.model.settings.later import name_to_come, option_of_another_tool
 
 _FIX = "Give Python files: upshift migrate flow.py steps.py"
 _TOOLS = ("metaflow", "zenml")
-_RENAMED = {"HTMLString": "HTML", "MetaflowException": "UpshiftError", "torchrun_parallel": "torchrun"}
+_RENAMED = {
+    "HTMLString": "HTML",
+    "MetaflowException": "UpshiftError",
+    "MetaflowS3AccessDenied": "StoreUnavailable",
+    "MetaflowS3Exception": "StoreError",
+    "MetaflowS3InvalidObject": "UsageError",
+    "MetaflowS3InvalidRange": "StoreError",
+    "MetaflowS3NotFound": "NotFound",
+    "MetaflowS3URLException": "UsageError",
+    "torchrun_parallel": "torchrun",
+}
 """Names that are others here."""
 
 _OF_ZENML = ("step", "pipeline", "ResourceSettings", "DockerSettings", "run_with_accelerate", "HTMLString")

@@ -67,6 +67,8 @@ class Configuration:
         URL of the catalog; default: SQLite in ``UPSHIFT_HOME``.
     store
         Folder or URL of the store of targets that name none.
+    s3root
+        Address that ``S3(run=…)`` keeps objects of runs below: ``s3://BUCKET/PREFIX``.
     durability
         ``"process"``: what is recorded survives the death of any process. ``"power"``: it is also
         flushed to disk before it counts.
@@ -83,6 +85,7 @@ class Configuration:
     default_target: str = "local"
     catalog: str | None = None
     store: str | None = None
+    s3root: str | None = None
     durability: str = "process"
     verify: str = "changed"
     insecure_registries: tuple[str, ...] = ()
@@ -133,7 +136,7 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
     where = str(source) if source else None
     overrides = {
         name: _line(environ[variable], f"{variable} ", None)
-        for name in ("default_target", "catalog", "store", "durability", "verify")
+        for name in ("default_target", "catalog", "store", "s3root", "durability", "verify")
         if environ.get(variable := f"UPSHIFT_{name.upper()}")
     }
     targets = table.pop("targets", {})
@@ -146,6 +149,12 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
                 where=f"UPSHIFT_{name.upper()}" if name in overrides else where,
                 fix=f"Expected one of {', '.join(known)}.",
             )
+    if not (root := fields.get("s3root") or "s3://").startswith("s3://"):
+        raise ConfigError(
+            f"s3root = {shown(root)} is invalid",
+            where="UPSHIFT_S3ROOT" if "s3root" in overrides else where,
+            fix="Expected s3://BUCKET/PREFIX.",
+        )
     if not isinstance(targets, dict):
         raise ConfigError("targets is not a table", where=where, fix="Write [targets.NAME].")
     return Configuration(

@@ -53,7 +53,16 @@ class Step(Maker):
     @property
     def task(self) -> Task | None:
         """Its first task; None: there is none yet."""
-        return next(iter(self.tasks), None)
+        return next(iter(self), None)
+
+    @property
+    def control_task(self) -> Task | None:
+        """Of a step with ``@parallel`` the task of node 0; None: it has none."""
+        return next(self.control_tasks(), None)
+
+    def control_tasks(self) -> Iterator[Task]:
+        """Those of node 0 of a step with ``@parallel``, which a foreach may have made several times."""
+        return (task for task in self if task.node == 0)
 
     @property
     def parent(self) -> Run[Any]:
@@ -182,16 +191,17 @@ class Step(Maker):
         return sum(tasks for count in counts for status, tasks in count.items() if status != "cached")
 
     def __iter__(self) -> Iterator[Task]:
-        return iter(self.tasks)
+        """Its tasks; of a step with ``@parallel`` one for each node, ``step["0_node_1"]`` among them."""
+        return (node for task in self.tasks for node in task.by_node())
 
     def __getitem__(self, task: str) -> Task:
         """The task of this id, such as ``"3"``."""
-        for candidate in self.tasks:
+        for candidate in self:
             if candidate.id == str(task):
                 return candidate
         raise NotFound(
             f"step {self.name!r} has no task {shown(task)}",
-            fix=suggestion(str(task), [candidate.id for candidate in self.tasks]),
+            fix=suggestion(str(task), [candidate.id for candidate in self]),
         )
 
     def __bool__(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.errors import BlobDamaged, BlobMissing, NotFound, UsageError, user_location
 from upshift.model.checks import shown
+from upshift.model.graph.growth import STATES
 from upshift.model.plain import flat, is_opaque
 from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.task import Failure, TaskId
@@ -22,7 +23,7 @@ from upshift.runs.history_records import UNFINISHED, RunRecords
 from upshift.runs.measures import last_values
 from upshift.runs.places import Placed, inputs_of, tasks_after, tasks_before
 from upshift.runs.tabular import Drawn, Rows, named
-from upshift.runtime.storage.artifacts import described
+from upshift.runtime.storage.artifacts import described, items_of
 from upshift.runtime.storage.state import State
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Task(Maker):
         Its record; or where it is: ``"Training/20261123-160338-9g7y/train/3"``.
     records
         The run that it is of.
+    node
+        Of a step with ``@parallel`` the node whose artifacts and log it has; None: those of the whole.
 
     Raises
     ------
@@ -82,15 +85,19 @@ class Task(Maker):
     """
 
     row: TaskRow
+    node: int | None
 
-    def __init__(self, row: TaskRow | str, records: RunRecords | None = None) -> None:
+    def __init__(
+        self, row: TaskRow | str, records: RunRecords | None = None, node: int | None = None
+    ) -> None:
         if isinstance(row, str):
             from upshift.runs.client import found
 
             task: Task = found(row, "task")
-            row, records = task.row, task._records
+            row, records, node = task.row, task._records, task.node
         assert records is not None
         self.row = row
+        self.node = node
         self._records = records
         self.index = row.task.index
         self.status = row.status
@@ -125,7 +132,15 @@ class Task(Maker):
         """What it is called within its step: its index, ``"0"`` without one, ``"1.0"`` in two foreaches."""
         inside = self.row.task.step.removeprefix(self._step).lstrip(".")
         index = None if self.index is None else str(self.index)
-        return ".".join(part for part in (inside, index) if part) or "0"
+        identity = ".".join(part for part in (inside, index) if part) or "0"
+        return f"{identity}_node_{self.node}" if self.node else identity
+
+    def by_node(self) -> list[Task]:
+        """The same task for each node of a step with ``@parallel``; of any other step itself."""
+        launch = self._records.graph.definition(self._records.nodes[self.row.task.step]).launch
+        if launch is None or launch.launcher != "parallel" or self.node is not None:
+            return [self]
+        return [Task(self.row, self._records, node) for node in range(launch.processes)]
 
     @property
     def pathspec(self) -> str:
@@ -141,12 +156,14 @@ class Task(Maker):
     @property
     def parent_tasks(self) -> Iterator[Task]:
         """The tasks that it goes on from; of a step that joins all that it joins."""
-        return (Task(row, self._records) for row in tasks_before(self.row, self._records))
+        rows = tasks_before(self.row, self._records)
+        return (task for row in rows for task in Task(row, self._records).by_node())
 
     @property
     def child_tasks(self) -> Iterator[Task]:
         """The tasks that go on from it."""
-        return (Task(row, self._records) for row in tasks_after(self.row, self._records))
+        rows = tasks_after(self.row, self._records)
+        return (task for row in rows for task in Task(row, self._records).by_node())
 
     @property
     def parent_task_pathspecs(self) -> Iterator[str]:
@@ -216,7 +233,10 @@ class Task(Maker):
     @property
     def stdout(self) -> str:
         """What its last attempt printed, to whichever of the two streams."""
-        return self.attempts[-1].log if self.attempts else ""
+        if not self.attempts:
+            return ""
+        last = self.attempts[-1]
+        return last.log if self.node is None or len(last.ranks) < 2 else last.ranks[self.node].log
 
     @property
     def stderr(self) -> str:
@@ -274,6 +294,8 @@ class Task(Maker):
         """
         result = self._records.result(self.row)
         saved = {} if result is None else {n: result.outputs[n] for n in self._order(result.outputs)}
+        if self.node is not None and STATES in saved:
+            saved = {"output": items_of(saved[STATES], self._records.store)[self.node]}
         return Artifacts(saved, self)
 
     @functools.cached_property

@@ -33,8 +33,12 @@ from upshift.errors import UsageError
             "from upshift import UpshiftError as MetaflowException\n",
         ),
         (
-            "def load():\n    from metaflow import S3, Parameter; é = 1\n",
-            "def load():\n    from upshift import Parameter\n    from metaflow import S3; é = 1\n",
+            "from metaflow.plugins.datatools.s3.s3 import S3, S3PutObject, MetaflowS3NotFound\n",
+            "from upshift import S3, S3PutObject, NotFound as MetaflowS3NotFound\n",
+        ),
+        (
+            "def load():\n    from metaflow import Deployer, Parameter; é = 1\n",
+            "def load():\n    from upshift import Parameter\n    from metaflow import Deployer; é = 1\n",
         ),
         (
             "from zenml.config import ResourceSettings, DockerSettings\n",
@@ -78,8 +82,8 @@ def test_nodes_of_a_step_are_mapped() -> None:
 @pytest.mark.parametrize(
     ("source", "line", "words"),
     [
-        ("from metaflow import step, S3\n", 1, ["S3 of metaflow stays", "External"]),
-        ("import metaflow\nmetaflow.S3\n", 2, ["S3 of metaflow stays"]),
+        ("from metaflow import step, Deployer\n", 1, ["Deployer of metaflow stays", "Nothing is deployed"]),
+        ("import metaflow\nmetaflow.Deployer\n", 2, ["Deployer of metaflow stays"]),
         (
             "from metaflow.plugins.aws import client\n",
             1,
@@ -128,16 +132,16 @@ def test_what_has_no_counterpart_is_listed_with_its_line(source: str, line: int,
 def test_files_are_changed_only_where_that_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file, none = tmp_path / "flow.py", tmp_path / "none.py"
-    file.write_bytes(b"# coding: latin-1\nfrom metaflow import step, S3  # \xfc\n")
+    file.write_bytes(b"# coding: latin-1\nfrom metaflow import step, Deployer  # \xfc\n")
     none.write_text("import os\n")
     shown = CliRunner().invoke(migrate, ["flow.py", "none.py"])
     assert shown.exit_code == 0
     assert "+from upshift import step\n" in shown.stdout
-    assert "flow.py:2: S3 of metaflow stays" in shown.stderr
+    assert "flow.py:2: Deployer of metaflow stays" in shown.stderr
     assert "none.py: no import of Metaflow or ZenML to change" in shown.stderr
     assert b"upshift" not in file.read_bytes()
     CliRunner().invoke(migrate, ["flow.py", "--write"])
-    changed = b"# coding: latin-1\nfrom upshift import step\nfrom metaflow import S3  # \xfc\n"
+    changed = b"# coding: latin-1\nfrom upshift import step\nfrom metaflow import Deployer  # \xfc\n"
     assert file.read_bytes() == changed
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 _NAMES = {
     "Deployer": "Nothing is deployed: let cron, a systemd timer or CI call `python flow.py run`.",
-    "NBRunner": 'Write the flow in a file, and run that: Runner("flow.py").run().',
-    "S3": 'Read objects with the store\'s own package, such as boto3; External("s3://…") names data.',
 }
 
 _ELSEWHERE = {

@@ -15,7 +15,7 @@ import re
 import uuid
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -123,21 +123,9 @@ class S3Objects:
         )
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[Meta]:
-        query = [
-            ("list-type", "2"), ("encoding-type", "url"), ("max-keys", str(_MOST_LISTED)),
-            ("prefix", self.prefix + prefix), *([("start-after", self.prefix + after)] if after else ()),
-        ]  # fmt: skip
-        following: str | None = ""
-        while following is not None:
-            token = [("continuation-token", following)] if following else []
-            page = self.bucket.ask(Request(method="GET", query=[*query, *token])).xml()
-            for found in page.iter("Contents"):
-                key = unquote_plus(found.findtext("Key", ""))
-                if not key.endswith("/"):  # what a browser of buckets puts there for an empty folder
-                    size, version = int(found.findtext("Size", "0")), found.findtext("ETag", "")
-                    yield Meta(key[len(self.prefix) :], size, Version(version))
-            cut = page.findtext("IsTruncated") == "true"
-            following = page.findtext("NextContinuationToken") if cut else None
+        begin = [("start-after", self.prefix + after)] if after else []
+        for page in self._pages([("prefix", self.prefix + prefix), *begin]):
+            yield from self._listed(page)
 
     def delete(self, keys: Collection[str]) -> None:
         every = [checked(key, self.prefix) for key in keys]
@@ -159,27 +147,61 @@ class S3Objects:
                     fix="Allow s3:DeleteObject on the bucket in its policy.",
                 )
 
-    def upload(self, key: str, buffers: Sequence[Bytes]) -> Version:
+    def upload(self, key: str, buffers: Sequence[Bytes], headers: Mapping[str, str] = {}) -> Version:
         whole = checked(key, self.prefix)
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         size = sum(view.nbytes for view in views)
         if size <= self._part:
-            return _version(self.bucket.ask(self._put(whole, views)))
+            request = self._put(whole, views)
+            request.headers |= headers
+            return _version(self.bucket.ask(request))
         part = max(self._part, -(-size // _MOST_PARTS))
-        return self._in_parts(whole, list(_parts(views, part)))
+        return self._in_parts(whole, list(_parts(views, part)), headers)
 
     def download(self, key: str, path: Path) -> Version | None:
+        headers = self.fetch(key, path)
+        return None if headers is None else Version(headers.get("etag", ""))
+
+    # What only buckets have
+
+    def info(self, key: str) -> Mapping[str, str] | None:
+        """The headers of an object; None: there is no such object."""
+        answer = self._head(checked(key, self.prefix))
+        return None if answer is None else answer.headers
+
+    def read(self, key: str, part: str) -> Answer | None:
+        """A part of an object, as the header Range names it; of status 416 where there is no such part."""
+        request = Request(
+            method="GET",
+            key=checked(key, self.prefix),
+            headers={"range": part},
+            expected=(200, 206, 404, 416),
+        )
+        answer = self.bucket.consume(request, _checked_whole)
+        if answer.status == 404:
+            return None if _is_absent(answer) else self._refuse(answer, request)
+        return answer
+
+    def list_level(self, prefix: str) -> Iterator[Meta | str]:
+        """The objects that begin with ``prefix`` and have no slash behind it; of others that first part."""
+        for page in self._pages([("prefix", self.prefix + prefix), ("delimiter", "/")]):
+            yield from self._listed(page)
+            for found in page.iter("CommonPrefixes"):
+                yield unquote_plus(found.findtext("Prefix", ""))[len(self.prefix) :]
+
+    def fetch(self, key: str, path: Path) -> Mapping[str, str] | None:
+        """Write an object into a file, as :meth:`download` does; its headers."""
         whole = checked(key, self.prefix)
         draft = temporary(str(path.parent))
         for last in (False, False, True):
             with available("written", draft):
                 descriptor = create(draft)
             try:
-                version = self._into(whole, descriptor, draft)
-                if version is not None:
+                headers = self._into(whole, descriptor, draft)
+                if headers is not None:
                     with available("written", str(path)):
                         os.replace(draft, path)
-                return version
+                return headers
             except _Changed as error:
                 if last:
                     raise BlobDamaged(
@@ -193,6 +215,23 @@ class S3Objects:
         raise AssertionError("the last try returns or raises")
 
     # Requests
+
+    def _pages(self, which: Sequence[tuple[str, str]]) -> Iterator[ElementTree.Element]:
+        query = [("list-type", "2"), ("encoding-type", "url"), ("max-keys", str(_MOST_LISTED)), *which]
+        following: str | None = ""
+        while following is not None:
+            token = [("continuation-token", following)] if following else []
+            page = self.bucket.ask(Request(method="GET", query=[*query, *token])).xml()
+            yield page
+            cut = page.findtext("IsTruncated") == "true"
+            following = page.findtext("NextContinuationToken") if cut else None
+
+    def _listed(self, page: ElementTree.Element) -> Iterator[Meta]:
+        for found in page.iter("Contents"):
+            key = unquote_plus(found.findtext("Key", ""))
+            if not key.endswith("/"):  # what a browser of buckets puts there for an empty folder
+                size, version = int(found.findtext("Size", "0")), found.findtext("ETag", "")
+                yield Meta(key[len(self.prefix) :], size, Version(version))
 
     def _put(self, key: str, views: Sequence[memoryview]) -> Request:
         request = Request(method="PUT", key=key, body=views)
@@ -211,11 +250,12 @@ class S3Objects:
 
     # Parts
 
-    def _in_parts(self, key: str, parts: Sequence[Sequence[memoryview]]) -> Version:
-        headers = {"x-amz-checksum-algorithm": "CRC32", "x-amz-checksum-type": "FULL_OBJECT"}
-        begin = Request(
-            method="POST", key=key, query=[("uploads", "")], headers=headers if self._checksums else {}
-        )
+    def _in_parts(
+        self, key: str, parts: Sequence[Sequence[memoryview]], headers: Mapping[str, str]
+    ) -> Version:
+        begin = Request(method="POST", key=key, query=[("uploads", "")], headers={**headers})
+        if self._checksums:
+            begin.headers |= {"x-amz-checksum-algorithm": "CRC32", "x-amz-checksum-type": "FULL_OBJECT"}
         upload = self.bucket.ask(begin).xml().findtext("UploadId", "")
 
         def send(numbered: tuple[int, Sequence[memoryview]]) -> tuple[str, int]:
@@ -227,7 +267,7 @@ class S3Objects:
             return _version(answer), 0 if crc is None else int.from_bytes(b64decode(crc), "big")
 
         try:
-            sent = _side_by_side(send, list(enumerate(parts, start=1)))
+            sent = side_by_side(send, list(enumerate(parts, start=1)))
             return self._complete(key, upload, parts, sent)
         except BaseException:
             with contextlib.suppress(StoreError):  # what is wrong is told already
@@ -265,7 +305,7 @@ class S3Objects:
             return _version(there)
         self._refuse(answer, request)
 
-    def _into(self, key: str, descriptor: int, path: str) -> Version | None:
+    def _into(self, key: str, descriptor: int, path: str) -> Mapping[str, str] | None:
         first = _Stretch(descriptor, path, self._part)
         if not self._read(key, first):
             return None
@@ -276,20 +316,20 @@ class S3Objects:
             rest[-1].checked = first.checked
             at = end
         if rest:
-            _side_by_side(lambda stretch: self._read(key, stretch), rest)
+            side_by_side(lambda stretch: self._read(key, stretch), rest)
         if first.checked:
             for stretch in rest:
                 crc = crc_of_both(crc, stretch.crc, stretch.end - stretch.start)
         if first.checked and first.checksum != crc:
             raise _Changed("what came has another checksum than the object store keeps of it")
-        return first.version
+        return first.found
 
     def _read(self, key: str, stretch: _Stretch) -> bool:
         """Read a stretch; False: there is no such object."""
         request = Request(method="GET", key=key, headers=stretch.headers, expected=(200, 206, 404, 412))
         answer = self.bucket.consume(request, stretch.take)
-        if answer.status == 404 and not stretch.version and _is_absent(answer):
-            return False
+        if answer.status == 404 and not stretch.version:
+            return False if _is_absent(answer) else self._refuse(answer, request)
         if answer.status in (404, 412):
             raise _Changed("somebody replaced it meanwhile")
         return True
@@ -307,6 +347,7 @@ class _Stretch:
         self._descriptor, self._path, self._most = descriptor, path, most
         self.start, self.at, self.end, self.total = start, start, end, -1
         self.version = Version(version)
+        self.found: Mapping[str, str] = {}  # headers of the object
         self.crc = 0
         self.checksum: int | None = None  # of the whole object, as the server keeps it
         self.checked = True  # whether there is one to compare with
@@ -340,7 +381,7 @@ class _Stretch:
         return answer
 
     def _begin(self, answer: Answer) -> None:
-        self.version = _version(answer)
+        self.version, self.found = _version(answer), answer.headers
         self.checksum = _crc_in(answer)
         self.checked = self.checksum is not None
         self.total = int(answer.headers.get("content-length", "-1"))
@@ -372,8 +413,9 @@ def _parts(views: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]
         yield part
 
 
-def _side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    with ThreadPoolExecutor(min(_AT_ONCE, len(items))) as pool:
+def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """What the work makes of each item, of which some are done at once."""
+    with ThreadPoolExecutor(min(_AT_ONCE, len(items)) or 1) as pool:
         futures = [pool.submit(work, item) for item in items]
         try:
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:
