@@ -13,10 +13,12 @@ from buckets import bucket, no_aws, object_store
 from frameworks import cuda_library
 from leftovers import Watch
 from nvml import fake_nvml, nvml_library
+from postgres_here import new_place
 from prepared import Prepared
 from project import as_users_have_it
 
-__all__ = ["bucket", "cuda_library", "fake_nvml", "no_aws", "nvml_library", "object_store"]  # fixtures
+# Fixtures.
+__all__ = ["bucket", "cuda_library", "fake_nvml", "new_place", "no_aws", "nvml_library", "object_store"]
 pytest_plugins = ["share"]
 
 NO_SKIPS = bool(os.environ.get("UPSHIFT_TEST_NO_SKIPS"))

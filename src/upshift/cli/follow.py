@@ -71,7 +71,8 @@ class _Follower:
         if self._tasks is None:
             return
         self._see(self._tasks.parent)
-        self._see(open_catalog(load_configuration()).path.parent)
+        if isinstance(catalog := open_catalog(load_configuration()).place, Path):
+            self._see(catalog.parent)
         self._show_reused()
         self._look_at_everything()
         while self._goes_on():

@@ -17,7 +17,7 @@ from upshift.errors import NotFound, RunOwned, StoreError, StoreUnavailable, Ups
 from upshift.images import cache
 from upshift.model.configuration import Configuration
 from upshift.model.home import home
-from upshift.runs.catalog import Catalog, catalog_path, no_pipeline
+from upshift.runs.catalog import Catalog, catalog_place, no_pipeline
 from upshift.runs.claimed import Claimed
 from upshift.runs.collect import ABANDONED, Collected, Tally, Tell, collect
 from upshift.runs.lease import Lease, held, leases
@@ -71,7 +71,7 @@ def gc(
     later, and does not keep the others from being cleaned: see :class:`Cleaned`.
     """
     catalog = open_catalog(configuration)
-    there = catalog.path.exists() or any(map(is_there, configured_stores(configuration)))
+    there = catalog.exists() or any(map(is_there, configured_stores(configuration)))
     try:
         chosen = choose(choice, catalog, now()) if there else _none(choice)
         addresses = store_addresses(configuration, catalog if there else None)
@@ -143,9 +143,9 @@ def rebuild_catalog(
     configuration: Configuration, tell: Tell = lambda what, done, of: None
 ) -> tuple[Rebuilt, Path | None, tuple[str, ...]]:
     """Make the catalog anew from the stores."""
-    with contextlib.closing(Catalog(catalog_path(configuration.catalog))) as catalog:
-        aside = put_aside_if_damaged(catalog) if catalog.path.exists() else None
-        addresses = store_addresses(configuration, catalog if catalog.path.exists() else None)
+    with contextlib.closing(Catalog(catalog_place(configuration.catalog))) as catalog:
+        aside = put_aside_if_damaged(catalog) if catalog.exists() else None
+        addresses = store_addresses(configuration, catalog if catalog.exists() else None)
         stores = [open_store(address, **configuration.store_options) for address in addresses]
         missing = tuple(store.address for store in stores if not is_there(store))
         rebuilt = rebuild(catalog, [store for store in stores if store.address not in missing], tell)

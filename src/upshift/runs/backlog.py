@@ -1,4 +1,4 @@
-"""What an engine writes to the catalog, kept back while that is locked or damaged, or its disk is full.
+"""What an engine writes to the catalog, kept back while that is locked, damaged or away, or its disk is full.
 
 The store decides what is done, and the catalog is only its index. So a run goes on without it, and what the
 catalog lacks is written as soon as it can be. Until then this engine reads it from here. A note beside the
@@ -45,7 +45,7 @@ class Backlog(Catalog):
     """
 
     def __init__(self, catalog: Catalog, store: Store, tell: Callable[[str], None]) -> None:
-        self.path, self._database, self.versions = catalog.path, catalog._database, catalog.versions
+        self.place, self._database, self.versions = catalog.place, catalog._database, catalog.versions
         self._database.patience = PATIENCE
         self._store = store
         self._tell = tell
@@ -105,10 +105,10 @@ class Backlog(Catalog):
             self._write()
         if self._behind:
             self._tell(
-                f"the catalog {self.path} is damaged and lacks this run, which the store has; "
+                f"the catalog {self.place} is damaged and lacks this run, which the store has; "
                 "upshift gc --rebuild-catalog makes it anew from there"
                 if isinstance(self._problem, Damaged)
-                else f"the catalog {self.path} still cannot be written and lacks the end of this run; "
+                else f"the catalog {self.place} still cannot be written and lacks the end of this run; "
                 "the next command that can write it takes that from the store"
             )
 
@@ -116,11 +116,11 @@ class Backlog(Catalog):
         if isinstance(self._problem, Damaged):
             return
         try:
-            with self._database.writing() as connection:
+            with self._database.writing() as transaction:
                 for row in self._runs.values():
-                    self.put_run(connection, row)
-                self.drop(connection, self._gone)
-                self.put(connection, self._tasks.values(), self._attempts.values())
+                    self.put_run(transaction, row)
+                self.drop(transaction, self._gone)
+                self.put(transaction, self._tasks.values(), self._attempts.values())
         except StoreError as error:
             if not self._written and not isinstance(error, Locked):
                 raise
@@ -148,7 +148,7 @@ class Backlog(Catalog):
         self._behind = True
         self._note()
         if isinstance(error, Locked):
-            said = f"another process keeps the catalog {self.path} locked; the run goes on, and the catalog "
+            said = f"another process keeps the catalog {self.place} locked; the run goes on, and the catalog "
             said += "is brought up to date afterwards"
         elif isinstance(error, Damaged):
             said = f"{error.in_short} The run goes on without it"
@@ -160,14 +160,14 @@ class Backlog(Catalog):
         self._behind = False
         self._database.patience = PATIENCE
         for run in self._stores:
-            (notes_of_lacking(self.path) / run).unlink(missing_ok=True)
-        self._tell(f"the catalog {self.path} is up to date again")
+            (notes_of_lacking(self.place) / run).unlink(missing_ok=True)
+        self._tell(f"the catalog {self.place} is up to date again")
 
     def _note(self) -> None:
         with contextlib.suppress(OSError):  # the disk has no room even for that, or an earlier engine did it
-            notes_of_lacking(self.path).mkdir(exist_ok=True)
+            notes_of_lacking(self.place).mkdir(exist_ok=True)
             for run, store in self._stores.items():
-                (notes_of_lacking(self.path) / run).symlink_to(store)
+                (notes_of_lacking(self.place) / run).symlink_to(store)
 
     def run(self, ref: str) -> RunRow:
         """The run that ``ref`` means."""

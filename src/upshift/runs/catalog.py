@@ -1,20 +1,21 @@
 """The catalog: the queryable index of runs, tasks and attempts.
 
 The store decides what is done; the catalog only makes it quick to find, and
-:mod:`upshift.runs.rebuild` makes it anew from the store. SQLite by default, in ``UPSHIFT_HOME``.
+:mod:`upshift.runs.rebuild` makes it anew from the store. SQLite by default, in ``UPSHIFT_HOME``; or
+PostgreSQL.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from sqlite3 import Connection
 from typing import Any
 
-from upshift.errors import ConfigError, NotFound, suggestion
+from upshift.errors import ConfigError, MissingExtra, NotFound, suggestion
 from upshift.model.checks import MOST_RUNS, local_path, shown, unfit
 from upshift.model.home import home
 from upshift.model.settings.fields import number, text
@@ -22,8 +23,9 @@ from upshift.model.spec.codec import decode, encode, from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog_migrations import MIGRATIONS
-from upshift.runs.database import Database
+from upshift.runs.database import Database, Server, Transaction, upsert
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.sqlite import SqliteDatabase
 from upshift.runs.version_rows import VersionRows
 
 __all__ = ["AttemptRow", "Catalog", "RunRow", "TaskRow"]
@@ -34,66 +36,73 @@ FOUND_AT_MOST = 50
 """Results with the same key that are worth looking at; the newest ones."""
 
 
-def _upsert(table: str, identity: str, columns: Sequence[str], *, fixed: int) -> str:
-    """Insert a row, or change all but its first ``fixed`` columns, where ``identity`` exists already."""
-    marks = ", ".join("?" * len(columns))
-    changes = ", ".join(f"{column} = excluded.{column}" for column in columns[fixed:])
-    return (
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) "
-        f"ON CONFLICT ({identity}) DO UPDATE SET {changes}"
-    )
-
-
 _RUN = ("id", "pipeline", "status", "target", "store", "user", "tags", "started", "ended", "source", "params")
 _TASK = ("run", "step", "item", "status", "cached", "cache_reason", "key", "origin")
 _ATTEMPT = (
     *("run", "step", "item", "number", "status", "reason", "backend", "handle", "node"),
     *("started", "ended", "key", "result", "failure", "waits", "target"),
 )
-_PUT_RUN = _upsert("runs", "id", _RUN, fixed=1)
-_PUT_TASK = _upsert("tasks", "run, step, ifnull(item, -1)", _TASK, fixed=3)
-_PUT_ATTEMPT = _upsert("attempts", "run, step, ifnull(item, -1), number", _ATTEMPT, fixed=4)
+_PUT_RUN = upsert("runs", "id", _RUN, fixed=1)
+_PUT_TASK = upsert("tasks", "run, step, ifnull(item, -1)", _TASK, fixed=3)
+_PUT_ATTEMPT = upsert("attempts", "run, step, ifnull(item, -1), number", _ATTEMPT, fixed=4)
 # A mapped step that fails or is skipped before its length is known has one task without an index. It
 # stands for the step only until a later engine of the run knows the items.
 _STANDS = (
     "NOT (item IS NULL AND EXISTS (SELECT 1 FROM tasks AS other WHERE other.run = tasks.run "
     "AND other.step = tasks.step AND other.item IS NOT NULL))"
 )
+_ADDRESSES = 'Write catalog = "/shared/upshift/catalog.db", or catalog = "postgresql://USER@HOST/DATABASE".'
+_GET_TASKS = f"SELECT {', '.join(_TASK)} FROM tasks"
+_GET_ATTEMPTS = f"SELECT {', '.join(_ATTEMPT)} FROM attempts"
 _GET_RUNS = f"SELECT {', '.join(_RUN)} FROM runs"
 
 
-def catalog_path(address: str | None) -> Path:
-    """The file behind the address of a catalog; None: the one in ``UPSHIFT_HOME``.
+def catalog_place(address: str | None) -> Path | Server:
+    """The file or the database behind the address of a catalog; None: the file in ``UPSHIFT_HOME``.
 
     Raises
     ------
     ConfigError
-        The address is not one of a SQLite file.
+        The address is not one of a SQLite file, nor of a PostgreSQL database.
     """
     if address is None:
         return home() / "catalog.db"
     scheme, separator, rest = address.partition("://")
-    if not separator or (scheme == "sqlite" and rest.strip("/")):
-        try:
+    try:
+        if not separator or (scheme == "sqlite" and rest.strip("/")):
             return local_path((rest.removeprefix("/") if rest.startswith("//") else rest) or address)
-        except ValueError as error:
-            raise ConfigError(
-                f"catalog = {shown(address)} {error}",
-                fix='Name a file: catalog = "/shared/upshift/catalog.db".',
-            ) from None
-    raise ConfigError(
-        f"catalog = {shown(address)}: only SQLite works yet",
-        why="A team's catalog in PostgreSQL is planned." if scheme.startswith("postgres") else None,
-        fix='Leave catalog out, or name a file: catalog = "/shared/upshift/catalog.db".',
-    )
+        if scheme in ("postgresql", "postgres"):
+            return Server(address)
+    except ValueError as error:
+        named = "postgresql://…:" if scheme.startswith("postgres") else shown(address)
+        raise ConfigError(f"catalog = {named} {error}", fix=_ADDRESSES) from None
+    raise ConfigError(f"catalog = {shown(address)}: only SQLite and PostgreSQL work", fix=_ADDRESSES)
 
 
-def notes_of_lacking(catalog: Path) -> Path:
+def notes_of_lacking(place: Path | Server) -> Path:
     """The folder with a note for each run that a catalog lacks: a link of its name to its store.
 
-    A link needs no room on a disk that is full.
+    A link needs no room on a disk that is full. The notes of a database are in this user's home.
     """
-    return catalog.with_name(f"{catalog.name}-behind")
+    if isinstance(place, Path):
+        return place.with_name(f"{place.name}-behind")
+    return home() / f"catalog-{hashlib.sha256(str(place).encode()).hexdigest()[:12]}-behind"
+
+
+def _database(place: Path | Server | Database, *, flush: bool, **options: Any) -> Database:
+    if isinstance(place, Database):
+        return place
+    if isinstance(place, Path):
+        return SqliteDatabase(place, MIGRATIONS, flush=flush, **options)
+    try:
+        from upshift.runs.postgres import PostgresDatabase
+    except ImportError as error:
+        raise MissingExtra(
+            f"the catalog {place} needs psycopg, which cannot be imported",
+            why=str(error),
+            fix='Install it: pip install "upshift[postgres]"',
+        ) from None
+    return PostgresDatabase(place, MIGRATIONS, **options)
 
 
 class Catalog:
@@ -103,10 +112,10 @@ class Catalog:
 
     Parameters
     ----------
-    path
-        The SQLite file.
+    place
+        The SQLite file, or the PostgreSQL database.
     flush
-        Whether what is recorded survives a power failure at once.
+        Whether what is recorded in a file survives a power failure at once. A server has its own settings.
     fill
         Writes into a new catalog, before anybody sees it, what it should hold.
     opened
@@ -115,21 +124,20 @@ class Catalog:
 
     def __init__(
         self,
-        path: Path,
+        place: Path | Server | Database,
         *,
         flush: bool = False,
         fill: Callable[[Catalog], None] | None = None,
         opened: Callable[[Catalog], None] | None = None,
     ) -> None:
-        def fill_file(new: Path) -> None:
+        def fill_database(new: Database) -> None:
             if fill is not None:
-                with contextlib.closing(Catalog(new)) as catalog:
-                    fill(catalog)
+                fill(Catalog(new))
 
-        self.path = path
-        self._database = Database(
-            path, MIGRATIONS, flush=flush, fill=fill_file, opened=opened and partial(opened, self)
+        self._database = _database(
+            place, flush=flush, fill=fill_database, opened=opened and partial(opened, self)
         )
+        self.place = self._database.place
         self.versions = VersionRows(self._database)
 
     @contextlib.contextmanager
@@ -143,8 +151,8 @@ class Catalog:
 
     def add_run(self, row: RunRow) -> None:
         """Record a run, or all of its fields anew."""
-        with self._database.writing() as connection:
-            self.put_run(connection, row)
+        with self._database.writing() as transaction:
+            self.put_run(transaction, row)
 
     def update_run(self, run: str, *, status: str, ended: float | None = None) -> None:
         """A run has another status; ``ended`` is seconds since the epoch.
@@ -154,50 +162,50 @@ class Catalog:
         NotFound
             No run has this id.
         """
-        with self._database.writing() as connection:
+        with self._database.writing() as transaction:
             change = "UPDATE runs SET status = ?, ended = ? WHERE id = ?"
-            if not connection.execute(change, (status, ended, run)).rowcount:
+            if not transaction.execute(change, (status, ended, run)).rowcount:
                 raise _no_run(run)
 
     def change_tags(self, run: str, remove: Collection[str], add: Collection[str]) -> RunRow:
         """A run loses these tags, and gets those; the run as it stands then."""
-        with self._database.writing() as connection:
-            rows = connection.execute("SELECT tags FROM runs WHERE id = ?", (run,)).fetchall()
+        with self._database.writing() as transaction:
+            rows = transaction.execute("SELECT tags FROM runs WHERE id = ?", (run,)).fetchall()
             if not rows:
                 raise _no_run(run)
             kept = [tag for tag in json.loads(rows[0][0]) if tag not in remove]
             tags = dict.fromkeys((*kept, *sorted(add)))
-            connection.execute("UPDATE runs SET tags = ? WHERE id = ?", (_json(list(tags)), run))
+            transaction.execute("UPDATE runs SET tags = ? WHERE id = ?", (_json(list(tags)), run))
         return self.run(run)
 
     def record(self, tasks: Iterable[TaskRow] = (), attempts: Iterable[AttemptRow] = ()) -> None:
         """Record tasks and attempts as they stand now, in one transaction."""
-        with self._database.writing() as connection:
-            self.put(connection, tasks, attempts)
+        with self._database.writing() as transaction:
+            self.put(transaction, tasks, attempts)
 
     def forget(self, tasks: Iterable[TaskId]) -> None:
         """Remove tasks and their attempts: a list that a step is mapped over got shorter, on a resume."""
-        with self._database.writing() as connection:
-            self.drop(connection, tasks)
+        with self._database.writing() as transaction:
+            self.drop(transaction, tasks)
 
     @staticmethod
-    def put_run(connection: Connection, row: RunRow) -> None:
+    def put_run(transaction: Transaction, row: RunRow) -> None:
         """:meth:`add_run` in a transaction."""
-        connection.execute(_PUT_RUN, _run_values(row))
+        transaction.execute(_PUT_RUN, _run_values(row))
 
     @staticmethod
-    def put(connection: Connection, tasks: Iterable[TaskRow], attempts: Iterable[AttemptRow]) -> None:
+    def put(transaction: Transaction, tasks: Iterable[TaskRow], attempts: Iterable[AttemptRow]) -> None:
         """:meth:`record` in a transaction."""
-        connection.executemany(_PUT_TASK, map(_task_values, tasks))
-        connection.executemany(_PUT_ATTEMPT, map(_attempt_values, attempts))
+        transaction.executemany(_PUT_TASK, map(_task_values, tasks))
+        transaction.executemany(_PUT_ATTEMPT, map(_attempt_values, attempts))
 
     @staticmethod
-    def drop(connection: Connection, tasks: Iterable[TaskId]) -> None:
+    def drop(transaction: Transaction, tasks: Iterable[TaskId]) -> None:
         """:meth:`forget` in a transaction."""
         which = "run = ? AND step = ? AND ifnull(item, -1) = ifnull(?, -1)"
         for task in tasks:
             for table in ("tasks", "attempts"):
-                connection.execute(f"DELETE FROM {table} WHERE {which}", (task.run, task.step, task.index))
+                transaction.execute(f"DELETE FROM {table} WHERE {which}", (task.run, task.step, task.index))
 
     def forget_runs(self, runs: Sequence[str], *, keep: Collection[TaskId] = ()) -> None:
         """Remove runs, all of their tasks, and the attempts of those tasks that nobody wants to ``keep``."""
@@ -205,32 +213,34 @@ class Catalog:
         kept = [(task.run, task.step, task.index) for task in keep if task.run in gone]
         if not runs:
             return
-        with self._database.writing() as connection:
-            connection.execute("CREATE TEMP TABLE kept (run TEXT, step TEXT, item INTEGER)")
-            connection.executemany("INSERT INTO kept VALUES (?, ?, ?)", kept)
-            connection.execute("CREATE INDEX temp.kept_by_task ON kept (run, step, item)")
-            wanted = "SELECT 1 FROM kept k WHERE k.run = a.run AND k.step = a.step AND k.item IS a.item"
+        with self._database.writing() as transaction:
+            transaction.execute("CREATE TEMP TABLE kept (run TEXT, step TEXT, item INTEGER)")
+            transaction.executemany("INSERT INTO kept VALUES (?, ?, ifnull(?, -1))", kept)
+            transaction.execute("CREATE INDEX kept_by_task ON kept (run, step, item)")
+            wanted = (
+                "SELECT 1 FROM kept k WHERE k.run = a.run AND k.step = a.step AND k.item = ifnull(a.item, -1)"
+            )
             for run in runs:
-                connection.execute("DELETE FROM runs WHERE id = ?", (run,))
-                connection.execute("DELETE FROM tasks WHERE run = ?", (run,))
-                connection.execute(
+                transaction.execute("DELETE FROM runs WHERE id = ?", (run,))
+                transaction.execute("DELETE FROM tasks WHERE run = ?", (run,))
+                transaction.execute(
                     f"DELETE FROM attempts AS a WHERE a.run = ? AND NOT EXISTS ({wanted})", (run,)
                 )
-            connection.execute("DROP TABLE kept")
+            transaction.execute("DROP TABLE kept")
 
     def replace_runs(
         self, runs: Iterable[tuple[str, RunRow | None, Iterable[TaskRow], Iterable[AttemptRow]]]
     ) -> None:
         """Record runs anew, each with all of its tasks and attempts; without a row: only those."""
-        with self._database.writing() as connection:
+        with self._database.writing() as transaction:
             for run, row, tasks, attempts in runs:
-                connection.execute("DELETE FROM tasks WHERE run = ?", (run,))
-                connection.execute("DELETE FROM attempts WHERE run = ?", (run,))
+                transaction.execute("DELETE FROM tasks WHERE run = ?", (run,))
+                transaction.execute("DELETE FROM attempts WHERE run = ?", (run,))
                 if row is None:
-                    connection.execute("DELETE FROM runs WHERE id = ?", (run,))
+                    transaction.execute("DELETE FROM runs WHERE id = ?", (run,))
                 else:
-                    self.put_run(connection, row)
-                self.put(connection, tasks, attempts)
+                    self.put_run(transaction, row)
+                self.put(transaction, tasks, attempts)
 
     def stores(self) -> list[str]:
         """Addresses of the stores that runs name."""
@@ -241,16 +251,22 @@ class Catalog:
         return int(self._database.query("SELECT count(*) FROM runs")[0][0])
 
     def check(self) -> None:
-        """Read all of the file.
+        """Look for damage in all of it.
 
         Raises
         ------
         Damaged
             It is damaged.
         """
-        problems = [text for (text,) in self._database.query("PRAGMA quick_check(1)") if text != "ok"]
-        if problems:
-            raise self._database.damaged(problems[0])
+        self._database.check()
+
+    def exists(self) -> bool:
+        """Whether it is there already; nothing is made."""
+        return self._database.exists()
+
+    def put_aside(self) -> Path | None:
+        """Move a file that is damaged out of the way; give where it is now."""
+        return self._database.put_aside() if isinstance(self._database, SqliteDatabase) else None
 
     def knows(self, run: str) -> bool:
         """Whether there is a run of this id."""
@@ -260,7 +276,7 @@ class Catalog:
         """Every run that has results of other runs, with each task that made one."""
         sql = (
             "SELECT DISTINCT run, json_extract(origin, '$[0]'), json_extract(origin, '$[1]'), "
-            "json_extract(origin, '$[2]') FROM tasks WHERE origin IS NOT NULL"
+            "CAST(json_extract(origin, '$[2]') AS INTEGER) FROM tasks WHERE origin IS NOT NULL"
         )
         rows = self._database.query(sql)
         return [(user, TaskId(run=run, step=step, index=item)) for user, run, step, item in rows]
@@ -288,11 +304,11 @@ class Catalog:
         values: tuple[Any, ...] = (key,)
         if store is not None:
             # A result that outlives its run belongs to a run that reused it.
-            sql += " LEFT JOIN runs r ON r.id = a.run WHERE a.key = ? AND ifnull(r.store, ?2) = ?2"
-            values = (key, store)
+            sql += " LEFT JOIN runs r ON r.id = a.run WHERE a.key = ? AND ifnull(r.store, ?) = ?"
+            values = (key, store, store)
         else:
             sql += " WHERE a.key = ?"
-        sql += f" ORDER BY a.ended DESC LIMIT {int(limit)}"
+        sql += " ORDER BY a.ended DESC" + (f" LIMIT {int(limit)}" if limit >= 0 else "")
         found = self._database.query(sql, values)
         return [(TaskId(run=run, step=step, index=item), number) for run, step, item, number in found]
 
@@ -344,13 +360,13 @@ class Catalog:
         }
         given = {condition: value for condition, value in conditions.items() if value is not None}
         sql = _GET_RUNS + (f" WHERE {' AND '.join(given)}" if given else "")
-        sql += " ORDER BY started DESC, rowid DESC LIMIT ?"
-        return _run_rows(self._database.query(sql, (*given.values(), -1 if limit is None else limit)))
+        sql += " ORDER BY started DESC, rowid DESC" + ("" if limit is None else f" LIMIT {limit}")
+        return _run_rows(self._database.query(sql, tuple(given.values())))
 
     def tasks(self, run: str, step: str | None = None) -> list[TaskRow]:
         """The tasks of a run, or of one of its steps; those of a step in the order of their indices."""
         condition, values = _of(run, step)
-        sql = f"SELECT {', '.join(_TASK)} FROM tasks WHERE {condition} AND {_STANDS} ORDER BY step, item"
+        sql = f"{_GET_TASKS} WHERE {condition} AND {_STANDS} ORDER BY step, ifnull(item, -1)"
         return [_task_row(row) for row in self._database.query(sql, values)]
 
     def attempts(
@@ -367,7 +383,7 @@ class Catalog:
         """
         condition, values = _of(run, step)
         condition += " AND (result IS NULL OR failure IS NOT NULL)" if without_result else ""
-        sql = f"SELECT {', '.join(_ATTEMPT)} FROM attempts WHERE {condition} ORDER BY step, item, number"
+        sql = f"{_GET_ATTEMPTS} WHERE {condition} ORDER BY step, ifnull(item, -1), number"
         return [_attempt_row(row) for row in self._database.query(sql, values)]
 
     def measures(
@@ -381,8 +397,10 @@ class Catalog:
             "SELECT t.run, t.step, t.item, json_extract(a.result, '$.metrics') "
             "FROM tasks t JOIN attempts a ON a.run = ifnull(json_extract(t.origin, '$[0]'), t.run) "
             "AND a.step = ifnull(json_extract(t.origin, '$[1]'), t.step) AND ifnull(a.item, -1) = "
-            "ifnull(CASE WHEN t.origin IS NULL THEN t.item ELSE json_extract(t.origin, '$[2]') END, -1) "
-            "AND a.number = ifnull(json_extract(t.origin, '$[3]'), (SELECT max(number) FROM attempts "
+            "ifnull(CASE WHEN t.origin IS NULL THEN t.item "
+            "ELSE CAST(json_extract(t.origin, '$[2]') AS INTEGER) END, -1) "
+            "AND a.number = ifnull(CAST(json_extract(t.origin, '$[3]') AS INTEGER), "
+            "(SELECT max(number) FROM attempts "
             "WHERE run = t.run AND step = t.step AND ifnull(item, -1) = ifnull(t.item, -1))) "
             "WHERE t.run IN ({}) AND json_extract(a.result, '$.metrics') IS NOT NULL "
             "ORDER BY t.run, t.rowid"
@@ -396,9 +414,9 @@ class Catalog:
     def running(self) -> list[AttemptRow]:
         """The attempts that run, or wait for something, of all runs that are recorded as running."""
         sql = (
-            f"SELECT {', '.join(_ATTEMPT)} FROM attempts "
-            "WHERE (status = 'running' OR (status = 'pending' AND waits IS NOT NULL)) "
-            "AND run IN (SELECT id FROM runs WHERE status = 'running') ORDER BY run, step, item, number"
+            f"{_GET_ATTEMPTS} WHERE (status = 'running' OR (status = 'pending' AND waits IS NOT NULL)) "
+            "AND run IN (SELECT id FROM runs WHERE status = 'running') "
+            "ORDER BY run, step, ifnull(item, -1), number"
         )
         return [_attempt_row(row) for row in self._database.query(sql)]
 
@@ -406,13 +424,13 @@ class Catalog:
         """For each step of a run and each status of its tasks: how many there are, and how many reused."""
         sql = (
             "SELECT step, status, count(*), sum(cached) FROM tasks "
-            f"WHERE run = ? AND {_STANDS} GROUP BY step, status"
+            f"WHERE run = ? AND {_STANDS} GROUP BY step, status ORDER BY step, status"
         )
         rows = self._database.query(sql, (run,))
         return [(step, status, tasks, reused) for step, status, tasks, reused in rows]
 
     def close(self) -> None:
-        """Let go of the file. Whatever is asked next opens it again."""
+        """Let go of it. Whatever is asked next opens it again."""
         self._database.close()
 
 
@@ -465,7 +483,7 @@ def _run_rows(rows: Sequence[tuple[Any, ...]]) -> list[RunRow]:
 def _task_values(row: TaskRow) -> tuple[Any, ...]:
     origin = None if row.origin is None else _json(row.origin)
     where = (row.task.run, row.task.step, row.task.index)
-    return (*where, row.status, row.cached, row.cache_reason, row.key, origin)
+    return (*where, row.status, int(row.cached), row.cache_reason, row.key, origin)
 
 
 def _task_row(values: tuple[Any, ...]) -> TaskRow:

@@ -8,7 +8,7 @@ from typing import Any
 from upshift.errors import NotFound, UsageError, user_location
 from upshift.model.checks import shown
 from upshift.model.configuration import load_configuration
-from upshift.runs.catalog import catalog_path, no_pipeline
+from upshift.runs.catalog import catalog_place, no_pipeline
 from upshift.runs.history import Run, list_runs
 from upshift.runs.places import get_namespace
 from upshift.runs.rebuild import open_catalog
@@ -18,7 +18,7 @@ _PARTS = ("flow", "run", "step", "task", "artifact")
 
 def get_metadata() -> str:
     """Where runs are recorded: ``"local@PATH"``."""
-    return f"local@{catalog_path(load_configuration().catalog)}"
+    return f"local@{catalog_place(load_configuration().catalog)}"
 
 
 class Flow:

@@ -23,7 +23,7 @@ import attrs
 from upshift.errors import NotFound, UpshiftError
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.runs.catalog import Catalog, catalog_path, notes_of_lacking
+from upshift.runs.catalog import Catalog, catalog_place, notes_of_lacking
 from upshift.runs.claimed import Claimed
 from upshift.runs.database import Damaged
 from upshift.runs.endings import read_ending
@@ -128,7 +128,9 @@ def rebuild(
         _replace(batch, catalog, claimed)
         catalog.versions.put(row for run in runs for row in recorded_versions(run, store))
     addresses = {store.address for store in stores}
-    gone = [run for run, row in known.items() if row.store in addresses and run not in found]
+    gone = [
+        run for run, row in known.items() if row.store in addresses and run not in found and _is_seen(row)
+    ]
     catalog.forget_runs(gone)
     return Rebuilt(
         runs=catalog.count(),
@@ -147,21 +149,21 @@ def open_catalog(configuration: Configuration) -> Catalog:
     Raises
     ------
     ConfigError
-        The address is not one of a SQLite file.
+        The address is not one of a SQLite file, nor of a PostgreSQL database.
     """
-    path = catalog_path(configuration.catalog)
+    place = catalog_place(configuration.catalog)
 
     def fill(new: Catalog) -> None:
-        fill_from_stores(new, configuration, path)
+        fill_from_stores(new, configuration, str(place))
 
     def catch_up(catalog: Catalog) -> None:
-        if notes_of_lacking(path).exists():
+        if notes_of_lacking(place).exists():
             take_what_lacks(catalog, configuration)
 
-    return Catalog(path, flush=configuration.durability == "power", fill=fill, opened=catch_up)
+    return Catalog(place, flush=configuration.durability == "power", fill=fill, opened=catch_up)
 
 
-def fill_from_stores(catalog: Catalog, configuration: Configuration, path: Path) -> None:
+def fill_from_stores(catalog: Catalog, configuration: Configuration, name: str) -> None:
     """Give a new catalog the runs that the configured stores hold, and say so on stderr if there are any.
 
     A store that cannot be read is left out, and named. Runs that an engine works on are its own to record.
@@ -169,11 +171,11 @@ def fill_from_stores(catalog: Catalog, configuration: Configuration, path: Path)
     Parameters
     ----------
     catalog
-        The catalog, still beside its place.
+        The catalog, which nobody else sees yet.
     configuration
         Names the stores.
-    path
-        The place of the catalog.
+    name
+        What messages call it.
     """
     for store in configured_stores(configuration):
         try:
@@ -183,7 +185,7 @@ def fill_from_stores(catalog: Catalog, configuration: Configuration, path: Path)
             if not number:
                 continue
             runs = "1 run" if number == 1 else f"{number:,} runs"
-            _say(f"there is no catalog {path}; it is made anew from the store {store.address}: {runs}")
+            _say(f"there is no catalog {name}; it is made anew from the store {store.address}: {runs}")
             damaged = rebuild(catalog, [store], _say_how_far).damaged
         except UpshiftError as error:
             _say(f"the catalog lacks runs of the store {store.address}: {error.what}; {_MEND} mends it")
@@ -200,7 +202,7 @@ def take_what_lacks(catalog: Catalog, configuration: Configuration) -> None:
     Damaged
         The catalog is: what it has of these runs is wrong.
     """
-    for note in notes_of_lacking(catalog.path).iterdir():
+    for note in notes_of_lacking(catalog.place).iterdir():
         try:
             _take(note, catalog, configuration)
         except Damaged:
@@ -332,23 +334,18 @@ def put_aside_if_damaged(catalog: Catalog) -> Path | None:
         catalog.check()
         return None
     except Damaged:
-        catalog.close()
-    path, old = catalog.path, _unused(catalog.path)
-    for end in ("-wal", "-shm", ""):  # its log first: beside a new file it would be taken for its own
-        part = path.with_name(path.name + end)
-        if part.exists():
-            os.replace(part, old.with_name(old.name + end))
-    return old
-
-
-def _unused(path: Path) -> Path:
-    names = (f"{path.name}.old{number or ''}" for number in range(1000))
-    return next(old for old in map(path.with_name, names) if not old.exists())
+        return catalog.put_aside()
 
 
 def _replace(batch: list[Rows], catalog: Catalog, claimed: Claimed) -> None:
     claimed.look()  # somebody may have resumed one since its records were read
     catalog.replace_runs(rows for rows in batch if rows[0] not in claimed.runs)
+
+
+def _is_seen(row: RunRow) -> bool:
+    """Whether the store of a run is the one that its address means here: on another machine it may not be."""
+    engine = row.source.get("engine")
+    return "://" in row.store or not isinstance(engine, Mapping) or engine.get("host") == here()["host"]
 
 
 def _is_over(row: RunRow, store: Store) -> bool:

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
 import attrs
 
 from upshift.model.spec.codec import from_json, to_json
-from upshift.runs.database import Database
+from upshift.runs.database import Database, Transaction, upsert
 from upshift.runs.rows import VersionRow
 from upshift.runtime.storage.store import Store
 
 _RECORD = "versions.json"
 _COLUMNS = tuple(field.name for field in attrs.fields(VersionRow))
-_PUT = f"REPLACE INTO versions ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_PUT = upsert("versions", "pipeline, step, number", _COLUMNS, fixed=3)
 _MADE = """
-    SELECT t.run, t.item, r.store,
-        ifnull(json_extract(t.origin, '$[0]'), t.run),
-        ifnull(json_extract(t.origin, '$[1]'), t.step),
-        CASE WHEN t.origin IS NULL THEN t.item ELSE json_extract(t.origin, '$[2]') END,
-        ifnull(json_extract(t.origin, '$[3]'), (
-            SELECT max(number) FROM attempts a
-            WHERE a.run = t.run AND a.step = t.step AND a.item IS t.item AND a.status = 'completed'
-        )) AS attempt
-    FROM tasks t JOIN runs r ON r.id = t.run
-    WHERE r.pipeline = ? AND t.step = ? AND t.status = 'completed' AND attempt IS NOT NULL
-    ORDER BY r.started, r.id, ifnull(t.item, -1)
+    SELECT run, item, store, made_run, made_step, made_item, attempt FROM (
+        SELECT t.run, t.item, r.store, r.started,
+            ifnull(json_extract(t.origin, '$[0]'), t.run) AS made_run,
+            ifnull(json_extract(t.origin, '$[1]'), t.step) AS made_step,
+            CASE WHEN t.origin IS NULL THEN t.item
+                ELSE CAST(json_extract(t.origin, '$[2]') AS INTEGER) END AS made_item,
+            ifnull(CAST(json_extract(t.origin, '$[3]') AS INTEGER), (
+                SELECT max(number) FROM attempts a WHERE a.run = t.run AND a.step = t.step
+                AND ifnull(a.item, -1) = ifnull(t.item, -1) AND a.status = 'completed'
+            )) AS attempt
+        FROM tasks t JOIN runs r ON r.id = t.run
+        WHERE r.pipeline = ? AND t.step = ? AND t.status = 'completed'
+    ) AS made
+    WHERE attempt IS NOT NULL
+    ORDER BY started, run, ifnull(item, -1)
 """
 """What the runs of a pipeline have of a step: run, index, store, and the attempt that made it."""
 
@@ -51,30 +54,31 @@ class VersionRows:
         """Give every result that has no number yet the next one; gives the rows that have changed."""
         changed = self._unnumbered(pipeline, step, None)
         if changed:
-            with self._database.writing() as connection:
-                changed = self._unnumbered(pipeline, step, connection)
-                connection.executemany(_PUT, map(_values, changed))
+            with self._database.writing() as transaction:
+                changed = self._unnumbered(pipeline, step, transaction)
+                transaction.executemany(_PUT, map(_values, changed))
         return changed
 
-    def _unnumbered(
-        self, pipeline: str, step: str, connection: sqlite3.Connection | None
-    ) -> list[VersionRow]:
-        rows = self._read("pipeline = ? AND step = ?", (pipeline, step), connection)
+    def _unnumbered(self, pipeline: str, step: str, transaction: Transaction | None) -> list[VersionRow]:
+        rows = self._read("pipeline = ? AND step = ?", (pipeline, step), transaction)
         known = {(row.run, row.made_step, row.item, row.attempt): row for row in rows}
         number = max((row.number for row in rows), default=0)
         there = {
-            run for (run,) in self._query("SELECT id FROM runs WHERE pipeline = ?", (pipeline,), connection)
+            run for (run,) in self._query("SELECT id FROM runs WHERE pipeline = ?", (pipeline,), transaction)
         }
         changed: dict[int, VersionRow] = {}
-        for holder, index, store, *maker in self._query(_MADE, (pipeline, step), connection):
+        for holder, index, store, *maker in self._query(_MADE, (pipeline, step), transaction):
             old = known.get(tuple(maker))
             if old is not None and old.holder in there:
                 continue
             if old is None:
                 number += 1
                 run, made_step, item, attempt = maker
-                sql = "SELECT ended FROM attempts WHERE run = ? AND step = ? AND item IS ? AND number = ?"
-                ended = self._query(sql, tuple(maker), connection)
+                sql = (
+                    "SELECT ended FROM attempts "
+                    "WHERE run = ? AND step = ? AND ifnull(item, -1) = ifnull(?, -1) AND number = ?"
+                )
+                ended = self._query(sql, tuple(maker), transaction)
                 old = VersionRow(
                     pipeline=pipeline,
                     step=step,
@@ -113,37 +117,37 @@ class VersionRows:
 
     def put(self, rows: Iterable[VersionRow]) -> None:
         """Record versions as they are."""
-        with self._database.writing() as connection:
-            connection.executemany(_PUT, map(_values, rows))
+        with self._database.writing() as transaction:
+            transaction.executemany(_PUT, map(_values, rows))
 
     def tag(self, version: VersionRow, tag: str, *, remove: bool = False) -> list[VersionRow]:
         """Give a version a tag, and take it from the one that had it; gives the rows that have changed."""
         changed = []
-        with self._database.writing() as connection:
+        with self._database.writing() as transaction:
             of_step = "pipeline = ? AND step = ?", (version.pipeline, version.step)
-            for row in self._read(*of_step, connection):
+            for row in self._read(*of_step, transaction):
                 chosen = row.number == version.number
                 if chosen and not remove and tag not in row.tags:
                     changed.append(attrs.evolve(row, tags=(*row.tags, tag)))
                 elif tag in row.tags and chosen == remove:
                     changed.append(attrs.evolve(row, tags=tuple(one for one in row.tags if one != tag)))
-            connection.executemany(_PUT, map(_values, changed))
+            transaction.executemany(_PUT, map(_values, changed))
         return changed
 
     def _read(
-        self, condition: str, values: tuple[Any, ...], connection: sqlite3.Connection | None = None
+        self, condition: str, values: tuple[Any, ...], transaction: Transaction | None = None
     ) -> list[VersionRow]:
         sql = f"SELECT {', '.join(_COLUMNS)} FROM versions WHERE {condition} ORDER BY number"
-        found = (dict(zip(_COLUMNS, row, strict=True)) for row in self._query(sql, values, connection))
+        found = (dict(zip(_COLUMNS, row, strict=True)) for row in self._query(sql, values, transaction))
         return [VersionRow(**{**row, "tags": tuple(json.loads(row["tags"]))}) for row in found]
 
     def _query(
-        self, sql: str, values: tuple[Any, ...], connection: sqlite3.Connection | None
+        self, sql: str, values: tuple[Any, ...], transaction: Transaction | None
     ) -> list[tuple[Any, ...]]:
         return (
             self._database.query(sql, values)
-            if connection is None
-            else connection.execute(sql, values).fetchall()
+            if transaction is None
+            else transaction.execute(sql, values).fetchall()
         )
 
 

@@ -12,11 +12,12 @@ import attrs
 import pytest
 from engine_kit import Bench
 
+from postgres_here import PostgresHere, postgres_of_its_own
 from upshift.engine import gc
 from upshift.errors import StoreError
 from upshift.model.configuration import load_configuration
 from upshift.model.graph import FromStep, Graph, Node
-from upshift.runs import backlog
+from upshift.runs import backlog, postgres
 from upshift.runs.backlog import Backlog
 from upshift.runs.catalog import notes_of_lacking
 from upshift.runs.history import Run, run_as_json
@@ -30,7 +31,7 @@ def other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Con
     monkeypatch.setattr(backlog, "FINALLY", 0.05)
     bench.catalog.count()  # makes it
     with contextlib.closing(
-        sqlite3.connect(bench.catalog.path, isolation_level=None, check_same_thread=False)
+        sqlite3.connect(bench.catalog.place, isolation_level=None, check_same_thread=False)
     ) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield connection
@@ -81,7 +82,7 @@ def test_a_run_goes_on_while_another_process_keeps_the_catalog_locked(
     other.execute("ROLLBACK")
     with contextlib.closing(open_catalog(configuration)) as next_one:
         assert next_one.count() == 1
-        assert not list(notes_of_lacking(next_one.path).iterdir())
+        assert not list(notes_of_lacking(next_one.place).iterdir())
     assert about(bench.look(run.id)) == expected
 
 
@@ -129,7 +130,7 @@ def test_what_the_catalog_lacks_is_written_once_it_can_be(bench: Bench, other: s
 
 def test_a_catalog_without_content_is_made_anew(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     run = bench.run(graph(bench))
-    bench.catalog.path.write_bytes(b"")
+    bench.catalog.place.write_bytes(b"")
     found = bench.look("latest")
     assert (found.id, found.output) == (run.id, 14)
     assert "it is made anew from the store" in capsys.readouterr().err
@@ -187,10 +188,89 @@ def damaged_meanwhile(bench: Bench, damage: Callable[[Path], None]) -> Graph:
 
     def square_it(x: int) -> int:
         if x == 2:
-            damage(bench.catalog.path)
+            damage(bench.catalog.place)
         return x * x
 
     made = graph(bench)
     edited = attrs.evolve(made.steps["square"], code={"steps.square (steps.py)": "code:2"})
     bench.functions["square"] = square_it
     return attrs.evolve(made, steps={**made.steps, "square": edited})
+
+
+@pytest.fixture(scope="module")
+def breakable() -> Iterator[PostgresHere]:
+    with postgres_of_its_own() as here:
+        yield here
+
+
+@pytest.fixture
+def server(breakable: PostgresHere, bench: Bench) -> Iterator[PostgresHere]:
+    """A server that may be stopped, with the catalog of the bench."""
+    with breakable.database() as name:
+        bench.configuration = attrs.evolve(bench.configuration, catalog=breakable.url(name))
+        yield breakable
+
+
+def when(
+    bench: Bench, mapped: Callable[[], None] = lambda: None, last: Callable[[], None] = lambda: None
+) -> Graph:
+    """The graph, in which something happens in a task of the mapped step, and in the last one."""
+
+    def square_it(x: int) -> int:
+        if x == 1:
+            mapped()
+        return x * x
+
+    def sum_it(values: list[int]) -> int:
+        last()
+        return sum(values)
+
+    made = graph(bench)
+    bench.functions.update(square=square_it, sum_of=sum_it)
+    return made
+
+
+def test_a_server_that_is_restarted_meanwhile_is_not_even_noticed(bench: Bench, server: PostgresHere) -> None:
+    run = bench.run(when(bench, lambda: server.control("restart", "--mode=immediate")))
+    assert (run.status, run.output, bench.watcher.notices) == ("completed", 14, [])
+    found = bench.look(run.id)
+    assert (found.output, about(found)) == (14, about(run))
+
+
+def test_a_run_goes_on_without_its_server_which_is_brought_up_to_date_once_it_is_back(
+    bench: Bench, server: PostgresHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_AGAIN", 0.0)
+    away, back = (lambda: server.control("stop", "--mode=immediate")), (lambda: server.control("start"))
+    run = bench.run(when(bench, away, back))
+    assert (run.status, run.output) == ("completed", 14)
+    assert [line for line in bench.watcher.notices if "Nothing answers there" in line and "goes on" in line]
+    assert "is up to date again" in bench.watcher.notices[-1]
+    assert about(bench.look(run.id)) == about(run)
+
+
+def test_a_run_whose_server_stays_away_is_taken_from_the_store_by_the_next_command(
+    bench: Bench, server: PostgresHere, upshift_home: Path
+) -> None:
+    try:
+        run = bench.run(when(bench, lambda: server.control("stop", "--mode=immediate")))
+        assert (run.status, run.output) == ("completed", 14)
+        assert "still cannot be written and lacks the end of this run" in bench.watcher.notices[-1]
+        expected = about(run)
+        with pytest.raises(StoreError, match="Nothing answers there"):
+            bench.look(run.id)
+    finally:
+        server.control("start")
+    with contextlib.closing(open_catalog(bench.configuration)) as next_one:
+        assert next_one.run(run.id).status == "completed"
+        notes = notes_of_lacking(next_one.place)
+    assert notes.parent == upshift_home and not list(notes.iterdir())
+    assert about(bench.look(run.id)) == expected
+
+
+def test_a_run_does_not_begin_without_its_server(bench: Bench) -> None:
+    address = "postgresql://127.0.0.1:1/team"
+    bench.configuration = attrs.evolve(bench.configuration, catalog=address)
+    with pytest.raises(StoreError, match=f"the catalog {address} is not available"):
+        bench.run(graph(bench))
+    assert bench.ran() == []

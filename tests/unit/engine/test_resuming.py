@@ -289,7 +289,7 @@ def test_all_retries_that_were_never_recorded_are(held: Bench, monkeypatch: pyte
 
     held.cluster.submit = die_after_the_third  # type: ignore[method-assign]
     run_id = killed_run(held, graph, monkeypatch)
-    with contextlib.closing(sqlite3.connect(held.catalog.path)) as catalog, catalog:
+    with contextlib.closing(sqlite3.connect(held.catalog.place)) as catalog, catalog:
         catalog.execute("DELETE FROM attempts WHERE number > 1")  # it was locked since the first one
         catalog.execute("UPDATE attempts SET status = 'running', ended = NULL, failure = NULL")
     held.cluster.submit = submit  # type: ignore[method-assign]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from upshift.errors import ConfigError, NotFound, StoreError, StoreUnavailable
@@ -16,15 +18,34 @@ from upshift.model.configuration import Configuration
 from upshift.model.spec import Artifact, Failure, Hardware, TaskId, TaskResult
 from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
 from upshift.runs.catalog_migrations import MIGRATIONS
-from upshift.runs.database import Database
+from upshift.runs.database import Database, Migrations, Server
+from upshift.runs.postgres import PostgresDatabase
 from upshift.runs.rebuild import open_catalog
+from upshift.runs.sqlite import SqliteDatabase
 
 VALUE = Artifact(digest="blake3:" + "0" * 64, serializer="json", type="int", bytes=1, inline="MQ==")
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
+def catalog(new_place: Callable[[str], Path | Server]) -> Iterator[Catalog]:
+    with contextlib.closing(Catalog(new_place("deep/catalog.db"))) as catalog:
+        yield catalog
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Catalog:
+    """A catalog of which SQLite's own matters."""
     return Catalog(tmp_path / "deep" / "catalog.db")
+
+
+def database(place: Path | Server, migrations: Migrations) -> contextlib.closing[Database]:
+    kind = SqliteDatabase if isinstance(place, Path) else PostgresDatabase
+    return contextlib.closing(kind(place, migrations))
+
+
+def version(database: Database) -> int:
+    sqlite = isinstance(database, SqliteDatabase)
+    return database.query("PRAGMA user_version" if sqlite else "SELECT version FROM catalog")[0][0]
 
 
 def run_row(id: str = "one", *, started: float = 1.0, **fields: object) -> RunRow:
@@ -125,7 +146,7 @@ def test_a_mapped_step_is_its_items_once_they_are_known(catalog: Catalog) -> Non
 
 def test_one_bad_row_leaves_nothing_of_its_transaction(catalog: Catalog) -> None:
     good, attempt = completed("one")
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
         catalog.record([good], [AttemptRow(task=good.task, number=1, status=None, backend="local")])  # type: ignore[arg-type]
     assert catalog.tasks("one") == []
     catalog.record([good], [attempt])
@@ -155,9 +176,9 @@ def test_a_failed_attempt_is_not_found_by_key(catalog: Catalog) -> None:
     assert catalog.find_results("k") == []
 
 
-def test_results_are_found_through_an_index(catalog: Catalog) -> None:
-    catalog.runs()
-    plan = catalog._database.query("EXPLAIN QUERY PLAN SELECT run FROM attempts WHERE key = ?", ("k",))
+def test_results_are_found_through_an_index(file: Catalog) -> None:
+    file.runs()
+    plan = file._database.query("EXPLAIN QUERY PLAN SELECT run FROM attempts WHERE key = ?", ("k",))
     assert "attempts_by_key" in str(plan)
 
 
@@ -198,17 +219,17 @@ def test_runs_are_listed_newest_first_and_by_what_is_given(catalog: Catalog) -> 
     assert ids(pipeline="p", user="ada", tag="gpu") == ["a"]
 
 
-def test_ten_thousand_runs_are_listed_without_sorting(catalog: Catalog) -> None:
+def test_ten_thousand_runs_are_listed_without_sorting(file: Catalog) -> None:
     rows = [
         run_row(f"run{number:05}", started=float(number), tags=(f"t{number}",)) for number in range(10_000)
     ]
     from upshift.runs import catalog as module
 
-    with catalog._database.writing() as connection:
+    with file._database.writing() as connection:
         connection.executemany(module._PUT_RUN, map(module._run_values, rows))
-    listed = catalog.runs()
+    listed = file.runs()
     assert listed == rows[::-1]
-    plan = catalog._database.query("EXPLAIN QUERY PLAN SELECT id FROM runs ORDER BY started DESC, rowid DESC")
+    plan = file._database.query("EXPLAIN QUERY PLAN SELECT id FROM runs ORDER BY started DESC, rowid DESC")
     assert "runs_by_start" in str(plan)
     assert "TEMP B-TREE" not in str(plan)
 
@@ -225,11 +246,10 @@ def test_a_run_changes_its_status(catalog: Catalog) -> None:
 
 WRITER = """
 import sys
-from pathlib import Path
 from upshift.model.spec import TaskId, TaskResult
-from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
+from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow, catalog_place
 
-catalog, run = Catalog(Path(sys.argv[1])), sys.argv[2]
+catalog, run = Catalog(catalog_place(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()
 catalog.add_run(RunRow(id=run, pipeline="p", status="running", target="local", store="/s", started=1.0))
@@ -243,12 +263,13 @@ catalog.update_run(run, status="completed", ended=1.0)
 """
 
 
-def test_several_processes_make_and_write_one_catalog_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "home" / "catalog.db"
+def test_several_processes_make_and_write_one_catalog_at_once(catalog: Catalog) -> None:
+    place = catalog.place
+    address = str(place) if isinstance(place, Path) else place.url
     names = [f"run{number}" for number in range(4)]
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, path, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", WRITER, address, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         for name in names
     ]
@@ -262,10 +283,10 @@ def test_several_processes_make_and_write_one_catalog_at_once(tmp_path: Path) ->
     for writer in writers:
         writer.communicate()
     assert [writer.returncode for writer in writers] == [0] * 4
-    catalog = Catalog(path)
     assert {row.id: row.status for row in catalog.runs()} == dict.fromkeys(names, "completed")
     assert [len(catalog.attempts(name)) for name in names] == [100] * 4
-    assert [name for name in os.listdir(path.parent) if name.startswith(".")] == []
+    if isinstance(place, Path):
+        assert [name for name in os.listdir(place.parent) if name.startswith(".")] == []
 
 
 def test_a_forked_child_uses_a_connection_of_its_own(catalog: Catalog) -> None:
@@ -283,49 +304,44 @@ def test_a_forked_child_uses_a_connection_of_its_own(catalog: Catalog) -> None:
     assert {row.id for row in catalog.runs()} == {"parent", "child", "parent2"}
 
 
-def test_a_catalog_of_an_earlier_version_is_migrated_and_keeps_its_rows(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "catalog.db")
+def test_a_catalog_of_an_earlier_version_is_migrated_and_keeps_its_rows(catalog: Catalog) -> None:
     catalog.add_run(run_row())
-    catalog.close()
-    version = sqlite3.connect(tmp_path / "catalog.db").execute("PRAGMA user_version").fetchone()
-    assert version == (len(MIGRATIONS),)
+    assert version(catalog._database) == len(MIGRATIONS)
     next_version = (
         *MIGRATIONS,
         ("ALTER TABLE runs ADD COLUMN note TEXT", "UPDATE runs SET note = 'kept ' || id"),
     )
-    database = Database(tmp_path / "catalog.db", next_version)
-    assert database.query("SELECT note FROM runs") == [("kept one",)]
-    assert database.query("PRAGMA user_version") == [(len(MIGRATIONS) + 1,)]
+    with database(catalog.place, next_version) as migrated:
+        assert migrated.query("SELECT note FROM runs") == [("kept one",)]
+        assert version(migrated) == len(MIGRATIONS) + 1
 
 
-def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "catalog.db")
+def test_a_migration_that_fails_changes_nothing(catalog: Catalog) -> None:
     catalog.add_run(run_row())
-    catalog.close()
     broken = (*MIGRATIONS, ("ALTER TABLE runs ADD COLUMN note TEXT", "UPDATE nothing SET note = 1"))
-    with pytest.raises(sqlite3.OperationalError, match="nothing"):
-        Database(tmp_path / "catalog.db", broken).query("SELECT 1")
+    failures = (sqlite3.OperationalError, psycopg.errors.UndefinedTable)
+    with database(catalog.place, broken) as attempted, pytest.raises(failures, match="nothing"):
+        attempted.query("SELECT 1")
     assert catalog.run("one").id == "one"
-    assert catalog._database.query("PRAGMA user_version") == [(len(MIGRATIONS),)]
+    assert version(catalog._database) == len(MIGRATIONS)
 
 
 def test_a_newer_catalog_is_refused(catalog: Catalog) -> None:
-    catalog.runs()
-    catalog.close()
-    with sqlite3.connect(catalog.path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(ConfigError) as refused:
-        catalog.runs()
-    assert "was made by a newer version of Upshift" in str(refused.value)
-    assert "pip install --upgrade upshift" in str(refused.value)
+    with database(catalog.place, (*MIGRATIONS, ("CREATE TABLE novelty (x INTEGER)",))) as newer:
+        newer.query("SELECT x FROM novelty")
+    for refuse in (catalog.runs, catalog.check):
+        with pytest.raises(ConfigError) as refused:
+            refuse()
+        assert "was made by a newer version of Upshift" in str(refused.value)
+        assert "pip install --upgrade upshift" in str(refused.value)
 
 
-def test_a_damaged_catalog_says_how_to_rebuild_it(catalog: Catalog) -> None:
-    catalog.path.parent.mkdir()
-    catalog.path.write_bytes(b"this was a database once" * 400)
+def test_a_damaged_catalog_says_how_to_rebuild_it(file: Catalog) -> None:
+    file.place.parent.mkdir()
+    file.place.write_bytes(b"this was a database once" * 400)
     with pytest.raises(StoreError) as damaged:
-        catalog.runs()
-    assert f"the catalog {catalog.path} is damaged" in str(damaged.value)
+        file.runs()
+    assert f"the catalog {file.place} is damaged" in str(damaged.value)
     assert "upshift gc --rebuild-catalog" in str(damaged.value)
 
 
@@ -338,24 +354,24 @@ def test_a_home_that_is_a_file_is_named_with_the_reason(tmp_path: Path) -> None:
     assert "UPSHIFT_HOME" in str(refused.value)
 
 
-def test_a_full_disk_is_told_and_loses_nothing_that_was_recorded(catalog: Catalog) -> None:
-    catalog.add_run(run_row())
-    catalog._database.query("PRAGMA max_page_count = 12")
+def test_a_full_disk_is_told_and_loses_nothing_that_was_recorded(file: Catalog) -> None:
+    file.add_run(run_row())
+    file._database.query("PRAGMA max_page_count = 12")
     with pytest.raises(StoreUnavailable, match="The disk is full"):
-        catalog.record([completed("one", index=index)[0] for index in range(10_000)])
-    catalog.close()
-    assert catalog.run("one").id == "one"
-    assert catalog.tasks("one") == []
-    catalog.record([completed("one")[0]])
+        file.record([completed("one", index=index)[0] for index in range(10_000)])
+    file.close()
+    assert file.run("one").id == "one"
+    assert file.tasks("one") == []
+    file.record([completed("one")[0]])
 
 
 @pytest.fixture
-def read_only(catalog: Catalog, tmp_path: Path) -> Iterator[Path]:
+def read_only(file: Catalog, tmp_path: Path) -> Iterator[Path]:
     """The catalog's folder, where it can only be read."""
     view = tmp_path / "view"
     view.mkdir()
-    catalog.check()  # which makes it
-    bind = ["mount", "--bind", catalog.path.parent, view]
+    file.check()  # which makes it
+    bind = ["mount", "--bind", file.place.parent, view]
     if os.getuid() != 0 or subprocess.run(bind, capture_output=True).returncode:
         pytest.skip("mounting a folder is not permitted here")
     try:
@@ -365,27 +381,27 @@ def read_only(catalog: Catalog, tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", view], check=True)
 
 
-def test_a_catalog_that_can_only_be_read_shows_what_its_owner_adds(catalog: Catalog, read_only: Path) -> None:
-    catalog.add_run(run_row("first"))
-    catalog.close()
+def test_a_catalog_that_can_only_be_read_shows_what_its_owner_adds(file: Catalog, read_only: Path) -> None:
+    file.add_run(run_row("first"))
+    file.close()
     seen = Catalog(read_only / "catalog.db")
     assert [run.id for run in seen.runs()] == ["first"]
     with pytest.raises(StoreUnavailable, match="It cannot be written"):
         seen.add_run(run_row("second"))
-    catalog.add_run(run_row("second", started=2.0))
+    file.add_run(run_row("second", started=2.0))
     assert [run.id for run in seen.runs()] == ["second", "first"]
-    catalog.close()
+    file.close()
     assert [run.id for run in seen.runs()] == ["second", "first"]
     seen.close()
 
 
 def test_the_catalog_is_where_the_configuration_says(tmp_path: Path, upshift_home: Path) -> None:
-    assert open_catalog(Configuration()).path == upshift_home / "catalog.db"
+    assert open_catalog(Configuration()).place == upshift_home / "catalog.db"
     for address in (str(tmp_path / "c.db"), f"sqlite://{tmp_path}/c.db"):
-        assert open_catalog(Configuration(catalog=address)).path == tmp_path / "c.db"
+        assert open_catalog(Configuration(catalog=address)).place == tmp_path / "c.db"
 
 
-@pytest.mark.parametrize("address", ["postgresql://host/db", "mysql://host/db", "sqlite://"])
-def test_only_sqlite_works_yet(address: str) -> None:
-    with pytest.raises(ConfigError, match="only SQLite works yet"):
+@pytest.mark.parametrize("address", ["mysql://host/db", "sqlite://", "postgresql:/host/db?x://y"])
+def test_only_sqlite_and_postgresql_work(address: str) -> None:
+    with pytest.raises(ConfigError, match="only SQLite and PostgreSQL work"):
         open_catalog(Configuration(catalog=address))

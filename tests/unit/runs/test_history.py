@@ -521,12 +521,12 @@ def test_a_damaged_catalog_is_rebuilt_from_the_store(run: Run, recorder: Recorde
     record_ending(run.row, recorder.catalog, recorder.store)
     before = run_as_json(get_run("run1", recorder.configuration))
     recorder.catalog.close()
-    recorder.catalog.path.write_bytes(b"no database" * 500)
+    recorder.catalog.place.write_bytes(b"no database" * 500)
 
     aside = rebuild.put_aside_if_damaged(recorder.catalog)
     assert rebuild.rebuild(recorder.catalog, [recorder.store]).runs == 1
 
-    assert aside == recorder.catalog.path.with_name("catalog.db.old")
+    assert aside == recorder.catalog.place.with_name("catalog.db.old")
     assert aside.read_bytes().startswith(b"no database")
     again = get_run("latest", recorder.configuration)
     assert again["train"].output == [0, 10, 20]

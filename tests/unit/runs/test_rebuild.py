@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,11 +18,12 @@ from upshift.model.spec import Artifact, Failure, Hardware, TaskId, TaskResult, 
 from upshift.runs.catalog import Catalog
 from upshift.runs.catalog_migrations import MIGRATIONS
 from upshift.runs.collect import collect
-from upshift.runs.database import Database
+from upshift.runs.database import Server
 from upshift.runs.endings import record_ending
 from upshift.runs.lease import Lease
 from upshift.runs.rebuild import open_catalog, put_aside_if_damaged, rebuild
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.sqlite import SqliteDatabase
 from upshift.runtime.storage.store import Store, open_store
 
 VALUE = Artifact(digest="blake3:" + "0" * 64, serializer="json", type="int", bytes=1, inline="MQ==")
@@ -32,13 +35,22 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "catalog.db")
+def catalog(new_place: Callable[[str], Path | Server]) -> Iterator[Catalog]:
+    with contextlib.closing(Catalog(new_place("catalog.db"))) as catalog:
+        yield catalog
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Catalog:
-    return Catalog(tmp_path / "other.db")
+def other(new_place: Callable[[str], Path | Server]) -> Iterator[Catalog]:
+    with contextlib.closing(Catalog(new_place("other.db"))) as catalog:
+        yield catalog
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Catalog]:
+    """A catalog of which SQLite's own matters."""
+    with contextlib.closing(Catalog(tmp_path / "catalog.db")) as catalog:
+        yield catalog
 
 
 def a_run(
@@ -148,6 +160,16 @@ def test_a_whole_one_is_as_it_was_and_loses_what_is_in_no_store(store: Store, ca
     assert [row.id for row in catalog.runs()] == ["one", "y"]
 
 
+def test_a_run_of_another_machine_stays_whose_store_has_the_address_of_one_here(
+    store: Store, catalog: Catalog
+) -> None:
+    row = RunRow(id="there", pipeline="p", status="completed", target="t", store=store.address, started=1.0)
+    catalog.add_run(attrs.evolve(row, source={"engine": {"host": "elsewhere", "home": "/home/bob/.upshift"}}))
+    catalog.add_run(attrs.evolve(row, id="gone", source={"engine": {"host": socket.gethostname()}}))
+    assert rebuild(catalog, [store]).dropped == 1
+    assert [run.id for run in catalog.runs()] == ["there"]
+
+
 def test_what_the_catalog_knows_of_a_run_that_has_not_ended_stays(
     store: Store, catalog: Catalog, other: Catalog
 ) -> None:
@@ -244,15 +266,15 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_come_back(
 
 
 def test_one_that_is_gone_is_made_by_whoever_opens_it(
-    store: Store, catalog: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    store: Store, file: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    a_run(store, catalog, "one")
-    before = content(catalog)
-    catalog.close()
+    a_run(store, file, "one")
+    before = content(file)
+    file.close()
     for path in tmp_path.glob("catalog.db*"):
         path.unlink()
     assert capfd.readouterr().err == ""
-    configuration = Configuration(catalog=str(catalog.path), store=store.address)
+    configuration = Configuration(catalog=str(file.place), store=store.address)
     both = threading.Barrier(2)
 
     def opened(_: int) -> list[object]:
@@ -263,7 +285,7 @@ def test_one_that_is_gone_is_made_by_whoever_opens_it(
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(opened, range(2))) == [before, before]
     said = capfd.readouterr().err
-    assert f"no catalog {catalog.path}; it is made anew from the store {store.address}: 1 run\n" in said
+    assert f"no catalog {file.place}; it is made anew from the store {store.address}: 1 run\n" in said
     assert [path.name for path in tmp_path.iterdir() if "catalog" in path.name] == ["catalog.db"]
     assert opened_again(configuration) == before
     assert capfd.readouterr().err == "", "it is made once"
@@ -275,10 +297,10 @@ def opened_again(configuration: Configuration) -> list[object]:
 
 
 def test_a_new_one_says_what_it_lacks(
-    store: Store, catalog: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    store: Store, file: Catalog, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for run in ("one", "two"):
-        a_run(store, catalog, run)
+        a_run(store, file, run)
     store.write_record("one", "run.json", b"{torn")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "runs").symlink_to("runs")
@@ -303,26 +325,26 @@ def test_a_first_run_makes_no_catalog_anew(
     assert capfd.readouterr().err == ""
 
 
-def test_only_a_damaged_catalog_is_put_aside(store: Store, catalog: Catalog, tmp_path: Path) -> None:
-    a_run(store, catalog, "one")
-    assert put_aside_if_damaged(catalog) is None
-    catalog.close()
+def test_only_a_damaged_catalog_is_put_aside(store: Store, file: Catalog, tmp_path: Path) -> None:
+    a_run(store, file, "one")
+    assert put_aside_if_damaged(file) is None
+    file.close()
     for number in range(2):
-        catalog.path.write_bytes(b"no database" * 500)
-        aside = put_aside_if_damaged(catalog)
+        file.place.write_bytes(b"no database" * 500)
+        aside = put_aside_if_damaged(file)
         assert aside == tmp_path / f"catalog.db.old{number or ''}"
         assert aside.read_bytes().startswith(b"no database")
-        assert rebuild(catalog, [store]).runs == 1
-        catalog.close()
+        assert rebuild(file, [store]).runs == 1
+        file.close()
 
 
-def test_a_catalog_of_a_newer_version_is_left_alone(catalog: Catalog) -> None:
-    newer = Database(catalog.path, (*MIGRATIONS, ("CREATE TABLE novelty (x)",)))
+def test_a_catalog_of_a_newer_version_is_left_alone(file: Catalog) -> None:
+    newer = SqliteDatabase(file.place, (*MIGRATIONS, ("CREATE TABLE novelty (x)",)))
     newer.query("SELECT 1")
     newer.close()
     with pytest.raises(ConfigError, match="newer version"):
-        put_aside_if_damaged(catalog)
-    assert catalog.path.exists()
+        put_aside_if_damaged(file)
+    assert file.place.exists()
 
 
 def test_a_catalog_that_cannot_be_opened_is_left_alone(tmp_path: Path) -> None:
