@@ -112,7 +112,7 @@ class Recorder:
         """A flow that is over: ``start``, two tasks of ``train`` that ``join`` joins, ``end``."""
 
         def state(before: dict[str, Artifact], **values: object) -> Artifact:
-            return save(State({**values, "@flow": values}, before), self.store)
+            return save(State(values, before, about={"step": "train"}), self.store)
 
         def held(artifact: Artifact) -> dict[str, Artifact]:
             loaded = load(artifact, self.store)

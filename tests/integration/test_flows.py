@@ -51,6 +51,44 @@ def flow(project: Project, code: str) -> None:
     project.write(code, "flow.py", header=HEADER)
 
 
+def test_an_item_that_is_changed_in_place_is_the_same_in_the_steps_that_follow(project: Project) -> None:
+    project.write(
+        """
+from upshift import FlowSpec, step
+
+class Items(FlowSpec):
+    @step
+    def start(self):
+        self.items = [[1], [2]]
+        self.next(self.change, foreach="items")
+
+    @step
+    def change(self):
+        self.input.append(9)
+        self.seen = [self.input, self.foreach_stack()[0][2]]
+        self.next(self.look)
+
+    @step
+    def look(self):
+        self.told = (self.seen, self.input)
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.told = [one.told for one in inputs]
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+""",
+        "flow.py",
+        header="",
+    )
+    project.upshift("run", "flow.py")
+    assert upshift.get_run("latest").output.told == [([[n, 9], [n, 9]], [n]) for n in (1, 2)]
+
+
 def test_a_foreach_is_joined_in_the_order_of_its_list(project: Project) -> None:
     flow(project, TRAINING)
     project.upshift("run", "flow.py", "-p", "scale=2")

@@ -130,8 +130,7 @@ class FlowSpec:
     def input(self) -> Any:
         """The item of the innermost foreach that this task works on; None outside of any."""
         running = _running(self, "input")
-        depth = len(running.stack)
-        return running.state[f"@input.{depth - 1}"] if depth else None
+        return running.input(len(running.stack) - 1) if running.stack else None
 
     @property
     def index(self) -> int | None:
@@ -145,10 +144,7 @@ class FlowSpec:
         Nodes of a step with ``@parallel`` are the innermost one, without a number.
         """
         running = _running(self, "foreach_stack")
-        return [
-            (level.index, level.count, running.state[f"@input.{depth}"])
-            for depth, level in enumerate(running.stack)
-        ]
+        return [(level.index, level.count, running.input(depth)) for depth, level in enumerate(running.stack)]
 
     def merge_artifacts(
         self, inputs: Iterable[Any], exclude: Iterable[str] = (), include: Iterable[str] = ()

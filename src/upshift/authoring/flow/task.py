@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -12,6 +13,7 @@ from upshift.authoring.flow.current import names_of
 from upshift.authoring.flow.parallel import confirm_size, gathered
 from upshift.authoring.flow.shape import FIRST, PARALLEL
 from upshift.errors import MisuseError, UsageError, user_location
+from upshift.model.checks import shown
 from upshift.model.graph.flow import FOREACH, LINEAR, SWITCH, FlowStep
 from upshift.model.graph.growth import INPUTS, ITEM, STATE
 from upshift.model.spec.artifact import Artifact
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from upshift.authoring.flow.spec import FlowSpec
     from upshift.model.spec.task import Failure
 
-FLOW = "@flow"
-"""What a state knows of the flow itself: which step left it, and the foreaches around that step."""
 _NOTHING = object()
 
 
@@ -58,6 +58,8 @@ class RunningStep:
         Names that no step changes.
     initial
         What an ``__init__`` of its class has set.
+    item
+        What it works on of the innermost foreach, if that is at hand.
     """
 
     name: str
@@ -70,6 +72,13 @@ class RunningStep:
     choice: str | None = None
     went: bool = False
     initial: Mapping[str, object] = {}
+    item: object = _NOTHING
+
+    def input(self, depth: int) -> Any:
+        """The item of a foreach around it."""
+        if depth == len(self.stack) - 1 and self.item is not _NOTHING:
+            return self.item
+        return self.state[_input(depth)]
 
     def inherit(self, artifacts: Mapping[str, Artifact]) -> None:
         """See these as well."""
@@ -231,20 +240,22 @@ def merged(
 
 def _go_on(flow: type[FlowSpec], name: str, step: FlowStep, given: Mapping[str, Any]) -> FlowSpec:
     state: State = given[STATE]
-    stack = _stack(state)
-    values: dict[str, object] = {}
+    before, stack = state.about, _stack(state)
+    item = _NOTHING
     if ITEM in given:
-        before = state[FLOW]
-        assert isinstance(before, dict)
-        values[f"@input.{len(stack)}"] = given[ITEM]
+        item, name_of_it = given[ITEM], _input(len(stack))
+        saved = None if current.spec is None else current.spec.inputs.get(ITEM)
+        if isinstance(saved, Artifact):
+            state = state.replaced(artifacts={**state.artifacts, name_of_it: saved})
+        else:
+            state = state.replaced(values={name_of_it: item})
         stack = (*stack, Level(before["step"], _path()[-1], before["count"]))
     if PARALLEL in flow.__upshift_pipeline__.steps[name].options.flow:
-        before = state[FLOW]
-        assert isinstance(before, dict)
         confirm_size(flow.__upshift_pipeline__, before["step"], before["count"])
-        values[f"@input.{len(stack)}"] = current.rank
+        item = current.rank
+        state = state.replaced(values={_input(len(stack)): item})
         stack = (*stack, Level(before["step"], current.rank, None))
-    return _initialized(_made(flow, name, step, state.replaced(values=values), stack))
+    return _initialized(_made(flow, name, step, state, stack, item))
 
 
 def _join(
@@ -253,12 +264,10 @@ def _join(
     states: list[State] = list(given[INPUTS]) if INPUTS in given else list(_numbered(given))
     flows = []
     for state in states:
-        known = state[FLOW]
-        assert isinstance(known, dict)
-        flows.append(_made(flow, known["step"], step, state, _stack(state)))
+        flows.append(_made(flow, state.about["step"], step, state, _stack(state)))
     base: State = given[STATE] if STATE in given else states[0]
     stack = _stack(base)[: len(_path())]
-    inputs = {f"@input.{depth}" for depth in range(len(stack))}
+    inputs = {_input(depth) for depth in range(len(stack))}
     kept = {
         n: artifact
         for n, artifact in base.artifacts.items()
@@ -281,12 +290,22 @@ def known_before(flow: type[FlowSpec], values: Mapping[str, object]) -> FlowSpec
 
 
 def _made(
-    flow: type[FlowSpec], name: str, step: FlowStep, state: State, stack: tuple[Level, ...]
+    flow: type[FlowSpec],
+    name: str,
+    step: FlowStep,
+    state: State,
+    stack: tuple[Level, ...],
+    item: object = _NOTHING,
 ) -> FlowSpec:
     made = object.__new__(flow)
     unchanging = flow.__upshift_pipeline__.unchanging
-    made.__dict__["_upshift_running"] = RunningStep(name, step, state, stack, unchanging)
+    made.__dict__["_upshift_running"] = RunningStep(name, step, state, stack, unchanging, item=item)
     return made
+
+
+def _input(depth: int) -> str:
+    """What a state has the item of a foreach as, from the outside in."""
+    return f"@input.{depth}"
 
 
 def _initialized(made: FlowSpec) -> FlowSpec:
@@ -308,20 +327,19 @@ def _left(own: FlowSpec) -> State:
     running = own._upshift_running
     known = running.state
     count = running.nodes if running.items is None else len(running.items)
+    if type(count) is not int and count is not None:  # of NumPy, or nothing that is a number
+        count = index(count) if hasattr(count, "__index__") else shown(count)
     about = {
         "step": running.name,
         "stack": [[level.step, level.index, level.count] for level in running.stack],
         "count": count,
     }
-    return known.replaced(values={**known.values, **artifacts_of(own), FLOW: about})
+    values = {**known.values, **artifacts_of(own)}
+    return known.replaced(values=values, about=about, many=running.step.kind == FOREACH)
 
 
 def _stack(state: State) -> tuple[Level, ...]:
-    if FLOW not in state:
-        return ()
-    about = state[FLOW]
-    assert isinstance(about, dict)
-    return tuple(Level(*level) for level in about["stack"])
+    return tuple(Level(*level) for level in state.about.get("stack", ()))
 
 
 def _path() -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import binascii
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -27,6 +27,8 @@ _TOLD = 200
 _STATE = "upshift.State"
 _STATE_INLINE = INLINE_LIMIT // 2
 """A state of more bytes is a blob: those that follow say only what is different, which is not repeated."""
+_STATE_OF_MANY = INLINE_LIMIT // 4
+"""The same where many follow: else what each of them adds might make each of them a blob."""
 _ITEMS_TOLD = 1_000
 """Items of a list whose plain forms the record of the list has."""
 
@@ -55,8 +57,13 @@ def load(artifact: Artifact, store: Store) -> object:
     """The value of an artifact; arrays are mapped copy-on-write."""
     if artifact.serializer == manifest.NAME:
         if artifact.type == _STATE:
-            saved, base = _state(artifact, store)
-            return State(artifacts=saved, load=lambda item: load(item, store), base=base)
+            held = _state(artifact, store)
+            return State(
+                artifacts=held.artifacts,
+                load=lambda item: load(item, store),
+                base=held.base,
+                about=held.about,
+            )
         listed = _items(artifact, store)
         values = [load(item, store) for item in listed.items]
         return tuple(values) if listed.form == "tuple" else values
@@ -143,13 +150,13 @@ def _save_state(state: State, store: Store) -> Artifact:
         for name, value in state.values.items()
     }
     saved = {**state.artifacts, **new}
-    content = whole = manifest.build_state(saved)
-    limit = _STATE_INLINE
+    content = whole = manifest.build_state(saved, state.about)
+    limit = _STATE_OF_MANY if state.many else _STATE_INLINE
     if state.base is not None and len(whole) > limit:
-        known = _artifacts_of(state.base, store)
+        known = _blob_of(state.base, store).artifacts
         if known.keys() <= saved.keys():
             changed = {name: item for name, item in saved.items() if known.get(name) != item}
-            content, limit = manifest.build_state(changed, state.base), INLINE_LIMIT
+            content, limit = manifest.build_state(changed, state.about, state.base), INLINE_LIMIT
             if len(content) > limit:
                 content = whole
     digest, inline = _put([content], len(content), store, limit)
@@ -160,15 +167,17 @@ def _save_state(state: State, store: Store) -> Artifact:
         bytes=len(content) + sum(item.bytes for item in saved.values()),
         inline=inline,
         items=len(saved),
-        plain=_named({name: _brief(item) for name, item in new.items()}) or None,
+        plain=_named({name: _brief(item, state.values[name]) for name, item in new.items()}) or None,
         code=tuple(sorted({name for item in saved.values() for name in item.code})),
         identity=None if content is whole else digest_of(whole),
     )
 
 
-def _brief(item: Artifact) -> Any:
+def _brief(item: Artifact, value: object) -> Any:
     """What a new artifact is, where that is short; else whoever asks has to look at the artifact."""
     small = item.serializer == "json" and item.bytes <= _TOLD
+    if small and type(value) in (bool, int, str):
+        return value
     return described(item) if small or item.plain is not None else UNKNOWN
 
 
@@ -176,27 +185,36 @@ def _described_state(state: Artifact, store: Store | None) -> dict[str, Any]:
     """What a state holds, for people: what its step has set, and as far as it is at hand the rest."""
     told: dict[str, Any] = {}
     if store is not None:
-        told = {name: described(item) for name, item in _state(state, store)[0].items()}
+        told = {name: described(item) for name, item in _state(state, store).artifacts.items()}
     elif state.inline is not None:
         listed = _items(state, None)
         told = {name: described(item) for name, item in zip(listed.names, listed.items, strict=True)}
     return _named({**told, **(state.plain or {})})
 
 
-def _state(state: Artifact, store: Store) -> tuple[Mapping[str, Artifact], Artifact | None]:
-    """What a state holds, and the base of those that follow it."""
+class _Held(NamedTuple):
+    """What a saved state holds, and the base of those that follow it."""
+
+    artifacts: Mapping[str, Artifact]
+    base: Artifact | None
+    about: Mapping[str, Any]
+
+
+def _state(state: Artifact, store: Store) -> _Held:
     if state.inline is None:
-        return _artifacts_of(state, store), state
+        return _blob_of(state, store)
     listed = _items(state, store)
-    own = dict(zip(listed.names, listed.items, strict=True))
-    return own if listed.base is None else {**_artifacts_of(listed.base, store), **own}, listed.base
+    own: Mapping[str, Artifact] = dict(zip(listed.names, listed.items, strict=True))
+    if listed.base is not None:
+        own = {**_blob_of(listed.base, store).artifacts, **own}
+    return _Held(own, listed.base, listed.about)
 
 
 @functools.lru_cache(maxsize=16)
-def _artifacts_of(base: Artifact, store: Store) -> Mapping[str, Artifact]:
-    """What a state in the store holds, which many others are based on."""
+def _blob_of(base: Artifact, store: Store) -> _Held:
+    """A state in the store, which many others are based on."""
     listed = _items(base, store)
-    return dict(zip(listed.names, listed.items, strict=True))
+    return _Held(dict(zip(listed.names, listed.items, strict=True)), base, listed.about)
 
 
 def _named(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,12 +30,13 @@ def is_list(kind: type[Any]) -> bool:
 
 
 class Manifest(NamedTuple):
-    """What such a content says: the ``names`` are those of a state, whose ``base`` has further ones."""
+    """What such a content says: of a state ``names``, the state that has further ones, and ``about``."""
 
     form: str
     items: tuple[Artifact, ...]
     names: tuple[str, ...] = ()
     base: Artifact | None = None
+    about: Mapping[str, Any] = {}
 
 
 def build(form: str, items: Iterable[Artifact]) -> bytes:
@@ -43,10 +44,12 @@ def build(form: str, items: Iterable[Artifact]) -> bytes:
     return _written({"form": form, "items": [encode(_bare(item)) for item in items]})
 
 
-def build_state(artifacts: Mapping[str, Artifact], base: Artifact | None = None) -> bytes:
+def build_state(
+    artifacts: Mapping[str, Artifact], about: Mapping[str, Any], base: Artifact | None = None
+) -> bytes:
     """The content for a state with these artifacts, beside those of ``base``."""
     items = [_short(artifact) or encode(_bare(artifact)) for artifact in artifacts.values()]
-    data = {"form": STATE, "items": items, "keys": list(artifacts)}
+    data = {"form": STATE, "items": items, "keys": list(artifacts), "about": about}
     return _written(data if base is None else {**data, "base": encode(_bare(base))})
 
 
@@ -60,7 +63,11 @@ def parse(content: memoryview) -> Manifest:
     )
     base = data.get("base")
     return Manifest(
-        data["form"], items, tuple(data.get("keys", ())), None if base is None else decode(Artifact, base)
+        data["form"],
+        items,
+        tuple(data.get("keys", ())),
+        None if base is None else decode(Artifact, base),
+        data.get("about", {}),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from upshift.model.spec.artifact import Artifact
 
 
 class State:
-    """What a step of a flow leaves for those that follow."""
+    """What a step of a flow leaves for those that follow, which may be ``many``; plain data ``about`` it."""
 
     def __init__(
         self,
@@ -18,23 +19,34 @@ class State:
         load: Callable[[Artifact], object] | None = None,
         by_item: Iterable[str] = (),
         base: Artifact | None = None,
+        about: Mapping[str, Any] = {},
+        many: bool = False,
     ) -> None:
         self.values = values
         self.artifacts = artifacts
         self.by_item = frozenset(by_item)
         self.base = base
+        self.about = about
+        self.many = many
         self._load = load
 
     def replaced(
-        self, *, values: Mapping[str, object] | None = None, artifacts: Mapping[str, Artifact] | None = None
+        self,
+        *,
+        values: Mapping[str, object] | None = None,
+        artifacts: Mapping[str, Artifact] | None = None,
+        about: Mapping[str, Any] | None = None,
+        many: bool = False,
     ) -> State:
-        """A state with these values, or these artifacts, in place of its own."""
+        """A state with these in place of its own."""
         return State(
             self.values if values is None else values,
             self.artifacts if artifacts is None else artifacts,
             load=self._load,
             by_item=self.by_item,
             base=self.base,
+            about=self.about if about is None else about,
+            many=many,
         )
 
     def __getitem__(self, name: str) -> object:

@@ -214,6 +214,30 @@ def test_a_state_that_is_said_by_its_differences_equals_one_that_is_said_in_full
     assert in_steps.identity == at_once.digest  # what is reused is found by that
 
 
+def test_what_is_known_about_a_state_is_saved_with_it_and_not_inherited(store: Store) -> None:
+    first = load(
+        save(State({"long": "x" * 2_000, **{f"n{i}": i for i in range(20)}}, about={"step": "a"}), store),
+        store,
+    )
+    assert isinstance(first, State)
+    assert first.about == {"step": "a"}
+    assert first.base is not None
+    after = load(save(first.replaced(values={"m": 1}, about={"step": "b"}), store), store)
+    assert isinstance(after, State)
+    assert (after.about, after["m"], after["n3"]) == ({"step": "b"}, 1, 3)
+
+
+def test_what_follows_a_state_of_many_is_in_no_file_of_its_own(store: Store) -> None:
+    first = save(State({"text": "x" * 500}, many=True), store)
+    assert first.inline is None
+    state = load(first, store)
+    assert isinstance(state, State)
+    kept = len(list((store.root / "blobs").rglob("*/*/*")))
+    for number in range(3):
+        assert save(state.replaced(values={"y": [number] * 200}), store).inline is not None
+    assert len(list((store.root / "blobs").rglob("*/*/*"))) == kept
+
+
 def test_a_state_is_not_all_there_where_the_one_that_it_is_based_on_is_gone(store: Store) -> None:
     first = save(State({f"value_{number}": "x" * 50 for number in range(40)}), store)
     state = load(first, store)
@@ -226,7 +250,7 @@ def test_a_state_is_not_all_there_where_the_one_that_it_is_based_on_is_gone(stor
 
 
 def test_what_a_state_has_set_is_told_without_the_store_where_it_is_short(store: Store) -> None:
-    first = save(State({"n": 3, "none": None, "long": ["x" * 100] * 100, "@flow": {}}), store)
+    first = save(State({"n": 3, "none": None, "long": ["x" * 100] * 100, "@input.0": {}}), store)
     state = load(first, store)
     assert isinstance(state, State)
     assert described(first) == {"n": 3, "none": None, "long": opaque("list", "<list, 10.3 KB>")}
