@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 def pytest_sessionstart(session: pytest.Session) -> None:
     base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     session.config.stash[watch] = Watch(base)
+
+
+def pytest_collection_finish() -> None:
+    """The tests stay to the end: no collection of garbage has to look at them, and no fork to copy them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -173,8 +173,12 @@ class Runner:
         for edit in pair.edits:
             _apply(edit, files, environ, arguments, pair.name)
         _write(folder, pair.files, files)
-        after = self._ask(other, **request, environ=environ, arguments=arguments, reuse=True)
-        truth = self._ask(one, **request, environ=environ, arguments=arguments, reuse=False)
+        after = self._ask(one, **request, environ=environ, arguments=arguments, reuse=True)
+        if all("truth" in task for task in after["tasks"].values()):
+            tasks = {name: {"value": task["truth"]} for name, task in after["tasks"].items()}
+            truth = {**after, "tasks": tasks}
+        else:
+            truth = self._ask(other, **request, environ=environ, arguments=arguments, reuse=False)
         return _judged(before, again, after, truth)
 
 

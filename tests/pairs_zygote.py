@@ -71,6 +71,8 @@ class Evaluation:
             called = self._called if alone else self._called_apart
             outputs, value = known or called(task, inputs)
             found[str(task)] = {"key": key, "cached": known is not None, "value": value}
+            if alone:  # its inputs are what they would be if nothing was reused
+                found[str(task)]["truth"] = value if known is None else self._called(task, inputs)[1]
             if outputs is None:
                 break  # it raised
             self._known[key] = (outputs, value)

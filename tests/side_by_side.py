@@ -1,4 +1,4 @@
-"""Runs all tests: in as many pytest sessions as there are CPUs, which share the modules (``share.py``).
+"""Runs all tests: in pytest sessions, one more than there are CPUs, which share the modules (``share.py``).
 
 ::
 
@@ -71,7 +71,8 @@ def run(arguments: list[str], results: Results) -> None:
     ):
         ear.bind(f"{shared}/ear")
         Path(shared, "seconds.json").write_text(json.dumps(known("seconds.json", {})))
-        sessions = dict(start(number, shared, arguments) for number in range(len(os.sched_getaffinity(0))))
+        number = len(os.sched_getaffinity(0)) + 1  # while the tests of one wait, those of the others run
+        sessions = dict(start(session, shared, arguments) for session in range(number))
         doing: dict[int, str] = {}
         while sessions:
             ready, _, _ = select.select([ear, *sessions], [], [], SILENCE)

@@ -295,6 +295,31 @@ def test_a_run_that_failed_deep_inside_is_resumed(project: Project) -> None:
     assert (project.folder / "started").read_text() == "x"
 
 
+def test_results_are_reused_only_where_a_step_asks_for_it(project: Project) -> None:
+    code = """
+class Cached(FlowSpec):
+    @step
+    def start(self):
+        self.x = 1
+        self.next(self.middle)
+
+    @step(cache=True)
+    def middle(self):
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+"""
+    for reused in (False, True):
+        flow(project, code)
+        project.upshift("run", "flow.py")
+        run = upshift.get_run("latest")
+        assert [run[name].task.cached for name in ("start", "middle", "end")] == [False, reused, False]
+    assert run["start"].task.code == {}
+    assert run["middle"].task.code
+
+
 def test_editing_a_flow_does_not_undo_what_is_done(project: Project) -> None:
     """As in Metaflow; only steps that say cache=True are done again when their code has changed."""
     flow(project, FAILING)

@@ -50,7 +50,7 @@ def test_a_step_runs_on_the_cpus_it_was_granted_and_numpy_knows(project: Project
 
 
 def test_thread_pools_are_set_when_numpy_was_imported_before_the_fork(project: Project) -> None:
-    project.run("import numpy\nimport sklearn.linear_model\n" + PINNED)
+    project.run("import numpy\nfrom sklearn.utils import _openmp_helpers\n" + PINNED)
     _, threads = upshift.get_run("latest").output
     assert threads[0]
     assert all(n == 1 for pools in threads for n in pools)

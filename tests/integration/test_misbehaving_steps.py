@@ -291,7 +291,7 @@ def test_a_step_that_ignores_sigterm_is_still_stopped_by_its_timeout(project: Pr
     code = f"""
 import signal
 
-@step(timeout=0.5)
+@step(timeout=0.5, grace=2)
 def act() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
@@ -300,7 +300,7 @@ def act() -> None:
     project.run(code + RUN_IT, expect=1, timeout=60)
     assert project.attempt("act")["reason"] == "timeout"
     assert (
-        project.upshift("logs", "latest", "act").out == "upshift: it still runs 10 s after SIGTERM: SIGKILL\n"
+        project.upshift("logs", "latest", "act").out == "upshift: it still runs 2 s after SIGTERM: SIGKILL\n"
     )
 
 

@@ -75,8 +75,14 @@ def of_two_runs(project: Project, prologue: str) -> tuple[Any, Any]:
     return first, second
 
 
-@pytest.mark.parametrize("process", ["", THREAD], ids=["forked", "fresh"])
-@pytest.mark.parametrize("seeded", ["random", "numpy", "both", "none"])
+@pytest.mark.parametrize(
+    ("seeded", "process"),
+    [
+        *((seeded, "") for seeded in ("random", "numpy", "both", "none")),
+        *((seeded, THREAD) for seeded in ("both", "none")),
+    ],
+    ids=["random", "numpy", "both", "none", "both-fresh", "none-fresh"],
+)
 def test_every_run_draws_the_same_from_what_is_seeded_and_other_numbers_from_the_rest(
     project: Project, seeded: str, process: str
 ) -> None:

@@ -85,18 +85,6 @@ def test_the_first_and_the_last_step_may_have_any_name(compose: Compose) -> None
     assert [node.name for node in compose(Alone.__upshift_pipeline__).nodes] == ["only"]
 
 
-def test_results_are_reused_only_where_a_step_asks_for_it(compose: Compose) -> None:
-    class Cached(Linear):
-        @step(cache=True)
-        def middle(self) -> None:
-            self.next(self.end)
-
-    steps = compose(Cached.__upshift_pipeline__).steps
-    assert [steps[name].settings.reusable for name in ("start", "middle")] == [False, True]
-    assert steps["start"].code == {}
-    assert steps["middle"].code
-
-
 def refused(
     compose: Compose, tmp_path: Path, body: str, *, name: str = "bad_flow"
 ) -> tuple[GraphError, int | None]:

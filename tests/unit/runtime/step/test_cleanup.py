@@ -25,11 +25,13 @@ class Node:
 
 @pytest.fixture
 def by_hand() -> Iterator[None]:
-    """Nothing is collected meanwhile but by the function."""
+    """Nothing is collected meanwhile but by the function, which does not look at what was there before."""
     gc.collect()
+    gc.freeze()
     gc.disable()
     yield
     gc.enable()
+    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("by_hand")
