@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -39,3 +40,11 @@ def fill() -> None:
 def until_there(path: str) -> None:
     while not os.path.exists(path):
         time.sleep(0.05)
+
+
+def in_turn(path: str, says: str, ends: str = "") -> str:
+    print(says, flush=True)
+    until_there(path)
+    if ends == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return says

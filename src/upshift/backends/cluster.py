@@ -14,7 +14,6 @@ it ended, which may say more than its supervisor could know.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -22,12 +21,14 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from upshift.backends.arrays import Draft, Drafted, draft, drafts, listed
 from upshift.backends.base import (
     Ask,
     Ended,
@@ -42,11 +43,13 @@ from upshift.backends.base import (
     Waiting,
     secrets_of,
 )
+from upshift.backends.scheduler import Arrays, Cluster, Full, Launch, NotNow, State, name_of, nodes_of
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.retry import STOPPED
 from upshift.model.spec import Hardware, TaskSpec
 from upshift.runtime.launch import seats
 from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.supervisor.serving.array import element_in
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
@@ -56,6 +59,9 @@ LOOK = (0.1, 0.5)
 QUIET = 10.0
 ASK = 5.0
 """Seconds between two questions to the scheduler."""
+BURST = 3
+"""How many of those questions are asked sooner than that, because something has happened, where none was
+asked before: never are there more than these and one in ASK seconds, however many jobs there are."""
 SOON = 1.0
 """Seconds after which a job that was submitted is asked for: it may wait, and its user wants to know why."""
 AGAIN = (0.5, 1.0, 2.0, 5.0)
@@ -72,91 +78,16 @@ ENDING = 10.0
 """Seconds after the last grace that a supervisor is given to record what became of its step."""
 
 
-class NotNow(Exception):
-    """The scheduler does not answer, or takes no more jobs for now: to be tried again. Says why."""
-
-
-@attrs.frozen(kw_only=True)
-class State:
-    """What a scheduler knows of a job."""
-
-    phase: str  # "pending", "running" or "ended"
-    why: str | None = None  # what a pending job waits for, in the scheduler's words
-    hopeless: bool = False  # whether it waits for ever
-    reason: str | None = None  # of one that ended: a cause of failure; None: it ended by itself
-    message: str | None = None
-    node: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class Launch:
-    """What is to be started: one attempt, as the rendering of a job knows it."""
-
-    name: str  # the job's, which follows from the attempt
-    comment: str  # what it is, for people
-    command: tuple[str, ...]
-    granted: Hardware
-    settings: Mapping[str, Any]  # what the step was told for this backend, checked
-    timeout: float | None = None  # seconds that the step may take
-    grace: float = 0.0  # and those that it is given to end
-    output: str | None = None  # the file for what is printed before the supervisor keeps a log
-
-
-class Cluster(Protocol):
-    """A scheduler. What one more has to be; :class:`ClusterBackend` does the rest."""
-
-    title: str
-    """What people call it."""
-    seat: Mapping[str, str]
-    """What tells a supervisor its node, of several: variables of :mod:`upshift.runtime.launch.seats`."""
-
-    noise: re.Pattern[str]
-    """What a line begins with that it adds to what a job prints as it takes down the job's processes."""
-
-    def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
-        """What a step gets, as far as that is certain before it is submitted.
-
-        Its settings are those of the target and its own, of which its own count.
-        """
-
-    def render(self, launch: Launch) -> str:
-        """The script or manifest of a job; pure."""
-
-    def submit(self, script: str, environment: Mapping[str, str]) -> str:
-        """Give a job to the scheduler, with these variables; gives its id.
-
-        Raises
-        ------
-        BackendError
-            It is refused.
-        NotNow
-            It may be taken later, and may have been taken: it is looked for by its name before that.
-        """
-
-    def states(self, ids: Collection[str]) -> Mapping[str, State]:
-        """How these jobs are; of one that is not known any more, nothing. Raises ``NotNow``."""
-
-    def find(self, names: Collection[str]) -> Mapping[str, str]:
-        """The ids of jobs of these names, in whatever state they are. Raises ``NotNow``."""
-
-    def stop(self, ids: Collection[str], *, grace: bool, kill: bool = False) -> None:
-        """Withdraw what waits, and tell supervisors to stop, with the grace of their spec; or kill them.
-
-        Raises ``NotNow``.
-        """
-
-    def words(self, id: str) -> str | None:
-        """What the scheduler has to say of a job that ended without a word. Raises ``NotNow``."""
-
-
 @attrs.define(eq=False)
 class _Watched:
     """A job, from before the scheduler has it until its end was told."""
 
     job: Job
     handle: Handle
-    id: str | None = None
-    script: str = ""
+    base: str | None = None  # the id of the scheduler's job, or array
+    own: int | None = None  # its element of an array
+    element: int | None = None  # that which has it
+    printed: Path | None = None
     waits: str | None = None
     seen: int = 0  # st_mtime_ns of its live record
     started: bool = False
@@ -171,26 +102,50 @@ class _Watched:
     def spec(self) -> TaskSpec:
         return self.job.spec
 
+    @property
+    def id(self) -> str | None:
+        """The id of the job that it is in."""
+        return self.base if self.base is None or self.element is None else f"{self.base}_{self.element}"
+
+
+@attrs.define(eq=False)
+class _Batch:
+    """What the scheduler is given at once."""
+
+    draft: Draft
+    script: str
+    watched: list[_Watched]
+
 
 class ClusterBackend:
     """The engine's end of a cluster."""
 
     def __init__(
-        self, cluster: Cluster, *, name: str, store: str, sink: Sink, options: Mapping[str, Any]
+        self,
+        cluster: Cluster,
+        *,
+        name: str,
+        store: str,
+        sink: Sink,
+        options: Mapping[str, Any],
+        arrays: Arrays | None = None,
     ) -> None:
         self._cluster = cluster
+        self._arrays = arrays
         self._own = name
         self._address = store
         self._sink = sink
         self._options = options
         self._jobs: dict[Handle, _Watched] = {}
-        self._room: list[_Watched] = []  # what the scheduler does not have yet
+        self._room: list[_Batch] = []  # what the scheduler does not have yet
+        self._idle: dict[str, None] = {}  # elements whose tasks others have taken, while they wait
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._ask_at = 0.0
-        self._asked = 0.0
+        self._asked: deque[float] = deque(maxlen=BURST)
         self._happened = 0.0
+        self._withdrew = 0.0
 
     # -- what the engine calls ---------------------------------------------------------------------
 
@@ -207,34 +162,54 @@ class ClusterBackend:
 
     def scripts(self, jobs: Sequence[Job]) -> list[str]:
         """What the scheduler would be given."""
-        return [self._cluster.render(self.launch_of(job, name_of(job.spec), sketch=True)) for job in jobs]
+        launches = [Drafted(job, self.launch_of(job, name_of(job.spec), sketch=True)) for job in jobs]
+        return [self._cluster.render(one.launch) for one in drafts(self._address, launches, self._arrays)]
 
     def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
         """Give jobs to the scheduler, on a thread."""
-        return [self._take(job) for job in jobs]
-
-    def _take(self, job: Job) -> Handle | BackendError:
-        watched = _Watched(job, name_of(job.spec))
+        answers: dict[int, Handle | BackendError] = {}
+        drafted = []
+        for number, job in enumerate(jobs):
+            try:
+                drafted.append(Drafted(job, self.launch_of(job, name_of(job.spec))))
+                answers[number] = drafted[-1].launch.name
+            except UpshiftError as error:
+                answers[number] = BackendError(error.in_short, fix=error.fix)
         try:
-            watched.script = self._cluster.render(self.launch_of(job, watched.handle))
-        except UpshiftError as error:
-            return BackendError(error.in_short, fix=error.fix)
-        with contextlib.suppress(OSError):
-            self._store_of(job.spec).live(job.spec.task, job.spec.attempt).unlink()
+            batches = [self._batch(one) for one in drafts(self._address, drafted, self._arrays)]
+        except (UpshiftError, NotNow) as error:
+            refusal = BackendError(_words(error), fix=getattr(error, "fix", None))
+            return [answer if isinstance(answer, BackendError) else refusal for answer in answers.values()]
+        for one in drafted:
+            with contextlib.suppress(OSError):
+                self._store_of(one.job.spec).live(one.job.spec.task, one.job.spec.attempt).unlink()
         with self._changed:
-            self._jobs[watched.handle] = watched
-            self._room.append(watched)
+            self._jobs.update((one.handle, one) for batch in batches for one in batch.watched)
+            self._room += batches
             self._changed.notify_all()
         self._work()
-        return watched.handle
+        return [answers[number] for number in range(len(jobs))]
+
+    def _batch(self, draft: Draft, known: Mapping[Handle, _Watched] | None = None) -> _Batch:
+        """What is submitted for a draft, and who is to hear of it: jobs that are known, or new ones."""
+        watched = []
+        for number, part in draft.parts.items():
+            name = part.launch.name
+            one = (known or {}).get(name) or _Watched(part.job, name)
+            one.own = one.element = number
+            one.printed = _printed_of(draft.launch.output, number)
+            watched.append(one)
+        return _Batch(draft, self._cluster.render(draft.launch), watched)
 
     def attach(self, jobs: Mapping[Handle, Job]) -> dict[Handle, Ended | None]:
         """Watch jobs that the scheduler has, or that have ended for a reason that nobody has heard."""
         ended: dict[Handle, Ended | None] = {handle: Ended(handle=handle) for handle in jobs}
-        open_ = {handle for handle, job in jobs.items() if not self._is_settled(job)}
-        for handle, id in self._found(open_ - self._jobs.keys()).items():
+        open_ = [
+            job for handle, job in jobs.items() if handle not in self._jobs and not self._is_settled(job)
+        ]
+        for handle, found in self._found(open_).items():
             with self._changed:
-                self._jobs[handle] = _Watched(jobs[handle], handle, id=id)
+                self._jobs[handle] = found
                 self._ask_at = 0.0
                 self._changed.notify_all()
             self._work()
@@ -243,7 +218,7 @@ class ClusterBackend:
     def find(self, jobs: Sequence[Job]) -> list[Handle | None]:
         """Handles follow from attempts; None: the scheduler has no such job, or it has a result."""
         names = {name_of(job.spec): job for job in jobs}
-        open_ = {name for name, job in names.items() if name not in self._jobs and not self._is_settled(job)}
+        open_ = [job for name, job in names.items() if name not in self._jobs and not self._is_settled(job)]
         there = self._found(open_).keys() | self._jobs.keys()
         return [name if name in there else None for name in map(name_of, (job.spec for job in jobs))]
 
@@ -303,42 +278,80 @@ class ClusterBackend:
                 self._changed.wait_for(lambda: self._closed or self._room)
                 if self._closed:
                     return
-                watched = self._room.pop(0)
+                batch = self._room.pop(0)
             try:
-                self._submit(watched)
-            except Exception as error:  # of ours: the job must not hang for it
-                self._end(watched, "infrastructure", _words(error))
+                self._submit(batch)
+            except Exception as error:  # of ours: the jobs must not hang for it
+                for watched in batch.watched:
+                    self._end(watched, "infrastructure", _words(error))
 
-    def _submit(self, watched: _Watched) -> None:
-        """Submit a job, for as long as the scheduler may take it yet."""
-        since, tries = time.monotonic(), 0
-        environment = {"UPSHIFT_ORDER": _order(secrets_of(watched.spec)), **self._seats(watched.spec)}
-        while not watched.cancelled and not self._closed:
+    def _submit(self, batch: _Batch) -> None:
+        """Submit jobs, for as long as the scheduler may take them yet."""
+        since, tries, full = time.monotonic(), 0, False
+        spec = batch.watched[0].spec
+        environment = {"UPSHIFT_ORDER": _order(secrets_of(spec)), **self._seats(spec)}
+        while not self._closed:
+            name = batch.draft.launch.name
             try:
-                if tries:
-                    watched.id = self._cluster.find([watched.handle]).get(watched.handle)
-                if watched.id is None:
-                    watched.id = self._cluster.submit(watched.script, environment)
+                id = self._cluster.find([name]).get(name) if tries else None
+                if id is None:
+                    wanted = self._without_cancelled(batch, half=full)
+                    if wanted is None:
+                        return
+                    batch = wanted
+                    batch.draft.write()
+                    id = self._cluster.submit(batch.script, environment)
             except BackendError as error:
-                self._end(watched, "infrastructure", error.in_short)
+                for watched in batch.watched:
+                    self._end(watched, "infrastructure", error.in_short)
                 return
-            except NotNow as error:
-                if time.monotonic() - since > GIVEN_UP:
-                    self._end(watched, "infrastructure", f"{error}, since {GIVEN_UP:g} s")
+            except (NotNow, OSError) as error:
+                full = isinstance(error, Full)
+                if not full and time.monotonic() - since > GIVEN_UP:
+                    for watched in batch.watched:
+                        self._end(watched, "infrastructure", f"{_words(error)}, since {GIVEN_UP:g} s")
                     return
-                self._wait(watched, str(error))
-                with self._changed:
-                    pause = AGAIN[min(tries, len(AGAIN) - 1)]
-                    self._changed.wait_for(lambda: self._closed or watched.cancelled, pause)
+                pause = 0.0 if full and len(batch.watched) > 1 else AGAIN[min(tries, len(AGAIN) - 1)]
+                self._pause(batch, _words(error), pause)
                 tries += 1
             else:
                 with self._changed:
-                    now = time.monotonic()
-                    self._happened, self._ask_at = now, min(self._ask_at, max(now, self._asked) + SOON)
+                    for watched in batch.watched:
+                        watched.base = id
+                    now = self._happened = time.monotonic()
+                    self._ask_at = min(self._ask_at, now + SOON)
                     self._changed.notify_all()
                 return
-        if watched.cancelled:
-            self._end(watched, "cancelled", "cancelled before it was submitted")
+
+    def _pause(self, batch: _Batch, why: str, seconds: float) -> None:
+        """Wait, unless a job of the batch is cancelled."""
+        for watched in batch.watched:
+            self._wait(watched, why)
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or any(w.cancelled for w in batch.watched), seconds)
+
+    def _without_cancelled(self, batch: _Batch, *, half: bool) -> _Batch | None:
+        """The batch without jobs that nobody wants any more; if those are too many, their first half.
+
+        The other half is the next to be submitted.
+        """
+        wanted = [watched for watched in batch.watched if not watched.cancelled]
+        for watched in batch.watched:
+            if watched.cancelled:
+                self._end(watched, "cancelled", "cancelled before it was submitted")
+        least = len(wanted) // 2 if half and len(wanted) > 1 else len(wanted)
+        if least == len(batch.watched):
+            return batch
+        parts = {part.launch.name: part for part in batch.draft.parts.values()}
+        known = {watched.handle: watched for watched in wanted}
+        made = []
+        for some in filter(None, (wanted[:least], wanted[least:])):
+            assert self._arrays is not None  # there are several
+            chosen = [parts[watched.handle] for watched in some]
+            made.append(self._batch(draft(self._address, chosen, self._arrays), known))
+        with self._changed:
+            self._room[:0] = made[1:]
+        return made[0] if made else None
 
     def _watch_all(self) -> None:
         while True:
@@ -355,9 +368,13 @@ class ClusterBackend:
                 self._look(watched)
                 self._settle(watched)
                 self._stop(watched)
+                self._withdraw()
                 now = time.monotonic()
-                if now >= self._ask_at:
-                    self._asked, self._ask_at = now, now + ASK
+                if now >= self._ask_at and not (
+                    len(self._asked) == BURST and now - self._asked[0] < BURST * ASK
+                ):
+                    self._asked.append(now)
+                    self._ask_at = now + ASK
                     self._ask(watched)
             except (NotNow, UpshiftError, OSError):
                 pass  # the scheduler or the store does not answer, and is asked again: the jobs go on
@@ -374,11 +391,49 @@ class ClusterBackend:
                 if watched.stops and watched.stops[0][0] <= now:
                     due.setdefault(watched.stops[0][1:], []).append(watched)
         for (grace, kill), those in due.items():
-            self._cluster.stop([w.id for w in those if w.id is not None], grace=grace, kill=kill)
+            for watched in those:
+                if watched.own is not None and not self._may_stop(watched):
+                    self._idle[f"{watched.base}_{watched.own}"] = None
+                    self._end(watched, "cancelled", "cancelled before it began")
+            ids = [w.id for w in those if w.id is not None and w.handle in self._jobs]
+            if ids:
+                self._cluster.stop(ids, grace=grace, kill=kill)
             with self._changed:
                 for watched in those:
                     watched.stops = [stop for stop in watched.stops if stop[0] > now]
             self._soon()
+
+    def _may_stop(self, watched: _Watched) -> bool:
+        """Whether an element may run a task, which it is told to stop then; else none will."""
+        spec, store = watched.spec, self._store_of(watched.spec)
+        if store.claim_attempt(spec.task, spec.attempt, by="an engine that cancelled it"):
+            return False
+        self._follow(watched)
+        with contextlib.suppress(OSError):
+            store.stop_path(spec.task, spec.attempt).touch()
+        return True
+
+    def _follow(self, watched: _Watched) -> bool:
+        """Whether the element has changed that a task is with, by its claim."""
+        claim = self._store_of(watched.spec).claimed_by(watched.spec.task, watched.spec.attempt)
+        return claim is not None and self._is_with(watched, element_in(claim))
+
+    def _is_with(self, watched: _Watched, element: int | None) -> bool:
+        if element is None or element == watched.element:
+            return False
+        if watched.element == watched.own:
+            self._idle[f"{watched.base}_{watched.own}"] = None
+        watched.element, watched.over, watched.missing = element, None, None
+        return True
+
+    def _withdraw(self) -> None:
+        """Take back elements that have nothing left to do."""
+        now = time.monotonic()
+        if self._idle and self._arrays is not None and now - self._withdrew >= SOON:
+            ids, self._withdrew = list(self._idle), now
+            self._arrays.withdraw(ids)
+            for id in ids:
+                self._idle.pop(id)
 
     def _look(self, all_watched: Iterable[_Watched]) -> None:
         """Read the live records that have changed."""
@@ -402,6 +457,7 @@ class ClusterBackend:
         except (OSError, ValueError):  # it has just been replaced
             return
         watched.seen, self._happened = stamp, time.monotonic()
+        self._is_with(watched, said.get("element"))
         handle, before = watched.handle, watched.said
         if "node" in said and not watched.started:
             watched.started = True
@@ -414,7 +470,8 @@ class ClusterBackend:
             self._sink(Noticed(handle=handle, text=text))
         watched.said = said
         ended = said.get("ended")
-        if ended is not None and ended["completed"]:
+        alone = nodes_of(watched.spec) == 1
+        if ended is not None and (ended["completed"] or (alone and self._explains_itself(watched))):
             self._end(watched, None, None)
         elif ended is not None or "lost" in said:
             watched.told = watched.told or time.monotonic()
@@ -422,26 +479,35 @@ class ClusterBackend:
         else:
             watched.told = None
 
+    def _explains_itself(self, watched: _Watched) -> bool:
+        """Whether an attempt has recorded why it did not complete, and the scheduler knows no better."""
+        result = self._store_of(watched.spec).read_result(watched.spec.task, watched.spec.attempt)
+        return result is not None and (result.failure is None or result.failure.reason != STOPPED)
+
     def _ask(self, all_watched: Sequence[_Watched]) -> None:
         """Ask the scheduler how the jobs are."""
-        ids = [w.id for w in all_watched if w.id is not None and w.handle in self._jobs and w.over is None]
-        if not ids:
-            return
-        states = self._cluster.states(ids)
+        asked = {w.id for w in all_watched if w.id is not None and w.handle in self._jobs and w.over is None}
+        states = self._cluster.states(asked - {None}) if asked else {}
         gone = State(
             phase="ended", reason="infrastructure", message=f"{self._cluster.title} does not know it any more"
         )
+        hopeless: dict[_Watched, str | None] = {}
         for watched in all_watched:
-            if watched.id not in ids:
+            if watched.id not in asked:
                 continue
             state = states.get(watched.id, gone)
             if state.phase == "ended":
                 watched.over = state
             elif state.hopeless:
-                self._cluster.stop([watched.id], grace=False)
-                self._end(watched, "infrastructure", f"{self._cluster.title} can never start it: {state.why}")
+                hopeless[watched] = state.why
             elif state.phase == "pending" and state.why:
                 self._wait(watched, f"{self._cluster.title} has it wait: {state.why}")
+        if hopeless:
+            self._cluster.stop([w.id for w in hopeless if w.id and w.element is None], grace=False)
+            for watched, why in hopeless.items():
+                if watched.element is not None:
+                    self._idle[f"{watched.base}_{watched.element}"] = None
+                self._end(watched, "infrastructure", f"{self._cluster.title} can never start it: {why}")
 
     def _settle(self, all_watched: Iterable[_Watched]) -> None:
         """Tell the end of jobs of which the scheduler has told it, once their result is there too."""
@@ -451,6 +517,8 @@ class ClusterBackend:
                 watched.over = self._believed(watched, now - watched.told)
             state = watched.over
             if state is None or watched.handle not in self._jobs:
+                continue
+            if watched.own is not None and self._follow(watched):
                 continue
             recorded = self._store_of(watched.spec).read_result(watched.spec.task, watched.spec.attempt)
             said = watched.said.get("ended")
@@ -486,7 +554,7 @@ class ClusterBackend:
             # No supervisor has said a word: the node may not see what it needs, which its shell has said.
             words = self._cluster.words(watched.id)
             message += f" ({words})" if words else ""
-            printed = _printed(self._out(watched.spec), self._cluster.noise)
+            printed = "" if watched.printed is None else _printed(watched.printed, self._cluster.noise)
             message += f"; it printed: {printed}" if printed else ""
             message += f". See that {state.node or 'the node'} sees {sys.executable} and {self._address}"
         return state.reason or "infrastructure", message
@@ -495,7 +563,7 @@ class ClusterBackend:
 
     def _soon(self) -> None:
         """Ask the scheduler at the next look."""
-        self._ask_at = min(self._ask_at, self._asked + 2 * LOOK[0])
+        self._ask_at = min(self._ask_at, (self._asked[-1] if self._asked else 0.0) + 2 * LOOK[0])
 
     def _wait(self, watched: _Watched, why: str) -> None:
         if why != watched.waits and not watched.started:
@@ -507,12 +575,13 @@ class ClusterBackend:
             if self._jobs.get(watched.handle) is not watched:
                 return
             del self._jobs[watched.handle]
+        spec, store = watched.spec, self._store_of(watched.spec)
+        for path in (store.live(spec.task, spec.attempt), store.stop_path(spec.task, spec.attempt)):
+            with contextlib.suppress(OSError):
+                path.unlink()
         with contextlib.suppress(OSError):
-            self._store_of(watched.spec).live(watched.spec.task, watched.spec.attempt).unlink()
-        out = self._out(watched.spec)
-        with contextlib.suppress(OSError):
-            if reason is None or not out.stat().st_size:
-                out.unlink()
+            if watched.printed and (reason is None or not watched.printed.stat().st_size):
+                watched.printed.unlink()
         self._sink(Ended(handle=watched.handle, reason=reason, message=message))
 
     def _seats(self, spec: TaskSpec) -> dict[str, str]:
@@ -522,9 +591,6 @@ class ClusterBackend:
             return {}
         return {**self._cluster.seat, seats.NODES: str(nodes), seats.TOKEN: secrets.token_hex(16)}
 
-    def _out(self, spec: TaskSpec) -> Path:
-        return self._store_of(spec).log_path(spec.task, spec.attempt).with_suffix(".out")
-
     def _is_settled(self, job: Job) -> bool:
         """Whether it has recorded what nobody can say better; its supervisor may not have left yet."""
         result = self._store_of(job.spec).read_result(job.spec.task, job.spec.attempt)
@@ -533,32 +599,36 @@ class ClusterBackend:
     def _store_of(self, spec: TaskSpec) -> Store:
         return open_store(spec.store, **spec.store_options)
 
-    def _found(self, names: Collection[str]) -> Mapping[str, str]:
+    def _found(self, jobs: Sequence[Job]) -> dict[Handle, _Watched]:
+        """Jobs of an earlier engine that the scheduler has, by themselves or in arrays."""
+        folders = {os.path.dirname(os.path.join(self._address, job.spec_path)) for job in jobs}
+        arrays = {folder: listed(folder) if self._arrays is not None else {} for folder in folders}
+        places: dict[str, list[tuple[_Watched, int | None, str]]] = {}
+        for job in jobs:
+            folder, spec = os.path.split(os.path.join(self._address, job.spec_path))
+            handle = name_of(job.spec)
+            output = os.path.join(folder, spec.removesuffix(".spec.json") + ".out")
+            places.setdefault(handle, []).append((_Watched(job, handle), None, output))
+            for name, element in arrays[folder].get(spec, ()):
+                output = os.path.join(folder, f"{name}.out")
+                places.setdefault(name, []).append((_Watched(job, handle), element, output))
+        found: dict[Handle, _Watched] = {}
         try:
-            return self._cluster.find(names) if names else {}
+            ids = self._cluster.find(places.keys()) if places else {}
         except NotNow as error:
             raise BackendError(
                 f"{self._cluster.title} does not say whether jobs of the run still run",
                 why=str(error),
                 fix="Try again when it answers.",
             ) from None
-
-
-_ODD = re.compile(r"[^a-zA-Z0-9_.-]+")
-_LONGEST = 40
-
-
-def nodes_of(spec: TaskSpec) -> int:
-    """How many nodes an attempt has."""
-    return (spec.granted.nodes if spec.granted is not None else None) or 1
-
-
-def name_of(spec: TaskSpec) -> str:
-    """The name of a job, which follows from its attempt and is no other's."""
-    index = "" if spec.task.index is None else f"-{spec.task.index}"
-    text = f"{spec.store}\0{spec.task.run}\0{spec.task.step}\0{spec.task.index}\0{spec.attempt}"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return f"{_ODD.sub('-', spec.task.step)[:_LONGEST]}{index}-{digest}"
+        for name, id in ids.items():
+            for watched, number, output in places[name]:
+                watched.base, watched.own, watched.element = id, number, number
+                watched.printed = _printed_of(output, number)
+                if number is not None:
+                    self._follow(watched)
+                found[watched.handle] = watched
+        return found
 
 
 def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -572,6 +642,14 @@ def _order(secrets: Mapping[str, str]) -> str:
     return order_of(argv=tuple(sys.argv), secrets=dict(secrets), wait=60.0).decode().strip()
 
 
+def _printed_of(output: str | None, element: int | None) -> Path | None:
+    """The file of what a job prints."""
+    if output is None:
+        return None
+    path = Path(output)
+    return path if element is None else path.with_name(f"{path.stem}.{element}{path.suffix}")
+
+
 def _printed(path: Path, noise: re.Pattern[str]) -> str:
     """The last lines of a file, if there are some, that are not of the scheduler's taking processes down."""
     try:
@@ -582,4 +660,6 @@ def _printed(path: Path, noise: re.Pattern[str]) -> str:
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error, NotNow):
+        return str(error)
     return error.in_short if isinstance(error, UpshiftError) else f"{type(error).__name__}: {error}"

@@ -53,9 +53,15 @@ def main() -> NoReturn:
 
         sys.exit(single_task.run_for_backend(Path(own[1])))
     if own[:1] == ["--scheduled"]:
+        path, element = Path(own[1]), int(own[2]) if own[2:] else None
+        if element is not None:
+            from upshift.runtime.supervisor.serving import array
+
+            if array.is_taken(path, element):
+                sys.exit(0)
         from upshift.runtime.supervisor.serving import single_task
 
-        sys.exit(single_task.run_for_scheduler(Path(own[1])))
+        sys.exit(single_task.run_for_scheduler(path, element))
     parser = argparse.ArgumentParser(
         prog="python -m upshift.runtime", description="Run one task from its spec, and record its result."
     )

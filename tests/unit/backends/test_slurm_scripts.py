@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from upshift.backends.cluster import Launch
+from upshift.backends.scheduler import Launch
 from upshift.backends.slurm.backend import environment
 from upshift.backends.slurm.script import script_of
 from upshift.backends.slurm.site import offer, read_site
@@ -60,9 +60,19 @@ LARGE = attrs.evolve(
 
 
 SEVERAL = attrs.evolve(LARGE, granted=attrs.evolve(LARGE.granted, nodes=4), settings={})
+MAPPED = attrs.evolve(
+    SMALL,
+    name="add-0123456789ab",
+    comment="upshift 20260101-000000-aaaa add, 5 tasks",
+    command=(*SMALL.command[:-1], "/shared/store/runs/r/tasks/add/add-0123456789ab.array"),
+    output="/shared/100%/runs/r/tasks/add/add-0123456789ab.out",
+    elements=(0, 1, 2, 7, 9),
+)
 
 
-@pytest.mark.parametrize(("name", "launch"), [("small", SMALL), ("large", LARGE), ("several_nodes", SEVERAL)])
+@pytest.mark.parametrize(
+    ("name", "launch"), [("small", SMALL), ("large", LARGE), ("array", MAPPED), ("several_nodes", SEVERAL)]
+)
 def test_a_script_asks_for_what_was_granted_and_said(name: str, launch: Launch) -> None:
     golden, script = GOLDEN / f"{name}.sh", script_of(launch)
     if os.environ.get("UPDATE_GOLDEN"):

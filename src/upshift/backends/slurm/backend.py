@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 import attrs
 
 from upshift.backends.base import Ask, Capabilities, Offer, Sink, refuse_options
-from upshift.backends.cluster import ClusterBackend, Launch, NotNow, State
-from upshift.backends.slurm.script import script_of
+from upshift.backends.cluster import ClusterBackend
+from upshift.backends.scheduler import Full, Launch, NotNow, State
+from upshift.backends.slurm.script import ranges, script_of
 from upshift.backends.slurm.site import Site, offer, read_site
 from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target
-from upshift.model.settings.slurm import SlurmSettings
+from upshift.model.settings.slurm import SlurmSettings, minutes_of
 from upshift.runtime.launch import seats
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
 
@@ -37,6 +38,8 @@ class Refused(BackendError):
         self.said = said
 
 
+SHARE = 20.0
+"""Seconds for which an element of an array may begin further tasks, at most."""
 PENDING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 )
@@ -58,8 +61,7 @@ HOPELESS = re.compile(
 )
 """Reasons of waiting that do not go away by themselves: squeue(1), "JOB REASON CODES"."""
 FULL = re.compile(
-    r"(?i)QOSMaxSubmitJob|AssocMaxSubmitJob|temporarily unable to accept job|job submit limit"
-    r"|Job violates accounting/QOS policy \(job submit limit"
+    r"(?i)(QOS|Assoc)\w*MaxSubmitJob\w*|temporarily unable to accept job|job queue full|job submit limit"
 )
 """What ``sbatch`` says where a limit on the number of jobs is reached."""
 SILENT = re.compile(
@@ -77,6 +79,7 @@ NOISE = re.compile(
     r"srun: (?!error: )|srun: error: \S+: tasks? \S+ (Killed|Terminated)|slurmstepd\S*: error: \*\*\*"
 )
 """What srun and its daemons print as they end the tasks of others because one has ended."""
+_ELEMENT = re.compile(r"\d+_\d+")
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _HERE = frozenset({"TMPDIR", "DISPLAY", "XAUTHORITY", "HOSTNAME", "DBUS_SESSION_BUS_ADDRESS", *_DEVICES})
 """Variables that mean something on this machine only."""
@@ -106,6 +109,33 @@ class Slurm:
                 )
             )
         return found
+
+    @cached_property
+    def largest(self) -> int:
+        """Elements of an array are numbered below this: slurm.conf(5), "MaxArraySize"."""
+        found = re.search(
+            r"^MaxArraySize\s*=\s*(\d+)", self._said("scontrol", "show", "config"), re.MULTILINE
+        )
+        return max(1, int(found[1])) if found else 1001
+
+    def share(self, launch: Launch) -> float:
+        """A small part of its time limit, which is longer than the step's own timeout by ``ROOM``."""
+        if launch.settings.get("time"):
+            return min(SHARE, float(minutes_of(launch.settings["time"])))
+        return SHARE if launch.timeout is not None else SHARE / 2
+
+    def withdraw(self, ids: Collection[str]) -> None:
+        """One command, however many they are.
+
+        scancel 22.05 with a filter, such as ``--state``, takes back all of an array that waits. Without one
+        it would end an element that runs, too: none of these is to run anything.
+        """
+        by_array: dict[str, list[int]] = {}
+        for id in ids:
+            base, _, number = id.partition("_")
+            by_array.setdefault(base, []).append(int(number))
+        those = [f"{base}_[{ranges(numbers)}]" for base, numbers in by_array.items()]
+        self._quietly("scancel", *those)
 
     def render(self, launch: Launch) -> str:
         """As :func:`.script.script_of`."""
@@ -152,18 +182,26 @@ class Slurm:
 
     def states(self, ids: Collection[str]) -> Mapping[str, State]:
         """One question, however many they are."""
-        return {id: state for id, _, state in self._listed(f"--jobs={','.join(sorted(ids))}")}
+        bases = {id.partition("_")[0] for id in ids}
+        found = {id: state for id, _, state in self._listed(f"--jobs={','.join(sorted(bases))}")}
+        # Elements that were cancelled while they waited are one line, whose id may be that of the array.
+        whole = {id.partition("_")[0]: state for id, state in found.items() if not _ELEMENT.fullmatch(id)}
+        states = {id: found.get(id, whole.get(id.partition("_")[0])) for id in ids}
+        return {id: state for id, state in states.items() if state is not None}
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
         """The newest job of each name."""
         found = self._listed(f"--user={os.getuid()}", f"--name={','.join(sorted(names))}")
-        return {name: id for id, name, _ in sorted(found, key=lambda one: int(one[0]))}
+        ids = {(int(id.partition("_")[0]), name) for id, name, _ in found}
+        return {name: str(id) for id, name in sorted(ids)}
 
     def stop(self, ids: Collection[str], *, grace: bool, kill: bool = False) -> None:
         """What waits is withdrawn; the supervisor, which is the batch process, is sent its own signals."""
         jobs = sorted(ids)
         if not kill:
-            self._quietly("scancel", "--state=PENDING", *jobs)
+            alone = [id for id in jobs if "_" not in id]
+            if alone:
+                self._quietly("scancel", "--state=PENDING", *alone)
             self._quietly(
                 "scancel", "--batch", f"--signal={(WITH_GRACE if grace else AT_ONCE).name[3:]}", *jobs
             )
@@ -183,14 +221,17 @@ class Slurm:
 
     def _listed(self, *which: str) -> list[tuple[str, str, State]]:
         try:
-            said = self._said("squeue", "--states=all", "--noheader", "--format=%i|%j|%T|%N|%r", *which)
+            form = "--format=%i|%j|%T|%N|%r"
+            said = self._said("squeue", "--states=all", "--noheader", "--array", form, *which)
         except BackendError as error:
             if "Invalid job id" in error.in_short:  # the only one that was asked for is known no more
                 return []
             raise NotNow(f"{self.title} does not answer: {error.in_short}") from None
         rows = (line.split("|", 4) for line in said.splitlines())
         return [
-            (row[0], row[1], _state(row[0], *row[2:])) for row in rows if len(row) == 5 and row[0].isdecimal()
+            (row[0], row[1], _state(row[0], *row[2:]))
+            for row in rows
+            if len(row) == 5 and re.match(r"\d+(_|$)", row[0])
         ]
 
     def _said(self, program: str, *arguments: str, script: str | None = None, more: Any = None) -> str:
@@ -216,7 +257,7 @@ class Slurm:
         if SILENT.search(complaint):
             raise NotNow(f"Slurm does not answer: {complaint}")
         if FULL.search(complaint):
-            raise NotNow(f"Slurm takes no more jobs for now: {complaint}")
+            raise Full(f"Slurm takes no more jobs for now: {complaint}")
         raise Refused(complaint) if script is not None else BackendError(complaint)
 
     def _quietly(self, program: str, *arguments: str) -> str:
@@ -322,7 +363,8 @@ class SlurmBackend(ClusterBackend):
                 fix="Name another folder: store = …",
             )
         set_by_target = {name: value for name, value in attrs.asdict(said).items() if name in options}
-        super().__init__(Slurm(), name=self.name, store=store, sink=sink, options=set_by_target)
+        slurm = Slurm()
+        super().__init__(slurm, name=self.name, store=store, sink=sink, options=set_by_target, arrays=slurm)
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from upshift.backends.cluster import Launch
+from upshift.backends.scheduler import Launch
 from upshift.model.settings.slurm import minutes_of
 
 MIB = 1 << 20
@@ -22,8 +22,9 @@ def script_of(launch: Launch) -> str:
     """The script, for ``sbatch`` on its standard input."""
     options = "".join(f"#SBATCH {option}\n" for option in options_of(launch))
     command = (*_on_all_nodes(launch), *launch.command)
+    element = ' "$SLURM_ARRAY_TASK_ID"' if launch.elements else ""
     # exec: signals reach the supervisor itself, or srun, which hands them on to all of them.
-    return f"#!/bin/sh\n{options}\nexec {shlex.join(command)}\n"
+    return f"#!/bin/sh\n{options}\nexec {shlex.join(command)}{element}\n"
 
 
 def options_of(launch: Launch) -> Iterator[str]:
@@ -31,6 +32,8 @@ def options_of(launch: Launch) -> Iterator[str]:
     granted, said = launch.granted, launch.settings
     yield f"--job-name={launch.name}"
     yield f'--comment="{launch.comment}"'
+    if launch.elements:
+        yield f"--array={ranges(launch.elements)}"
     for name in ("partition", "account", "qos", "constraint", "reservation"):
         if said.get(name):
             yield f"--{name}={said[name]}"
@@ -59,6 +62,8 @@ def options_of(launch: Launch) -> Iterator[str]:
     yield "--no-requeue"  # a step is tried again by what its retries say
     if launch.output is not None:
         name = launch.output.replace("%", "%%")  # sbatch(1), "FILENAME PATTERN"
+        if launch.elements:
+            name = f"{name.removesuffix('.out')}.%a.out"
         yield f'--output="{name}"'
     yield from said.get("extra", ())
 
@@ -83,3 +88,14 @@ def time_of(launch: Launch) -> int | None:
     if launch.timeout is None:
         return None
     return math.ceil((launch.timeout + launch.grace + ROOM) / 60)
+
+
+def ranges(elements: Collection[int]) -> str:
+    """Numbers of an array's elements as Slurm writes them: ``0-7,9``."""
+    found: list[list[int]] = []
+    for number in sorted(elements):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

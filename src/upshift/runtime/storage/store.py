@@ -171,6 +171,15 @@ class Store:
         """Take an attempt: for its supervisor, or for an engine that gives it up. False: somebody has."""
         return self._records.create(attempt_path(task, attempt, "claim"), f"{by}\n".encode())
 
+    def claimed_by(self, task: TaskId, attempt: int) -> str | None:
+        """Who has taken an attempt, as that one said; None: nobody."""
+        said = self._records.read(attempt_path(task, attempt, "claim"))
+        return None if said is None else said.decode(errors="replace").strip()
+
+    def stop_path(self, task: TaskId, attempt: int) -> Path:
+        """There, if the engine wants an attempt to stop: whom it tells may be at another one by then."""
+        return self.root / attempt_path(task, attempt, "stop")
+
     def create_result(self, result: TaskResult) -> bool:
         """Record what became of an attempt. False: that was recorded before, and stays as it is."""
         return self._records.create(

@@ -144,19 +144,23 @@ class LiveRecord:
     PAUSE = 0.3
     """Seconds for which it is gathered."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, *, element: int | None = None) -> None:
         self._loop = loop
+        self._element = element
         self._timer: Timer | None = None
         self._said: dict[str, Any] = {}
         self._spec: TaskSpec | None = None
         self._store: Store | None = None
+        self.completed = False  # whether the last attempt is
 
     def open(self, spec: TaskSpec, store: Store) -> None:
-        """It is known what the attempt is."""
-        self._spec, self._store = spec, store
+        """It is known what the attempt is: the first one, or the next of an element of an array."""
+        self._spec, self._store, self.completed = spec, store, False
+        self._said = {} if self._element is None else {"element": self._element}
 
     def end(self, problem: str | None, *, completed: bool = False) -> None:
         """Say the last thing: whether the step completed, and why nothing was recorded."""
+        self.completed = completed
         if problem is not None:
             sys.stderr.write(f"{problem}\n")  # which the scheduler keeps, if the store cannot be written
         self._said["ended"] = {"problem": problem, "completed": completed}

@@ -37,6 +37,7 @@ from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
+from upshift.runtime.supervisor.serving.array import Element, claim_of
 from upshift.runtime.supervisor.serving.protocol import (
     AT_ONCE,
     ORDER,
@@ -79,7 +80,8 @@ def run_by_hand(path: Path, store_address: str | None) -> int:
     supervisor = Supervisor(f"worker-{os.getpid()}", loop=loop, watcher=console)
     starter = FreshStarter(loop, exited=supervisor.exited, kin=lambda: supervisor.kin)
     part = _part(spec, store, loop, supervisor, secrets, seat=seat, starter=starter)
-    course = TaskLoop(spec, part, loop, supervisor, ordered=False)
+    course = TaskLoop(loop, supervisor, ordered=False)
+    course.begin(spec, part)
 
     def tell(why: str) -> None:
         _say(f"{spec.task} {why}")
@@ -87,6 +89,7 @@ def run_by_hand(path: Path, store_address: str | None) -> int:
 
     supervisor.devices.ask(spec, ready=part.start, tell=tell, refuse=part.refuse)
     problem = course.to_its_end() or console.problem
+    supervisor.close()
     if seat is not None and seat.node and problem is None:
         return 0
     result = None if problem else store.read_result(spec.task, spec.attempt)
@@ -97,23 +100,37 @@ def run_by_hand(path: Path, store_address: str | None) -> int:
     return EXIT_CODES[result.status]
 
 
-def run_for_scheduler(path: Path) -> int:
-    """Run a task from its spec as the engine has ordered that gave it to a scheduler."""
-    return run_for_backend(path, given=json.loads(os.environ.pop(ORDER, "{}")), live=True)
+def run_for_scheduler(path: Path, element: int | None = None) -> int:
+    """Run a task as the engine has ordered that gave it to a scheduler.
+
+    With ``element`` the path is that of the list of an array, of which this is an element.
+    """
+    given = json.loads(os.environ.pop(ORDER, "{}"))
+    return run_for_backend(path, given=given, live=True, element=element)
 
 
 def run_for_backend(
-    path: Path, *, name: str | None = None, given: Mapping[str, Any] | None = None, live: bool = False
+    path: Path,
+    *,
+    name: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    live: bool = False,
+    element: int | None = None,
 ) -> int:
     """Run a task from its spec as a backend orders, and report to it. It was told that this is ready.
 
     Where the container serves several attempts, this one has a ``name``, and its order was read already.
     """
     loop = Loop()
-    reporter = LiveRecord(loop) if live else Reporter(loop, of=name)
+    record = LiveRecord(loop, element=element)
+    reporter = record if live else Reporter(loop, of=name)
+    share = None if element is None else Element(path, element)
     try:
         seat = seats.take(os.environ)
-        spec, store = _opened(path, None)
+        opened = _opened(path, None) if share is None else _claimed(share)
+        if opened is None:  # another element was faster
+            return 0
+        spec, store = opened
         if not live or seat is None or seat.node == 0:  # an attempt has one record, that of its first node
             reporter.open(spec, store)
         for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
@@ -135,20 +152,43 @@ def run_for_backend(
     except (UpshiftError, ValueError) as error:
         reporter.end(str(error))
         return 2
-    part = _part(spec, store, loop, supervisor, order.secrets, seat=seat, starter=starter)
-    course = TaskLoop(spec, part, loop, supervisor, ordered=True)
-    if order.wait is None:
-        part.start(grant)
-    else:
-        ask = supervisor.devices.ask
-        ask(spec, ready=part.start, tell=part.tell, refuse=part.refuse, wait=order.wait, share=order.share)
-    problem = course.to_its_end()
-    if problem is not None:
-        reporter.end(problem)
-        if live and seat is not None and seat.node:
-            LiveRecord.lost(spec, store, problem)
+    course = TaskLoop(loop, supervisor, ordered=True)
+    while True:
+        part = _part(
+            spec, store, loop, supervisor, order.secrets, seat=seat, starter=starter, mine=share is not None
+        )
+        course.begin(spec, part, named=None if share is None else store)
+        if order.wait is None:
+            part.start(grant)
+        else:
+            ask = supervisor.devices.ask
+            ask(
+                spec, ready=part.start, tell=part.tell, refuse=part.refuse, wait=order.wait, share=order.share
+            )
+        problem = course.to_its_end()
+        if problem is not None:
+            reporter.end(problem)
+            if live and seat is not None and seat.node:
+                LiveRecord.lost(spec, store, problem)
+        if share is None or course.told or not record.completed:
+            break
+        following = _claimed(share)
+        if following is None:
+            break
+        spec, store = following
+        reporter.open(spec, store)
+    supervisor.close()
     _remove_what_is_mine()
     return 0 if problem is None else 1
+
+
+def _claimed(share: Element) -> tuple[TaskSpec, Store] | None:
+    """The next task of an element, which is its own from now on; None: there is none."""
+    for path in share.candidates():
+        spec, store = _opened(path, None)
+        if store.claim_attempt(spec.task, spec.attempt, by=claim_of(share.number)):
+            return spec, store
+    return None
 
 
 def _part(
@@ -160,10 +200,11 @@ def _part(
     *,
     seat: Seat | None,
     starter: FreshStarter,
+    mine: bool = False,
 ) -> Role:
-    """What this supervisor does of the task: what its seat says."""
+    """What this supervisor does of the task: what its seat says. It is claimed already if it is ``mine``."""
     if seat is None or seat.node == 0:
-        return FirstNode(spec, store, loop, supervisor, secrets, starter=starter, seat=seat)
+        return FirstNode(spec, store, loop, supervisor, secrets, starter=starter, seat=seat, mine=mine)
     from upshift.runtime.supervisor.several.remote_supervisor import (
         RemoteSupervisor,  # no other task needs it
     )
@@ -269,13 +310,10 @@ class Role(Protocol):
 
 
 class TaskLoop:
-    """Turns the loop until a task is over. From now on signals stop it."""
+    """Turns the loop until a task is over, and then perhaps until another one is. Signals stop it."""
 
-    def __init__(
-        self, spec: TaskSpec, part: Role, loop: Loop, supervisor: Supervisor, *, ordered: bool
-    ) -> None:
-        self._spec = spec
-        self._part = part
+    def __init__(self, loop: Loop, supervisor: Supervisor, *, ordered: bool) -> None:
+        self.told = False  # whether a signal has come
         self._loop = loop
         self._supervisor = supervisor
         self._ordered = ordered
@@ -288,20 +326,30 @@ class TaskLoop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, used)
         loop.watch(self._signals, self._signalled)
 
+    def begin(self, spec: TaskSpec, part: Role, *, named: Store | None = None) -> None:
+        """Take care of this task; ``named``: the store says whether it is what the engine wants to stop."""
+        self._spec, self._part, self._named = spec, part, named
+
     def to_its_end(self) -> str | None:
         """Wait until it is over, and say why nothing was recorded; None: that was told elsewhere, if so."""
         while self._part.busy or self._supervisor.devices.asking:
             self._loop.turn()
-        self._supervisor.close()
         return self._part.problem
 
     def _signalled(self) -> None:
         got = os.read(self._signals, 16)
+        self.told = True
         asked = not self._ordered or WITH_GRACE in got or AT_ONCE in got
         grace = 0.0 if AT_ONCE in got else self._spec.settings.grace_period
+        if asked and self._named is not None and not self._is_meant(self._named):
+            return
         self._supervisor.devices.cancel(self._spec)
         name = signal.Signals(got[0]).name
         self._part.stop(name, asked=asked, grace=grace if asked else min(grace, ENDING))
+
+    def _is_meant(self, store: Store) -> bool:
+        """Whether the engine has this very task in mind: another one may just have ended."""
+        return store.stop_path(self._spec.task, self._spec.attempt).exists()
 
 
 class FirstNode:
@@ -317,6 +365,7 @@ class FirstNode:
         *,
         starter: FreshStarter,
         seat: Seat | None = None,
+        mine: bool = False,
     ) -> None:
         self.problem: str | None = None
         self._spec = spec
@@ -326,6 +375,7 @@ class FirstNode:
         self._secrets = secrets
         self._starter = starter
         self._seat = seat
+        self._mine = mine
         self._gathering: Rendezvous | None = None
         self._grant: Grant | None = None
 
@@ -335,7 +385,7 @@ class FirstNode:
 
     def start(self, grant: Grant | None) -> None:
         self._grant = grant
-        if not self._is_mine():
+        if not self._mine and not self._is_mine():
             self._let_go()
             return
         if self._seat is None:
@@ -391,7 +441,7 @@ class FirstNode:
         """Whether the attempt is this supervisor's: no engine has given it up, nor has it begun before."""
         task, number = self._spec.task, self._spec.attempt
         try:
-            if self._store.claim_attempt(task, number, by=f"its supervisor on {os.uname().nodename}"):
+            if self._store.claim_attempt(task, number, by=claim_of(None)):
                 return True
             self.problem = f"attempt {number} of {task} has been given up, or has begun before"
         except UpshiftError as error:

@@ -1,0 +1,131 @@
+"""A scheduler: what one more has to be, and in which words it is spoken to.
+
+:class:`~upshift.backends.cluster.ClusterBackend` does the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from upshift.backends.base import Ask, Offer
+from upshift.model.spec import Hardware, TaskSpec
+
+
+class NotNow(Exception):
+    """The scheduler does not answer, or takes no more jobs for now: to be tried again. Says why."""
+
+
+class Full(NotNow):
+    """It takes no more jobs, or not as many at once: until some have ended."""
+
+
+@attrs.frozen(kw_only=True)
+class State:
+    """What a scheduler knows of a job."""
+
+    phase: str  # "pending", "running" or "ended"
+    why: str | None = None  # what a pending job waits for, in the scheduler's words
+    hopeless: bool = False  # whether it waits for ever
+    reason: str | None = None  # of one that ended: a cause of failure; None: it ended by itself
+    message: str | None = None
+    node: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """What is to be started: one attempt, as the rendering of a job knows it."""
+
+    name: str  # the job's, which follows from the attempt
+    comment: str  # what it is, for people
+    command: tuple[str, ...]
+    granted: Hardware
+    settings: Mapping[str, Any]  # what the step was told for this backend, checked
+    timeout: float | None = None  # seconds that the step may take
+    grace: float = 0.0  # and those that it is given to end
+    output: str | None = None  # the file for what is printed before the supervisor keeps a log
+    # of an array the numbers of its elements: each has its own as a further argument of its command, and
+    # before the ending of its output
+    elements: tuple[int, ...] = ()
+
+
+class Cluster(Protocol):
+    """A scheduler."""
+
+    title: str
+    """What people call it."""
+    seat: Mapping[str, str]
+    """What tells a supervisor its node, of several: variables of :mod:`upshift.runtime.launch.seats`."""
+
+    noise: re.Pattern[str]
+    """What a line begins with that it adds to what a job prints as it takes down the job's processes."""
+
+    def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
+        """What a step gets, as far as that is certain before it is submitted.
+
+        Its settings are those of the target and its own, of which its own count.
+        """
+
+    def render(self, launch: Launch) -> str:
+        """The script or manifest of a job; pure."""
+
+    def submit(self, script: str, environment: Mapping[str, str]) -> str:
+        """Give a job to the scheduler, with these variables; gives its id.
+
+        Raises
+        ------
+        BackendError
+            It is refused.
+        NotNow
+            It may be taken later, and may have been taken: it is looked for by its name before that.
+        """
+
+    def states(self, ids: Collection[str]) -> Mapping[str, State]:
+        """How these jobs are; of one that is not known any more, nothing. Raises ``NotNow``."""
+
+    def find(self, names: Collection[str]) -> Mapping[str, str]:
+        """The ids of jobs of these names, in whatever state they are. Raises ``NotNow``."""
+
+    def stop(self, ids: Collection[str], *, grace: bool, kill: bool = False) -> None:
+        """Withdraw what waits, and tell supervisors to stop, with the grace of their spec; or kill them.
+
+        Raises ``NotNow``.
+        """
+
+    def words(self, id: str) -> str | None:
+        """What the scheduler has to say of a job that ended without a word. Raises ``NotNow``."""
+
+
+class Arrays(Protocol):
+    """A scheduler that knows arrays. Of array ``ID``, element ``N`` has the id ``ID_N``."""
+
+    @property
+    def largest(self) -> int:
+        """Elements are numbered below this."""
+
+    def share(self, launch: Launch) -> float:
+        """Seconds for which an element may begin further tasks without being short of time for them."""
+
+    def withdraw(self, ids: Collection[str]) -> None:
+        """Take back elements that wait, or have started and will run nothing. Raises ``NotNow``."""
+
+
+_ODD = re.compile(r"[^a-zA-Z0-9_.-]+")
+_LONGEST = 40
+
+
+def nodes_of(spec: TaskSpec) -> int:
+    """How many nodes an attempt has."""
+    return (spec.granted.nodes if spec.granted is not None else None) or 1
+
+
+def name_of(spec: TaskSpec) -> str:
+    """The name of a job, which follows from its attempt and is no other's."""
+    index = "" if spec.task.index is None else f"-{spec.task.index}"
+    text = f"{spec.store}\0{spec.task.run}\0{spec.task.step}\0{spec.task.index}\0{spec.attempt}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{_ODD.sub('-', spec.task.step)[:_LONGEST]}{index}-{digest}"

@@ -1,0 +1,79 @@
+"""One element of a job array: its own task, and then those of elements that have not started.
+
+Beside the specs of an array is a list of them (:func:`pack`). Each task is claimed by whoever begins it, so
+that many short tasks share the start of an interpreter, and a long one has a job of its own: an element goes
+on for a moment only, and only where the step before has completed. An element whose task has been taken by
+another one leaves, so that the engine may withdraw it at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+SPEC = ".spec.json"
+_AMONG = 32
+"""Of so many of the last tasks one is taken by chance: elements start from the first one on."""
+
+
+def pack(specs: Mapping[int, str], *, share: float) -> bytes:
+    """The list of an array: file names of specs by element; ``share``: seconds in which it takes another."""
+    return json.dumps({"share": share, "specs": specs}).encode()
+
+
+def unpack(content: bytes) -> dict[int, str]:
+    """The specs of a list by element."""
+    return {int(number): name for number, name in json.loads(content)["specs"].items()}
+
+
+class Element:
+    """The element of this number, of the array with this list."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.number = number
+        self._folder = path.parent
+        self._began = time.monotonic()
+        content = path.read_bytes()
+        self._share = float(json.loads(content)["share"])
+        self._specs = unpack(content)
+        self._first = True
+
+    def candidates(self) -> Iterator[Path]:
+        """Specs of tasks that may be claimed now, the best first: at first only its own."""
+        if self._first:
+            self._first = False
+            yield self._folder / self._specs[self.number]
+            return
+        while time.monotonic() - self._began <= self._share:
+            claimed = {entry for entry in os.listdir(self._folder) if entry.endswith(".claim")}
+            free = [number for number, name in self._specs.items() if _claim(name) not in claimed]
+            if not free:
+                return
+            yield self._folder / self._specs[random.choice(sorted(free)[-_AMONG:])]
+
+
+def is_taken(path: Path, number: int) -> bool:
+    """Whether somebody has the task of an element already; quick to find out."""
+    name = unpack(path.read_bytes())[number]
+    return (path.parent / _claim(name)).exists()
+
+
+def claim_of(element: int | None) -> str:
+    """Who claims an attempt: a supervisor on this node."""
+    text = f"its supervisor on {os.uname().nodename}"
+    return text if element is None else f"{text}, element {element}"
+
+
+def element_in(claim: str) -> int | None:
+    """The element that has made a claim; None: it was somebody else."""
+    found = re.search(r", element (\d+)$", claim.strip())
+    return None if found is None else int(found[1])
+
+
+def _claim(spec: str) -> str:
+    return spec.removesuffix(SPEC) + ".claim"

@@ -1,0 +1,123 @@
+"""What is submitted at once: jobs by themselves, and arrays of those that differ in their task alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from settings_kit import with_settings
+from upshift.backends.arrays import Drafted, drafts, listed
+from upshift.backends.base import Job
+from upshift.backends.scheduler import Launch, name_of
+from upshift.model.spec import Code, EntryPoint, Hardware, TaskId, TaskSpec
+from upshift.runtime.supervisor.serving import array
+from upshift.runtime.supervisor.serving.array import Element
+
+
+class Arrays:
+    """A scheduler whose elements have numbers below 100."""
+
+    largest = 100
+
+    def share(self, launch: Launch) -> float:
+        return 20.0
+
+    def withdraw(self, ids: Collection[str]) -> None:
+        raise NotImplementedError
+
+
+def drafted(store: Path, index: int | None, *, granted: Hardware | None = None, **fields: Any) -> Drafted:
+    granted = granted or Hardware(nodes=1)
+    spec = TaskSpec(
+        task=TaskId(run="r", step="score", index=index),
+        pipeline="p",
+        entry=EntryPoint(module="m", qualname="score"),
+        code=Code(project="/p"),
+        store=str(store),
+        granted=granted,
+        **with_settings({"attempt": 1, **fields}),
+    )
+    path = f"runs/r/tasks/score/{index or 0}.{spec.attempt}.spec.json"
+    name = name_of(spec)
+    return Drafted(
+        Job(spec=spec, spec_path=path),
+        Launch(name=name, comment="", command=("python", str(store / path)), granted=granted, settings={}),
+    )
+
+
+def test_tasks_of_a_step_are_an_array_whose_elements_have_their_numbers(tmp_path: Path) -> None:
+    (draft,) = drafts(str(tmp_path), [drafted(tmp_path, i) for i in (7, 2, 3)], Arrays())
+    assert draft.launch.elements == (2, 3, 7)
+    assert draft.launch.name.startswith("score-") and draft.launch.comment == "upshift r score, 3 tasks"
+    Path(draft.launch.command[-1]).parent.mkdir(parents=True)
+    draft.write()
+    assert listed(str(tmp_path / "runs/r/tasks/score")) == {
+        f"{i}.1.spec.json": [(draft.launch.name, i)] for i in (2, 3, 7)
+    }
+
+
+def test_an_array_has_no_element_beyond_the_largest_that_a_site_takes(tmp_path: Path) -> None:
+    found = list(drafts(str(tmp_path), [drafted(tmp_path, i) for i in (5, 98, 105, 107, 350)], Arrays()))
+    assert [draft.launch.elements for draft in found] == [(5, 98), (5, 7), ()]
+    assert len({draft.launch.name for draft in found}) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"attempt": 2},
+        {"granted": Hardware(memory=10**9, nodes=1)},
+        {"secrets": {"TOKEN": "env:TOKEN"}},
+    ],
+)
+def test_what_differs_in_more_than_its_task_is_submitted_by_itself(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    found = list(drafts(str(tmp_path), [drafted(tmp_path, 1), drafted(tmp_path, 2, **other)], Arrays()))
+    assert [draft.launch.elements for draft in found] == [(), ()]
+
+
+def test_jobs_of_several_nodes_and_those_of_a_scheduler_without_arrays_are_submitted_one_by_one(
+    tmp_path: Path,
+) -> None:
+    two = Hardware(nodes=2)
+    several = [drafted(tmp_path, i, granted=two) for i in range(3)]
+    assert [d.launch.elements for d in drafts(str(tmp_path), several, Arrays())] == [()] * 3
+    alone = [attrs.evolve(drafted(tmp_path, i)) for i in range(3)]
+    assert [d.launch.elements for d in drafts(str(tmp_path), alone, None)] == [()] * 3
+
+
+def test_an_element_begins_with_its_own_task_and_goes_on_with_what_nobody_has_claimed(tmp_path: Path) -> None:
+    specs = {number: f"{number}.1.spec.json" for number in range(4)}
+    path = tmp_path / "score.array"
+    path.write_bytes(array.pack(specs, share=1000.0))
+    one = Element(path, 1)
+    assert [spec.name for spec in one.candidates()] == ["1.1.spec.json"]
+    taken = []
+    for spec in one.candidates():
+        assert not array.is_taken(path, int(spec.name[0]))
+        (tmp_path / spec.name.replace("spec.json", "claim")).touch()
+        taken.append(spec.name)
+    assert sorted(taken) == list(specs.values())
+    assert array.is_taken(path, 3)
+
+
+def test_an_element_that_has_had_its_time_leaves_the_rest_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "score.array"
+    path.write_bytes(
+        json.dumps({"share": -1.0, "specs": {"0": "0.1.spec.json", "1": "1.1.spec.json"}}).encode()
+    )
+    one = Element(path, 0)
+    assert len(list(one.candidates())) == 1
+    assert list(one.candidates()) == []
+
+
+def test_a_claim_says_which_element_made_it() -> None:
+    assert array.element_in(array.claim_of(12)) == 12
+    assert array.element_in(array.claim_of(None)) is None
+    assert array.element_in("an engine that gave it up") is None
