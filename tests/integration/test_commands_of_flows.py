@@ -113,6 +113,50 @@ def test_a_new_run_takes_over_what_another_has_done(flow: Project) -> None:
     assert "has no step 'nowhere'" in flow.python("flow.py", "resume", "nowhere", expect=2).err
 
 
+def test_logs_are_found_by_the_place_of_a_task(project: Project) -> None:
+    project.write(
+        """
+from upshift import FlowSpec, step
+
+class Nested(FlowSpec):
+    @step
+    def start(self):
+        self.xs = "ab"
+        self.next(self.outer, foreach="xs")
+
+    @step
+    def outer(self):
+        self.ys = [1, 2]
+        self.next(self.inner, foreach="ys")
+
+    @step
+    def inner(self):
+        print(self.foreach_stack())
+        self.next(self.gather)
+
+    @step
+    def gather(self, inputs):
+        self.next(self.end)
+
+    @step
+    def end(self, inputs):
+        print("over")
+
+if __name__ == "__main__":
+    Nested()
+""",
+        "flow.py",
+        header="",
+    )
+    project.upshift("run", "flow.py")
+    run = upshift.get_run("latest").id
+    one = "[(1, 2, 'b'), (0, 2, 1)]\n"
+    assert project.python("flow.py", "logs", "latest/inner/1.0").out == one
+    assert project.python("flow.py", "logs", "show", f"Nested/{run}/inner/1.0").out == one
+    assert project.python("flow.py", "logs", "latest/end").out == "over\n"
+    assert "has no task inner/7" in project.python("flow.py", "logs", "latest/inner/7", expect=2).err
+
+
 @pytest.mark.processes
 def test_artifacts_and_cards_of_a_step_are_printed(flow: Project) -> None:
     (flow.folder / "mended").touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
@@ -28,11 +29,11 @@ _COMMANDS = {
     "show": "Show its parameters and steps.",
     "check": "Check that it can run as it is written.",
     "dump": "Print the artifacts of a step.",
+    "logs": "Print what the steps of a run printed.",
     "tag": "Give a run tags, take them away, list them.",
     "card": "List what steps have to show, or write it into a report.",
 }
 _OF_ANY = {
-    "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
     "report": LazyCommand("upshift.cli.report:report", "Write a report of a run."),
 }
 
@@ -294,6 +295,24 @@ def _dump(pipeline: FlowPipeline) -> click.Command:
         return 0
 
     return dump
+
+
+def _logs(pipeline: FlowPipeline) -> click.Command:
+    from upshift.cli.logs import logs
+
+    class Logs(click.Command):
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            if args[:2] and args[0] == "show":  # Metaflow's ``logs show RUN/STEP/TASK``
+                args = args[1:]
+            if args and "/" in args[0]:
+                _, task = next(_tasks(pipeline, args[0]))
+                run, *parts = args[0].removeprefix(f"{pipeline.name}/").split("/")
+                rank = [] if task.node is None or len(parts) == 1 else ["--rank", str(task.node)]
+                args = [run, parts[0] if len(parts) == 1 else str(task.row.task), *rank, *args[1:]]
+            return super().parse_args(ctx, args)
+
+    text = f"{cleandoc(logs.help or '')}\n\nRUN/STEP/TASK names a task by its place, as Metaflow does."
+    return Logs("logs", callback=logs.callback, params=logs.params, help=text)
 
 
 def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
