@@ -91,6 +91,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.engine.run import execute
     from upshift.model.configuration import load_configuration
     from upshift.runs.history import get_run
+    from upshift.runs.publishing import publish_left
     from upshift.runs.rebuild import known_run, open_catalog
     from upshift.runtime.storage.store import open_store
 
@@ -100,10 +101,11 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         row = known_run(ref, catalog, configuration)
     finally:
         catalog.close()
+    store = open_store(row.store, **configuration.store_options)
     if row.status == "completed":
+        publish_left(store, progress.notice)
         progress.notice(f"run {row.id} is already complete; nothing to do")
         return get_run(row.id, configuration)
-    store = open_store(row.store, **configuration.store_options)
     with store.claims.held():
         pipeline = None if same_code else pipeline_of(row)
         asked = settled = recorded_options(row, settled=pipeline is None, **changes)

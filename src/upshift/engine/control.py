@@ -38,6 +38,7 @@ from upshift.report.terminal.tally import image_of
 from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
 from upshift.runs.endings import record_ending
 from upshift.runs.lease import BEAT, Lease, ask_to_cancel, owner
+from upshift.runs.publishing import published
 from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runtime import forks, sockets
 from upshift.runtime.storage.store import Store, open_store
@@ -154,6 +155,7 @@ class Control:
 
     def start(self) -> None:
         """Answer from now on."""
+        self._lease.start()
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="upshift-control", daemon=True)
             self._thread.start()
@@ -212,11 +214,13 @@ def cancel(ref: str, configuration: Configuration) -> str:
     with contextlib.closing(open_catalog(configuration)) as catalog:
         row = known_run(ref, catalog, configuration)
         try:
-            with Lease(row.id, row.store):
-                row = take_over(row.id, catalog, open_store(row.store, **configuration.store_options))
+            with Lease(row.id, row.store) as lease:
+                store = open_store(row.store, **configuration.store_options)
+                row = take_over(row.id, catalog, store)
                 if row.status not in _UNFINISHED:
                     return _ended(row)
-                stopped = _cancel_ownerless(row, configuration, catalog)
+                with published(store, row.id, lease):
+                    stopped = _cancel_ownerless(row, configuration, catalog)
                 left = f", {stopped} of its tasks still ran and were stopped" if stopped else ""
                 return f"run {row.id} is cancelled: no engine was at work on it any more{left}"
         except RunOwned:

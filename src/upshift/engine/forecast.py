@@ -85,7 +85,7 @@ def make_plan(
         return Plan(
             pipeline=graph.pipeline,
             target=found.target.name,
-            store=found.store.address,
+            store=found.store.name,
             params=graph.params,
             texts=graph.texts,
             steps=tuple(planned),

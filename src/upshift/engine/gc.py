@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from upshift.errors import NotFound, RunOwned, StoreError, StoreUnavailable, Ups
 from upshift.images import cache
 from upshift.model.configuration import Configuration
 from upshift.model.home import home
+from upshift.model.settings.sizes import parse_size
 from upshift.runs.catalog import Catalog, catalog_place, no_pipeline
 from upshift.runs.claimed import Claimed
 from upshift.runs.collect import ABANDONED, Collected, Tally, Tell, collect
@@ -93,6 +94,11 @@ def gc(
             if address in missing:
                 continue
             with _noted(failed, address):
+                if store.replica is not None:
+                    for size in store.replica.trim(parse_size(configuration.bucket_cache), dry_run=dry_run):
+                        total.removed.add("values", size)
+                    _refuse_bucket(store.replica.address, by_store[address])
+                    continue
                 total += collect(
                     store, catalog if there else None, forget=by_store[address], dry_run=dry_run, tell=tell
                 )
@@ -196,6 +202,15 @@ def _refuse(
                 why="An engine works on it, or a task of it still runs.",
                 fix=f"Wait until it has ended, or stop it: upshift cancel {row.id}",
             )
+
+
+def _refuse_bucket(address: str, runs: Sequence[str]) -> None:
+    if runs:
+        raise UsageError(
+            f"{len(runs):,} runs stay in {address}" if len(runs) > 1 else f"run {runs[0]} stays in {address}",
+            why="gc removes runs from stores in folders only.",
+            fix="Copy the runs that you want to keep to another store (upshift store copy), and use that.",
+        )
 
 
 def _none(choice: Choice) -> list[RunRow]:

@@ -39,6 +39,7 @@ from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
 from upshift.model.home import home, user_name
 from upshift.model.settings.secrets import secret_files
+from upshift.model.settings.sizes import parse_size
 from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.launch import Stack
 from upshift.model.spec.task import Code, Failure, TaskId
@@ -50,6 +51,7 @@ from upshift.runs.endings import record_ending
 from upshift.runs.growth import growth_of
 from upshift.runs.history import Run
 from upshift.runs.lease import Lease, here
+from upshift.runs.publishing import Publisher, publish_left
 from upshift.runs.rebuild import open_catalog
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts, edits
@@ -133,6 +135,7 @@ def execute(
             keys=Keys(code_named),
             clock=clock,
             shipped=shipped,
+            bucket_cache=parse_size(configuration.bucket_cache),
         )
         return run.execute(resume)
 
@@ -157,13 +160,18 @@ class _Run:
     keys: Keys
     clock: Clock
     shipped: Shipped | None
+    bucket_cache: int  # bytes of content of a bucket that stay on this machine
     row: RunRow = attrs.field(init=False)
+    publisher: Publisher | None = attrs.field(init=False, default=None)  # of a store in a bucket
+    unpublished: UpshiftError | None = attrs.field(init=False, default=None)
 
     def execute(self, resume: str | None) -> Run:
         """Own the run, do it, and say how it ended."""
         now = self.clock.now()
         earlier = None if resume is None else self.catalog.run(resume)
         run_id = earlier.id if earlier else new_run_id(now)
+        if self.store.replica is not None:
+            self.store.replica.prepare()
         lease = Lease(
             run_id,
             self.store.address,
@@ -175,6 +183,9 @@ class _Run:
                 earlier = take_over(run_id, self.catalog, self.store)
             if not self.store.claim_run(run_id):
                 raise removed(run_id)
+            if self.store.replica is not None:
+                self.publisher = Publisher(self.store, run_id, lease, self.progress.notice)
+                self.publisher.begin(known=earlier is not None)
             self.row = self._row(run_id, earlier, now)
             self._write_row()
             self.store.write_record(run_id, "graph.json", to_json(attrs.evolve(self.graph, sources={})))
@@ -205,6 +216,8 @@ class _Run:
             stacks=result.stacks if result is not None else (),
             shown=self.progress.shows,
         )
+        if self.unpublished is not None:
+            raise self.unpublished
         return run
 
     def _notices(self) -> list[str]:
@@ -238,6 +251,8 @@ class _Run:
             # only while no thread but the main one is alive.
             control.start()
             keeper.start()
+            if self.publisher is not None:
+                self.publisher.start()
 
         driver = self._driver(resumed=resumed, submitted=start_threads)
         try:
@@ -251,12 +266,16 @@ class _Run:
                 except BaseException:
                     driver.abandon()
                     self._end("failed")
+                    self._publish_rest()
                     raise
                 keeper.start()  # no earlier submit did, if everything was reused
                 keeper.join()
                 driver.finish()
             self._end(status)
+            self._publish_rest()
         finally:
+            if self.publisher is not None:
+                self.publisher.stop()
             driver.building.close()
             keeper.join()
             control.close()
@@ -359,6 +378,24 @@ class _Run:
         with self._noticed():
             self.catalog.update_run(self.row.id, status=status, ended=self.row.ended)
             self.catalog.settle()
+
+    def _publish_rest(self) -> None:
+        """Have the bucket hold all of the run, and what earlier ones have left."""
+        if self.publisher is None:
+            return
+        try:
+            self.publisher.finish()
+        except UpshiftError as error:
+            self.unpublished = error
+            self.progress.notice(
+                f"run {self.row.id} is on this machine and not wholly in the bucket: {error.what}; "
+                f"upshift resume {self.row.id}, or the next run here, publishes the rest"
+            )
+            return
+        publish_left(self.store, self.progress.notice)
+        with contextlib.suppress(UpshiftError):  # there is room enough for this run
+            for _ in self.publisher.replica.trim(self.bucket_cache):
+                pass
 
     @contextlib.contextmanager
     def _noticed(self) -> Iterator[None]:

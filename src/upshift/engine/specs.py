@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from upshift.model.graph import Graph
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec.artifact import Value
 from upshift.model.spec.task import Code, OutputSpec, TaskId, TaskSpec
+from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
@@ -57,6 +59,10 @@ class Specs:
     ) -> TaskSpec:
         """The spec of attempt ``number`` of a task, which runs in this image; None: in none."""
         node, definition = task.node.node, task.node.definition
+        if self._store.replica is not None and plan.place.backend.name != "local":
+            with contextlib.suppress(UpshiftError):  # the step says what it lacks
+                for value in inputs.values():
+                    artifacts.bring(value, self._store)
         remote = self._shipped if plan.place.backend.capabilities.remote else None
         outputs = self._outputs.get(node.name)
         if outputs is None:

@@ -14,6 +14,7 @@ from upshift.errors import ConfigError, NotFound, suggestion
 from upshift.model.checks import MOST_TEXT, read_small, shown, unfit
 from upshift.model.home import home, working_folder
 from upshift.model.settings.later import BACKENDS
+from upshift.model.settings.sizes import parse_size
 from upshift.model.settings.spans import FORMS, parse_span
 
 DURABILITIES = ("process", "power")
@@ -75,6 +76,8 @@ class Configuration:
     verify
         When the digest of stored content is computed before it is used: ``"changed"``, where it may have
         changed since it was last known to be right; or ``"always"``.
+    bucket_cache
+        How much content of stores in buckets is kept on this machine.
     insecure_registries
         Image registries (``HOST:PORT``) that may be spoken to without TLS, beside those on this machine.
     targets
@@ -88,6 +91,7 @@ class Configuration:
     s3root: str | None = None
     durability: str = "process"
     verify: str = "changed"
+    bucket_cache: str = "100GB"
     insecure_registries: tuple[str, ...] = ()
     targets: Mapping[str, Target] = attrs.field(factory=dict)
 
@@ -119,6 +123,12 @@ class Configuration:
         """How its stores are opened."""
         return {"durability": self.durability, "verify": self.verify}
 
+    @property
+    def has_buckets(self) -> bool:
+        """Whether the store of any of its targets is in a bucket."""
+        addresses = (self.store, *(target.store for target in self.targets.values()))
+        return any(address is not None and address.startswith("s3://") for address in addresses)
+
     def store_address(self, target: Target) -> str:
         """Folder or URL of the store that ``target`` uses."""
         return target.store or self.store or str(home() / "store")
@@ -136,7 +146,7 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
     where = str(source) if source else None
     overrides = {
         name: _line(environ[variable], f"{variable} ", None)
-        for name in ("default_target", "catalog", "store", "s3root", "durability", "verify")
+        for name in ("default_target", "catalog", "store", "s3root", "durability", "verify", "bucket_cache")
         if environ.get(variable := f"UPSHIFT_{name.upper()}")
     }
     targets = table.pop("targets", {})
@@ -155,6 +165,13 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
             where="UPSHIFT_S3ROOT" if "s3root" in overrides else where,
             fix="Expected s3://BUCKET/PREFIX.",
         )
+    if "bucket_cache" in fields:
+        try:
+            parse_size(fields["bucket_cache"])
+        except ValueError as error:
+            raise ConfigError(
+                f"bucket_cache: {error}", where=where, fix='Write "100GB", for example.'
+            ) from None
     if not isinstance(targets, dict):
         raise ConfigError("targets is not a table", where=where, fix="Write [targets.NAME].")
     return Configuration(

@@ -363,6 +363,12 @@ class Catalog:
         sql += " ORDER BY started DESC, rowid DESC" + ("" if limit is None else f" LIMIT {limit}")
         return _run_rows(self._database.query(sql, tuple(given.values())))
 
+    def ids_of(self, store: str) -> tuple[set[str], list[RunRow]]:
+        """The runs in a store: the ids of all, and the rows of those that are not recorded as ended."""
+        ids = {run for (run,) in self._database.query("SELECT id FROM runs WHERE store = ?", (store,))}
+        sql = _GET_RUNS + " WHERE store = ? AND status IN ('pending', 'running')"
+        return ids, _run_rows(self._database.query(sql, (store,)))
+
     def tasks(self, run: str, step: str | None = None) -> list[TaskRow]:
         """The tasks of a run, or of one of its steps; those of a step in the order of their indices."""
         condition, values = _of(run, step)

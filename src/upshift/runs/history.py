@@ -28,6 +28,7 @@ from upshift.runs.history_tasks import Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
 from upshift.runs.places import Placed, confirm_in_namespace
+from upshift.runs.publishing import published
 from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.tabular import Drawn, Rows, measured, named
@@ -362,7 +363,8 @@ class Run(Drawn, Placed, Generic[T]):
         self.row = self._catalog.change_tags(self.id, gone, new)
         self.tags = self.row.tags
         if self.finished:  # else whoever runs it writes its record
-            self._records.store.write_record(self.id, "run.json", to_json(self.row))
+            with published(self._records.store, self.id):
+                self._records.store.write_record(self.id, "run.json", to_json(self.row))
 
     add_tags, remove_tags, replace_tag = add_tag, remove_tag, replace_tags
 

@@ -15,6 +15,9 @@ Between machines a lock that is seen counts as well. One that is not seen says n
 file system carries locks: there the engine touches its record every :data:`BEAT` seconds, and is taken for
 dead once the record has not changed for :data:`EXPIRY` seconds of the observer's own monotonic clock.
 An engine that was only suspended that long finds its lease lost, and stops.
+
+Where the store is in a bucket, the folder is this machine's own, and there is a second lease in the bucket:
+:mod:`upshift.runs.bucket_lease`.
 """
 
 from __future__ import annotations
@@ -33,11 +36,13 @@ from typing import Any
 
 import attrs
 
-from upshift.errors import LeaseLost, RunOwned
+from upshift.errors import LeaseLost, RunOwned, StoreUnavailable
 from upshift.model.home import home
+from upshift.runs import bucket_lease
 from upshift.runtime.storage.claims import NO_LOCKS
 from upshift.runtime.storage.files import available, boot_id, create, machine_id, write_all
 from upshift.runtime.storage.records import safe
+from upshift.runtime.storage.replica import replica_at
 
 BEAT = 5.0
 """Seconds between two signs of life, and between two looks for a request to stop."""
@@ -101,6 +106,28 @@ class Lease:
             self._number, self._descriptor = self._acquire()
         self._path = f"{self._folder}/{self._number}"
         self._renewed = time.monotonic()
+        self._bucket = None
+        try:
+            self._bucket = self._acquire_in_bucket(store)
+        except BaseException:
+            self._give_back(self._number, self._descriptor)
+            raise
+
+    def _acquire_in_bucket(self, store: str) -> bucket_lease.BucketLease | None:
+        replica = replica_at(store)
+        if replica is None:
+            return None
+        record = {**_about_us(), **self._engine}
+        lease = bucket_lease.BucketLease(
+            objects=replica.objects, run=self.run, record=record, beat=BEAT, expiry=EXPIRY
+        )
+        lease.acquire(
+            notice=self._notice,
+            owned=lambda record: _owned_error(self.run, record),
+            monotonic=self._time.monotonic,
+            sleep=self._time.sleep,
+        )
+        return lease
 
     def _acquire(self) -> tuple[int, int]:
         dead: dict[int, tuple[int, int]] = {}
@@ -167,6 +194,30 @@ class Lease:
                         return False
         return True
 
+    def start(self) -> None:
+        """Show other machines from now on that this engine lives; this may start a thread."""
+        if self._bucket is not None:
+            self._bucket.start()
+
+    def confirm(self) -> None:
+        """See at once that other machines know this engine as the owner of the run.
+
+        Raises
+        ------
+        LeaseLost
+            They know another one.
+        StoreUnavailable
+            That cannot be seen.
+        """
+        if self._bucket is not None and not self._bucket.fresh and self._bucket.lost is None:
+            self._bucket.renew()
+        self.renew()
+
+    @property
+    def fresh(self) -> bool:
+        """Whether what this engine says of the run counts in the bucket."""
+        return self._bucket is None or self._bucket.fresh
+
     def renew(self) -> None:
         """Show that this engine lives.
 
@@ -175,6 +226,8 @@ class Lease:
         LeaseLost
             Another engine has taken the run over, or the store cannot be reached for so long that one may.
         """
+        if self._bucket is not None and self._bucket.lost is not None:
+            raise self._bucket.lost
         now = self._time.monotonic()
         try:
             os.utime(self._descriptor)
@@ -194,6 +247,9 @@ class Lease:
     @property
     def cancel_asked(self) -> bool:
         """Whether somebody who cannot reach this engine wants the run to stop; says so once."""
+        if self._bucket is not None and self._bucket.cancel_asked:
+            self._bucket.cancel_asked = False
+            return True
         try:
             os.unlink(f"{self._folder}/{_CANCEL}")
         except OSError:
@@ -202,6 +258,8 @@ class Lease:
 
     def release(self) -> None:
         """Give the run up."""
+        if self._bucket is not None:
+            self._bucket.release()
         self._remove(_CANCEL)
         self._give_back(self._number, self._descriptor)
 
@@ -244,10 +302,22 @@ def held(run: str, store: str) -> bool:
     except OSError:
         return True
     if found is None:
-        return not os.path.isdir(store)
+        return _held_in_bucket(run, store) if os.path.isdir(store) else True
     if found.lives is None:
         return time.time() - found.version[1] / 1e9 < _LONG_AGO
     return found.lives
+
+
+def _held_in_bucket(run: str, store: str) -> bool:
+    replica = replica_at(store)
+    if replica is None:
+        return False
+    try:
+        record = bucket_lease.owner_of(run, replica.objects)
+    except StoreUnavailable:
+        return True
+    lives = bucket_lease.seen_to_live(record)
+    return time.time() - record.get("at", 0.0) < _LONG_AGO if lives is None else lives
 
 
 def owner(run: str, store: str) -> Mapping[str, Any]:
@@ -258,11 +328,16 @@ def owner(run: str, store: str) -> Mapping[str, Any]:
         found = _look(f"{folder}/{max(numbers)}") if numbers else None
         if found is not None:
             return found.record
-    return {}
+    replica = replica_at(store)
+    return {} if replica is None else bucket_lease.owner_of(run, replica.objects)
 
 
 def ask_to_cancel(run: str, store: str) -> None:
     """Ask the engine that has a run, wherever it is, to stop it; it looks every :data:`BEAT` seconds."""
+    replica = replica_at(store)
+    if replica is not None:
+        bucket_lease.ask_to_cancel(run, replica.objects)
+        return
     path = f"{_folder(run, store)}/{_CANCEL}"
     with available("written", path), contextlib.suppress(FileExistsError):
         os.close(create(path))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.errors import NotFound, UpshiftError
+from upshift.errors import ConfigError, NotFound, UpshiftError
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.runs.catalog import Catalog, catalog_place, notes_of_lacking
@@ -103,6 +103,8 @@ def rebuild(
     damaged: dict[str, str] = {}
     for store in stores:
         runs = list(store.runs())
+        if store.replica is not None:
+            store.replica.bring_runs(runs)
         claimed = Claimed(store.address)
         claimed.look()
         batch: list[Rows] = []
@@ -149,9 +151,17 @@ def open_catalog(configuration: Configuration) -> Catalog:
     Raises
     ------
     ConfigError
-        The address is not one of a SQLite file, nor of a PostgreSQL database.
+        The address is not one of a SQLite file, nor of a PostgreSQL database; or the database would have to
+        name runs in buckets by folders of one machine.
     """
     place = catalog_place(configuration.catalog)
+    if configuration.has_buckets and not isinstance(place, Path):
+        raise ConfigError(
+            "a catalog in PostgreSQL does not go with a store in a bucket",
+            where=str(configuration.source) if configuration.source else None,
+            why="Each machine has a catalog of its own of the runs in a bucket, and fills it from there.",
+            fix="Leave catalog = … out, or use a store in a folder that all machines see.",
+        )
 
     def fill(new: Catalog) -> None:
         fill_from_stores(new, configuration, str(place))
@@ -159,6 +169,8 @@ def open_catalog(configuration: Configuration) -> Catalog:
     def catch_up(catalog: Catalog) -> None:
         if notes_of_lacking(place).exists():
             take_what_lacks(catalog, configuration)
+        if configuration.has_buckets:
+            take_from_buckets(catalog, configuration)
 
     return Catalog(place, flush=configuration.durability == "power", fill=fill, opened=catch_up)
 
@@ -185,10 +197,10 @@ def fill_from_stores(catalog: Catalog, configuration: Configuration, name: str) 
             if not number:
                 continue
             runs = "1 run" if number == 1 else f"{number:,} runs"
-            _say(f"there is no catalog {name}; it is made anew from the store {store.address}: {runs}")
+            _say(f"there is no catalog {name}; it is made anew from the store {store.name}: {runs}")
             damaged = rebuild(catalog, [store], _say_how_far).damaged
         except UpshiftError as error:
-            _say(f"the catalog lacks runs of the store {store.address}: {error.what}; {_MEND} mends it")
+            _say(f"the catalog lacks runs of the store {store.name}: {error.what}; {_MEND} mends it")
             continue
         if damaged:
             _say(f"records of {len(damaged):,} of them cannot be read; {_MEND} says which")
@@ -209,6 +221,23 @@ def take_what_lacks(catalog: Catalog, configuration: Configuration) -> None:
             raise
         except (UpshiftError, OSError, ValueError):
             continue
+
+
+def take_from_buckets(catalog: Catalog, configuration: Configuration) -> None:
+    """Add what other machines have put into the buckets of configured stores since; say where that fails."""
+    for store in configured_stores(configuration):
+        if store.replica is None:
+            continue
+        try:
+            known, unfinished = catalog.ids_of(store.address)
+            new = [run for run in store.replica.runs() if run not in known]
+            going = [row.id for row in unfinished if row.source.get("engine") != here()]
+            store.replica.bring_runs(new)
+            add_runs(catalog, store, new)
+            for run in going:
+                bring_in(run, catalog, store)
+        except UpshiftError as error:
+            _say(f"runs of other machines in {store.replica.address} are not seen: {error.why or error.what}")
 
 
 def _take(note: Path, catalog: Catalog, configuration: Configuration) -> None:
@@ -258,12 +287,14 @@ def known_run(ref: str, catalog: Catalog, configuration: Configuration) -> RunRo
 
 def bring_in(run: str, catalog: Catalog, store: Store) -> None:
     """Take a run into the catalog as its store has it, where an engine of another home worked on it last."""
+    store.bring_run(run)
     content = store.read_record(run, "run.json")
     with contextlib.suppress(ValueError):  # it is damaged: the catalog may know better
         row = None if content is None else from_json(RunRow, content)
         if row is not None and row.source.get("engine", here()) != here():
             known = _known(run, catalog)
-            if known is None or known.status in UNFINISHED or known.ended != row.ended:
+            told = known is not None and (known.ended, known.tags) == (row.ended, row.tags)
+            if known is None or known.status in UNFINISHED or not told:
                 _merge(run, catalog, store, known)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import secrets
 import shlex
 import shutil
 import stat
@@ -12,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from upshift._version import __version__
+from upshift.errors import UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.home import home
 from upshift.model.settings.sizes import format_size
 from upshift.report.doctor.check import Check, Status
 from upshift.runtime import cgroups, proc
+from upshift.runtime.storage.objects.base import open_objects
 
 _LITTLE, _TOO_LITTLE = 5_000_000_000, 100_000_000
 """Bytes of free disk space, below which it is worth a word, and below which nothing can be stored."""
@@ -72,9 +75,33 @@ def _open_to_others(folder: Path) -> str | None:
 
 def _store(target: Target, configuration: Configuration) -> Check:
     address = configuration.store_address(target)
+    if address.startswith("s3://"):
+        return _bucket(address)
     if "://" in address:
         return _check("store", f"{address}: what is not on a file system is not looked at")
     return _folder("store", Path(address), "Name a folder that you may write to: store in upshift.toml.")
+
+
+def _bucket(address: str) -> Check:
+    """Whether a store in a bucket can be read and written, and knows conditional writes."""
+    try:
+        objects, key = open_objects(address), f"tmp/doctor-{secrets.token_hex(8)}"
+        try:
+            objects.put(key, b"", absent=True)
+            once = objects.put(key, b"again", absent=True) is None
+        finally:
+            objects.delete([key])
+    except UpshiftError as error:
+        text = f"{address}: {error.what}" + (f": {error.why}" if error.why else "")
+        return _check("store", text, status="problem", remedy=error.fix or "See its address.")
+    if not once:
+        return _check(
+            "store",
+            f"{address} overwrites objects that are to be written once",
+            status="problem",
+            remedy="Use an object store that knows the header If-None-Match.",
+        )
+    return _check("store", f"{address}: can be read and written")
 
 
 def _folder(name: str, folder: Path, remedy: str) -> Check:

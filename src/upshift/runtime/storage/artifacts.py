@@ -143,6 +143,23 @@ def verify(artifact: Artifact, store: Store) -> None:
             store.check(digest, size)
 
 
+def bring(value: Value, store: Store) -> None:
+    """Have all that a value needs in the folder of a store, for a process that cannot reach its bucket."""
+    if not isinstance(value, Artifact):
+        for item in value.items:
+            bring(item, store)
+        return
+    if value.inline is None:
+        store.blob_path(value.digest)
+    if value.serializer == manifest.NAME:
+        listed = _items(value, store)
+        for item in listed.items if listed.base is None else (*listed.items, listed.base):
+            bring(item, store)
+    elif names_blobs(value.serializer):
+        for digest, _ in serializer_named(value.serializer).references(_content(value, store)):
+            store.blob_path(digest)
+
+
 def _save_state(state: State, store: Store) -> Artifact:
     """Save what is new in a state, beside what is saved already."""
     new = {

@@ -16,6 +16,7 @@ from upshift.errors import BlobDamaged, BlobMissing
 from upshift.runtime.storage.claims import Claims
 from upshift.runtime.storage.digest import Bytes, algorithm, digest_of, new_hasher, split
 from upshift.runtime.storage.files import available, copy, create, discard, temporary, with_folder, write_all
+from upshift.runtime.storage.replica import Replica
 from upshift.runtime.storage.seal import Seal
 
 _LARGE = 4 << 20
@@ -32,8 +33,11 @@ _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if os.uname().machine in ("x8
 class Blobs:
     """The blobs of one store."""
 
-    def __init__(self, root: str, claims: Claims, *, power: bool, always: bool) -> None:
+    def __init__(
+        self, root: str, claims: Claims, *, power: bool, always: bool, replica: Replica | None = None
+    ) -> None:
         self._root = root
+        self._replica = replica
         self._claims = claims
         self._tmp = f"{root}/tmp"
         self._power = power
@@ -45,6 +49,17 @@ class Blobs:
         """Where the blob of this digest is, or would be."""
         name, hexadecimal = split(digest)
         return f"{self._root}/blobs/{name}/{hexadecimal[:2]}/{hexadecimal[2:]}"
+
+    def local(self, digest: str) -> str:
+        """Where the blob is; one that is only in the bucket is brought from there."""
+        path = self.path(digest)
+        if self._replica is not None and not os.path.exists(path):
+            draft = temporary(self._tmp)
+            try:
+                self._replica.bring_blob(digest, path, self.take, draft)
+            finally:
+                discard(draft)
+        return path
 
     def put(self, buffers: Sequence[Bytes]) -> tuple[str, int]:
         """Store the buffers, one after the other, as one blob."""
@@ -99,6 +114,10 @@ class Blobs:
     def check(self, digest: str, size: int | None = None) -> None:
         """See that the blob is there, has this size and is sealed; if it is not, compute its digest."""
         path = self.path(digest)
+        if self._replica is not None and not os.path.exists(path):
+            there = self._replica.size_of(digest)
+            if there is not None and size in (None, there):
+                return  # it is compared when it is brought
         status = self._status(digest, path)
         if size is not None and status.st_size != size:
             raise _damaged(digest, path, f"it has {status.st_size} bytes instead of {size}")
@@ -111,7 +130,7 @@ class Blobs:
 
         A digest of an algorithm that is not installed here cannot be computed; nothing is said then.
         """
-        path = self.path(digest)
+        path = self.local(digest)
         self._status(digest, path)
         with available("read", path):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -131,8 +150,8 @@ class Blobs:
 
     def read(self, digest: str, size: int | None = None) -> memoryview:
         """The content, checked, as private memory: writing changes neither the blob nor other readers."""
+        path = self.local(digest)
         self.check(digest, size)
-        path = self.path(digest)
         with available("read", path):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:

@@ -25,24 +25,29 @@ from upshift.runtime.storage.records import (
     unpack_result,
     unpack_spec,
 )
+from upshift.runtime.storage.replica import Replica, replica_at, replica_of
 
 
 def open_store(address: str, *, durability: str = "process", verify: str = "changed") -> Store:
     """Open the store at an address."""
     scheme, separator, _ = address.partition("://")
-    if separator and scheme != "file":
+    if separator and scheme not in ("file", "s3"):
         raise ConfigError(
             f"runs cannot have their store at {scheme}://",
             where=address,
-            why="This version runs with stores in folders only.",
-            fix="Use a folder; one on a shared file system serves several machines. "
-            "upshift store copy copies runs to s3:// and back.",
+            why="Stores are in folders, and in buckets of S3 and of services with its interface.",
+            fix="Use a folder, or s3://BUCKET/PREFIX.",
         )
     if not address:
-        raise ConfigError("the store's address is empty", fix="Set store = … to a folder.")
+        raise ConfigError(
+            "the store's address is empty", fix="Set store = … to a folder, or to s3://BUCKET/PREFIX."
+        )
     for name, value, known in (("durability", durability, DURABILITIES), ("verify", verify, VERIFY)):
         if value not in known:
             raise ConfigError(f"{name} = {value!r} is invalid", fix=f"Expected one of {', '.join(known)}.")
+    if separator and scheme == "s3":
+        replica = replica_of(address)
+        return Store(Path(replica.root), durability=durability, verify=verify, replica=replica)
     try:
         root = local_path(address)
     except ValueError as error:
@@ -50,7 +55,7 @@ def open_store(address: str, *, durability: str = "process", verify: str = "chan
             f"store = {shown(address)} {error}", fix='Name a folder: store = "/shared/upshift".'
         ) from None
     refuse_newer(str(root))
-    return Store(root, durability=durability, verify=verify)
+    return Store(root, durability=durability, verify=verify, replica=replica_at(str(root)))
 
 
 class Store:
@@ -60,15 +65,30 @@ class Store:
     file system raises :class:`~upshift.errors.StoreUnavailable` where that fails.
     """
 
-    def __init__(self, root: Path, *, durability: str = "process", verify: str = "changed") -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        durability: str = "process",
+        verify: str = "changed",
+        replica: Replica | None = None,
+    ) -> None:
         self.root = root
         self.address = str(root)
+        self.replica = replica  # None: the store is this folder, and in no bucket
         self.durability = durability
         self.verify = verify
         power = durability == "power"
         self.claims = Claims(self.address)
-        self._blobs = Blobs(self.address, self.claims, power=power, always=verify == "always")
+        self._blobs = Blobs(
+            self.address, self.claims, power=power, always=verify == "always", replica=replica
+        )
         self._records = Records(self.address, power=power)
+
+    @property
+    def name(self) -> str:
+        """Where it is, for people: the folder, or the bucket that the folder follows."""
+        return self.address if self.replica is None else self.replica.address
 
     def __repr__(self) -> str:
         return f"Store({self.address!r}, durability={self.durability!r})"
@@ -97,7 +117,7 @@ class Store:
 
     def blob_path(self, digest: str) -> Path:
         """Where the blob is, or would be. It must never be written to."""
-        return Path(self._blobs.path(digest))
+        return Path(self._blobs.local(digest))
 
     def find(self, digest: str) -> bool:
         """Whether there is a blob of this digest; if so, ``gc`` leaves it until a record names it."""
@@ -123,19 +143,19 @@ class Store:
 
     def log_path(self, task: TaskId, attempt: int) -> Path:
         """The log of an attempt; its folder is there once the spec is written."""
-        return self.root / attempt_path(task, attempt, "log")
+        return self._here(attempt_path(task, attempt, "log"))
 
     def rank_log_path(self, task: TaskId, attempt: int, rank: int) -> Path:
         """What one of several processes of an attempt printed; the attempt's log has the lines of all."""
-        return self.root / attempt_path(task, attempt, f"rank{rank}.log")
+        return self._here(attempt_path(task, attempt, f"rank{rank}.log"))
 
     def trouble_path(self, task: TaskId, attempt: int, node: int) -> Path:
         """What a further node of an attempt has to say that cannot reach the first one."""
-        return self.root / attempt_path(task, attempt, f"node{node}.trouble")
+        return self._here(attempt_path(task, attempt, f"node{node}.trouble"))
 
     def series_path(self, task: TaskId, attempt: int, node: int = 0) -> Path:
         """The usage of an attempt on a node over time; its folder is there once the spec is written."""
-        return self.root / attempt_path(task, attempt, f"node{node}.series" if node else "series")
+        return self._here(attempt_path(task, attempt, f"node{node}.series" if node else "series"))
 
     @property
     def temporaries(self) -> str:
@@ -144,11 +164,11 @@ class Store:
 
     def metrics_path(self, task: TaskId, attempt: int) -> Path:
         """What an attempt has logged over time; its folder is there once the spec is written."""
-        return self.root / attempt_path(task, attempt, "metrics")
+        return self._here(attempt_path(task, attempt, "metrics"))
 
     def cards_path(self, task: TaskId, attempt: int) -> Path:
         """What an attempt has to show so far, a card's record on each line; likewise."""
-        return self.root / attempt_path(task, attempt, "cards")
+        return self._here(attempt_path(task, attempt, "cards"))
 
     def write_spec(self, spec: TaskSpec) -> str:
         """Write the spec of an attempt; give its path relative to the store."""
@@ -228,9 +248,15 @@ class Store:
         """A record of a run, or None."""
         return self._records.read(f"runs/{safe(run)}/{safe(name)}")
 
+    def bring_run(self, run: str) -> None:
+        """Have the records of a run here, where the store is in a bucket."""
+        if self.replica is not None:
+            self.replica.bring_run(run)
+
     def runs(self) -> Iterator[str]:
         """The ids of the runs, in alphabetical order."""
-        return iter(self._records.names("runs"))
+        here = self._records.names("runs")
+        return iter(here if self.replica is None else sorted({*here, *self.replica.runs()}))
 
     def results(self, run: str) -> Iterator[TaskResult]:
         """Every result of a run that is intact."""
@@ -258,6 +284,11 @@ class Store:
                 except StoreError:
                     continue
                 yield spec
+
+    def _here(self, relative: str) -> Path:
+        if self.replica is not None:
+            self.replica.bring_file(relative)
+        return self.root / relative
 
     def _result(self, relative: str) -> TaskResult | None:
         content = self._records.read(relative)

@@ -78,6 +78,15 @@ def test_a_range_is_read_as_far_as_there_is_one(
     assert (bytes(found.data), found.version) == (expected, version)
 
 
+def test_folders_are_what_comes_before_the_next_slash(objects: Objects) -> None:
+    for key in ("runs/ä b/run.json", "runs/one/run.json", "runs/one/tasks/x/0.1.log", "runs/file", "format"):
+        objects.put(key, b"content")
+    assert list(objects.folders("runs/")) == ["one", "ä b"]
+    assert list(objects.folders("runs/one/")) == ["tasks"]
+    assert list(objects.folders("nothing/")) == []
+    assert list(objects.folders("")) == ["runs"]
+
+
 def test_an_empty_object_is_one(objects: Objects, tmp_path: Path) -> None:
     assert objects.put("empty", b"")
     found = objects.get("empty")

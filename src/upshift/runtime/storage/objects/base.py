@@ -64,6 +64,9 @@ class Objects(Protocol):
     def list(self, prefix: str, *, after: str = "") -> Iterator[Meta]:
         """The objects whose keys begin with ``prefix`` and come after ``after``, ordered by bytes."""
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """What follows ``prefix`` up to the next slash in the keys that have one, each once, ordered."""
+
     def delete(self, keys: Collection[str]) -> None:
         """Remove objects; those that are not there are none the less gone."""
 

@@ -74,6 +74,15 @@ class FolderObjects:
         with available("read", self.address):
             yield from self._below("", prefix, after)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        folder, _, begin = prefix.rpartition("/")
+        with available("read", self.address), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            with os.scandir(f"{self.address}/{folder}") as entries:
+                names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+            hidden = set() if folder else {_TMP}
+            found = [n for n in names if n.startswith(begin) and n not in hidden]
+            yield from (name.removeprefix(begin) for name in sorted(found, key=os.fsencode))
+
     def delete(self, keys: Collection[str]) -> None:
         for key in keys:
             path = self._path(key)

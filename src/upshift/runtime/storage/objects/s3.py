@@ -127,6 +127,11 @@ class S3Objects:
         for page in self._pages([("prefix", self.prefix + prefix), *begin]):
             yield from self._listed(page)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        for found in self.list_level(prefix):
+            if isinstance(found, str):
+                yield found[len(prefix) : -1]
+
     def delete(self, keys: Collection[str]) -> None:
         every = [checked(key, self.prefix) for key in keys]
         for at in range(0, len(every), _MOST_LISTED):

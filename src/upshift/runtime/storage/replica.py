@@ -1,0 +1,320 @@
+"""A store in a bucket, as one machine works with it: a folder that is a store itself, and follows the bucket.
+
+::
+
+    STORE/bucket               the address of the bucket: what tells such a folder from any other store
+    STORE/unpublished/RUN      a run of this machine, of which the bucket may lack something
+    STORE/elsewhere/RUN        a run of another machine: its logs and other curves are brought when asked for
+    STORE/…                    as in every store; what is not here may be in the bucket
+
+Steps and engine read and write the folder, as they would any store. What they do not find there is brought
+from the bucket: content when it is read, records when somebody asks for the run. The engine publishes what
+is new (:mod:`upshift.runs.publishing`).
+
+Where both have a run, the bucket is right, unless this machine has put what it has there and gone on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+
+import attrs
+
+from upshift.errors import StoreError
+from upshift.model.home import home, make_folder
+from upshift.runtime.storage.digest import split
+from upshift.runtime.storage.files import available, replacing
+from upshift.runtime.storage.format import VERSION, refuse_version
+from upshift.runtime.storage.objects.base import Objects, Version, open_objects
+from upshift.runtime.storage.records import REMOVED, Records, safe
+
+RUN_RECORD = "run.json"
+PACK = "records.gz"
+"""All other records of a run that has ended, in one object."""
+APPENDED = (".log", ".series", ".metrics", ".cards", ".trouble")
+"""Files of attempts that are written by one process to their end: of equal length is equal content."""
+OVER = frozenset({"completed", "failed", "cancelled"})
+
+_AT_ONCE = 16
+_IN_USE = 3600.0
+_PAGE = 1000
+_MARK = "bucket"
+
+
+@attrs.frozen
+class Note:
+    """What this machine has put of a run last: the version of ``run.json``, and the digest of a newer one."""
+
+    version: Version | None = None
+    pending: str = ""
+
+
+class Replica:
+    """The folder of a store in a bucket, and the bucket.
+
+    Every method that has to ask the bucket raises :class:`~upshift.errors.StoreUnavailable` where it
+    cannot be reached.
+    """
+
+    def __init__(self, root: str, address: str) -> None:
+        self.root = root
+        self.address = address
+        self._records = Records(root, power=False)
+        self._sizes: dict[str, int] = {}
+        self._listed: list[tuple[str, str]] = []
+        self._files: dict[str, Mapping[str, int]] = {}
+
+    @functools.cached_property
+    def objects(self) -> Objects:
+        """What is in the bucket."""
+        return open_objects(self.address)
+
+    def prepare(self) -> None:
+        """See that this version knows the store in the bucket, or make it; and make the folder.
+
+        Raises
+        ------
+        ConfigError
+            A newer version has made it.
+        """
+        found = self.objects.get("format")
+        if found is not None:
+            refuse_version(bytes(found.data).decode("ascii", "replace").strip(), self.address)
+        else:
+            self.objects.put("format", f"{VERSION}\n".encode(), absent=True)
+        self.mark()
+
+    def mark(self) -> None:
+        """Make the folder, if it is not there, and say in it what it is."""
+        path = Path(self.root, _MARK)
+        if not path.exists():
+            with available("written", self.root):
+                make_folder(path.parent)
+                with replacing(path) as draft:
+                    draft.write_text(f"{self.address}\n", encoding="utf-8")
+
+    # Content
+
+    def size_of(self, digest: str) -> int | None:
+        """Bytes of a blob in the bucket; None: it is not there. One list tells of its neighbours, too."""
+        key = blob_key(digest)
+        if key not in self._sizes and not any(first < key <= last for first, last in self._listed):
+            first = key[:-1]
+            page = list(itertools.islice(self.objects.list("blobs/", after=first), _PAGE))
+            self._sizes.update((meta.key, meta.size) for meta in page)
+            self._listed.append((first, page[-1].key if len(page) == _PAGE else "blobs0"))
+        return self._sizes.get(key)
+
+    def bring_blob(self, digest: str, path: str, take: Callable[[str, str], None], draft: str) -> None:
+        """Have a blob here, if the bucket has it; of several processes that want it one brings it."""
+        with self._alone(digest):
+            if not os.path.exists(path) and self.objects.download(blob_key(digest), Path(draft)) is not None:
+                take(digest, draft)
+
+    def trim(self, most: int, *, dry_run: bool = False) -> Iterator[int]:
+        """Remove content that the bucket has, the longest unused first, until there are ``most`` bytes here.
+
+        Gives the bytes of each. What was used within the last hour stays: a task may be about to read it.
+        """
+        found = []
+        for folder, _, names in os.walk(f"{self.root}/blobs"):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(f"{folder}/{name}")
+                    found.append((max(status.st_atime, status.st_ctime), status.st_size, f"{folder}/{name}"))
+        left = sum(size for _, size, _ in found)
+        for used, size, path in sorted(found):
+            if left <= most or used > time.time() - _IN_USE:
+                return
+            name, begin, rest = path.split("/")[-3:]
+            if self.size_of(f"{name}:{begin}{rest}") == size:
+                if not dry_run:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
+                left -= size
+                yield size
+
+    @contextlib.contextmanager
+    def _alone(self, digest: str) -> Iterator[None]:
+        lock = f"{self.root}/tmp/{split(digest)[1]}.lock"
+        with available("written", lock):
+            make_folder(Path(lock).parent)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            with contextlib.suppress(OSError):  # without locks it may come twice
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(lock)  # who waits for it finds the blob
+            os.close(descriptor)
+
+    # Runs
+
+    def runs(self) -> list[str]:
+        """The runs in the bucket."""
+        return list(self.objects.folders("runs/"))
+
+    def bring_runs(self, runs: Collection[str]) -> None:
+        """Have the records of several runs here."""
+        _side_by_side(self.bring_run, runs)
+
+    def bring_run(self, run: str) -> None:
+        """Have the records of a run here as the bucket has them, unless this machine knows more of it."""
+        folder = f"runs/{safe(run)}/"
+        found = self.objects.get(folder + RUN_RECORD)
+        if found is None:
+            return
+        content, note = bytes(found.data), self.note(run)
+        if note is None:
+            same = _is_over(content) and content == self._records.read(folder + RUN_RECORD)
+        else:  # a note that says nothing is of a run that was begun here
+            same = note == Note() or note.version == found.version or note.pending == digest_of(content)
+        if same:
+            return
+        self.mark()
+        self._records.write(f"elsewhere/{safe(run)}", b"")
+        self._files.pop(run, None)
+        if not (_is_over(content) and self._unpack(folder)):
+            self._bring_records(folder)
+        self._records.write(folder + RUN_RECORD, content)  # last: from here on the run is here
+        self.forget_note(run)
+
+    def bring_file(self, relative: str) -> None:
+        """Have a log here, or another file that an attempt appends to, if it is one of another machine."""
+        run = relative.split("/")[1]
+        if (
+            os.path.exists(f"{self.root}/{relative}")
+            or not os.path.exists(f"{self.root}/elsewhere/{run}")
+            or os.path.exists(f"{self.root}/unpublished/{run}")
+        ):
+            return
+        files = self._files.get(run)
+        if files is None:
+            files = self._files[run] = {m.key: m.size for m in self.objects.list(f"runs/{run}/")}
+        if relative in files:
+            path = Path(self.root, relative)
+            make_folder(path.parent)
+            self.objects.download(relative, path)
+
+    def _unpack(self, folder: str) -> bool:
+        import gzip  # steps and folders need none
+
+        found = self.objects.get(folder + PACK)
+        if found is None:
+            return False
+        try:
+            records: dict[str, str] = json.loads(gzip.decompress(found.data))
+        except (ValueError, OSError, EOFError):
+            raise StoreError(
+                f"{self.address}/{folder}{PACK} is damaged",
+                fix="Remove it: the records are there one by one, too.",
+            ) from None
+        for name, text in records.items():
+            content = text.encode("utf-8", "surrogateescape")
+            if self._records.read(folder + name) != content:
+                self._records.write(folder + name, content)
+        return True
+
+    def _bring_records(self, folder: str) -> None:
+        def bring(key: str) -> None:
+            found = self.objects.get(key)
+            if found is not None:
+                self._records.write(key, bytes(found.data))
+
+        wanted = []
+        for meta in self.objects.list(folder):
+            name = meta.key.removeprefix(folder)
+            final = "/" in name and os.path.exists(f"{self.root}/{meta.key}")
+            if name not in (RUN_RECORD, PACK, REMOVED) and not final and not name.endswith(APPENDED):
+                wanted.append(meta.key)
+        _side_by_side(bring, wanted)
+
+    def replace_record(self, key: str, content: bytes) -> None:
+        """Have a record here as the bucket has it."""
+        self._records.write(key, content)
+
+    # What this machine has to publish
+
+    def unpublished(self) -> list[str]:
+        """The runs of this machine of which the bucket may lack something."""
+        return self._records.names("unpublished")
+
+    def note(self, run: str) -> Note | None:
+        """How far a run was published; None: wholly, or it is none of this machine."""
+        content = self._records.read(f"unpublished/{safe(run)}")
+        if content is None:
+            return None
+        try:
+            return Note(**json.loads(content))
+        except (ValueError, TypeError):  # of a file that a power loss has emptied
+            return Note()
+
+    def write_note(self, run: str, note: Note) -> None:
+        """Say how far a run is published."""
+        self._records.write(f"unpublished/{safe(run)}", json.dumps(attrs.asdict(note)).encode())
+
+    def forget_note(self, run: str) -> None:
+        """Say that the bucket has all of a run."""
+        path = f"{self.root}/unpublished/{safe(run)}"
+        with available("written", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def replica_at(root: str) -> Replica | None:
+    """The replica in a folder; None: its store is in no bucket."""
+    try:
+        with open(f"{root}/{_MARK}", encoding="utf-8") as file:
+            address = file.readline().strip()
+    except OSError:
+        return None
+    return Replica(root, address) if address else None
+
+
+def replica_of(address: str) -> Replica:
+    """The replica on this machine of the store at ``s3://BUCKET/PREFIX``."""
+    objects = open_objects(address)
+    # A bucket of this name at another server is another bucket.
+    server = getattr(getattr(objects, "bucket", None), "endpoint", "")
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", objects.address.partition("://")[2])[:60]
+    which = hashlib.sha256(f"{server}\0{objects.address}".encode()).hexdigest()[:8]
+    replica = Replica(str(home() / "buckets" / f"{name}-{which}"), objects.address)
+    replica.objects = objects
+    return replica
+
+
+def blob_key(digest: str) -> str:
+    """The key of a blob."""
+    name, hexadecimal = split(digest)
+    return f"blobs/{name}/{hexadecimal[:2]}/{hexadecimal[2:]}"
+
+
+def digest_of(content: bytes) -> str:
+    """Tells one ``run.json`` from the next."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _side_by_side(work: Callable[[str], None], items: Collection[str]) -> None:
+    from concurrent.futures import ThreadPoolExecutor  # no thread where a process may have to fork
+
+    if items:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(items))) as pool:
+            for _ in pool.map(work, items):
+                pass
+
+
+def _is_over(content: bytes) -> bool:
+    try:
+        return json.loads(content).get("status") in OVER
+    except (ValueError, AttributeError):
+        return False

@@ -1,0 +1,272 @@
+"""Runs whose store is a bucket, from outside: two homes, as two machines that share nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buckets import BucketHere
+from project import Project
+from upshift.runs.copying import check_store
+from upshift.runtime.storage.objects.base import open_objects
+
+SQUARES = """
+from pathlib import Path
+import upshift
+
+@step
+def numbers(n: int) -> list[bytes]:
+    return [bytes([x]) * 400_000 for x in range(n)]
+
+@step
+def square(x: bytes) -> bytes:
+    print("squaring", x[0])
+    upshift.log(loss=1 / (1 + x[0]))
+    return bytes([x[0] ** 2]) * 500_000
+
+@step
+def folder(values: list[bytes], name: str) -> Path:
+    out = Path(f"made-{name}")
+    out.mkdir()
+    for number, value in enumerate(values):
+        (out / f"{number} ä.bin").write_bytes(value)
+    return out
+
+@step
+def names(made: Path) -> list[str]:
+    return sorted(path.name for path in made.iterdir())
+
+@pipeline
+def squares(n: int = 3, name: str = "a"):
+    return names(folder(square.map(x=numbers(n)), name))
+"""
+WAITING = """
+from pathlib import Path
+
+@step
+def data() -> int:
+    with open("ran", "a") as file:
+        file.write("data ")
+    return 5
+
+@step
+def slow(x: int) -> int:
+    with open("ran", "a") as file:
+        file.write("slow ")
+    Path("ready").open("w").write("now")
+    Path("go").open().read()
+    return x + 1
+
+@pipeline
+def waiting():
+    return slow(data())
+"""
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def store(bucket: BucketHere, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a store in a bucket, which every command of this test uses."""
+    address = f"{bucket.address}/team"
+    monkeypatch.setenv("UPSHIFT_STORE", address)
+    return address
+
+
+@pytest.fixture
+def second(project: Project, tmp_path: Path) -> Project:
+    """The same project, as another machine sees it."""
+    return Project(project.folder, tmp_path / "second-home", project._prepared)
+
+
+def run_of(project: Project) -> str:
+    (run,) = (one["id"] for one in json.loads(project.upshift("runs", "--json").out))
+    return str(run)
+
+
+def seen(project: Project, run: str) -> dict[str, Any]:
+    """All that users can see of a run, but for where this machine has it."""
+    shown = project.show(run)
+    shown.pop("store", None)
+    logs = project.upshift("logs", run).out
+    artifact = json.loads(project.upshift("artifacts", "show", "squares/folder@1", "--json").out)
+    return {**shown, "logs": logs, "artifact": artifact}
+
+
+def whole(store: str) -> None:
+    """Nothing that anything in the store names is missing or damaged."""
+    assert check_store(open_objects(store)).problems == []
+
+
+def until_there(bucket: BucketHere, ending: str) -> None:
+    """Wait until the bucket has an object."""
+    until = time.monotonic() + PATIENCE
+    while not any(o["Key"].endswith(ending) for o in listed(bucket)):
+        assert time.monotonic() < until, f"the bucket never had {ending}"
+        time.sleep(0.05)
+
+
+def listed(bucket: BucketHere) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = bucket.boto3.list_objects_v2(Bucket=bucket.name).get("Contents", [])
+    return found
+
+
+def test_another_machine_sees_a_run_and_reuses_its_results(
+    project: Project, second: Project, store: str
+) -> None:
+    project.run(SQUARES)
+    run = run_of(project)
+    whole(store)
+    assert run_of(second) == run
+    assert seen(second, run) == seen(project, run)
+    again = second.upshift("run", "pipeline.py")
+    assert "squaring" not in again.out
+    assert [step["status"] for step in second.show()["steps"]] == ["completed"] * 4
+    assert all(task["cached"] for step in second.show()["steps"] for task in step["tasks"])
+    whole(store)
+    # What is made from there on needs content that only the bucket has.
+    other = second.upshift("run", "pipeline.py", "-p", "name=b")
+    assert "squaring" not in other.out
+    assert second.show()["status"] == "completed"
+    whole(store)
+    value = second.python("-c", "import upshift; print(upshift.get_run('latest').output)").out
+    assert value == "['0 ä.bin', '1 ä.bin', '2 ä.bin']\n"
+
+
+def test_a_report_is_made_on_a_machine_that_has_never_seen_the_run(
+    project: Project, second: Project, store: str, tmp_path: Path
+) -> None:
+    project.run(SQUARES)
+    second.upshift("report", run_of(project), "--output", str(tmp_path / "report.html"))
+    page = (tmp_path / "report.html").read_text()
+    assert "squaring 2" in page and "loss" in page
+
+
+def test_a_run_is_owned_and_cancelled_from_another_machine(
+    project: Project, second: Project, store: str, bucket: BucketHere
+) -> None:
+    project.write(WAITING)
+    ready = project.fifo("ready")
+    project.fifo("go")
+    engine = project.start("run", "pipeline.py")
+    assert ready.read_text() == "now"
+    until_there(bucket, "/run.json")
+    run = run_of(second)
+    assert second.show(run)["status"] == "running"
+    assert f"another engine owns run {run}" in second.upshift("resume", run, expect=2).err
+    (project.home / "engines" / f"{run}.sock").unlink()
+    assert f"run {run} is asked to stop: its engine on" in second.upshift("cancel", run).out
+    _, err = engine.communicate()
+    assert engine.returncode == 130, err
+    assert second.show(run)["status"] == project.show(run)["status"] == "cancelled"
+    assert not any("/leases/" in found["Key"] for found in listed(bucket))
+    whole(store)
+
+
+def test_a_run_whose_engine_was_killed_is_finished_by_another_machine(
+    project: Project, second: Project, store: str, bucket: BucketHere
+) -> None:
+    project.write(WAITING)
+    ready, go = project.fifo("ready"), project.fifo("go")
+    engine = project.start("run", "pipeline.py")
+    assert ready.read_text() == "now"
+    until_there(bucket, "/data/0.1.result.json")
+    until_there(bucket, "/slow/0.1.spec.json")
+    until_there(bucket, "/run.json")
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.communicate()
+    whole(store)
+    run = run_of(second)
+    assert second.show(run)["status"] == "cancelled"  # as an interrupted one is called there
+    go_on = second.start("resume", run)
+    go.write_text("on")  # the task of the killed engine
+    assert ready.read_text() == "now"
+    go.write_text("on")  # the same task again: what the other machine runs is out of reach
+    _, err = go_on.communicate()
+    assert go_on.returncode == 0, err
+    assert (project.folder / "ran").read_text() == "data slow slow "
+    for home in (second, project):
+        assert home.show(run)["status"] == "completed"
+    assert "already complete" in project.upshift("resume", run).err
+    whole(store)
+
+
+def test_what_a_killed_engine_had_not_published_is_published_by_the_next_run(
+    project: Project, second: Project, store: str, bucket: BucketHere
+) -> None:
+    project.write(WAITING)
+    ready, go = project.fifo("ready"), project.fifo("go")
+    engine = project.start("run", "pipeline.py")
+    assert ready.read_text() == "now"
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.communicate()
+    go.write_text("on")
+    whole(store)
+    project.upshift("run", "pipeline.py", "--help")
+    project.write(SQUARES, "other.py")
+    assert "is in s3://" in project.upshift("run", "other.py").err
+    assert any(found["Key"].endswith("/data/0.1.result.json") for found in listed(bucket))
+    assert len(json.loads(second.upshift("runs", "--json").out)) == 2
+    whole(store)
+
+
+def test_a_run_that_the_bucket_did_not_take_says_so_and_is_published_by_resume(
+    project: Project, second: Project, store: str, bucket: BucketHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.upshift("run", str(project.write(SQUARES, "first.py")))
+    denied = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "s3:PutObject",
+                "Resource": f"arn:aws:s3:::{bucket.name}/team/runs/*",
+            }
+        ],
+    }
+    bucket.boto3.put_bucket_policy(Bucket=bucket.name, Policy=json.dumps(denied))
+    failed = project.run(SQUARES, "-p", "name=c", expect=None)
+    assert failed.code != 0
+    run = project.show("latest")["id"]
+    assert project.show(run)["status"] == "completed"
+    assert f"upshift resume {run}, or the next run here, publishes the rest" in failed.err
+    whole(store)
+    bucket.boto3.delete_bucket_policy(Bucket=bucket.name)
+    assert f"what was left of run {run} is in {store} now" in project.upshift("resume", run).err
+    assert second.show(run)["status"] == "completed"
+    whole(store)
+
+
+def test_a_bucket_that_is_not_there_refuses_the_run(
+    project: Project, bucket: BucketHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSHIFT_STORE", f"s3://{bucket.name}-other/team")
+    refused = project.run(SQUARES, expect=None)
+    assert refused.code != 0
+    assert f"{bucket.name}-other" in refused.err
+    assert "Traceback" not in refused.err
+    assert "squaring" not in refused.out
+
+
+def test_tags_are_seen_by_other_machines(project: Project, second: Project, store: str) -> None:
+    def tags(home: Project) -> str:
+        return home.python("-c", "import upshift; print(*upshift.get_run('latest').tags)").out
+
+    project.run(SQUARES)
+    assert tags(second) == "\n"
+    project.python("-c", "import upshift; upshift.get_run('latest').add_tag('best')")
+    assert tags(second) == tags(project) == "best\n"
+
+
+def test_a_catalog_that_machines_share_is_refused(
+    project: Project, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSHIFT_CATALOG", "postgresql://nobody@127.0.0.1:1/upshift")
+    refused = project.upshift("runs", expect=2)
+    assert "a catalog in PostgreSQL does not go with a store in a bucket" in refused.err

@@ -1,0 +1,381 @@
+"""What a machine puts into a bucket, in which order, and what another machine makes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import attrs
+import pytest
+
+from upshift.errors import BlobDamaged, BlobMissing, LeaseLost, RunOwned, StoreUnavailable
+from upshift.model.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpec, to_json
+from upshift.runs import bucket_lease
+from upshift.runs.copying import check_store
+from upshift.runs.endings import Ending
+from upshift.runs.lease import BEAT, EXPIRY, Lease, Time, ask_to_cancel, held
+from upshift.runs.publishing import Publisher, publish_left
+from upshift.runs.rows import RunRow, TaskRow
+from upshift.runtime.storage.objects.base import Got, Meta, Version
+from upshift.runtime.storage.objects.folder import FolderObjects
+from upshift.runtime.storage.store import Store, open_store
+
+TASKS = 3
+CONTENT = 70_000
+
+
+class Away(StoreUnavailable):
+    """The bucket cannot be reached any more."""
+
+
+class Bucket(FolderObjects):
+    """A bucket in a folder, which counts what is asked of it and goes away after so many writes."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked: list[str] = []
+        self.writes = 10**9
+        self._count = threading.Lock()
+
+    def _ask(self, what: str, *, writes: bool = False) -> None:
+        with self._count:
+            self.asked.append(what)
+            if writes:
+                self.writes -= 1
+                if self.writes < 0:
+                    raise Away("the bucket is away")
+
+    def get(self, key: str, *, offset: int = 0, size: int | None = None) -> Got | None:
+        self._ask(f"get {key}")
+        return super().get(key, offset=offset, size=size)
+
+    def put(
+        self, key: str, data: bytes, *, absent: bool = False, match: Version | None = None
+    ) -> Version | None:
+        self._ask(f"put {key}", writes=not key.startswith("leases/"))
+        return super().put(key, data, absent=absent, match=match)
+
+    def upload(self, key: str, buffers: Sequence[object]) -> Version:
+        self._ask(f"put {key}", writes=True)
+        return super().upload(key, buffers)  # type: ignore[arg-type]
+
+    def download(self, key: str, path: Path) -> Version | None:
+        self._ask(f"get {key}")
+        return super().download(key, path)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[Meta]:
+        self._ask(f"list {prefix}")
+        return super().list(prefix, after=after)
+
+    def delete(self, keys: Collection[str]) -> None:
+        self._ask("delete")
+        super().delete(keys)
+
+
+@attrs.frozen
+class Machine:
+    """A machine with its own copy of the store."""
+
+    store: Store
+    bucket: Bucket
+
+    @property
+    def publisher(self) -> Publisher:
+        lease = Lease("r1", self.store.address)
+        return Publisher(self.store, "r1", lease, lambda line: None)
+
+    def publish(self, run: str = "r1") -> None:
+        with Lease(run, self.store.address) as lease:
+            publisher = Publisher(self.store, run, lease, lambda line: None)
+            publisher.begin(known=True)
+            publisher.finish()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Callable[[str], Machine]:
+    """Machines by name; all have the same bucket."""
+    bucket = Bucket(tmp_path / "bucket")
+
+    def make(name: str) -> Machine:
+        root = tmp_path / name
+        root.mkdir(exist_ok=True)
+        (root / "bucket").write_text(f"{bucket.root}\n")
+        store = open_store(str(root))
+        assert store.replica is not None
+        store.replica.objects = bucket
+        store.replica.prepare()
+        return Machine(store, bucket)
+
+    return make
+
+
+def a_run(store: Store, run: str = "r1", *, status: str = "completed", tasks: int = TASKS) -> None:
+    """A run whose tasks have each a log, and a value that is no part of the record."""
+    rows = []
+    for index in range(tasks):
+        task = TaskId(run=run, step="train", index=index)
+        spec = TaskSpec(
+            task=task,
+            attempt=1,
+            pipeline="p",
+            entry=EntryPoint(module="m", qualname="f"),
+            code=Code(project="/p"),
+            store=store.address,
+        )
+        store.write_spec(spec)
+        store.log_path(task, 1).write_text(f"task {index}\n")
+        digest, size = store.put(bytes([index]) * CONTENT, run.encode())
+        value = Artifact(digest=digest, serializer="bytes", type="bytes", bytes=size)
+        made = TaskResult(
+            task=task, attempt=1, status="completed", started=1.0, ended=2.0, node="n", backend="local",
+            outputs={"output": value},
+        )  # fmt: skip
+        store.create_result(made)
+        rows.append(TaskRow(task=task, status="completed", key=f"key{index}"))
+    store.write_record(run, "graph.json", b"{}")
+    store.write_record(run, "tasks.json", to_json(Ending(tasks=tuple(rows))))
+    row = RunRow(
+        id=run, pipeline="p", status=status, target="local", store=store.address, started=1.0, user="ada",
+        tags=(), source={}, params={},
+    )  # fmt: skip
+    store.write_record(run, "run.json", to_json(row))
+
+
+def problems(bucket: Bucket) -> list[str]:
+    return check_store(FolderObjects(bucket.root)).problems
+
+
+def test_whatever_request_is_the_last_one_the_bucket_holds_nothing_that_is_torn(
+    machine: Callable[[str], Machine],
+) -> None:
+    here = machine("here")
+    a_run(here.store)
+    for writes in range(100):
+        here.bucket.writes = writes
+        try:
+            here.publish()
+        except Away:
+            assert problems(here.bucket) == [], f"after {writes} writes"
+            there = machine(f"there{writes}")
+            there.store.bring_run("r1")
+            if there.store.read_record("r1", "run.json") is not None:
+                assert len(list(there.store.results("r1"))) == TASKS
+            # From here on with an empty bucket: the next number of writes is of one machine's first attempt.
+            FolderObjects(here.bucket.root).delete(
+                [meta.key for meta in FolderObjects(here.bucket.root).list("")]
+            )
+            here.bucket.writes = 10**9
+            here.store.replica.prepare()  # type: ignore[union-attr]
+        else:
+            break
+    else:
+        raise AssertionError("it never came to its end")
+    assert writes > 3 * TASKS
+    assert problems(here.bucket) == []
+    assert here.store.replica is not None and here.store.replica.unpublished() == []
+
+
+def test_what_was_cut_off_is_continued_and_not_put_again(machine: Callable[[str], Machine]) -> None:
+    here = machine("here")
+    a_run(here.store)
+    here.bucket.writes = 8
+    with pytest.raises(Away):
+        here.publish()
+    before = {meta.key for meta in here.bucket.list("runs/") if meta.key.endswith("result.json")}
+    here.bucket.writes = 10**9
+    here.bucket.asked.clear()
+    told: list[str] = []
+    publish_left(here.store, told.append)
+    assert told == [f"what was left of run r1 is in {here.bucket.address} now"]
+    assert not any(f"put {key}" in here.bucket.asked for key in before)
+    assert problems(here.bucket) == []
+    here.bucket.asked.clear()
+    publish_left(here.store, told.append)
+    assert here.bucket.asked == []
+
+
+def test_a_task_takes_few_requests_and_another_machine_needs_none_for_each(
+    machine: Callable[[str], Machine],
+) -> None:
+    here, there = machine("here"), machine("there")
+    tasks = 40
+    a_run(here.store, tasks=tasks)
+    here.bucket.asked.clear()
+    here.publish()
+    assert len(here.bucket.asked) <= 4 * tasks + 15
+    here.bucket.asked.clear()
+    there.store.bring_run("r1")
+    results = list(there.store.results("r1"))
+    assert len(results) == tasks
+    for result in results:
+        there.store.check(result.outputs["output"].digest, result.outputs["output"].bytes)
+    assert len(here.bucket.asked) <= 2 + tasks
+
+
+def test_content_is_brought_once_however_many_want_it(machine: Callable[[str], Machine]) -> None:
+    here, there = machine("here"), machine("there")
+    a_run(here.store)
+    here.publish()
+    there.store.bring_run("r1")
+    digest = next(there.store.results("r1")).outputs["output"].digest
+    here.bucket.asked.clear()
+    with ThreadPoolExecutor(8) as pool:
+        for content in pool.map(lambda _: bytes(open_here(there).read(digest)), range(8)):
+            assert content == bytes([0]) * CONTENT + b"r1"
+    assert len([asked for asked in here.bucket.asked if asked.startswith("get blobs/")]) == 1
+
+
+def open_here(machine: Machine) -> Store:
+    """The same store, opened once more."""
+    store = open_store(machine.store.address)
+    assert store.replica is not None
+    store.replica.objects = machine.bucket
+    return store
+
+
+def test_content_that_is_damaged_or_gone_in_the_bucket_is_told(machine: Callable[[str], Machine]) -> None:
+    here, there = machine("here"), machine("there")
+    a_run(here.store)
+    here.publish()
+    there.store.bring_run("r1")
+    first, second, _ = (result.outputs["output"] for result in there.store.results("r1"))
+    keys = {meta.key.replace("/", ""): meta.key for meta in here.bucket.list("blobs/")}
+    here.bucket.put(keys["blobs" + first.digest.replace(":", "")], b"x" * first.bytes)
+    here.bucket.delete([keys["blobs" + second.digest.replace(":", "")]])
+    with pytest.raises(BlobDamaged):
+        there.store.read(first.digest)
+    for missing in (there.store.read, there.store.check):
+        with pytest.raises(BlobMissing):
+            missing(second.digest)
+
+
+def test_a_log_is_brought_when_it_is_asked_for(machine: Callable[[str], Machine]) -> None:
+    here, there = machine("here"), machine("there")
+    a_run(here.store)
+    here.publish()
+    there.store.bring_run("r1")
+    task = TaskId(run="r1", step="train", index=1)
+    assert not Path(there.store.address, "runs/r1/tasks/train/1.1.log").exists()
+    assert there.store.log_path(task, 1).read_text() == "task 1\n"
+    assert not there.store.metrics_path(task, 1).exists()
+
+
+def test_of_two_results_of_an_attempt_the_first_one_counts_everywhere(
+    machine: Callable[[str], Machine],
+) -> None:
+    here, there = machine("here"), machine("there")
+    a_run(there.store, status="running")
+    there.publish()
+    a_run(here.store)
+    other = here.store.put(b"other" * CONTENT)
+    path = Path(here.store.address, "runs/r1/tasks/train/0.1.result.json")
+    path.unlink()
+    task = TaskId(run="r1", step="train", index=0)
+    here.store.create_result(
+        TaskResult(
+            task=task,
+            attempt=1,
+            status="completed",
+            started=5.0,
+            ended=6.0,
+            node="n",
+            backend="local",
+            outputs={"output": Artifact(digest=other[0], serializer="bytes", type="bytes", bytes=other[1])},
+        )
+    )
+    here.publish()
+    first = there.store.read_result(task, 1)
+    assert here.store.read_result(task, 1) == first
+    assert problems(here.bucket) == []
+
+
+def test_a_run_that_somebody_else_has_gone_on_with_is_not_overwritten(
+    machine: Callable[[str], Machine],
+) -> None:
+    here, there = machine("here"), machine("there")
+    a_run(here.store, status="running")
+    with Lease("r1", here.store.address) as lease:
+        publisher = Publisher(here.store, "r1", lease, lambda line: None)
+        publisher.begin(known=False)
+        publisher.publish()
+        there.store.bring_run("r1")
+        a_run(there.store)
+        with pytest.raises(RunOwned):
+            there.publish()
+    there.publish()
+    a_run(here.store, status="failed")
+    with pytest.raises(LeaseLost):
+        publisher.publish()
+    publish_left(here.store)
+    for store in (here.store, there.store):
+        assert b'"completed"' in (store.read_record("r1", "run.json") or b"")
+    assert here.store.replica is not None and here.store.replica.unpublished() == []
+
+
+class Clock(Time):
+    """A clock that runs as fast as it is waited for."""
+
+    def __init__(self, at: float = 1e9, happens: Callable[[], object] = bool) -> None:
+        now = 0.0
+
+        def sleep(seconds: float) -> None:
+            nonlocal now, happens
+            now += seconds
+            if now >= at:
+                happens()
+                happens = bool
+
+        super().__init__(lambda: now, sleep)
+
+
+def elsewhere(machine: Machine) -> bucket_lease.BucketLease:
+    """The lease of an engine on a machine whose processes are not seen from here."""
+    lease = bucket_lease.BucketLease(
+        objects=machine.bucket,
+        run="r1",
+        record={"pid": 7, "host": "node7", "since": "now", "boot": "b7"},
+        beat=BEAT,
+        expiry=EXPIRY,
+    )
+    lease.acquire(notice=print, owned=lambda _: AssertionError(), monotonic=float, sleep=print)
+    return lease
+
+
+def test_an_engine_elsewhere_that_shows_that_it_lives_keeps_its_run(
+    machine: Callable[[str], Machine],
+) -> None:
+    here = machine("here")
+    other = elsewhere(here)
+    assert held("r1", here.store.address)
+    with pytest.raises(RunOwned, match="another engine owns run r1") as caught:
+        Lease("r1", here.store.address, time=Clock(at=BEAT, happens=other.renew))
+    assert "process 7 on node7" in str(caught.value)
+    assert not list(Path(here.store.address, "leases").glob("*/*"))
+
+
+def test_an_engine_elsewhere_that_is_silent_loses_its_run_and_finds_out(
+    machine: Callable[[str], Machine],
+) -> None:
+    here = machine("here")
+    other = elsewhere(here)
+    told: list[str] = []
+    with Lease("r1", here.store.address, time=Clock(), notice=told.append) as lease:
+        assert told == [f"waiting up to {EXPIRY:g} s to see whether the engine of run r1 on node7 is at work"]
+        other.renew()
+        assert other.lost is not None and not other.fresh
+        other.release()
+        lease.confirm()
+    assert not held("r1", here.store.address)
+
+
+def test_an_engine_elsewhere_is_asked_to_stop_and_keeps_its_lease(machine: Callable[[str], Machine]) -> None:
+    here = machine("here")
+    other = elsewhere(here)
+    ask_to_cancel("r1", here.store.address)
+    other.renew()
+    assert other.cancel_asked and other.lost is None
+    other.renew()
+    other.release()
+    assert list(here.bucket.list("leases/")) == []
