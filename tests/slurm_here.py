@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +61,10 @@ class SlurmHere:
         program = shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin")
         assert program is not None
         self.run(program)
-        (self.folder / "slurmctld.own").rename(self.folder / "slurmctld.pid")
+        own = self.folder / "slurmctld.own"  # which it writes after it has gone to the background
+        while not own.exists() or not own.read_text().strip():
+            time.sleep(0.05)
+        own.rename(self.folder / "slurmctld.pid")
 
 
 def slurm_here() -> SlurmHere:
