@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,19 @@ def test_every_public_name_is_there() -> None:
 
     for name in upshift.__all__:
         assert getattr(upshift, name) is not None
+
+
+def test_a_run_imports_nothing_of_flows_and_of_what_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.py").write_text(
+        "from upshift import pipeline, step\n\n"
+        "@step\ndef one() -> int: return 1\n\n@pipeline\ndef example(): return one()\n"
+    )
+    script = (
+        "import sys\nfrom upshift.cli.commands import main\n"
+        f"sys.argv = ['upshift', 'run', {str(tmp_path / 'pipeline.py')!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(*(name for name in sys.modules if name.startswith('upshift.authoring.flow')))\n"
+        "print('importlib.metadata' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["", "False"]

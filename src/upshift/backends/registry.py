@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from upshift.backends.base import Backend, Capabilities, Provider, Sink
 from upshift.errors import ConfigError, NotFound, suggestion
 from upshift.model.configuration import Target
 from upshift.model.settings.later import BACKENDS
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 GROUP = "upshift.backends"
 """The entry point group of third parties' backends."""
@@ -70,13 +72,20 @@ def settings_class(name: str) -> type | None:
     ConfigError
         The package that has the backend cannot be imported.
     """
-    known = name in BUILT_IN or any(entry_points(group=GROUP, name=name))
+    known = name in BUILT_IN or any(_registered(name))
     return getattr(_provider(Target(name=name, backend=name)), "settings", None) if known else None
 
 
 def backend_names() -> list[str]:
     """The names of all backends that do real work."""
-    return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))} - {*_FOR_TESTS})
+    return sorted({*BUILT_IN, *(entry.name for entry in _registered())} - {*_FOR_TESTS})
+
+
+def _registered(name: str | None = None) -> EntryPoints:
+    from importlib.metadata import entry_points  # imports the email package, among others
+
+    found = entry_points(group=GROUP)
+    return found if name is None else found.select(name=name)
 
 
 def _provider(target: Target) -> Provider:
@@ -84,7 +93,7 @@ def _provider(target: Target) -> Provider:
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         return cast(Provider, getattr(import_module(module), attribute))
-    for entry in entry_points(group=GROUP, name=name):
+    for entry in _registered(name):
         try:
             return cast(Provider, entry.load())
         except (ImportError, AttributeError) as error:

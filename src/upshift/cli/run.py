@@ -37,7 +37,6 @@ def run(
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
     """
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
-    from upshift.authoring.flow.step_decorators import with_decorators
     from upshift.cli.watch import shown
     from upshift.engine import RunOptions
 
@@ -51,6 +50,10 @@ def run(
         max_workers=max_workers,
         max_splits=max_num_splits,
     )
+    if decorators:
+        from upshift.authoring.flow.step_decorators import with_decorators
+
+        pipeline = with_decorators(pipeline, decorators)
     with shown(live=debug is None, run_id_file=run_id_file) as progress:
-        with_decorators(pipeline, decorators).run(arguments, options=options, progress=progress)
+        pipeline.run(arguments, options=options, progress=progress)
     return 0

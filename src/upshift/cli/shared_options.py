@@ -214,7 +214,6 @@ def named_pipeline(
 ) -> tuple[Pipeline[Any, Any], dict[str, object]]:
     """The pipeline that is named, and the values of its parameters."""
     before_users_code()
-    from upshift.authoring.flow.parameters import confirm_configs
     from upshift.authoring.loading import load_pipeline
     from upshift.authoring.parameters import parse_params
 
@@ -222,7 +221,10 @@ def named_pipeline(
     sys.argv[1:] = typed  # where a flow looks for its configurations, as on its own command line
     with _said_if_slow(f"importing {file.partition(':')[0]} …"):
         pipeline = load_pipeline(file)
-    confirm_configs(pipeline, typed[1::3])
+    if typed:
+        from upshift.authoring.flow.parameters import confirm_configs
+
+        confirm_configs(pipeline, typed[1::3])
     earlier = None
     if params_from is not None:
         from upshift.runs.history import get_run
@@ -233,6 +235,8 @@ def named_pipeline(
 
 def tags_of_branch(pipeline: Pipeline[Any, Any], branch: str | None, production: bool) -> list[str]:
     """The tag of a run for its branch, where one was named."""
+    if branch is None and not production:
+        return []
     from upshift.authoring.flow.flow_decorators import branch_tags
     from upshift.authoring.options import identifier
     from upshift.errors import UsageError
