@@ -79,7 +79,7 @@ def slurm_here() -> SlurmHere:
 def slurm_of_its_own(*, port: int = 16917, prefix: str = "m") -> Iterator[SlurmHere]:
     """A cluster that a test may break."""
     slurm_here()
-    folder = CONF.parent.with_name("slurm-to-break")
+    folder = CONF.parent.with_name(f"slurm-to-break-{prefix}")
     arguments = (str(folder), str(port), prefix)
     subprocess.run([SCRIPT, "start", *arguments], check=True, capture_output=True, timeout=120)
     try:

@@ -14,10 +14,12 @@ import pytest
 
 import upshift
 from project import Project
-from slurm_here import SlurmHere, slurm_here
+from slurm_here import SlurmHere, slurm_here, slurm_of_its_own
 
 LONG = 120.0
 """Seconds after which what was promised is not believed in any more."""
+
+TARGET = '[targets.cluster]\nbackend = "slurm"\n'
 
 HEAD = """\
 import json, os, time
@@ -89,7 +91,8 @@ WAITING = """
 @step(cache=False, grace=5)
 def train(folder: str) -> list:
     with open(f"{folder}/told", "w") as told:
-        told.write(json.dumps([current.rank, os.environ["SLURMD_NODENAME"], os.getppid()]) + "\\n")
+        where = (os.environ["SLURMD_NODENAME"], os.getppid(), os.environ["SLURM_JOB_ID"])
+        told.write(json.dumps([current.rank, *where]) + "\\n")
     while not os.path.exists(f"{folder}/go"):
         time.sleep(0.05)
     return [os.environ["SLURM_JOB_ID"], current.world_size]
@@ -118,7 +121,7 @@ def slurm(one_home: Path, upshift_home: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def project(slurm: SlurmHere, one_home: Path, tmp_path: Path) -> Project:
     made = Project(tmp_path / "project", one_home)
-    made.write('[targets.cluster]\nbackend = "slurm"\n', "upshift.toml", header="")
+    made.write(TARGET, "upshift.toml", header="")
     return made
 
 
@@ -183,24 +186,35 @@ def test_more_nodes_than_the_partition_has_are_refused(project: Project) -> None
 class Waiting:
     """A run of two ranks that wait for a file, and where they are."""
 
-    def __init__(self, project: Project) -> None:
-        self.project = project
+    def __init__(self, folder: Path, home: Path, slurm: SlurmHere) -> None:
+        self.project = Project(folder, home)
+        self.project.write(TARGET, "upshift.toml", header="")
+        self.project.write(WAITING, header=HEAD)
         self.ranks: dict[int, tuple[str, int]] = {}
-        project.write(WAITING, header=HEAD)
-        told = project.fifo("told")
-        self.engine = project.start(
-            *("run", "pipeline.py", "--on", "cluster", "--param", f"folder={project.folder}")
-        )
-        # Open for writing, too: what the second rank says is not cut off by the first one's end.
-        pipe = os.open(told, os.O_RDWR)
+        told = self.project.fifo("told")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+            patch.setenv("UPSHIFT_NODES_SILENCE", "8")
+            options = ("--on", "cluster", "--param", f"folder={folder}")
+            self.engine = self.project.start("run", "pipeline.py", *options)
         try:
+            self._hear(told)
+        except BaseException:
+            self.close()
+            raise
+
+    def _hear(self, told: Path) -> None:
+        # Open for writing, too: what the second rank says is not cut off by the first one's end.
+        with open(os.open(told, os.O_RDWR), "rb", buffering=0) as pipe:
             while len(self.ranks) < 2:
                 assert select.select([pipe], [], [], LONG)[0], "not all ranks are there"
-                for line in os.read(pipe, 4096).splitlines():
-                    rank, node, supervisor = json.loads(line)
+                for line in os.read(pipe.fileno(), 4096).splitlines():
+                    rank, node, supervisor, self.job = json.loads(line)
                     self.ranks[rank] = (node, supervisor)
-        finally:
-            os.close(pipe)
+
+    @property
+    def supervisors(self) -> list[int]:
+        return [supervisor for _, supervisor in self.ranks.values()]
 
     def let_go(self) -> None:
         (self.project.folder / "go").touch()
@@ -210,16 +224,46 @@ class Waiting:
         assert self.engine.returncode == expect, out + err
         return out + err
 
+    def close(self) -> None:
+        self.let_go()
+        if self.engine.poll() is None:
+            self.engine.kill()
+            self.engine.communicate()
+
 
 @pytest.fixture
-def waiting(project: Project, slurm: SlurmHere, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
-    monkeypatch.setenv("UPSHIFT_NODES_SILENCE", "8")
-    made = Waiting(project)
+def waiting(slurm: SlurmHere, one_home: Path, tmp_path: Path) -> Iterator[Waiting]:
+    made = Waiting(tmp_path / "project", one_home, slurm)
     yield made
-    made.let_go()
-    if made.engine.poll() is None:
-        made.engine.kill()
-        made.engine.communicate()
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def own_slurm() -> Iterator[SlurmHere]:
+    """A cluster whose nodes tests take away."""
+    with slurm_of_its_own(port=17017, prefix="w") as made:
+        yield made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slow(
+    one_home: Path, own_slurm: SlurmHere, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Waiting]]:
+    """Runs whose end takes half a minute; the other tests go on meanwhile."""
+    folder = tmp_path_factory.mktemp("slow")
+    made: dict[str, Waiting] = {}
+    try:
+        for name in ("first", "further", "limit"):
+            made[name] = Waiting(folder / name, one_home, own_slurm)
+        # A machine without power, or a network: nothing comes, and nobody closes anything.
+        os.kill(made["first"].ranks[0][1], signal.SIGSTOP)
+        os.kill(made["further"].ranks[1][1], signal.SIGSTOP)
+        # In place of a minute, the least that Slurm knows.
+        own_slurm.run("scontrol", "update", f"JobId={made['limit'].job}", "EndTime=now")
+        yield made
+    finally:
+        for one in made.values():
+            one.close()
 
 
 def until_left(pids: Iterable[int]) -> None:
@@ -234,7 +278,7 @@ def until_left(pids: Iterable[int]) -> None:
 def test_cancelling_reaches_all_nodes(waiting: Waiting) -> None:
     waiting.engine.send_signal(signal.SIGINT)
     waiting.end(130)
-    until_left(supervisor for _, supervisor in waiting.ranks.values())
+    until_left(waiting.supervisors)
     assert waiting.project.attempt("train")["reason"] == "cancelled"
 
 
@@ -253,9 +297,39 @@ def test_an_engine_that_was_killed_finds_the_job_of_all_nodes_again(
 ) -> None:
     waiting.engine.kill()
     waiting.engine.communicate()
-    job = slurm.job("train")
     waiting.engine = waiting.project.start("resume", "latest")
     waiting.let_go()
     waiting.end(0)
-    assert upshift.get_run("latest").output == [job, 2]
-    assert slurm.job("train") == job
+    assert upshift.get_run("latest").output == [waiting.job, 2]
+    assert slurm.job("train") == waiting.job
+
+
+def test_a_further_node_that_falls_silent_ends_the_step_and_is_named(slow: dict[str, Waiting]) -> None:
+    run = slow["further"]
+    lost = f"(infrastructure): node 1 ({run.ranks[1][0]}) is gone: nothing has come from it for"
+    assert lost in run.end(1)
+    until_left(run.supervisors)
+
+
+def test_a_first_node_that_falls_silent_ends_the_step_by_the_word_of_another(
+    slow: dict[str, Waiting],
+) -> None:
+    run = slow["first"]
+    lost = f"(infrastructure): node 0 ({run.ranks[0][0]}) is gone: nothing has come from it for"
+    assert lost in run.end(1)
+    until_left(run.supervisors)
+
+
+def test_a_time_limit_of_several_nodes_is_a_timeout(slow: dict[str, Waiting]) -> None:
+    assert "(timeout): the job reached its time limit" in slow["limit"].end(1)
+
+
+def test_a_node_that_slurm_takes_away_ends_the_step(
+    own_slurm: SlurmHere, one_home: Path, tmp_path: Path
+) -> None:
+    run = Waiting(tmp_path / "project", one_home, own_slurm)
+    try:
+        own_slurm.run("scontrol", "update", f"NodeName={run.ranks[1][0]}", "State=DOWN", "Reason=test")
+        assert "(infrastructure): one of its nodes failed on w[" in run.end(1)
+    finally:
+        run.close()

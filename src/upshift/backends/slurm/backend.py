@@ -313,6 +313,8 @@ def _state(id: str, name: str, nodes: str, reason: str) -> State:
     if name == "COMPLETED":
         return State(phase="ended", node=node)
     cause, words = CAUSES.get(name, ("infrastructure", "the job failed"))
+    if re.search(r"[\[,]", nodes):  # squeue does not say which
+        words = words.replace("its node", "one of its nodes")
     at = f" on {nodes}" if nodes else ""
     return State(
         phase="ended", reason=cause, message=f"{words}{at}: Slurm says {name} of job {id}", node=node

@@ -169,9 +169,10 @@ class LiveRecord:
     @staticmethod
     def lost(spec: TaskSpec, store: Store, why: str) -> None:
         """Add to the record of the first node, which cannot any more, why a further one has left."""
-        with contextlib.suppress(OSError, ValueError, UpshiftError):  # it has never begun, or is over
+        with contextlib.suppress(OSError, ValueError, KeyError, UpshiftError):  # not begun, or over
             said = json.loads(store.live(spec.task, spec.attempt).read_bytes())
             if "ended" not in said:
+                why = why.replace("node 0 is", f"node 0 ({said['node']}) is", 1)
                 store.write_live(spec.task, spec.attempt, json.dumps({**said, "lost": why}).encode())
 
     def started(self, attempt: SupervisedAttempt) -> None:

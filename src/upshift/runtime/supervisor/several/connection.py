@@ -114,7 +114,7 @@ class Connection:
         if silent >= self._silence:
             self._end(f"nothing has come from it for {silent:.0f} s")
             return
-        self._timer = self._loop.after(self._every, self._tick)
+        self._timer = self._loop.after(min(self._every, self._silence - silent), self._tick)
         if not self._backlog:  # what waits is a sign of life as well
             self.say("beat")
 
