@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -76,13 +78,24 @@ def slurm_here() -> SlurmHere:
 
 
 @contextmanager
-def slurm_of_its_own(*, port: int = 16917, prefix: str = "m") -> Iterator[SlurmHere]:
-    """A cluster that a test may break."""
+def slurm_of_its_own() -> Iterator[SlurmHere]:
+    """A cluster that a test may break, with ports, names and a folder that no other one has."""
     slurm_here()
-    folder = CONF.parent.with_name(f"slurm-to-break-{prefix}")
+    port = next(filter(_are_free, random.sample(range(17_200, 19_900, 4), 600)))
+    prefix = f"m{port}x"
+    folder = CONF.parent.with_name(f"slurm-{prefix}")
     arguments = (str(folder), str(port), prefix)
-    subprocess.run([SCRIPT, "start", *arguments], check=True, capture_output=True, timeout=120)
     try:
+        subprocess.run([SCRIPT, "start", *arguments], check=True, capture_output=True, timeout=120)
         yield SlurmHere(folder, port, prefix)
     finally:
         subprocess.run([SCRIPT, "stop", *arguments], check=True, capture_output=True, timeout=120)
+
+
+def _are_free(port: int) -> bool:
+    """Whether nobody listens at this port and the next three."""
+    for one in range(port, port + 4):
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", one)) == 0:
+                return False
+    return True

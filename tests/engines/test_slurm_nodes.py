@@ -226,7 +226,7 @@ class Waiting:
 
     def close(self) -> None:
         self.let_go()
-        if self.engine.poll() is None:
+        if self.engine.stdout is not None and not self.engine.stdout.closed:  # nobody waited for its end
             self.engine.kill()
             self.engine.communicate()
 
@@ -241,7 +241,7 @@ def waiting(slurm: SlurmHere, one_home: Path, tmp_path: Path) -> Iterator[Waitin
 @pytest.fixture(scope="module")
 def own_slurm() -> Iterator[SlurmHere]:
     """A cluster whose nodes tests take away."""
-    with slurm_of_its_own(port=17017, prefix="w") as made:
+    with slurm_of_its_own() as made:
         yield made
 
 
@@ -330,6 +330,6 @@ def test_a_node_that_slurm_takes_away_ends_the_step(
     run = Waiting(tmp_path / "project", one_home, own_slurm)
     try:
         own_slurm.run("scontrol", "update", f"NodeName={run.ranks[1][0]}", "State=DOWN", "Reason=test")
-        assert "(infrastructure): one of its nodes failed on w[" in run.end(1)
+        assert "(infrastructure): one of its nodes failed on m" in run.end(1)
     finally:
         run.close()
