@@ -33,6 +33,12 @@ def test_it_says_what_it_is_and_can_do(watched: Watched) -> None:
     assert backend.capabilities.fields <= {field.name for field in attrs.fields(ResourceSettings)}
 
 
+def test_how_it_is_is_told_and_nothing_is_wrong(watched: Watched) -> None:
+    found = list(watched.backend.findings())
+    assert found
+    assert [one for one in found if one.status == "problem" or not one.name or not one.text] == []
+
+
 def test_its_capacity_is_known_or_it_queues_by_itself(watched: Watched) -> None:
     capacity = watched.backend.capacity()
     assert capacity is None or capacity.jobs is None or capacity.jobs > 0

@@ -107,6 +107,13 @@ def reading():
     assert len(shown) >= 2 and set(shown) == {str(project.folder)}, printed
 
 
+def test_doctor_says_what_becomes_of_a_step(either: Project) -> None:
+    done = either.upshift("doctor", "box", "--submit", "--json", expect=None)
+    found = {one["name"]: one for one in json.loads(done.out)["checks"] if one["group"] == "a trivial step"}
+    assert list(found)[-6:] == ["submitted", "running", "node", "seen", "ended", "store"], done.out
+    assert "completed: Python 3" in found["ended"]["text"]
+
+
 def test_a_step_gets_what_it_asks_for_and_sees_no_more(either: Project) -> None:
     either.run(
         """

@@ -244,6 +244,25 @@ def test_a_request_that_no_node_can_meet_is_refused_and_the_largest_one_is_named
     assert "5 × H200" in refused and "n1 with 8 CPUs" in refused and "4 × h200" in refused
 
 
+def test_doctor_says_how_the_cluster_is_and_what_becomes_of_a_step(project: Project) -> None:
+    said = json.loads(project.upshift("doctor", "cluster", "--submit", "--json").out)
+    found = {check["name"]: check["text"] for check in said["checks"] if check["group"] != "this machine"}
+    assert said["ok"]
+    assert "answers" in found["access"]
+    assert "partition 'main': 3 nodes" in found["queue"]
+    assert "12 × h200" in found["devices"]
+    assert list(found)[-6:] == ["submitted", "running", "node", "seen", "ended", "store"]
+    assert "Python 3" in found["ended"]
+    assert "CPU" in found["seen"]
+
+
+def test_targets_names_what_is_wrong_with_the_options_of_one(project: Project) -> None:
+    more = '[targets.odd]\nbackend = "slurm"\noptions = { partition = "gpus" }\n'
+    project.write('[targets.cluster]\nbackend = "slurm"\n' + more, "upshift.toml", header="")
+    done = project.upshift("targets", expect=1)
+    assert "no partition 'gpus'" in done.out
+
+
 def test_cancelling_a_run_lets_its_steps_end(project: Project, slurm: SlurmHere) -> None:
     run, _ = waiting(project)
     with run:

@@ -10,8 +10,8 @@ A backend passes ``tests/contract``; :mod:`upshift.backends.fake` is the smalles
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Union
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union
 
 import attrs
 
@@ -123,6 +123,28 @@ class Offer:
 
 
 @attrs.frozen(kw_only=True)
+class Finding:
+    """What a look at a target has found, for a person.
+
+    Parameters
+    ----------
+    name
+        What was looked at: ``"access"``, ``"queue"``, ``"devices"``.
+    text
+        How it is.
+    status
+        ``"problem"``: no step would run there. ``"warning"``: it is worth knowing.
+    remedy
+        What to do about it.
+    """
+
+    name: str
+    text: str
+    status: Literal["ok", "warning", "problem"] = "ok"
+    remedy: str | None = None
+
+
+@attrs.frozen(kw_only=True)
 class Job:
     """One attempt, to be carried to a supervisor.
 
@@ -223,6 +245,15 @@ class Backend(Protocol):
 
     def offer(self, ask: Ask) -> Offer:
         """What a step gets here that asks for this."""
+
+    def findings(self) -> Iterator[Finding]:
+        """How the target is now: whether it can be reached first, then what there is. Nothing is changed.
+
+        Raises
+        ------
+        BackendError, RequestRefused
+            It cannot be reached, or takes no job with the target's options.
+        """
 
     def destination(self) -> Destination | None:
         """Where it takes images from; None: it runs none.

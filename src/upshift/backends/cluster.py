@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from upshift.backends.arrays import Draft, Drafted, draft, drafts, listed
 from upshift.backends.base import (
     Ask,
     Ended,
+    Finding,
     Handle,
     Job,
     Logged,
@@ -155,6 +156,17 @@ class ClusterBackend:
     def offer(self, ask: Ask) -> Offer:
         """What the scheduler would reserve."""
         return self._cluster.offer(ask, {**self._options, **_said(ask.settings)})
+
+    def findings(self) -> Iterator[Finding]:
+        """What the scheduler says, and what steps find on its nodes."""
+        try:
+            yield from self._cluster.findings(self._options)
+        except NotNow as error:
+            raise BackendError(str(error), fix="Try again in a moment.") from None
+        yield Finding(
+            name="images",
+            text=f"none: steps run in {sys.executable}, which each node has to have under this path",
+        )
 
     def destination(self) -> Destination | None:
         """Steps run in the environment of the run."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
@@ -35,6 +35,7 @@ from upshift.backends.base import (
     Capabilities,
     Capacity,
     Ended,
+    Finding,
     Handle,
     Job,
     LogGrew,
@@ -319,6 +320,10 @@ class FakeBackend:
             short.append(_too_much("gpu_count", request.gpu_count, len(most.gpus)))
             granted = attrs.evolve(granted, gpus=most.gpus)
         return Offer(granted=granted, shortfalls=tuple(short))
+
+    def findings(self) -> Iterator[Finding]:
+        """Nothing is in the way."""
+        yield Finding(name="access", text="it is here")
 
     def destination(self) -> Destination | None:
         """What the cluster was made with."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import attrs
 
-from upshift.backends.base import Ask, Offer
+from upshift.backends.base import Ask, Finding, Offer
 from upshift.model.spec import Hardware, TaskSpec
 
 
@@ -69,6 +69,9 @@ class Cluster(Protocol):
 
         Its settings are those of the target and its own, of which its own count.
         """
+
+    def findings(self, settings: Mapping[str, Any]) -> Iterator[Finding]:
+        """How it is now, for jobs with the target's settings: access, queue, devices. Raises ``NotNow``."""
 
     def render(self, launch: Launch) -> str:
         """The script or manifest of a job; pure."""

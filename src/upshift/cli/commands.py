@@ -41,8 +41,9 @@ _COMMANDS = {
     "image": LazyCommand(
         "upshift.cli.image:image", "Show, build, update, list and remove the images that steps run in."
     ),
+    "targets": LazyCommand("upshift.cli.targets:targets", "List where steps can run, and how it is there."),
     "doctor": LazyCommand(
-        "upshift.cli.doctor:doctor", "Check this machine: what would stop a step on GPUs, what to do."
+        "upshift.cli.doctor:doctor", "Check a target: what would stop a step there, and what to do."
     ),
     "migrate": LazyCommand(
         "upshift.cli.migrate:migrate", "Change the imports of Metaflow or ZenML to Upshift's."

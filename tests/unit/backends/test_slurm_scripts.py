@@ -8,13 +8,14 @@ from typing import Any
 
 import attrs
 import pytest
+from click.testing import CliRunner
 
 from upshift.backends.scheduler import Launch
 from upshift.backends.slurm.backend import environment
 from upshift.backends.slurm.script import script_of
-from upshift.backends.slurm.site import offer, read_site
-from upshift.cli.doctor import doctor
-from upshift.errors import RequestRefused, SettingsError, UsageError
+from upshift.backends.slurm.site import findings, offer, read_site
+from upshift.cli.commands import upshift
+from upshift.errors import RequestRefused, SettingsError
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.slurm import SlurmSettings, minutes_of
 from upshift.model.spec import Device, Hardware
@@ -256,6 +257,47 @@ def test_a_partition_account_or_time_that_the_site_refuses_is_told_with_what_the
         assert word in str(caught.value)
 
 
-def test_doctor_does_not_take_this_machine_for_a_node() -> None:
-    with pytest.raises(UsageError, match="'slurm' run on others"):
-        doctor.main(["slurm"], standalone_mode=False)
+def test_doctor_does_not_take_this_machine_for_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = CliRunner().invoke(upshift, ["doctor", "slurm", "--submit"], env={"COLUMNS": "200"})
+    assert "scontrol is not on the PATH" in done.output
+    assert "Run this where jobs are submitted, on a login node of the cluster." in done.output
+    assert "1 problem: a step would not run on target slurm" in done.output
+    assert "CPUs" not in done.output and "trivial" not in done.output
+
+
+# How it is
+
+UP = read_site(NODES.replace("Partitions=", "State=IDLE Partitions="), PARTITIONS)
+
+
+def found(said: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(one.name, one.status, one.text) for one in findings(said, UP)]
+
+
+def test_the_nodes_of_a_partition_are_told_with_what_they_have() -> None:
+    queue, devices = found({})
+    largest = "c1 with 64 CPUs, 268 GB of memory"
+    assert queue == ("queue", "ok", f"partition 'cpu': 1 node, the largest {largest}, jobs of 1 d at most")
+    assert devices == ("devices", "ok", "none in partition 'cpu'")
+
+
+def test_nodes_that_take_no_jobs_are_told() -> None:
+    queue, devices = found({"partition": "gpu", "account": "vision"})
+    assert queue[1] == "warning" and "2 nodes, 1 of which take jobs now" in queue[2]
+    assert devices[2] == "8 × h200 in partition 'gpu'"
+
+
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN*", "MIXED+DRAIN", "IDLE+NOT_RESPONDING", "DOWN"])
+def test_a_partition_without_a_node_that_takes_jobs_is_a_problem(state: str) -> None:
+    down = read_site(NODES.replace("Partitions=", f"State={state} Partitions="), PARTITIONS)
+    (problem,) = findings({}, down)
+    assert (problem.status, problem.remedy and "sinfo -R" in problem.remedy) == ("problem", True)
+    assert f"partition 'cpu' has no node of 1 that takes jobs: nodes are {state}" in problem.text
+
+
+def test_a_partition_or_account_that_is_not_there_is_refused() -> None:
+    with pytest.raises(RequestRefused, match="no partition 'gpus'"):
+        found({"partition": "gpus"})
+    with pytest.raises(RequestRefused, match="wants to know the account"):
+        found({"partition": "gpu"})

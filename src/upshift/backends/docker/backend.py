@@ -20,6 +20,7 @@ from upshift.backends.base import (
     Capabilities,
     Capacity,
     Ended,
+    Finding,
     Handle,
     Job,
     Offer,
@@ -128,6 +129,13 @@ class DockerBackend:
             facts=self._facts,
             handing=self._handing,
         )
+
+    def findings(self) -> Iterator[Finding]:
+        """The engine."""
+        place = self.destination()
+        yield Finding(name="engine", text=f"{self._engine.title}, {place.platform}")
+        if place.registry:
+            yield Finding(name="registry", text=place.registry)
 
     def destination(self) -> Destination:
         """This machine's engine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from upshift.backends.base import (
@@ -13,6 +13,7 @@ from upshift.backends.base import (
     Capabilities,
     Capacity,
     Ended,
+    Finding,
     Handle,
     Job,
     Logged,
@@ -31,7 +32,9 @@ from upshift.backends.local.offers import offer
 from upshift.backends.manners import MANNERS, manners
 from upshift.errors import BackendError, ConfigError
 from upshift.model.configuration import Target
+from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Hardware
+from upshift.runtime.accelerators.vendors import present
 from upshift.runtime.confine import host_facts
 from upshift.runtime.supervisor.serving import server_files
 
@@ -104,6 +107,13 @@ class LocalBackend:
 
             self._found = discover(slow=_say)
         return offer(request, self._here(), self._found or (), nodes=self._nodes)
+
+    def findings(self) -> Iterator[Finding]:
+        """What this machine has."""
+        here = self._here()
+        vendors = "".join(f", devices of {vendor.name}" for vendor in present())
+        cpus = f"{here.cpu_count or 0:g} CPU" + ("s" if here.cpu_count != 1 else "")
+        yield Finding(name="machine", text=f"{cpus}, {format_size(here.memory or 0)} of memory{vendors}")
 
     def destination(self) -> Destination | None:
         """Steps run in the environment of the run."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 import attrs
 
-from upshift.backends.base import Ask, Capabilities, Offer, Sink, refuse_options
+from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink, refuse_options
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.scheduler import Full, Launch, NotNow, State
 from upshift.backends.slurm.script import ranges, script_of
-from upshift.backends.slurm.site import Site, offer, read_site
+from upshift.backends.slurm.site import Site, findings, offer, read_site
 from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target
 from upshift.model.settings.slurm import SlurmSettings, minutes_of
@@ -109,6 +110,17 @@ class Slurm:
                 )
             )
         return found
+
+    def findings(self, settings: Mapping[str, Any]) -> Iterator[Finding]:
+        """What ``sinfo`` and ``squeue`` would show, and whether ``sbatch`` would take a job."""
+        site = self.site
+        yield Finding(name="access", text=f"{self._said('sinfo', '--version').strip()} answers")
+        yield from findings(settings, site)
+        jobs = Counter(self._quietly("squeue", "--noheader", "--array", "--format=%T").split())
+        waiting, total = jobs["PENDING"], jobs.total()
+        yield Finding(name="jobs", text=f"{total - waiting} under way, {waiting} waiting, of all users")
+        self.offer(Ask(), settings)
+        yield Finding(name="submission", text="sbatch --test-only would take a job")
 
     @cached_property
     def largest(self) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from upshift.backends.base import Offer
+from upshift.backends.base import Finding, Offer
 from upshift.errors import RequestRefused, suggestion
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
@@ -30,6 +31,13 @@ class Node:
     disk: int  # bytes of its folder for temporary files; 0: the site has not said
     gpus: Mapping[str | None, int]  # by type; None: the site has not said
     partitions: frozenset[str]
+    state: str = "IDLE"  # in Slurm's words: IDLE+DRAIN, DOWN*
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether it runs jobs now, or will once others have ended."""
+        down = ("DOWN", "DRAIN", "FAIL", "MAINT", "NOT_RESPONDING", "POWERED_DOWN", "UNKNOWN", "*")
+        return not any(word in self.state for word in down)
 
     def __str__(self) -> str:
         gpus = "".join(f", {count} × {kind or 'GPU'}" for kind, count in self.gpus.items())
@@ -62,6 +70,44 @@ def read_site(nodes: str, partitions: str) -> Site:
         nodes=tuple(map(_node, _records(nodes, "NodeName"))),
         partitions=tuple(map(_partition, _records(partitions, "PartitionName"))),
     )
+
+
+def findings(said: Mapping[str, Any], site: Site) -> Iterator[Finding]:
+    """What a job with these settings meets now: partitions and their nodes, devices.
+
+    Raises
+    ------
+    RequestRefused
+        A partition or account is none of this cluster's.
+    """
+    for partition in _chosen(said, site):
+        nodes = [node for node in site.nodes if partition.name in node.partitions]
+        able = [node for node in nodes if node.takes_jobs]
+        where = f"partition {partition.name!r}"
+        if not partition.up or not able:
+            why = "is not up" if not partition.up else f"has no node of {len(nodes)} that takes jobs"
+            states = ", ".join(sorted({node.state for node in nodes}))
+            yield Finding(
+                name="queue",
+                text=f"{where} {why}" + (f": nodes are {states}" if states else ""),
+                status="problem",
+                remedy="Name another partition, or ask the site: sinfo -R says what is the matter.",
+            )
+            continue
+        away = "" if len(able) == len(nodes) else f", {len(able)} of which take jobs now"
+        limit = "" if partition.most_minutes is None else f", jobs of {_span(partition.most_minutes)} at most"
+        largest = max(able, key=lambda n: (sum(n.gpus.values()), n.cpus, n.memory))
+        count = f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
+        yield Finding(
+            name="queue",
+            text=f"{where}: {count}{away}, the largest {largest}{limit}",
+            status="ok" if len(able) == len(nodes) else "warning",
+        )
+        gpus: Counter[str] = Counter()
+        for node in able:
+            gpus.update({kind or "GPU": number for kind, number in node.gpus.items()})
+        shown = ", ".join(f"{number} × {kind}" for kind, number in gpus.items())
+        yield Finding(name="devices", text=f"{shown or 'none'} in {where}")
 
 
 def offer(request: ResourceSettings, said: Mapping[str, Any], site: Site) -> Offer:
@@ -237,6 +283,7 @@ def _node(record: Mapping[str, str]) -> Node:
         disk=int(record.get("TmpDisk") or 0) * MIB,
         gpus=gpus,
         partitions=frozenset(record.get("Partitions", "").split(",")),
+        state=record.get("State", "UNKNOWN"),
     )
 
 

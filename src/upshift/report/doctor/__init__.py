@@ -15,8 +15,8 @@ __all__ = ["Check", "checkup"]
 
 def checkup(target: Target, configuration: Configuration, *, remote: bool) -> Iterator[Check]:
     """Look at one thing after the other; the last ones take seconds."""
-    yield from machine(target, configuration)
     here = target.backend in NAMES
+    yield from machine(target, configuration, remote=remote and not here)
     if here or not remote:
         yield from devices(environment=not here)
     if here or target.registry:

@@ -38,6 +38,10 @@ _MARKS = {
 _PLAIN = {"ok": "ok", "warning": "!", "absent": "!", "problem": "X"}
 GLYPHS = "✓✗→"
 """What the stream has to be able to show."""
+OF_TARGET = "target "
+"""What the name of a group begins with whose checks are about another machine."""
+TRIAL = "a trivial step"
+"""The group of what became of a step that tried the target."""
 _NAME = 15
 """Columns for the name of a check, on a page that is wide enough."""
 _NARROW = 60
@@ -76,6 +80,7 @@ def line(check: Check, page: Page, *, glyphs: bool = True) -> str:
 def verdict(checks: list[Check], page: Page) -> str:
     """The last line: whether steps on GPUs can run, and steps in containers if those were looked at."""
     contained = any(check.group in ("containers", "registry") for check in checks)
+    place = next((check.group for check in checks if check.group.startswith(OF_TARGET)), None)
     problems = sum(check.stops for check in checks)
     warnings = sum(check.status == "warning" for check in checks)
     if problems:
@@ -83,12 +88,16 @@ def verdict(checks: list[Check], page: Page) -> str:
         who = "a step on GPUs would not get what it asks for here."
         if contained:
             who = "a step in a container would not run here, or not get what it asks for."
+        if any(check.stops and check.group == TRIAL for check in checks):
+            who = "a trivial step did not get through."
+        elif place is not None:
+            who = f"a step would not run on {place}, or not get what it asks for."
         return page.paint("\n".join(wrap(f"{words}: {who}", page.width)), "red")
     if any(check.status == "absent" for check in checks):
         text = "Nothing is wrong here, but there is no GPU: a step on GPUs would not get what it asks for."
         return page.paint("\n".join(wrap(text, page.width)), "yellow")
     noted = "" if not warnings else f" {warnings} to know of." if warnings > 1 else " 1 thing to know of."
-    kinds = "in a container" if contained else "on GPUs"
+    kinds = f"on {place}" if place is not None else "in a container" if contained else "on GPUs"
     return page.paint("\n".join(wrap(f"Nothing here would stop a step {kinds}.{noted}", page.width)), "green")
 
 

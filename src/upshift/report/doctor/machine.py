@@ -28,11 +28,13 @@ _SMALL_SHM = 1 << 30
 _SHM = Path("/dev/shm")
 
 
-def machine(target: Target, configuration: Configuration) -> Iterator[Check]:
-    """Everything that has nothing to do with devices."""
+def machine(target: Target, configuration: Configuration, *, remote: bool) -> Iterator[Check]:
+    """Everything that has nothing to do with devices; of hardware nothing, where steps run elsewhere."""
     yield _python()
     yield _home()
     yield _store(target, configuration)
+    if remote:
+        return
     yield _cpus()
     yield _memory()
     yield _limits()
