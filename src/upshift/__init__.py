@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from upshift.model.settings.docker import DockerSettings
+    from upshift.model.settings.ray import RaySettings
     from upshift.model.settings.resources import ResourceSettings
     from upshift.model.settings.retry import Retry
     from upshift.model.settings.slurm import SlurmSettings
@@ -111,6 +112,7 @@ __all__ = [
     "NotSerializable",
     "Parameter",
     "Pipeline",
+    "RaySettings",
     "RecipeError",
     "RequestRefused",
     "ResourceSettings",
@@ -188,6 +190,7 @@ _HOMES = {
     "Metaflow": "upshift.runs.client",
     "Parameter": "upshift.authoring.flow.parameters",
     "Pipeline": "upshift.authoring.pipelines",
+    "RaySettings": "upshift.model.settings.ray",
     "ResourceSettings": "upshift.model.settings.resources",
     "Retry": "upshift.model.settings.retry",
     "Run": "upshift.runs.history",

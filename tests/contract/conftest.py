@@ -9,6 +9,7 @@ import pytest
 from contract_kit import BACKENDS, Ground, Watched
 
 from containers import CONF, EngineWithImage, engine_with_image
+from ray_here import ray_here
 from slurm_here import slurm_here
 
 IN_CONTAINERS = ("docker", "podman")
@@ -20,6 +21,9 @@ def ground(
 ) -> Iterator[Ground]:
     if request.param == "slurm":
         monkeypatch.setenv("SLURM_CONF", slurm_here().environment["SLURM_CONF"])
+        monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
+    if request.param == "ray":
+        monkeypatch.setenv("RAY_API_SERVER_ADDRESS", ray_here().address)
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
     if request.param not in IN_CONTAINERS:
         made = Ground(request.param, tmp_path)
@@ -35,7 +39,7 @@ def ground(
 
 @pytest.fixture(scope="session")
 def one_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runtime is unpacked once for all jobs of Slurm."""
+    """Where the runtime is unpacked once for all jobs of a scheduler."""
     return tmp_path_factory.mktemp("home")
 
 

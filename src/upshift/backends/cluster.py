@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -31,6 +32,7 @@ import attrs
 from upshift.backends.arrays import Draft, Drafted, draft, drafts, listed
 from upshift.backends.base import (
     Ask,
+    Capacity,
     Ended,
     Finding,
     Handle,
@@ -51,6 +53,7 @@ from upshift.model.spec import Hardware, TaskSpec
 from upshift.runtime.launch import seats
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.serving.array import element_in
+from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
@@ -97,6 +100,7 @@ class _Watched:
     over: State | None = None  # how it ended
     missing: float | None = None  # since when its result is looked for, by the monotonic clock
     cancelled: bool = False
+    fenced: bool = False  # whether it begins no more, unless it had begun before
     stops: list[tuple[float, bool, bool]] = attrs.field(factory=list)  # when, with grace, by force
 
     @property
@@ -150,8 +154,9 @@ class ClusterBackend:
 
     # -- what the engine calls ---------------------------------------------------------------------
 
-    def capacity(self) -> None:
+    def capacity(self) -> Capacity | None:
         """The scheduler queues jobs itself."""
+        return None
 
     def offer(self, ask: Ask) -> Offer:
         """What the scheduler would reserve."""
@@ -301,7 +306,7 @@ class ClusterBackend:
         """Submit jobs, for as long as the scheduler may take them yet."""
         since, tries, full = time.monotonic(), 0, False
         spec = batch.watched[0].spec
-        environment = {"UPSHIFT_ORDER": _order(secrets_of(spec)), **self._seats(spec)}
+        environment = {"UPSHIFT_ORDER": self._order(spec), **self._seats(spec)}
         while not self._closed:
             name = batch.draft.launch.name
             try:
@@ -407,6 +412,8 @@ class ClusterBackend:
                 if watched.own is not None and not self._may_stop(watched):
                     self._idle[f"{watched.base}_{watched.own}"] = None
                     self._end(watched, "cancelled", "cancelled before it began")
+                elif not (kill or self._cluster.signals):
+                    self._tell(watched, WITH_GRACE if grace else AT_ONCE)
             ids = [w.id for w in those if w.id is not None and w.handle in self._jobs]
             if ids:
                 self._cluster.stop(ids, grace=grace, kill=kill)
@@ -414,6 +421,14 @@ class ClusterBackend:
                 for watched in those:
                     watched.stops = [stop for stop in watched.stops if stop[0] > now]
             self._soon()
+
+    def _tell(self, watched: _Watched, signal: Signals) -> None:
+        """Leave word for a supervisor that no signal reaches, and see that it does not begin later."""
+        store, task, attempt = self._store_of(watched.spec), watched.spec.task, watched.spec.attempt
+        store.write_stop(task, attempt, signal.name)
+        if not watched.started:
+            store.claim_attempt(task, attempt, by="an engine that cancelled it")
+            watched.fenced = True
 
     def _may_stop(self, watched: _Watched) -> bool:
         """Whether an element may run a task, which it is told to stop then; else none will."""
@@ -512,6 +527,9 @@ class ClusterBackend:
                 watched.over = state
             elif state.hopeless:
                 hopeless[watched] = state.why
+            elif state.phase == "pending" and watched.fenced:
+                # It was fenced before this was asked: whatever the scheduler does with it, nothing begins.
+                self._end(watched, "cancelled", "cancelled before it began")
             elif state.phase == "pending" and state.why:
                 self._wait(watched, f"{self._cluster.title} has it wait: {state.why}")
         if hopeless:
@@ -608,6 +626,13 @@ class ClusterBackend:
         result = self._store_of(job.spec).read_result(job.spec.task, job.spec.attempt)
         return result is not None and result.status != "failed"
 
+    def _order(self, spec: TaskSpec) -> str:
+        from upshift.runtime.supervisor.serving.protocol import order_of
+
+        values, argv = dict(secrets_of(spec)), tuple(sys.argv)
+        said = order_of(argv=argv, secrets=values, wait=60.0, stop_record=not self._cluster.signals)
+        return said.decode().strip()
+
     def _store_of(self, spec: TaskSpec) -> Store:
         return open_store(spec.store, **spec.store_options)
 
@@ -645,13 +670,7 @@ class ClusterBackend:
 
 def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that somebody has set."""
-    return {name: value for name, value in settings.items() if value not in (None, (), [], False)}
-
-
-def _order(secrets: Mapping[str, str]) -> str:
-    from upshift.runtime.supervisor.serving.protocol import order_of
-
-    return order_of(argv=tuple(sys.argv), secrets=dict(secrets), wait=60.0).decode().strip()
+    return {name: value for name, value in settings.items() if value not in (None, (), [], {}, False)}
 
 
 def _printed_of(output: str | None, element: int | None) -> Path | None:

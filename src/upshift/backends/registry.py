@@ -21,6 +21,7 @@ BUILT_IN = {
     "fake": "upshift.backends.fake:FakeBackend",
     "local": "upshift.backends.local:LocalBackend",
     "podman": "upshift.backends.docker.backend:PodmanBackend",
+    "ray": "upshift.backends.ray.backend:RayBackend",
     "slurm": "upshift.backends.slurm.backend:SlurmBackend",
 }
 """Where each built-in backend is. None is imported before it is used."""

@@ -63,6 +63,9 @@ class Cluster(Protocol):
 
     noise: re.Pattern[str]
     """What a line begins with that it adds to what a job prints as it takes down the job's processes."""
+    signals: bool
+    """Whether ``stop`` reaches supervisors. If not, records in the store tell them, and an attempt that has
+    not begun is given up."""
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
         """What a step gets, as far as that is certain before it is submitted.
@@ -96,7 +99,8 @@ class Cluster(Protocol):
     def stop(self, ids: Collection[str], *, grace: bool, kill: bool = False) -> None:
         """Withdraw what waits, and tell supervisors to stop, with the grace of their spec; or kill them.
 
-        Raises ``NotNow``.
+        One that sends no ``signals`` leaves those that run alone unless they are to be killed. Raises
+        ``NotNow``.
         """
 
     def words(self, id: str) -> str | None:

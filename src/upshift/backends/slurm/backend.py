@@ -93,6 +93,7 @@ class Slurm:
     title: str = "Slurm"
     noise: re.Pattern[str] = NOISE
     seat: Mapping[str, str] = attrs.field(factory=lambda: dict(SEAT), repr=False)
+    signals: bool = True
     _environment: Mapping[str, str] = attrs.field(factory=lambda: environment(), repr=False)
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:

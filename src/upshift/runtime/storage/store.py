@@ -233,6 +233,15 @@ class Store:
         """The live record of an attempt; whoever has heard of its end removes it."""
         return self.root / live_path(task, attempt)
 
+    def write_stop(self, task: TaskId, attempt: int, how: str) -> None:
+        """Tell the supervisor of an attempt to stop it, where no signal reaches it."""
+        self._records.write(attempt_path(task, attempt, "stop"), how.encode())
+
+    def read_stop(self, task: TaskId, attempt: int) -> str | None:
+        """How an attempt is to be stopped; None: nobody has said that it is."""
+        said = self._records.read(attempt_path(task, attempt, "stop"))
+        return None if said is None else said.decode(errors="replace")
+
     # Run records
 
     def claim_run(self, run: str) -> bool:

@@ -4,7 +4,8 @@ The backend writes one order to standard input, which has what no file may hold 
 supervisor writes events to standard output, a line of JSON each. Signals cancel.
 
 Where a scheduler is between them, nobody holds those streams: the order comes in an environment variable,
-and how the attempt goes is kept in the store (:class:`LiveRecord`).
+and how the attempt goes is kept in the store (:class:`LiveRecord`). If the scheduler cannot send these
+signals, a record in the store has their name.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Order:
     wait: float | None = None  # seconds; set where the supervisor chooses devices itself: DeviceQueue.ask()
     share: bool = False
     argv: tuple[str, ...] = ()  # what modules of the user's are to find in ``sys.argv``
+    stop_record: bool = False  # whether a record in the store cancels it, as no signal reaches it
 
 
 def order_of(**fields: Any) -> bytes:

@@ -153,6 +153,8 @@ def run_for_backend(
         reporter.end(str(error))
         return 2
     course = TaskLoop(loop, supervisor, ordered=True)
+    if order.stop_record:
+        course.heed(store)
     while True:
         part = _part(
             spec, store, loop, supervisor, order.secrets, seat=seat, starter=starter, mine=share is not None
@@ -281,6 +283,8 @@ def _complain(text: str, *, code: int = 2) -> int:
     return code
 
 
+HEED = 0.5
+"""Seconds between two looks for a record in the store that cancels the task."""
 ENDING = 5.0
 """Seconds that a step is given at most where an engine is told to stop its container: it waits for 10."""
 
@@ -313,7 +317,8 @@ class TaskLoop:
     """Turns the loop until a task is over, and then perhaps until another one is. Signals stop it."""
 
     def __init__(self, loop: Loop, supervisor: Supervisor, *, ordered: bool) -> None:
-        self.told = False  # whether a signal has come
+        self.told = False  # whether it was told to stop
+        self._heard: str | None = None  # by which record
         self._loop = loop
         self._supervisor = supervisor
         self._ordered = ordered
@@ -336,8 +341,23 @@ class TaskLoop:
             self._loop.turn()
         return self._part.problem
 
+    def heed(self, store: Store) -> None:
+        """Look now and then for a record that says how to stop the task."""
+
+        def look() -> None:
+            with contextlib.suppress(UpshiftError):  # it is looked for again
+                said = store.read_stop(self._spec.task, self._spec.attempt)
+                if said and said != self._heard:
+                    self._heard = said
+                    self._stop(bytes([signal.Signals[said]]))
+            self._loop.after(HEED, look)
+
+        self._loop.after(HEED, look)
+
     def _signalled(self) -> None:
-        got = os.read(self._signals, 16)
+        self._stop(os.read(self._signals, 16))
+
+    def _stop(self, got: bytes) -> None:
         self.told = True
         asked = not self._ordered or WITH_GRACE in got or AT_ONCE in got
         grace = 0.0 if AT_ONCE in got else self._spec.settings.grace_period

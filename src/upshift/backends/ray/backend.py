@@ -1,0 +1,298 @@
+"""The backend ``ray``: jobs by the Jobs API of the dashboard.
+
+The package ``ray`` is not needed here: it has hundreds of megabytes, and its version would have to be that of
+the cluster. Its command ``ray job submit`` speaks the same HTTP.
+
+A job of Ray's is a command that an actor starts on a node with what it asks for. Stopped, that actor sends
+SIGTERM to all processes at once, and SIGKILL seconds later; one that waits is not withdrawn, but stopped once
+it starts. So steps are cancelled through the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import shlex
+import time
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+from urllib.parse import quote, urlsplit
+
+import attrs
+
+from upshift.backends.base import Ask, Capabilities, Capacity, Offer, Sink, refuse_options
+from upshift.backends.cluster import ClusterBackend
+from upshift.backends.ray.dashboard import Dashboard, Unknown, address_of
+from upshift.backends.ray.nodes import TYPE, Node, offer, read_nodes
+from upshift.backends.scheduler import Launch, NotNow, State
+from upshift.errors import BackendError, ConfigError, SettingsError
+from upshift.model.configuration import Target
+from upshift.model.home import home
+from upshift.model.settings.ray import RaySettings
+from upshift.model.settings.sizes import format_size
+
+MOST = 100
+"""Jobs at once: the dashboard's node keeps 60 to 100 MB for each (ray #60159)."""
+FEW = 3
+"""Jobs that are asked for one by one; more of them by one list, which has all jobs of the cluster."""
+STARTING = 3.0
+"""Seconds that a job may be pending without being held to wait for something."""
+STOP_WAIT = 15
+"""Seconds between SIGTERM and SIGKILL where somebody else stops a job: ``RAY_JOB_STOP_WAIT_TIME_S``."""
+_UNWANTED = ("RAY_JOB_CONFIG_JSON_ENV_VAR", "PYTHONBREAKPOINT", "OMP_NUM_THREADS")
+"""What Ray adds to the environment of a job, and a step is not to have: the variables of the job once more, a
+debugger of Ray's, and the threads of a worker."""
+_SHARE = 0.001
+"""What is asked of a resource that only says of which type a node is."""
+_OUT_OF_MEMORY = re.compile(r"(?i)running low on memory|OutOfMemoryError|OUT_OF_MEMORY")
+_NODE_LOST = re.compile(
+    r"(?i)node (?:has |was )?(?:died|dead|is dead|terminated|preempted)|its node|NODE_DIED"
+)
+_PREEMPTED = re.compile(r"(?i)preempt")
+_PREFACE = re.compile(r"Runtime env is setting up|Running entrypoint for job")
+
+
+def request_of(launch: Launch) -> str:
+    """What is posted to ``/api/jobs/``, as JSON; pure, and the same for the same launch."""
+    granted, said = launch.granted, launch.settings
+    cpus = 1 if granted.cpu_count is None else granted.cpu_count
+    resources = dict(said.get("resources", {}))
+    kinds = {device.model for device in granted.gpus or () if device.model}
+    resources.update({f"{TYPE}{kind}": _SHARE for kind in kinds})
+    variables = said.get("env_vars", {})
+    unwanted = [f"-u {name}" for name in _UNWANTED if name not in variables]
+    request: dict[str, Any] = {
+        "submission_id": launch.name,
+        "entrypoint": " ".join(["exec env", *unwanted, shlex.join(launch.command)]),
+        # With none at all it would run on the head; of more than one, Ray takes whole ones only.
+        "entrypoint_num_cpus": math.ceil(cpus) if cpus > 1 else cpus,
+        "metadata": {"upshift": launch.comment, "asks": _asked(launch)},
+        "runtime_env": {"env_vars": {**said.get("env_vars", {}), "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT)}},
+    }
+    if granted.gpus:
+        request["entrypoint_num_gpus"] = len(granted.gpus)
+    if granted.memory is not None:
+        request["entrypoint_memory"] = math.ceil(granted.memory)
+    if resources:
+        request["entrypoint_resources"] = resources
+    if said.get("labels"):
+        request["entrypoint_label_selector"] = dict(said["labels"])
+    return json.dumps(request, indent=2, ensure_ascii=False) + "\n"
+
+
+def _asked(launch: Launch) -> str:
+    """What it asks for, in words."""
+    granted, said = launch.granted, launch.settings
+    parts = [f"{granted.cpu_count or 1:g} CPUs" if (granted.cpu_count or 1) != 1 else "1 CPU"]
+    if granted.memory is not None:
+        parts.append(f"{format_size(granted.memory)} of memory")
+    if granted.gpus:
+        parts.append(f"{len(granted.gpus)} × {granted.gpus[0].model or 'GPU'}")
+    parts += [f"{amount:g} × {name}" for name, amount in said.get("resources", {}).items()]
+    parts += [f"label {name}={value}" for name, value in said.get("labels", {}).items()]
+    return ", ".join(parts)
+
+
+@attrs.define(eq=False, slots=False)
+class Ray:
+    """A cluster through its dashboard."""
+
+    dashboard: Dashboard
+    grows: bool = False  # whether an autoscaler adds nodes
+    title: str = "Ray"
+    signals: bool = False
+    seat: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    noise: re.Pattern[str] = _PREFACE
+    _pending: dict[str, float] = attrs.field(factory=dict, repr=False)  # since when, by the monotonic clock
+
+    def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
+        """What the nodes have that are there."""
+        return offer(ask.request, settings, self.nodes, grows=self.grows)
+
+    def render(self, launch: Launch) -> str:
+        """As :func:`request_of`."""
+        return request_of(launch)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes, looked at once."""
+        try:
+            said = self.dashboard.ask("GET", "/api/v0/nodes?limit=10000&detail=1")
+            return read_nodes(said["data"]["result"]["result"])
+        except NotNow as error:
+            raise BackendError(
+                str(error),
+                fix='Name the dashboard of the cluster: address = "http://HEAD:8265" of the target, or '
+                "RAY_API_SERVER_ADDRESS. See that it runs: ray status.",
+            ) from None
+        except (Unknown, KeyError, TypeError):
+            raise BackendError(
+                f"{self.dashboard.address} is no dashboard of Ray's, or one that is too old",
+                fix="Upshift is tested with Ray 2.60.",
+            ) from None
+
+    def submit(self, script: str, more: Mapping[str, str]) -> str:
+        """The id is ours: the name of the job."""
+        request = json.loads(script)
+        request["runtime_env"]["env_vars"].update(more, UPSHIFT_HOME=str(home()))
+        try:
+            self.dashboard.ask("POST", "/api/jobs/", request)
+        except Unknown:
+            raise BackendError(f"{self.dashboard.address} is no dashboard of Ray's") from None
+        except BackendError as error:
+            if "already exists" not in error.in_short:  # it was taken, and nobody has heard of that
+                raise
+        return str(request["submission_id"])
+
+    def states(self, ids: Collection[str]) -> Mapping[str, State]:
+        """One question each for a few, one list for many."""
+        return {job["submission_id"]: self._state(job) for job in self._jobs(ids)}
+
+    def find(self, names: Collection[str]) -> Mapping[str, str]:
+        """Names are ids."""
+        return {job["submission_id"]: job["submission_id"] for job in self._jobs(names)}
+
+    def stop(self, ids: Collection[str], *, grace: bool, kill: bool = False) -> None:
+        """What waits is stopped once it starts; what runs has word in the store unless it is to be killed."""
+        for job in self._jobs(ids):
+            if job["status"] == "PENDING" or (kill and job["status"] == "RUNNING"):
+                with contextlib.suppress(Unknown, BackendError):  # it has ended
+                    self.dashboard.ask("POST", f"/api/jobs/{quote(job['submission_id'])}/stop", {})
+
+    def words(self, id: str) -> str | None:
+        """The last lines that its command has printed."""
+        try:
+            said = self.dashboard.ask("GET", f"/api/jobs/{quote(id)}/logs")["logs"] or ""
+        except (Unknown, BackendError):
+            return None
+        lines = [line.strip() for line in said.splitlines() if line.strip() and not _PREFACE.search(line)]
+        return "it printed: " + " / ".join(lines[-3:]) if lines else None
+
+    def _jobs(self, ids: Collection[str]) -> Iterable[Mapping[str, Any]]:
+        """What is known of these; of one that is not known any more, nothing."""
+        try:
+            if len(ids) > FEW:
+                return [job for job in self.dashboard.ask("GET", "/api/jobs/") if job["submission_id"] in ids]
+            found = []
+            for id in ids:
+                try:
+                    found.append(self.dashboard.ask("GET", f"/api/jobs/{quote(id)}"))
+                except Unknown:
+                    continue
+            return found
+        except BackendError as error:
+            raise NotNow(error.in_short) from None
+
+    def _state(self, job: Mapping[str, Any]) -> State:
+        id, status = job["submission_id"], job["status"]
+        node = urlsplit(job.get("driver_agent_http_address") or "").hostname
+        if status == "PENDING":
+            since = self._pending.setdefault(id, time.monotonic())
+            asks = (job.get("metadata") or {}).get("asks", "what it asks for")
+            waits = time.monotonic() - since > STARTING
+            return State(phase="pending", why=f"no node has {asks} free yet" if waits else None)
+        self._pending.pop(id, None)
+        if status == "RUNNING":
+            return State(phase="running", node=node)
+        if status == "SUCCEEDED":
+            return State(phase="ended", node=node)
+        if status == "STOPPED":
+            return State(phase="ended", reason="cancelled", message="somebody stopped the job", node=node)
+        reason, message = cause_of(
+            job.get("error_type"), job.get("message") or "", job.get("driver_exit_code")
+        )
+        at = f" on {node}" if node else ""
+        return State(phase="ended", reason=reason, message=f"{message}{at}, job {id} of Ray", node=node)
+
+
+def cause_of(error: str | None, message: str, code: int | None) -> tuple[str, str]:
+    """Why a job has failed, from its ``error_type``, and where that says little, from its message."""
+    if error == "JOB_ENTRYPOINT_COMMAND_ERROR":
+        if code is not None and code < 0:
+            return "infrastructure", f"its supervisor was killed by signal {-code}"
+        return "infrastructure", f"its supervisor ended with exit code {code}"
+    if error == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT":
+        found = re.search(r"within ([\d.]+) seconds", message)
+        after = f" after {float(found[1]) / 60:g} min" if found else ""
+        return (
+            "infrastructure",
+            f"Ray gave up starting it{after}: RAY_JOB_START_TIMEOUT_SECONDS of the head says when",
+        )
+    said = _first(message)
+    if _OUT_OF_MEMORY.search(message):
+        return "out-of-memory", f"Ray killed it, as its node ran out of memory: {said}"
+    if _PREEMPTED.search(message):
+        return "preempted", f"its node was preempted: {said}"
+    if _NODE_LOST.search(message):
+        return "infrastructure", f"its node was lost: {said}"
+    if error == "JOB_SUPERVISOR_ACTOR_DIED":
+        return "infrastructure", f"Ray's process beside it died: {said}"
+    return "infrastructure", said or "the job failed"
+
+
+def _first(message: str) -> str:
+    """What Ray says of an actor that died, without its own names."""
+    told = [line.strip() for line in message.splitlines() if line.strip()]
+    of_itself = re.compile(
+        r"class_name:|actor_id:|pid:|name:|namespace:|ip:|job_id:|.*The actor died unexpectedly"
+    )
+    said = [line for line in told if not of_itself.match(line)]
+    return (said or told or [""])[0].removeprefix("Job supervisor actor died: ")[:300].rstrip(".")
+
+
+class RayBackend(ClusterBackend):
+    """Runs tasks as jobs of Ray's."""
+
+    name: ClassVar[str] = "ray"
+    settings: ClassVar[type] = RaySettings
+    capabilities: Capabilities = Capabilities(
+        fields=frozenset({"cpu_count", "memory", "gpu_count", "accelerator", "gpu_memory", "gpu_vendor"}),
+        images=False,
+        remote=True,
+        strict=True,
+    )
+
+    def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
+        fields = [field.name for field in attrs.fields(RaySettings)]
+        options = refuse_options(target, ["address", "autoscaling", *fields])
+        owner = f"target {target.name!r}"
+        try:
+            said = RaySettings(**{name: value for name, value in options.items() if name in fields})
+        except SettingsError as error:
+            what = error.what.replace("RaySettings", owner, 1)
+            raise ConfigError(what, why=error.why, fix=error.fix) from None
+        address, grows = options.get("address"), options.get("autoscaling", False)
+        if not isinstance(grows, bool):
+            raise ConfigError(f"{owner}: autoscaling = {grows!r} is invalid", fix="Write true or false.")
+        if address is not None and not isinstance(address, str):
+            raise ConfigError(
+                f"{owner}: address = {address!r} is invalid", fix='Write address = "http://HEAD:8265".'
+            )
+        if target.mounts:
+            raise ConfigError(
+                f"{owner}: the ray backend mounts nothing",
+                why="Steps see the folders of their node.",
+                fix="Leave mounts out.",
+            )
+        if "://" in store:
+            raise ConfigError(
+                f"{owner}: its store is {store}",
+                why="Steps on Ray hand on their results through a folder that all nodes see.",
+                fix='Name one: store = "/shared/upshift".',
+            )
+        set_by_target = {name: value for name, value in attrs.asdict(said).items() if name in options}
+        cluster = Ray(Dashboard(address_of(address)), grows=grows)
+        super().__init__(cluster, name=self.name, store=store, sink=sink, options=set_by_target)
+        self._dashboard = cluster.dashboard
+
+    def capacity(self) -> Capacity:
+        """Ray queues jobs itself, and its head has a process's memory for each."""
+        return Capacity(jobs=MOST)
+
+    def close(self) -> None:
+        """Let go of the jobs, which go on."""
+        super().close()
+        self._dashboard.close()

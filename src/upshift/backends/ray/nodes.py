@@ -1,0 +1,164 @@
+"""The nodes of a cluster as its dashboard lists them, and what a request gets there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from upshift.backends.base import Offer
+from upshift.errors import RequestRefused
+from upshift.model.settings.kinds import kind_of_model
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.sizes import format_size
+from upshift.model.settings.wanted import Wanted
+from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware, Shortfall
+
+TYPE = "accelerator_type:"
+"""What the resource is called by which a node says of which type its accelerators are."""
+_OF_RAY = re.compile(rf"CPU|GPU|memory|object_store_memory|node:.*|{TYPE}.*")
+_PLAIN = re.compile(r"[\w./-]+")
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """A node that is up."""
+
+    name: str
+    cpus: float
+    memory: int  # bytes that Ray hands out
+    gpus: int
+    kind: str | None  # of its GPUs, as Ray calls it; None: it has not said
+    resources: Mapping[str, float]  # the cluster's own
+    labels: Mapping[str, str]
+
+    def __str__(self) -> str:
+        gpus = f", {self.gpus} × {self.kind or 'GPU'}" if self.gpus else ""
+        own = "".join(f", {amount:g} × {name}" for name, amount in self.resources.items())
+        return f"{self.name} with {self.cpus:g} CPUs, {format_size(self.memory)} of memory{gpus}{own}"
+
+
+def read_nodes(listed: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
+    """What ``/api/v0/nodes`` lists (``NodeState`` of ``ray.util.state``), of those that are alive."""
+    return tuple(_node(node) for node in listed if node["state"] == "ALIVE")
+
+
+def offer(
+    request: ResourceSettings, said: Mapping[str, Any], nodes: Sequence[Node], *, grows: bool = False
+) -> Offer:
+    """What a request gets, where it is submitted with these settings.
+
+    Parameters
+    ----------
+    grows
+        Whether an autoscaler may add nodes that are larger than those that are there.
+
+    Raises
+    ------
+    RequestRefused
+        No node has a resource or a label that the settings name.
+    """
+    short: list[Shortfall] = []
+    largest = max(nodes, key=lambda node: (node.gpus, node.cpus, node.memory), default=None)
+    why = "the cluster has no nodes" if largest is None else f"its largest node is {largest}"
+
+    def least(field: str, asked: float | None, of: Iterable[float], shown: Any, what: str) -> Any:
+        most = max(of, default=0)
+        if asked is None or asked <= most or grows:
+            return asked
+        short.append(Shortfall(field=field, asked=f"{shown(asked)} {what}", got=shown(most), why=why))
+        return most
+
+    cpus = least("cpu_count", request.cpu_count, (n.cpus for n in nodes), "{:g}".format, "CPUs")
+    memory = least("memory", request.memory, (n.memory for n in nodes), format_size, "of memory")
+    fits = [node for node in nodes if (cpus or 0) <= node.cpus and (memory or 0) <= node.memory]
+    lacking = [] if grows else _lacking(said, nodes)
+    if lacking:
+        raise RequestRefused(f"no node of the cluster has {lacking[0]}", why=_listed(nodes))
+    fits = [node for node in fits if not _lacking(said, [node])]
+    gpus: tuple[Device, ...] | None = None if request.gpu_count is None else ()
+    if request.gpu_count:
+        wanted = request.alternatives
+        gpus = next(filter(None, (_devices(one, fits, grows=grows) for one in wanted)), ())
+        if not gpus and not short:
+            asked = " or ".join(map(str, wanted))
+            untold = any(node.gpus and node.kind is None for node in nodes)
+            more = "; it does not say of which type all of its GPUs are: gpu_count alone asks for any"
+            short.append(
+                Shortfall(field="gpu_count", asked=asked, got="none", why=why + (more if untold else ""))
+            )
+    if not short and not fits and not grows:
+        short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
+    if request.num_nodes is not None and request.num_nodes > 1:
+        reason = "this version of Upshift gives a step one node of Ray's"
+        short.append(Shortfall(field="num_nodes", asked=f"{request.num_nodes} nodes", got="1", why=reason))
+    for field, reason in (
+        ("disk", "Ray does not hand out disk"),
+        ("shared_memory", "/dev/shm is that of the node, and Ray hands out none of it"),
+    ):
+        value = getattr(request, field)
+        if value is not None:
+            short.append(Shortfall(field=field, asked=format_size(value), got="no promise", why=reason))
+    enforced_by = {"cpu": SCHEDULER, "memory": SUPERVISOR} | ({"gpus": SCHEDULER} if gpus else {})
+    return Offer(
+        granted=Hardware(
+            cpu_count=cpus, memory=memory, gpus=gpus, nodes=1, details={"enforced_by": enforced_by}
+        ),
+        shortfalls=tuple(short),
+    )
+
+
+def _lacking(said: Mapping[str, Any], nodes: Sequence[Node]) -> list[str]:
+    """The resources and labels of these that no node has; of labels, values that are no selectors."""
+    return [
+        *(
+            f"{amount:g} × {name}"
+            for name, amount in said.get("resources", {}).items()
+            if not any(node.resources.get(name, 0) >= amount for node in nodes)
+        ),
+        *(
+            f"label {name}={value}"
+            for name, value in said.get("labels", {}).items()
+            if _PLAIN.fullmatch(value) and not any(node.labels.get(name) == value for node in nodes)
+        ),
+    ]
+
+
+def _listed(nodes: Sequence[Node]) -> str:
+    if not nodes:
+        return "It has no nodes."
+    return "Its nodes: " + "; ".join(sorted({str(node) for node in nodes})[:8]) + "."
+
+
+def _devices(wanted: Wanted, nodes: Sequence[Node], *, grows: bool) -> tuple[Device, ...]:
+    """Devices of a node that are what is wanted; none: no node has so many."""
+    said = (wanted.kind, wanted.name, wanted.vendor, wanted.memory, wanted.partition)
+    if not any(said) and (grows or any(node.gpus >= wanted.count for node in nodes)):
+        return (Device(),) * wanted.count
+    for node in nodes:
+        kind = kind_of_model(node.kind)
+        vendor, name, memory = (kind.vendor, kind.name, kind.memory) if kind else (None, None, None)
+        if node.kind is None or node.gpus < wanted.count:
+            continue
+        if wanted.admits(vendor=vendor, model=node.kind, kind=name, memory=memory):
+            return (Device(vendor=vendor, model=node.kind, kind=name),) * wanted.count
+    if grows and wanted.kind is not None and wanted.partition is None and wanted.memory is None:
+        return (
+            Device(vendor=wanted.kind.vendor, model=wanted.kind.name, kind=wanted.kind.name),
+        ) * wanted.count
+    return ()
+
+
+def _node(record: Mapping[str, Any]) -> Node:
+    total = record["resources_total"]
+    return Node(
+        name=record["node_ip"],
+        cpus=total.get("CPU", 0),
+        memory=int(total.get("memory", 0)),
+        gpus=int(total.get("GPU", 0)),
+        kind=next((name.removeprefix(TYPE) for name in total if name.startswith(TYPE)), None),
+        resources={name: amount for name, amount in total.items() if not _OF_RAY.fullmatch(name)},
+        labels=record.get("labels") or {},
+    )
