@@ -16,7 +16,7 @@ import pytest
 
 from upshift.backends.ray.backend import Ray, RayBackend, cause_of, request_of
 from upshift.backends.ray.dashboard import Dashboard, address_of, token_of
-from upshift.backends.ray.nodes import offer, read_nodes
+from upshift.backends.ray.nodes import findings, offer, read_nodes
 from upshift.backends.scheduler import Launch, NotNow
 from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target
@@ -185,6 +185,13 @@ def test_where_nodes_are_added_what_is_not_there_yet_is_granted() -> None:
     found = offer(asked, {"labels": {"zone": "b"}}, NODES, grows=True)
     assert found.shortfalls == ()
     assert [device.model for device in found.granted.gpus or ()] == ["B200"] * 8
+
+
+def test_how_a_cluster_is_is_told_by_its_nodes_and_devices() -> None:
+    told = {one.name: (one.status, one.text) for one in findings(NODES)}
+    assert told["nodes"][1].startswith("3 nodes, the largest 10.0.0.2 with 48 CPUs")
+    assert told["devices"] == ("ok", "8 × H200, 4 × A100")
+    assert [one.status for one in findings(())] == ["problem"]
 
 
 # Options of a target

@@ -16,17 +16,18 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
 import attrs
 
-from upshift.backends.base import Ask, Capabilities, Capacity, Offer, Sink, refuse_options
+from upshift.backends.base import Ask, Capabilities, Capacity, Finding, Offer, Sink, refuse_options
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.ray.dashboard import Dashboard, Unknown, address_of
-from upshift.backends.ray.nodes import TYPE, Node, offer, read_nodes
+from upshift.backends.ray.nodes import TYPE, Node, findings, offer, read_nodes
 from upshift.backends.scheduler import Launch, NotNow, State
 from upshift.errors import BackendError, ConfigError, SettingsError
 from upshift.model.configuration import Target
@@ -111,6 +112,17 @@ class Ray:
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
         """What the nodes have that are there."""
         return offer(ask.request, settings, self.nodes, grows=self.grows)
+
+    def findings(self, settings: Mapping[str, Any]) -> Iterator[Finding]:
+        """What the dashboard shows of nodes, devices and jobs."""
+        nodes = self.nodes
+        version = self.dashboard.ask("GET", "/api/version").get("ray_version", "")
+        yield Finding(name="access", text=f"Ray {version} answers at {self.dashboard.address}")
+        yield from findings(nodes)
+        jobs = Counter(job["status"] for job in self.dashboard.ask("GET", "/api/jobs/"))
+        waiting = jobs["PENDING"]
+        yield Finding(name="jobs", text=f"{jobs['RUNNING']} under way, {waiting} waiting, of all users")
+        self.offer(Ask(), settings)
 
     def render(self, launch: Launch) -> str:
         """As :func:`request_of`."""

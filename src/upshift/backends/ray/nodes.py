@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from upshift.backends.base import Offer
+from upshift.backends.base import Finding, Offer
 from upshift.errors import RequestRefused
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
@@ -108,6 +109,21 @@ def offer(
         ),
         shortfalls=tuple(short),
     )
+
+
+def findings(nodes: Sequence[Node]) -> Iterator[Finding]:
+    """What a job meets now: nodes, and their devices."""
+    largest = max(nodes, key=lambda node: (node.gpus, node.cpus, node.memory), default=None)
+    if largest is None:
+        yield Finding(name="nodes", text="none is up", status="problem", remedy="Start some: ray start.")
+        return
+    count = f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
+    yield Finding(name="nodes", text=f"{count}, the largest {largest}")
+    gpus: Counter[str] = Counter()
+    for node in nodes:
+        gpus[node.kind or "GPU"] += node.gpus
+    shown = ", ".join(f"{number} × {kind}" for kind, number in gpus.items() if number)
+    yield Finding(name="devices", text=shown or "none")
 
 
 def _lacking(said: Mapping[str, Any], nodes: Sequence[Node]) -> list[str]:
