@@ -70,16 +70,15 @@ def postgres_here() -> PostgresHere:
 
 
 @contextmanager
-def postgres_of_its_own(*, port: int = 16833) -> Iterator[PostgresHere]:
+def postgres_of_its_own() -> Iterator[PostgresHere]:
     """A server that a test may break."""
     postgres_here()
-    here = PostgresHere(FOLDER.with_name("postgres-to-break"), port)
-    arguments = (str(here.folder), str(here.port))
-    subprocess.run([SCRIPT, "start", *arguments], check=True, capture_output=True, timeout=120)
+    here = PostgresHere(FOLDER.with_name(f"postgres-{uuid.uuid4().hex[:8]}"))
     try:
+        subprocess.run([SCRIPT, "start", here.folder], check=True, capture_output=True, timeout=120)
         yield here
     finally:
-        subprocess.run([SCRIPT, "stop", *arguments], check=True, capture_output=True, timeout=120)
+        subprocess.run([SCRIPT, "stop", here.folder], check=True, capture_output=True, timeout=120)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
