@@ -270,3 +270,27 @@ def test_a_catalog_that_machines_share_is_refused(
     monkeypatch.setenv("UPSHIFT_CATALOG", "postgresql://nobody@127.0.0.1:1/upshift")
     refused = project.upshift("runs", expect=2)
     assert "a catalog in PostgreSQL does not go with a store in a bucket" in refused.err
+
+
+def test_gc_leaves_the_runs_of_a_bucket_and_says_so(project: Project, second: Project, store: str) -> None:
+    project.run(SQUARES)
+    run = run_of(project)
+    refused = project.upshift("gc", "--run", run, expect=None)
+    assert refused.code != 0
+    assert f"run {run} stays in {store}" in refused.text
+    project.upshift("gc")
+    for home in (project, second):
+        assert run_of(home) == run
+    whole(store)
+
+
+def test_doctor_tries_the_bucket(project: Project, store: str, bucket: BucketHere) -> None:
+    def told() -> dict[str, Any]:
+        checks = json.loads(project.upshift("doctor", "--json", expect=None).out)["checks"]
+        (found,) = (check for check in checks if check["name"] == "store")
+        return dict(found)
+
+    assert told()["status"] == "ok" and store in told()["text"]
+    assert listed(bucket) == []
+    bucket.boto3.delete_bucket(Bucket=bucket.name)
+    assert told()["status"] == "problem" and bucket.name in told()["text"]

@@ -38,7 +38,6 @@ from upshift.report.terminal.tally import image_of
 from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
 from upshift.runs.endings import record_ending
 from upshift.runs.lease import BEAT, Lease, ask_to_cancel, owner
-from upshift.runs.publishing import published
 from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runtime import forks, sockets
 from upshift.runtime.storage.store import Store, open_store
@@ -211,6 +210,8 @@ _KILLED_AFTER = 60.0
 
 def cancel(ref: str, configuration: Configuration) -> str:
     """Stop a run; what is done is kept. Gives a sentence for the user."""
+    from upshift.runs.publishing import published  # an engine cancels no run without one
+
     with contextlib.closing(open_catalog(configuration)) as catalog:
         row = known_run(ref, catalog, configuration)
         try:

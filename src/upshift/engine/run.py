@@ -51,7 +51,6 @@ from upshift.runs.endings import record_ending
 from upshift.runs.growth import growth_of
 from upshift.runs.history import Run
 from upshift.runs.lease import Lease, here
-from upshift.runs.publishing import Publisher, publish_left
 from upshift.runs.rebuild import open_catalog
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts, edits
@@ -59,6 +58,7 @@ from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
     from upshift.engine.debug import Debugged
+    from upshift.runs.publishing import Publisher
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without those that are easily taken for another."""
@@ -184,6 +184,8 @@ class _Run:
             if not self.store.claim_run(run_id):
                 raise removed(run_id)
             if self.store.replica is not None:
+                from upshift.runs.publishing import Publisher  # runs in folders publish nothing
+
                 self.publisher = Publisher(self.store, run_id, lease, self.progress.notice)
                 self.publisher.begin(known=earlier is not None)
             self.row = self._row(run_id, earlier, now)
@@ -383,6 +385,8 @@ class _Run:
         """Have the bucket hold all of the run, and what earlier ones have left."""
         if self.publisher is None:
             return
+        from upshift.runs.publishing import publish_left
+
         try:
             self.publisher.finish()
         except UpshiftError as error:

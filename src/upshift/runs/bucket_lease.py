@@ -20,7 +20,6 @@ import json
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,7 +55,7 @@ class BucketLease:
     lost: LeaseLost | None = attrs.field(init=False, default=None)
     cancel_asked: bool = attrs.field(init=False, default=False)
     _version: Version = attrs.field(init=False, default=Version(""))
-    _nonce: str = attrs.field(init=False, factory=lambda: uuid.uuid4().hex)
+    _nonce: str = attrs.field(init=False, factory=lambda: os.urandom(16).hex())
     _beats: int = attrs.field(init=False, default=0)
     _renewed: float = attrs.field(init=False, default=0.0)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)

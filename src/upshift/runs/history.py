@@ -28,7 +28,6 @@ from upshift.runs.history_tasks import Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
 from upshift.runs.places import Placed, confirm_in_namespace
-from upshift.runs.publishing import published
 from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.tabular import Drawn, Rows, measured, named
@@ -363,6 +362,8 @@ class Run(Drawn, Placed, Generic[T]):
         self.row = self._catalog.change_tags(self.id, gone, new)
         self.tags = self.row.tags
         if self.finished:  # else whoever runs it writes its record
+            from upshift.runs.publishing import published  # few change tags
+
             with published(self._records.store, self.id):
                 self._records.store.write_record(self.id, "run.json", to_json(self.row))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -312,6 +314,50 @@ def test_a_run_that_somebody_else_has_gone_on_with_is_not_overwritten(
     for store in (here.store, there.store):
         assert b'"completed"' in (store.read_record("r1", "run.json") or b"")
     assert here.store.replica is not None and here.store.replica.unpublished() == []
+
+
+def test_content_that_the_bucket_has_makes_room_and_comes_back(machine: Callable[[str], Machine]) -> None:
+    here = machine("here")
+    a_run(here.store)
+    here.publish()
+    kept, size = here.store.put(b"kept" * CONTENT)  # no run has published it
+    assert here.store.replica is not None
+    assert list(here.store.replica.trim(0)) == []  # it was used just now
+    blobs = [path for path in (here.store.root / "blobs").rglob("*") if path.is_file()]
+    later = time.time() + 7200
+    assert list(here.store.replica.trim(10**9, now=later)) == []
+    assert list(here.store.replica.trim(size + CONTENT + 2, dry_run=True, now=later)) == [CONTENT + 2] * 2
+    assert all(path.exists() for path in blobs)
+    assert list(here.store.replica.trim(0, now=later)) == [CONTENT + 2] * TASKS
+    assert [path for path in blobs if path.exists()] == [here.store.blob_path(kept)]
+    for result in here.store.results("r1"):
+        assert len(here.store.read(result.outputs["output"].digest)) == CONTENT + 2
+
+
+def test_who_looks_at_a_run_does_not_disturb_its_engine(machine: Callable[[str], Machine]) -> None:
+    here = machine("here")
+    a_run(here.store, status="running")
+    with Lease("r1", here.store.address) as lease:
+        publisher = Publisher(here.store, "r1", lease, lambda line: None)
+        publisher.begin(known=False)
+        publisher.publish()
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.is_set():
+                here.store.bring_run("r1")
+
+        with ThreadPoolExecutor(1) as pool:
+            looking = pool.submit(look)
+            for number in range(30):
+                row = json.loads(here.store.read_record("r1", "run.json") or b"")
+                here.store.write_record("r1", "run.json", json.dumps({**row, "tags": [str(number)]}).encode())
+                publisher.publish()
+                assert here.store.replica is not None and here.store.replica.note("r1") is not None
+            ended.set()
+            looking.result()
+        publisher.finish()
+    assert b'"29"' in (here.store.read_record("r1", "run.json") or b"")
 
 
 class Clock(Time):

@@ -121,7 +121,7 @@ class Replica:
             if not os.path.exists(path) and self.objects.download(blob_key(digest), Path(draft)) is not None:
                 take(digest, draft)
 
-    def trim(self, most: int, *, dry_run: bool = False) -> Iterator[int]:
+    def trim(self, most: int, *, dry_run: bool = False, now: float | None = None) -> Iterator[int]:
         """Remove content that the bucket has, the longest unused first, until there are ``most`` bytes here.
 
         Gives the bytes of each. What was used within the last hour stays: a task may be about to read it.
@@ -132,9 +132,9 @@ class Replica:
                 with contextlib.suppress(FileNotFoundError):
                     status = os.stat(f"{folder}/{name}")
                     found.append((max(status.st_atime, status.st_ctime), status.st_size, f"{folder}/{name}"))
-        left = sum(size for _, size, _ in found)
+        left, fresh = sum(size for _, size, _ in found), (now or time.time()) - _IN_USE
         for used, size, path in sorted(found):
-            if left <= most or used > time.time() - _IN_USE:
+            if left <= most or used > fresh:
                 return
             name, begin, rest = path.split("/")[-3:]
             if self.size_of(f"{name}:{begin}{rest}") == size:
@@ -172,10 +172,12 @@ class Replica:
     def bring_run(self, run: str) -> None:
         """Have the records of a run here as the bucket has them, unless this machine knows more of it."""
         folder = f"runs/{safe(run)}/"
-        found = self.objects.get(folder + RUN_RECORD)
+        note, found = self.note(run), self.objects.get(folder + RUN_RECORD)
+        while note != self.note(run):  # its engine is here, and has just put another one
+            note, found = self.note(run), self.objects.get(folder + RUN_RECORD)
         if found is None:
             return
-        content, note = bytes(found.data), self.note(run)
+        content = bytes(found.data)
         if note is None:
             same = _is_over(content) and content == self._records.read(folder + RUN_RECORD)
         else:  # a note that says nothing is of a run that was begun here
