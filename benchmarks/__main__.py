@@ -22,6 +22,7 @@ from benchmarks import (
     report,
     reuse,
     sampling,
+    slurm,
     startup,
 )
 from benchmarks.harness import Effort, Report
@@ -43,6 +44,7 @@ MEASUREMENTS = {
     "container": container.measure,
     "mapped-containers": container.measure_mapped,
     "launch": launch.measure,
+    "slurm": slurm.measure,
 }
 
 

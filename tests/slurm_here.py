@@ -7,6 +7,8 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -99,3 +101,14 @@ def _are_free(port: int) -> bool:
             if tried.connect_ex(("127.0.0.1", one)) == 0:
                 return False
     return True
+
+
+def instead(program: str, code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program of ours before Slurm's own, which it knows as ``real``."""
+    real = shutil.which(program)
+    own = folder / "bin" / program
+    own.parent.mkdir(exist_ok=True)
+    code = f"import os, re, signal, subprocess, sys\nreal = {real!r}\n{textwrap.dedent(code)}"
+    own.write_text(f"#!{sys.executable} -IS\n{code}")
+    own.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{own.parent}{os.pathsep}{os.environ['PATH']}")

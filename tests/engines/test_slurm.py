@@ -17,7 +17,7 @@ import pytest
 
 from contract.contract_kit import Ground
 from project import Project
-from slurm_here import SlurmHere, slurm_here, slurm_of_its_own
+from slurm_here import SlurmHere, instead, slurm_here, slurm_of_its_own
 from upshift.backends.base import Ended, Job, Started, Waiting
 from upshift.engine.attempts import judge
 from upshift.errors import RequestRefused
@@ -395,6 +395,73 @@ def test_a_job_is_submitted_once_though_nobody_knows_whether_it_was_taken(
     assert other.watched.find(job) == handle
     assert len(slurm.run("squeue", "--noheader", f"--name={handle}").splitlines()) == 1
     slurm.run("scancel", f"--name={handle}")
+
+
+def test_a_job_that_was_taken_though_sbatch_says_otherwise_is_not_submitted_again(
+    watching: Callable[..., Watching], slurm: SlurmHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instead(
+        "sbatch",
+        """
+        if subprocess.run([real, *sys.argv[1:]], stdout=subprocess.DEVNULL).returncode == 0:
+            sys.exit("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
+        """,
+        tmp_path,
+        monkeypatch,
+    )
+    one = watching()
+    handle, job = one.submit("add", inputs={"a": 1, "b": 2})
+    assert "Socket timed out" in one.watched.until(Waiting, handle).why
+    one.watched.until(Ended, handle)
+    result = one.ground.store.read_result(job.spec.task, 1)
+    assert result is not None and result.status == "completed"
+    submitted = slurm.run("squeue", "--states=all", "--noheader", f"--name={handle}")
+    assert len(submitted.splitlines()) == 1
+
+
+def test_a_full_queue_is_waited_out_though_sbatch_itself_would_give_up(
+    watching: Callable[..., Watching], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("upshift.backends.slurm.backend.PATIENCE", 5.0)
+    asleep = tmp_path / "asleep"
+    instead(
+        "sbatch",
+        f"""
+        if not os.path.exists({str(asleep)!r}):
+            open({str(asleep)!r}, "w").close()
+            # As at MaxJobCount: sbatch tries again by itself, and sleeps in between.
+            said = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\\n"
+            os.write(2, said.encode())
+            signal.pause()
+        os.execv(real, [real, *sys.argv[1:]])
+        """,
+        tmp_path,
+        monkeypatch,
+    )
+    one = watching()
+    handle, _ = one.submit("add", inputs={"a": 1, "b": 2})
+    assert "takes no more jobs for now: Slurm temporarily unable" in one.watched.until(Waiting, handle).why
+    assert one.watched.until(Ended, handle).reason is None
+
+
+def test_a_job_goes_on_where_its_node_is_drained_and_others_wait_for_another_one(
+    watching: Callable[..., Watching],
+    own_slurm: SlurmHere,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", own_slurm.environment["SLURM_CONF"])
+    one = watching(partition="small")
+    running, _ = one.submit("until_there", inputs={"path": str(tmp_path / "go")})
+    one.watched.until(Started, running)
+    node = f"NodeName={own_slurm.prefix}1"
+    own_slurm.run("scontrol", "update", node, "State=DRAIN", "Reason=test")
+    later, _ = one.submit("add", inputs={"a": 1, "b": 2})
+    assert "Slurm has it wait: " in one.watched.until(Waiting, later).why
+    (tmp_path / "go").touch()
+    assert one.watched.until(Ended, running).reason is None
+    own_slurm.run("scontrol", "update", node, "State=RESUME")
+    assert one.watched.until(Ended, later).reason is None
 
 
 def test_a_node_that_is_lost_is_told_as_such(

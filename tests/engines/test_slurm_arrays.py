@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +10,7 @@ from typing import Any
 import pytest
 
 from contract.contract_kit import PATIENCE, Ground, Watched
-from slurm_here import SlurmHere, slurm_here
+from slurm_here import SlurmHere, instead, slurm_here
 from upshift.backends import cluster
 from upshift.backends.base import Ended, Job, Started, Waiting
 from upshift.engine.attempts import judge, rejoin
@@ -262,14 +258,3 @@ def first_and_others(one: Mapped, folder: Path) -> tuple[str, list[str]]:
 
 def base(slurm: SlurmHere, one: Mapped) -> str:
     return in_array(slurm, one)[0].partition("_")[0]
-
-
-def instead(program: str, code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a program of ours before Slurm's own, which it knows as ``real``."""
-    real = shutil.which(program)
-    own = folder / "bin" / program
-    own.parent.mkdir(exist_ok=True)
-    code = f"import os, re, subprocess, sys\nreal = {real!r}\n{textwrap.dedent(code)}"
-    own.write_text(f"#!{sys.executable} -IS\n{code}")
-    own.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{own.parent}{os.pathsep}{os.environ['PATH']}")

@@ -311,7 +311,10 @@ class Slurm:
                 why="Steps are given to Slurm through its own commands.",
                 fix="Run this where jobs are submitted, on a login node of the cluster.",
             ) from None
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
+            said = " ".join(_complaints((error.stderr or b"").decode(errors="replace")))
+            if FULL.search(said):  # sbatch tries again by itself for two minutes
+                raise Full(f"Slurm takes no more jobs for now: {said}") from None
             raise NotNow(f"Slurm does not answer: {command[0]} took more than {PATIENCE:g} s") from None
 
 

@@ -34,7 +34,7 @@ from upshift.runtime.launch import seats
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage import unpacking
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage.serializers import registry, scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
 from upshift.runtime.supervisor.serving.array import Element, claim_of
@@ -174,6 +174,7 @@ def run_for_backend(
                 LiveRecord.lost(spec, store, problem)
         if share is None or course.told or not record.completed:
             break
+        _prepare()
         following = _claimed(share)
         if following is None:
             break
@@ -182,6 +183,14 @@ def run_for_backend(
     supervisor.close()
     _remove_what_is_mine()
     return 0 if problem is None else 1
+
+
+def _prepare() -> None:
+    """Import what each of several step processes would, now that there is more than one."""
+    registry.prepare()
+    with contextlib.suppress(Exception):  # a step that needs it says so
+        for name in ("step", "pipeline"):
+            getattr(upshift, name)
 
 
 def _claimed(share: Element) -> tuple[TaskSpec, Store] | None:
