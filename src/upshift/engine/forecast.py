@@ -197,7 +197,8 @@ class _Drafts:
         if plan is None or step.refused:
             return ()
         jobs = [self._job(state, task.index, plan) for task, state in forecast.submitted]
-        scripts = plan.place.backend.scripts(jobs)
+        backend = plan.place.backend
+        scripts = backend.scripts(jobs) if hasattr(backend, "scripts") else None  # not of an older package's
         if scripts is None:
             return None
         secrets = self._found.graph.steps[step.step].settings.secret_sources
