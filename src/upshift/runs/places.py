@@ -1,4 +1,4 @@
-"""What is found by its place: in which namespace, what everything there has, and what is next to it."""
+"""What is found by its place: namespaces, what everything there has, what is next to it, inputs of tasks."""
 
 from __future__ import annotations
 
