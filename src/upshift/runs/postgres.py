@@ -228,6 +228,8 @@ class PostgresDatabase(Database):
                     if version is None or version < newest:
                         connection.execute(b"UPDATE catalog SET version = %s", (newest,))
                     if version is None and self._fill is not None:
+                        # Between two writes the records of thousands of runs may be read, from a bucket.
+                        connection.execute(b"SET LOCAL idle_in_transaction_session_timeout = 0")
                         self._fill(self)
             if version is not None and version > newest:
                 raise self._too_new(version, newest)
