@@ -76,7 +76,6 @@ class LocalBackend:
                     why="Steps see this machine's own folders.",
                     fix=f"Make {inside} a link to {outside}, or leave the mount out.",
                 )
-        self._store = store
         self._sink = sink
         self._host = host_facts()
         self._found: Sequence[Inventory] | None = None
@@ -141,7 +140,7 @@ class LocalBackend:
             server.say(
                 "run",
                 name=handle,
-                store=self._store,
+                store=spec.store,
                 spec=job.spec_path,
                 options=spec.store_options,
                 secrets=secrets,
