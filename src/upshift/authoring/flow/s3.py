@@ -432,7 +432,7 @@ class S3:
 
     def _object(self, url: str, headers: Mapping[str, str], path: Path | None = None) -> S3Object:
         size = int(headers.get("content-length", "0")) if path is None else path.stat().st_size
-        modified = email.utils.parsedate_to_datetime(headers["last-modified"]) if headers else None
+        modified = headers.get("last-modified")
         said = headers.get(f"x-amz-meta-{_METADATA}")
         return S3Object(
             url=url,
@@ -443,7 +443,7 @@ class S3:
             content_type=headers.get("content-type"),
             metadata=None if said is None else json.loads(said),
             range_info=_range(headers, size) if headers and path is not None else None,
-            last_modified=None if modified is None else modified.timestamp(),
+            last_modified=email.utils.parsedate_to_datetime(modified).timestamp() if modified else None,
             encryption=headers.get("x-amz-server-side-encryption"),
         )
 

@@ -53,6 +53,7 @@ from upshift.runtime.forms import Outcome, Seen
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.step import step
 from upshift.runtime.storage import artifacts, serializers
+from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.starters import asked_at_import
@@ -61,6 +62,10 @@ from upshift.runtime.supervisor.starters.thread_pools import Pools, unsafe_to_fo
 
 MOST_HELD = 250
 """Descriptors that come with an order, at most; the kernel stops at 253 (``SCM_MAX_FD``)."""
+
+_MANY, _REHEARSALS = 16, 12
+"""After so many forks more are to be expected: then what each process does is rehearsed so often that Python
+has specialized it, which none of them lives long enough for."""
 
 WARNED = sys.version_info >= (3, 12)
 """Whether a fork warns of threads."""
@@ -90,6 +95,7 @@ class Zygote:
         self._pools = Pools()
         self._host_memory: int = host_facts()["memory"]
         self._modules = 0
+        self._forks = 0
         self._baseline = 0
         self._example = _example()
         self._woken, wake = os.pipe()
@@ -158,6 +164,12 @@ class Zygote:
             gc.collect()
             gc.freeze()
             self._baseline = proc.unreclaimable(os.getpid())
+        self._forks += 1
+        if self._forks == _MANY:
+            with contextlib.suppress(Exception):
+                for _ in range(_REHEARSALS):
+                    self._rehearse()
+            gc.freeze()
         log, log_end = os.pipe()
         messages, messages_end = os.pipe()
         seen, seen_end = os.pipe()
@@ -208,6 +220,10 @@ class Zygote:
         proc.own_consumption()
         for store in self._stores.values():
             artifacts.load(artifacts.save(0, store), store)  # what is that small is in no file
+            if "upshift.authoring.flow.task" in sys.modules:  # a step of a flow goes on from a state
+                state = artifacts.load(artifacts.save(State({"": 0}), store), store)
+                assert isinstance(state, State)
+                artifacts.save(state.replaced(values={"": state[""]}), store)
         to_json(Seen(cpu_count=1, memory=1))
         to_json(Outcome())
 
