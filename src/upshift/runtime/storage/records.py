@@ -6,6 +6,7 @@
     runs/RUN/removed.json             instead of run.json: gc removed the run
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.spec.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.claim           by its supervisor, or by an engine that gave it up
+    runs/RUN/tasks/STEP/INDEX.ATTEMPT.stop            by an engine that has cancelled it: a signal
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.result.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series, .metrics, .cards
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.rankRANK.log     of each of several processes
