@@ -289,6 +289,7 @@ def test_what_has_a_place_has_the_tags_of_its_run(shapes: Project) -> None:
     assert task.metadata_dict["attempt"] == "0"
     assert {one.name: one.value for one in task.metadata} == task.metadata_dict
     assert [line for _, line in task.loglines("stdout")] == task.stdout.splitlines()
+    assert task.stderr == "" and list(task.loglines("stderr")) == []  # it is in stdout
     upshift.namespace("user:nobody")
     assert not task.is_in_namespace
     with pytest.raises(NotFound, match=f"run {run.id} is not in the namespace 'user:nobody'"):
