@@ -183,8 +183,8 @@ def test_a_run_whose_engine_was_killed_is_finished_by_another_machine(
     whole(store)
     run = run_of(second)
     assert second.show(run)["status"] == "cancelled"  # as an interrupted one is called there
+    go.write_text("on")  # the task of the killed engine, whose result the bucket will not see
     go_on = second.start("resume", run)
-    go.write_text("on")  # the task of the killed engine
     assert ready.read_text() == "now"
     go.write_text("on")  # the same task again: what the other machine runs is out of reach
     _, err = go_on.communicate()
