@@ -207,3 +207,6 @@ def test_a_run_has_a_place_of_its_own(
         s3.get("note")
     with pytest.raises(UsageError, match="no step is running here"):
         S3(run=upshift.current)
+    project.write(f'store = "{bucket.address}/runs-of-all"\n', "upshift.toml", header="")
+    with S3(run=run) as s3:
+        assert s3.put("k", "v") == f"{bucket.address}/runs-of-all/data/Keeping/{run.id}/k"

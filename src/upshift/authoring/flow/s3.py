@@ -557,9 +557,11 @@ def _configured_root() -> str:
     configuration = load_configuration()
     if configuration.s3root is not None:
         return configuration.s3root
-    store = current.store.address if current.store is not None else configuration.store or ""
+    store = configuration.store_address(
+        configuration.target()
+    )  # that of a step may be a folder that follows it
     if store.startswith(_SCHEME):
-        return f"{store}/data"
+        return f"{store.rstrip('/')}/data"
     raise ConfigError(
         "S3(run=…) has no bucket",
         where=user_location(),
