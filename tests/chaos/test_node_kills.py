@@ -84,7 +84,7 @@ def freeze(processes: list[psutil.Process]) -> bool:
 def test_nodes_that_are_killed_again_and_again_end_as_undisturbed_ones(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("UPSHIFT_NODES_SILENCE", "4")
+    monkeypatch.setenv("UPSHIFT_NODES_SILENCE", "1.5")
     chance = random.Random(seed)
     (tmp_path / "nodes.py").write_text(SOURCE)
     (tmp_path / "upshift.toml").write_text('[targets.three]\nbackend = "local"\noptions = { nodes = 3 }\n')

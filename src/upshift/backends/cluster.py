@@ -573,12 +573,15 @@ class ClusterBackend:
             return None
         assert watched.id is not None  # it has been started
         self._cluster.stop([watched.id], grace=False, kill=True)
-        return State(phase="ended", reason="infrastructure" if lost else None, message=lost)
+        return State(phase="ended", reason="infrastructure" if lost else None)
 
     def _cause(self, watched: _Watched, state: State) -> tuple[str, str]:
         """Why there is no result of a job that has ended."""
         if watched.cancelled:
             return "cancelled", "it was stopped before it could record anything"
+        lost = watched.said.get("lost")
+        if lost and state.reason in (None, "infrastructure"):  # as one of its nodes has seen it
+            return "infrastructure", lost
         message = state.message or f"{self._cluster.title} says that it completed, and there is no result"
         if watched.id is not None and not watched.said:
             # No supervisor has said a word: the node may not see what it needs, which its shell has said.

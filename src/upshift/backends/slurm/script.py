@@ -14,7 +14,7 @@ ROOM = 300
 """Seconds beyond a step's own timeout and grace for what comes before and after it."""
 
 
-LEAVING = 20
+LEAVING = 60
 """Seconds that the supervisors of an attempt are given to end once one of them has."""
 
 

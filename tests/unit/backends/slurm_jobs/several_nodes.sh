@@ -11,4 +11,4 @@
 #SBATCH --no-requeue
 #SBATCH --output="/shared/store/runs/r/tasks/add/1.1.out"
 
-exec srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=8 --cpu-bind=none --mpi=none --input=none --export=ALL --kill-on-bad-exit=0 --wait=20 '/my env/bin/python' /home/ann/.upshift/code/ab --scheduled '/shared/it'"'"'s/spec.json'
+exec srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=8 --cpu-bind=none --mpi=none --input=none --export=ALL --kill-on-bad-exit=0 --wait=60 '/my env/bin/python' /home/ann/.upshift/code/ab --scheduled '/shared/it'"'"'s/spec.json'

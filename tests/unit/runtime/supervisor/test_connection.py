@@ -138,6 +138,24 @@ def test_an_end_that_says_nothing_any_more_is_lost(ends) -> None:  # type: ignor
     assert near.lost[0].startswith("nothing has come from it for")
 
 
+def test_an_end_whose_machine_answers_is_waited_for_longer_but_not_for_ever(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(connections, "HELD_UP", 1000)
+    loop = Loop()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    with theirs:  # whose supervisor does nothing: a file system holds it up
+        near = End(loop, ours, silence=0.02)
+        signs = bytearray()
+        loop.watch(theirs.fileno(), lambda: signs.extend(theirs.recv(1 << 16)))
+        turn_until(loop, lambda: bool(near.lost) or signs.count(b"beat") > 20)  # four are a silence
+        assert not near.lost
+        monkeypatch.setattr(connections, "HELD_UP", 1)
+        turn_until(loop, lambda: bool(near.lost))
+        assert near.lost[0].startswith("nothing has come from it for")
+        loop.unwatch(theirs.fileno())
+
+
 def test_two_ends_that_have_nothing_to_say_keep_each_other(ends, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(connections, "BEAT", 0.01)
     loop = Loop()

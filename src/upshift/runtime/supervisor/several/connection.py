@@ -1,13 +1,15 @@
 """One end of the connection between two nodes' supervisors, on an event loop.
 
-Each end says something every few seconds. So an end from which nothing comes is not busy but gone, though
-nobody closed the connection: its machine lost power, or the network between the two is cut.
+Each end says something every few seconds. So an end from which nothing comes is gone, though nobody closed
+the connection: its machine lost power, or the network between the two is cut. Where the machine acknowledges
+what is sent there, a file system may hold up the supervisor: it is waited for longer.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,8 @@ from upshift.runtime.loop import Loop
 
 BEAT = 2.0
 """Seconds between two signs of life, at most."""
+HELD_UP = 4
+"""How many times the silence a supervisor is waited for whose machine acknowledges what is sent to it."""
 PARTING = 5.0
 """Seconds that what was said before the end is given to leave."""
 MUCH = 1 << 20
@@ -29,6 +33,17 @@ CHUNK = 1 << 17
 def pause(silence: float) -> float:
     """Seconds between two signs of life, where the other end takes so much silence for an end."""
     return min(BEAT, silence / 4)
+
+
+def acknowledges(connection: socket.socket, within: float) -> bool:
+    """Whether the other system has acknowledged all that was sent, or something ``within`` seconds."""
+    try:
+        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    except OSError:  # it is no connection of TCP's
+        return False
+    # tcpi_unacked and, in milliseconds, tcpi_last_ack_recv of struct tcp_info in linux/tcp.h
+    unacknowledged, last = (int.from_bytes(told[at : at + 4], sys.byteorder) for at in (24, 56))
+    return unacknowledged == 0 or last < 1000 * within
 
 
 class Connection:
@@ -111,10 +126,13 @@ class Connection:
             if not self.alive:
                 return
         silent = self._silent
-        if silent >= self._silence:
+        if silent >= self._silence and (
+            silent >= HELD_UP * self._silence or not acknowledges(self._socket, self._silence)
+        ):
             self._end(f"nothing has come from it for {silent:.0f} s")
             return
-        self._timer = self._loop.after(min(self._every, self._silence - silent), self._tick)
+        rest = self._silence - silent
+        self._timer = self._loop.after(min(self._every, rest) if rest > 0 else self._every, self._tick)
         if not self._backlog:  # what waits is a sign of life as well
             self.say("beat")
 
