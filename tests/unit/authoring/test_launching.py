@@ -209,6 +209,11 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(decorate: Callable[[
     assert "test_launching.py:" in str(caught.value.where)
 
 
+def test_standalone_is_one_node(store: Store) -> None:
+    launch = _definition(run_with_torchrun(standalone=True, nproc_per_node=2)(step(plain)), store).launch
+    assert launch == _definition(run_with_torchrun(nnodes=1, nproc_per_node=2)(step(plain)), store).launch
+
+
 def test_checking_does_not_import_torch() -> None:
     import subprocess
 
