@@ -222,9 +222,10 @@ def test_what_an_update_replaces_stays_for_runs_that_use_it_until_images_are_pru
     pipeline(project, base_image_name, f'requirements=["tool"], {options}')
     (before,) = json.loads(project.upshift("image", "build", "pipeline.py", "--on", name, "--json").out)
     wheel(found, "tool", "2.0", {"tool.py": ""})
-    assert "1.0" in project.upshift("image", "update", "pipeline.py", "--on", name).err
+    updated = project.upshift("image", "update", "pipeline.py", "--on", name)
+    assert "1.0" in updated.err and "2.0" in updated.err, updated.err
     replaced = engine.describe(before["reference"])
-    assert replaced is not None and not replaced["RepoTags"]
+    assert replaced is not None and not replaced["RepoTags"], updated.err
     project.upshift("image", "prune", "--on", name)
     assert engine.describe(before["reference"]) is None
 
