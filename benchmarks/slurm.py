@@ -56,10 +56,10 @@ def measure(effort: Effort) -> Report:
         title="Slurm",
         how="A Slurm of three nodes on this machine, whose 24 made-up CPUs are the few of the machine; its "
         "daemons run there, too. One step: from the call to the supervisor that runs it, beside `sbatch` of "
-        f"a script that creates a file; {rounds} rounds in turns. Mapped tasks: from the call with {MANY} "
-        f"one-line tasks until all have ended, beside an array of {MANY} jobs that run `true`, until "
-        f"`squeue` has none of them, and the whole command `upshift run`; {rounds_of_many} rounds in turns. "
-        "Medians; added, and times, are medians of those in a round.",
+        f"a script that creates a file; {rounds} rounds in turns, each on an idle Slurm. Mapped tasks: from "
+        f"the call with {MANY} one-line tasks until all have ended, beside an array of {MANY} jobs that run "
+        "`true`, until `squeue` has none of them, and the whole command `upshift run`; "
+        f"{rounds_of_many} rounds in turns. Medians; added, and times, are medians of those in a round.",
         rows=[
             Row(what="floor: `sbatch` to running", value=1000 * one.median("bare"), unit="ms"),
             Row(what="a step to running", value=1000 * one.median("step"), unit="ms"),
@@ -78,20 +78,32 @@ def _submitted(*options: str, script: str) -> str:
     return subprocess.run(command, input=script, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def _settle() -> None:
+    """Wait until Slurm has no job, and a second more: the end of one is work of the controller's, too."""
+    while subprocess.check_output(["squeue", "--noheader"]).strip():
+        time.sleep(20 * _LOOK)
+    time.sleep(1)
+
+
 def _one(home: Path, folder: Path, rounds: int) -> Turns:
     """Seconds until a job and a step run."""
     with _steps(home, folder) as steps:
 
         def bare() -> float:
             flag = folder / f"{time.monotonic_ns()}"
+            _settle()
             began = time.perf_counter()
             _submitted(script=f"#!/bin/sh\n: > '{flag}'\n")
             while not flag.exists():
                 time.sleep(_LOOK)
             return time.perf_counter() - began
 
-        steps.start()  # the first one unpacks the runtime, and its Python keeps bytecode
-        return Turns(rounds, bare=bare, step=steps.start)
+        def step() -> float:
+            _settle()
+            return steps.start()
+
+        step()  # the first one unpacks the runtime, and its Python keeps bytecode
+        return Turns(rounds, bare=bare, step=step)
 
 
 def _many(home: Path, folder: Path, rounds: int) -> Turns:
@@ -99,6 +111,7 @@ def _many(home: Path, folder: Path, rounds: int) -> Turns:
     (folder / "mapped.py").write_text(_MAPPED)
 
     def bare() -> float:
+        _settle()
         began = time.perf_counter()
         id = _submitted(f"--array=0-{MANY - 1}", script=_TRIVIAL)
         while subprocess.check_output(["squeue", "--noheader", f"--jobs={id}"]).strip():
@@ -106,11 +119,17 @@ def _many(home: Path, folder: Path, rounds: int) -> Turns:
         return time.perf_counter() - began
 
     def run() -> float:
+        _settle()
         command = (sys.executable, "-m", "upshift", "run", "mapped.py", "--on", "slurm")
         return command_seconds(*command, env={"UPSHIFT_HOME": str(home)}, cwd=folder)
 
     with _steps(home, folder) as steps:
-        return Turns(rounds, bare=bare, tasks=steps.many, run=run)
+
+        def tasks() -> float:
+            _settle()
+            return steps.many()
+
+        return Turns(rounds, bare=bare, tasks=tasks, run=run)
 
 
 @attrs.define
