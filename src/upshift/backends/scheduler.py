@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 import attrs
 
-from upshift.backends.base import Ask, Finding, Offer
+from upshift.backends.base import Ask, Finding, Offer, refuse_options
+from upshift.errors import ConfigError, SettingsError
+from upshift.model.configuration import Target
 from upshift.model.spec import Hardware, TaskSpec
 
 
@@ -136,3 +138,36 @@ def name_of(spec: TaskSpec) -> str:
     text = f"{spec.store}\0{spec.task.run}\0{spec.task.step}\0{spec.task.index}\0{spec.attempt}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"{_ODD.sub('-', spec.task.step)[:_LONGEST]}{index}-{digest}"
+
+
+def options_of(
+    target: Target, settings: type, *, store: str, title: str, own: Collection[str] = ()
+) -> dict[str, Any]:
+    """What a target says to all of its steps: fields of their settings, beside options of its ``own``.
+
+    Raises
+    ------
+    ConfigError
+        An option is unknown or invalid, or the target has what no scheduler's jobs can use.
+    """
+    owner = f"target {target.name!r}"
+    fields = [field.name for field in attrs.fields(settings)]
+    given = refuse_options(target, [*own, *fields])
+    try:
+        said = settings(**{name: value for name, value in given.items() if name in fields})
+    except SettingsError as error:
+        what = error.what.replace(settings.__name__, owner, 1)
+        raise ConfigError(what, why=error.why, fix=error.fix) from None
+    if target.mounts:
+        raise ConfigError(
+            f"{owner}: the {target.backend} backend mounts nothing",
+            why="Steps see the folders of their node.",
+            fix="Leave mounts out.",
+        )
+    if "://" in store:
+        raise ConfigError(
+            f"{owner}: its store is {store}",
+            why=f"Steps on {title} hand on their results through a folder that all nodes see.",
+            fix='Name one: store = "/shared/upshift".',
+        )
+    return {name: value for name, value in attrs.asdict(said).items() if name in given}

@@ -24,12 +24,12 @@ from urllib.parse import quote, urlsplit
 
 import attrs
 
-from upshift.backends.base import Ask, Capabilities, Capacity, Finding, Offer, Sink, refuse_options
+from upshift.backends.base import Ask, Capabilities, Capacity, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.ray.dashboard import Dashboard, Unknown, address_of
 from upshift.backends.ray.nodes import TYPE, Node, findings, offer, read_nodes
-from upshift.backends.scheduler import Launch, NotNow, State
-from upshift.errors import BackendError, ConfigError, SettingsError
+from upshift.backends.scheduler import Launch, NotNow, State, options_of
+from upshift.errors import BackendError, ConfigError
 from upshift.model.configuration import Target
 from upshift.model.home import home
 from upshift.model.settings.ray import RaySettings
@@ -268,36 +268,17 @@ class RayBackend(ClusterBackend):
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        fields = [field.name for field in attrs.fields(RaySettings)]
-        options = refuse_options(target, ["address", "autoscaling", *fields])
+        options = options_of(target, RaySettings, store=store, title="Ray", own=("address", "autoscaling"))
         owner = f"target {target.name!r}"
-        try:
-            said = RaySettings(**{name: value for name, value in options.items() if name in fields})
-        except SettingsError as error:
-            what = error.what.replace("RaySettings", owner, 1)
-            raise ConfigError(what, why=error.why, fix=error.fix) from None
-        address, grows = options.get("address"), options.get("autoscaling", False)
+        address, grows = target.options.get("address"), target.options.get("autoscaling", False)
         if not isinstance(grows, bool):
             raise ConfigError(f"{owner}: autoscaling = {grows!r} is invalid", fix="Write true or false.")
         if address is not None and not isinstance(address, str):
             raise ConfigError(
                 f"{owner}: address = {address!r} is invalid", fix='Write address = "http://HEAD:8265".'
             )
-        if target.mounts:
-            raise ConfigError(
-                f"{owner}: the ray backend mounts nothing",
-                why="Steps see the folders of their node.",
-                fix="Leave mounts out.",
-            )
-        if "://" in store:
-            raise ConfigError(
-                f"{owner}: its store is {store}",
-                why="Steps on Ray hand on their results through a folder that all nodes see.",
-                fix='Name one: store = "/shared/upshift".',
-            )
-        set_by_target = {name: value for name, value in attrs.asdict(said).items() if name in options}
         cluster = Ray(Dashboard(address_of(address)), grows=grows)
-        super().__init__(cluster, name=self.name, store=store, sink=sink, options=set_by_target)
+        super().__init__(cluster, name=self.name, store=store, sink=sink, options=options)
         self._dashboard = cluster.dashboard
 
     def capacity(self) -> Capacity:

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 
 import attrs
 
-from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink, refuse_options
+from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
-from upshift.backends.scheduler import Full, Launch, NotNow, State
+from upshift.backends.scheduler import Full, Launch, NotNow, State, options_of
 from upshift.backends.slurm.script import ranges, script_of
 from upshift.backends.slurm.site import Site, findings, offer, read_site
-from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsError
+from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target
 from upshift.model.settings.slurm import SlurmSettings, minutes_of
 from upshift.runtime.launch import seats
@@ -356,33 +356,15 @@ class SlurmBackend(ClusterBackend):
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        options = refuse_options(target, [field.name for field in attrs.fields(SlurmSettings)])
-        try:
-            said = SlurmSettings(**options)
-        except SettingsError as error:
-            what = error.what.replace("SlurmSettings", f"target {target.name!r}", 1)
-            raise ConfigError(what, why=error.why, fix=error.fix) from None
-        if target.mounts:
-            raise ConfigError(
-                f"target {target.name!r}: the slurm backend mounts nothing",
-                why="Steps see the folders of their node.",
-                fix="Leave mounts out.",
-            )
-        if "://" in store:
-            raise ConfigError(
-                f"target {target.name!r}: its store is {store}",
-                why="Steps on Slurm hand on their results through a folder that all nodes see.",
-                fix='Name one: store = "/shared/upshift".',
-            )
+        options = options_of(target, SlurmSettings, store=store, title="Slurm")
         if re.search(r"[\"'\\\n]", store):
             raise ConfigError(
                 f"target {target.name!r}: the path of its store has a quote or a backslash: {store}",
                 why="The scripts of Slurm's jobs name it.",
                 fix="Name another folder: store = …",
             )
-        set_by_target = {name: value for name, value in attrs.asdict(said).items() if name in options}
         slurm = Slurm()
-        super().__init__(slurm, name=self.name, store=store, sink=sink, options=set_by_target, arrays=slurm)
+        super().__init__(slurm, name=self.name, store=store, sink=sink, options=options, arrays=slurm)
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
