@@ -1,8 +1,12 @@
-"""A line ``<!-- backends -->`` becomes the table of what each backend declares that it can do."""
+"""``<!-- backends -->`` becomes what each backend declares, ``<!-- promises -->`` what is tested on each."""
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,19 +16,46 @@ from upshift.backends.registry import backend_names, capabilities_of
 from upshift.config import ResourceSettings
 from upshift.model.configuration import Target
 
-PLACE = "<!-- backends -->"
 _YES, _NO = "yes", "–"
+_TESTS = Path(__file__).parents[2] / "tests"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called for each page."""
-    return markdown.replace(PLACE, _table()) if PLACE in markdown else markdown
+    for place, table in (("<!-- backends -->", _declared), ("<!-- promises -->", _promises)):
+        if place in markdown:
+            markdown = markdown.replace(place, table())
+    return markdown
 
 
-def _table() -> str:
+def _declared() -> str:
     backends = {name: capabilities_of(Target(name=name, backend=name)) for name in backend_names()}
+    return _table(backends, _rows(backends.values()))
+
+
+def _promises() -> str:
+    """The tests of the contract suite, with the backends that each of them runs on."""
+    sys.path[:0] = [str(_TESTS), str(_TESTS / "contract")]
+    suite, kit = import_module("test_backend_contract"), import_module("contract_kit")
+    rows = []
+    for name, test in inspect.getmembers(suite, inspect.isfunction):
+        if not name.startswith("test_") or not {"ground", "watched"} & set(
+            inspect.signature(test).parameters
+        ):
+            continue
+        marks = {mark.args[0]: mark.args[1] for mark in getattr(test, "pytestmark", ())}
+        tested = marks.get("ground", kit.BACKENDS)
+        line = inspect.getsourcelines(test)[1]
+        words = name.removeprefix("test_").replace("_", " ").replace(" mb ", " MB ")
+        rows.append(
+            (line, [words[0].upper() + words[1:], *(_YES if one in tested else _NO for one in kit.REAL)])
+        )
+    return _table(kit.REAL, (row for _, row in sorted(rows)))
+
+
+def _table(backends: Iterable[str], rows: Iterable[list[str]]) -> str:
     heads = ["", *(f"`{name}`" for name in backends)]
-    lines = [heads, ["---"] * len(heads), *_rows(backends.values())]
+    lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -27,6 +27,11 @@ BACKENDS = ["fake", "local", "docker", "podman", "slurm", "ray"]
 FENCED = [name for name in BACKENDS if name != "local"]
 """Those where a job may be accepted late; ``local`` takes jobs from a socket, in order."""
 
+REAL = [name for name in BACKENDS if name != "fake"]
+KEEP_SECRETS = [
+    name for name in REAL if "env" in registry.capabilities_of(Target(name=name, backend=name)).secrets
+]
+
 PATIENCE = 60.0
 """Seconds after which an event that was promised is not believed in any more."""
 
@@ -105,15 +110,15 @@ class Watched:
         self.events: list[Event] = []
         self._inbox = inbox
 
-    def until(self, kind: type, handle: str) -> Any:
-        """The first event of this kind about this job."""
+    def until(self, kind: type, handle: str, when: Callable[[], bool] = lambda: True) -> Any:
+        """The first event of this kind about this job, from when on this is so."""
         for event in self.events:
-            if isinstance(event, kind) and event.handle == handle:  # type: ignore[attr-defined]
+            if isinstance(event, kind) and event.handle == handle and when():  # type: ignore[attr-defined]
                 return event
         while True:
             event = self._inbox.get(timeout=PATIENCE)
             self.events.append(event)
-            if isinstance(event, kind) and event.handle == handle:  # type: ignore[attr-defined]
+            if isinstance(event, kind) and event.handle == handle and when():  # type: ignore[attr-defined]
                 return event
 
     def submit(self, job: Job) -> str:

@@ -31,6 +31,20 @@ def wait() -> None:
     threading.Event().wait()
 
 
+def say_and_wait() -> None:
+    print("waiting", flush=True)
+    threading.Event().wait()
+
+
+def backwards(data: bytes) -> bytes:
+    return data[::-1]
+
+
+def say_secret() -> str:
+    print("it is", os.environ["TOKEN"])
+    return os.environ["TOKEN"]
+
+
 def fill() -> None:
     held = []
     while True:

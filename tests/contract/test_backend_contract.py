@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from contract_kit import FENCED, Ground, Watched
+from contract_kit import FENCED, KEEP_SECRETS, REAL, Ground, Watched
 
 from upshift.backends.base import Capabilities, Ended, LogGrew, Started
 from upshift.errors import ConfigError
@@ -151,6 +151,49 @@ def test_the_log_has_at_least_what_was_announced(watched: Watched) -> None:
     assert b"adding\n" in log
     sizes = [event.size for event in watched.of(handle) if isinstance(event, LogGrew)]
     assert all(size <= len(log) for size in sizes)
+
+
+@pytest.mark.parametrize("ground", REAL, indirect=True)
+def test_what_a_step_prints_can_be_read_while_it_runs(watched: Watched) -> None:
+    job = watched.ground.job("say_and_wait")
+    handle = watched.submit(job)
+    log = watched.ground.store.log_path(job.spec.task, 1)
+    watched.until(LogGrew, handle, lambda: b"waiting\n" in log.read_bytes())
+    assert not any(isinstance(event, Ended) for event in watched.of(handle))
+    watched.cancel(handle, grace=5)
+    watched.until(Ended, handle)
+
+
+def test_values_of_100_mb_go_in_and_come_out(watched: Watched) -> None:
+    data = bytes(range(250)) * 400_000
+    result = watched.run(watched.ground.job("backwards", inputs={"data": data}))
+    assert result is not None
+    assert result.status == "completed"
+    assert artifacts.load(result.outputs["output"], watched.ground.store) == data[::-1]
+
+
+@pytest.mark.parametrize("ground", KEEP_SECRETS, indirect=True)
+def test_a_secret_reaches_the_step_and_no_file_of_the_attempt(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN_OF_TEST", "s3cr3t-of-the-contract")
+    job = watched.ground.job("say_secret", secrets={"TOKEN": "env:TOKEN_OF_TEST"})
+    result = watched.run(job)
+    assert result is not None
+    assert artifacts.load(result.outputs["output"], watched.ground.store) == "s3cr3t-of-the-contract"
+    log = watched.ground.store.log_path(job.spec.task, 1)
+    assert b"it is ***" in log.read_bytes()
+    files = [path for path in log.parent.rglob("*") if path.is_file()]
+    assert [path for path in files if b"s3cr3t-of-the-contract" in path.read_bytes()] == []
+
+
+def test_two_engines_at_once_hear_of_their_own_jobs(ground: Ground) -> None:
+    first, second = ground.open(), ground.open()
+    jobs = [ground.job("add", inputs={"a": n, "b": 1}) for n in range(2)]
+    handles = [one.submit(job) for one, job in zip((first, second), jobs, strict=True)]
+    first.until(Ended, handles[0])
+    second.until(Ended, handles[1])
+    assert first.of(handles[1]) == second.of(handles[0]) == []
 
 
 def test_jobs_run_beside_each_other(watched: Watched) -> None:
