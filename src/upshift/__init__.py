@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         UpshiftError,
         UsageError,
     )
+    from upshift.model.settings.batch import BatchSettings
     from upshift.model.settings.docker import DockerSettings
     from upshift.model.settings.ray import RaySettings
     from upshift.model.settings.resources import ResourceSettings
@@ -88,6 +89,7 @@ __all__ = [
     "HTML",
     "S3",
     "BackendError",
+    "BatchSettings",
     "BlobDamaged",
     "BlobMissing",
     "CaughtException",
@@ -177,6 +179,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BatchSettings": "upshift.model.settings.batch",
     "CaughtException": "upshift.authoring.flow.task",
     "Config": "upshift.authoring.flow.parameters",
     "DataArtifact": "upshift.runs.history_outputs",

@@ -73,7 +73,8 @@ def draft(store: str, jobs: Sequence[Drafted], arrays: Arrays) -> Draft:
         return Draft(jobs[0].launch, {None: jobs[0]})
     first = jobs[0]
     spec, launch = first.job.spec, first.launch
-    numbered = {one.index % arrays.largest: one for one in sorted(jobs, key=lambda one: one.index)}
+    in_order = sorted(jobs, key=lambda one: one.index)
+    numbered = {n if arrays.dense else one.index % arrays.largest: one for n, one in enumerate(in_order)}
     specs = {number: os.path.basename(one.job.spec_path) for number, one in numbered.items()}
     parts: dict[int | None, Drafted] = dict(numbered.items())
     said = f"{launch.name.rpartition('-')[2]}\0{sorted(specs.items())}"

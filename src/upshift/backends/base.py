@@ -325,7 +325,7 @@ class Provider(Protocol):
 
 
 def secrets_of(spec: TaskSpec) -> Mapping[str, str]:
-    """The values of a step's secrets, by variable, as they are on this machine now.
+    """The values of a step's secrets, by variable, as they are on this machine now: not those of its node.
 
     Raises
     ------
@@ -333,10 +333,11 @@ def secrets_of(spec: TaskSpec) -> Mapping[str, str]:
         One of them has gone since the run began.
     """
     from upshift.errors import RequestRefused
-    from upshift.model.settings.secrets import read_secrets
+    from upshift.model.settings.secrets import at_node, read_secrets
 
     try:
-        return read_secrets(spec.settings.secret_sources, project=spec.code.project)
+        here = at_node(spec.settings.secret_sources, there=False)
+        return read_secrets(here, project=spec.code.project)
     except RequestRefused as error:
         raise BackendError(error.what, fix=error.fix) from None
 

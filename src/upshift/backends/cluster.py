@@ -49,6 +49,7 @@ from upshift.backends.base import (
 from upshift.backends.scheduler import Arrays, Cluster, Full, Launch, NotNow, State, name_of, nodes_of
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.retry import STOPPED
+from upshift.model.settings.secrets import at_node
 from upshift.model.spec import Hardware, TaskSpec
 from upshift.runtime.launch import seats
 from upshift.runtime.storage.store import Store, open_store
@@ -276,6 +277,7 @@ class ClusterBackend:
             settings={**self._options, **_said(spec.settings.backends.get(self._own, {}))},
             timeout=spec.settings.timeout,
             grace=spec.settings.grace_period,
+            secrets=at_node(spec.settings.secret_sources),
             output=f"{path.removesuffix('.spec.json')}.out",
         )
 
@@ -673,7 +675,9 @@ class ClusterBackend:
 
 def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that somebody has set."""
-    return {name: value for name, value in settings.items() if value not in (None, (), [], {}, False)}
+    return {
+        name: value for name, value in settings.items() if value is not None and value not in ((), [], {})
+    }
 
 
 def _printed_of(output: str | None, element: int | None) -> Path | None:

@@ -49,6 +49,7 @@ class Launch:
     settings: Mapping[str, Any]  # what the step was told for this backend, checked
     timeout: float | None = None  # seconds that the step may take
     grace: float = 0.0  # and those that it is given to end
+    secrets: Mapping[str, str] = attrs.field(factory=dict)  # sources by variable that the node reads
     output: str | None = None  # the file for what is printed before the supervisor keeps a log
     # of an array the numbers of its elements: each has its own as a further argument of its command, and
     # before the ending of its output
@@ -115,6 +116,9 @@ class Arrays(Protocol):
     @property
     def largest(self) -> int:
         """Elements are numbered below this."""
+
+    dense: bool
+    """Whether they are numbered from 0 on, without a gap."""
 
     def share(self, launch: Launch) -> float:
         """Seconds for which an element may begin further tasks without being short of time for them."""

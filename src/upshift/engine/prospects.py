@@ -28,7 +28,14 @@ from upshift.engine.targets import (
 from upshift.errors import RequestRefused, UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition
-from upshift.model.settings.secrets import NeededSecret, read_secret, read_secrets, scheme_of
+from upshift.model.settings.secrets import (
+    AT_NODE,
+    NeededSecret,
+    at_node,
+    read_secret,
+    read_secrets,
+    scheme_of,
+)
 from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -132,7 +139,7 @@ def _secrets_of(
         found.append(NeededSecret(name=name, source=source, origin=origin, problem=problem))
     if not any(secret.problem for secret in found):
         try:
-            read_secrets(definition.settings.secret_sources, project=project)
+            read_secrets(at_node(definition.settings.secret_sources, there=False), project=project)
         except RequestRefused as error:  # each by itself is right, and all together are not
             found[0] = attrs.evolve(found[0], problem=_named(step, error, found[0].origin))
     return tuple(found)
@@ -146,7 +153,8 @@ def _look_for(name: str, source: str, place: OpenTarget, project: str) -> None:
             f"secret {name} ({source}): backend {backend.name} cannot bring it to the step",
             fix=f"It takes {forms}." if forms else "Choose another target with --on; this one takes none.",
         )
-    read_secret(name, source, project=project)
+    if scheme_of(source) not in AT_NODE:
+        read_secret(name, source, project=project)
 
 
 def _named(step: str, error: RequestRefused, where: str | None) -> RequestRefused:

@@ -53,7 +53,10 @@ def main() -> NoReturn:
 
         sys.exit(single_task.run_for_backend(Path(own[1])))
     if own[:1] == ["--scheduled"]:
-        path, element = Path(own[1]), int(own[2]) if own[2:] else None
+        number = own[2] if own[2:] else None
+        if number is not None and number.startswith("$"):  # the number of an element is in this variable
+            number = os.environ[number[1:]]
+        path, element = Path(own[1]), None if number is None else int(number)
         if element is not None:
             from upshift.runtime.supervisor.serving import array
 

@@ -23,6 +23,7 @@ from upshift import (
     project,
     pypi,
     pypi_base,
+    resources,
     retry,
     schedule,
     secrets,
@@ -80,6 +81,25 @@ def test_a_backends_decorator_moves_the_step_there(decorator: Any, target: str) 
     assert settings.origins["on"].endswith(f"(@{decorator.__name__})")
 
 
+def test_batch_asks_for_devices_an_image_and_what_aws_batch_alone_knows() -> None:
+    settings = settings_of(
+        batch(
+            trainium=16, memory="400GiB", image="ml/neuron:1", queue="trn", efa=8, aws_batch_tags={"a": "b"}
+        )
+    )
+    assert settings.resources.accelerator == "Trainium:16" and settings.docker is not None
+    assert settings.docker.parent_image == "ml/neuron:1"
+    assert settings.backends == {"aws-batch": {"queue": "trn", "efa": 8, "tags": {"a": "b"}}}
+    assert settings.origins["aws-batch.efa"].endswith("(@batch)")
+
+
+def test_batch_beside_resources_asks_for_the_larger_of_each_value() -> None:
+    asked = settings_of(batch(cpu=2, memory=8000, inferentia=1), resources(cpu=4, memory=4000, gpu=2))
+    request = asked.resources
+    assert (request.cpu_count, request.memory, request.accelerator) == (4, 8_000_000_000, "Inferentia")
+    assert request.gpu_count == 2 and asked.on == "aws-batch"
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -99,6 +119,16 @@ def test_a_backends_decorator_moves_the_step_there(decorator: Any, target: str) 
         (lambda: pypi(python="three"), ["python='three'", "3.11"]),
         (lambda: conda(packages={"cudatoolkit": "11.8"}), ["not a Python package", "parent_image"]),
         (lambda: kubernetes(cpus=1), ["@kubernetes has no option 'cpus'", "cpu"]),
+        (lambda: batch(vcpus=1), ["@batch has no option 'vcpus'", "cpu_count"]),
+        (lambda: batch(quueue="gpu"), ["@batch has no option 'quueue'", "queue"]),
+        (lambda: batch(iam_role="admin"), ["iam_role='admin'", "arn:aws:iam::123456789012:role/NAME"]),
+        (lambda: batch(swappiness=60), ["swappiness=60 has no effect without max_swap"]),
+        (lambda: batch(efs_volumes="/data"), ["efs_volumes='/data'", "fs-0123456789abcdef0"]),
+        (lambda: batch(host_volumes=["data"]), ["host_volumes='data'", "/data:/mnt/data"]),
+        (lambda: batch(ephemeral_storage=20), ["ephemeral_storage=20", "from 21 to 200"]),
+        (lambda: batch(tmpfs_size="big"), ["tmpfs_size='big'", "MiB"]),
+        (lambda: batch(log_options=["x"]), ["log_options=", "awslogs-group"]),
+        (lambda: batch(tags={"aws:x": "y"}), ["tags['aws:x']", "do not begin"]),
         (lambda: project(name="no/name"), ["@project: name="]),
         (lambda: schedule(cron="daily"), ["cron='daily'", "fields"]),
         (lambda: trigger(), ["@trigger takes event or events"]),

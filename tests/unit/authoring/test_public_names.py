@@ -9,6 +9,7 @@ from upshift import errors
 
 def test_the_public_names_are_these() -> None:
     assert set(upshift.__all__) - {name for name in upshift.__all__ if hasattr(errors, name)} == {
+        "BatchSettings",
         "CaughtException",
         "Config",
         "DataArtifact",

@@ -14,14 +14,14 @@ from upshift import pipeline, step
     ("secrets", "what", "fix"),
     [
         (
-            {"DB": "aws:prod/db"},
-            "secrets['DB']: sources of the form aws:… are not in this version",
-            "env:NAME",
+            {"DB": "aws:arn:aws:s3:::bucket"},
+            "secrets['DB']: 'arn:aws:s3:::bucket' names no secret of AWS",
+            "aws:arn:aws:secretsmanager:REGION:ACCOUNT:secret:NAME",
         ),
         (
-            {"DB": "k8s:db/key"},
-            "secrets['DB']: sources of the form k8s:… are not in this version",
-            "env:NAME",
+            {"DB": "k8s:db"},
+            "secrets['DB']: 'db' names no key of a Secret",
+            "k8s:hugging-face/token",
         ),
         ({"DB": "fiel:x"}, "secrets['DB']: there are no sources of the form fiel:…", "Did you mean 'file'?"),
         ({"DB": "envv:DB"}, "secrets['DB']: there are no sources of the form envv:…", "Did you mean 'env'?"),

@@ -23,6 +23,7 @@ class Arrays:
     """A scheduler whose elements have numbers below 100."""
 
     largest = 100
+    dense = False
 
     def share(self, launch: Launch) -> float:
         return 20.0
@@ -59,6 +60,14 @@ def test_tasks_of_a_step_are_an_array_whose_elements_have_their_numbers(tmp_path
     assert listed(str(tmp_path / "runs/r/tasks/score")) == {
         f"{i}.1.spec.json": [(draft.launch.name, i)] for i in (2, 3, 7)
     }
+
+
+def test_elements_are_numbered_without_a_gap_where_a_scheduler_wants_that(tmp_path: Path) -> None:
+    arrays = Arrays()
+    arrays.dense = True
+    (draft,) = drafts(str(tmp_path), [drafted(tmp_path, i) for i in (7, 2, 3)], arrays)
+    assert draft.launch.elements == (0, 1, 2)
+    assert {number: part.index for number, part in draft.parts.items()} == {0: 2, 1: 3, 2: 7}
 
 
 def test_an_array_has_no_element_beyond_the_largest_that_a_site_takes(tmp_path: Path) -> None:

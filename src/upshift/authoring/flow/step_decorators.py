@@ -19,6 +19,7 @@ from upshift.authoring.pending import options_to_come
 from upshift.authoring.steps import add_options
 from upshift.errors import SettingsError, UsageError, suggestion, user_location
 from upshift.model.checks import shown
+from upshift.model.settings.batch import BatchSettings
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.fields import bad_value, line
 from upshift.model.settings.retry import Catch
@@ -355,15 +356,28 @@ kubernetes = _backend(
         *("hostname_resolution_timeout", "executable", "topology_spread_constraints"),
     ),
 )
-batch = _backend(
-    "@batch",
-    "aws-batch",
-    (
-        *("image", "queue", "iam_role", "execution_role", "max_swap", "swappiness", "aws_batch_tags"),
-        *("use_tmpfs", "tmpfs_tempdir", "tmpfs_size", "tmpfs_path", "efa", "ephemeral_storage", "privileged"),
-        *("log_driver", "log_options", "executable", "host_volumes", "efs_volumes", "job_priority"),
-    ),
-)
+
+
+def batch(function: Any = None, /, *, on: str = "aws-batch", **given: Any) -> Any:
+    """Run a step as a job of AWS Batch.
+
+    Parameters
+    ----------
+    on
+        The target. ``"aws-batch"`` needs no configuration where the step names its queue and role, and the
+        run's store is a bucket.
+    given
+        What the step asks for (``cpu``, ``gpu``, ``memory``, ``disk``, ``shared_memory``, ``gpu_vendor``,
+        ``trainium``, ``inferentia``), as in :func:`resources`; ``image``, the image that its own begins with;
+        and the fields of :class:`BatchSettings`: ``queue``, ``iam_role``, ``efa``, ….
+
+    Raises
+    ------
+    SettingsError
+        An option is unknown, or its value is invalid.
+    """
+    given = {"tags" if name == "aws_batch_tags" else name: value for name, value in given.items()}
+    return _moved("@batch", "aws-batch", BatchSettings, function, on, given, image=True)
 
 
 def slurm(function: Any = None, /, *, on: str = "slurm", **given: Any) -> Any:
@@ -383,11 +397,28 @@ def slurm(function: Any = None, /, *, on: str = "slurm", **given: Any) -> Any:
     SettingsError
         An option is unknown, or its value is invalid.
     """
-    fields = [field.name for field in attrs.fields(SlurmSettings)]
-    requested = _requested("@slurm", given, fields, SlurmSettings.elsewhere)
-    own = SlurmSettings(**{name: value for name, value in given.items() if name in fields})
-    said = StepSettings.said("@slurm", {"backends": {"slurm": encode(own)}}, on=on)
-    decorate: Any = _of_step(StepOptions(settings=requested.beside(said)))
+    return _moved("@slurm", "slurm", SlurmSettings, function, on, given)
+
+
+def _moved(
+    owner: str,
+    key: str,
+    cls: Any,
+    function: Any,
+    on: str,
+    given: Mapping[str, Any],
+    *,
+    image: bool = False,
+) -> Any:
+    """What moves a step to a backend with settings of its own, and says what it asks for there."""
+    given = {name: value for name, value in given.items() if value is not None}
+    fields = [field.name for field in attrs.fields(cls) if field.init]
+    requested = _requested(owner, given, [*(["image"] if image else []), *fields], cls.elsewhere)
+    own = {name: value for name, value in given.items() if name in fields}
+    records: dict[str, Any] = {"backends": {key: encode(cls(**own))} if own else {}}
+    if "image" in given:
+        records["docker"] = DockerSettings(parent_image=given["image"])
+    decorate: Any = _of_step(StepOptions(settings=requested.beside(StepSettings.said(owner, records, on=on))))
     return decorate if function is None else decorate(function)
 
 

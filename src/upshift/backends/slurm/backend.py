@@ -94,6 +94,7 @@ class Slurm:
     noise: re.Pattern[str] = NOISE
     seat: Mapping[str, str] = attrs.field(factory=lambda: dict(SEAT), repr=False)
     signals: bool = True
+    dense: bool = False
     _environment: Mapping[str, str] = attrs.field(factory=lambda: environment(), repr=False)
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:

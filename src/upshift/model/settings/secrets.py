@@ -1,4 +1,4 @@
-"""Where the secrets of a step come from: ``env:NAME`` or ``file:PATH``.
+"""Where the secrets of a step come from: ``env:NAME``, ``file:PATH``, or what its node asks for them.
 
 What travels and is recorded is the reference. The value is read when an attempt starts, and stays in memory.
 """
@@ -23,10 +23,14 @@ SHORTEST = 4
 """Characters. A shorter value would be masked all over a log, in words that have nothing to do with it."""
 LARGEST = 1 << 16
 """Bytes of JSON that the secrets of one step take together, at most: they travel in one packet."""
-_FORMS = {"env": "env:NAME", "file": "file:PATH"}
-_LATER = ("aws", "k8s")
+_FORMS = {"env": "env:NAME", "file": "file:PATH", "aws": "aws:ARN", "k8s": "k8s:NAME/KEY"}
+AT_NODE = ("aws", "k8s")
+"""Forms whose values only the node of a step learns: its backend has them in the step's variable there."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEME = re.compile(r"[a-z][a-z0-9-]{0,11}")
+_AWS = re.compile(r"arn:aws[a-z-]*:(secretsmanager|ssm):\S+|/?[\w.-]+(/[\w.-]+)*")
+"""API_Secret of AWS Batch: a secret's ARN (:KEY:STAGE:VERSION may follow), or a parameter's ARN or name."""
+_K8S = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[\w.-]+")
 _WRITE = 'Write where the value comes from: "env:NAME" or "file:PATH".'
 _files: set[str] = set()
 """Every ``file:PATH`` that this process has heard of, of whatever pipeline."""
@@ -103,6 +107,11 @@ def scheme_of(source: str) -> str:
     return source.partition(":")[0]
 
 
+def at_node(sources: Mapping[str, str], *, there: bool = True) -> dict[str, str]:
+    """The sources whose values only the node learns; those that are read here, if not ``there``."""
+    return {name: source for name, source in sources.items() if (scheme_of(source) in AT_NODE) is there}
+
+
 def path_of(source: str, project: str) -> Path:
     """The file of ``file:PATH``."""
     return Path(project, os.path.expanduser(source.partition(":")[2]))
@@ -138,11 +147,16 @@ def read_secrets(
 
 
 def read_secret(name: str, source: str, *, project: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The value of one secret; the parameters and errors are those of :func:`read_secrets`."""
+    """The value of one secret; the parameters and errors are those of :func:`read_secrets`.
+
+    What only the node of a step learns is in the variable itself, there.
+    """
     if scheme_of(source) == "file":
         value = _from_file(name, source, path_of(source, project))
+    elif scheme_of(source) in AT_NODE:
+        value = _from_environment(name, source, environ, name)
     else:
-        value = _from_environment(name, source, environ)
+        value = _from_environment(name, source, environ, source.partition(":")[2])
     if not value.strip():
         raise _refused(name, source, "is empty", "Give it a value.")
     if "\0" in value:
@@ -157,8 +171,7 @@ def read_secret(name: str, source: str, *, project: str, environ: Mapping[str, s
     return value
 
 
-def _from_environment(name: str, source: str, environ: Mapping[str, str]) -> str:
-    variable = source.partition(":")[2]
+def _from_environment(name: str, source: str, environ: Mapping[str, str], variable: str) -> str:
     value = environ.get(variable)
     if value is None:
         close = get_close_matches(variable, environ, n=1, cutoff=0.8)
@@ -210,12 +223,6 @@ def _checked_name(owner: str, name: object) -> str:
 def _checked_source(owner: str, name: str, source: object) -> str:
     scheme, colon, place = source.partition(":") if isinstance(source, str) else ("", "", "")
     what = f"{owner}: secrets[{name!r}]"
-    if scheme in _LATER:
-        raise SettingsError(
-            f"{what}: sources of the form {scheme}:… are not in this version of Upshift",
-            where=user_location(),
-            fix=_WRITE,
-        )
     if colon and scheme not in _FORMS and _SCHEME.fullmatch(scheme):
         raise SettingsError(
             f"{what}: there are no sources of the form {scheme}:…",
@@ -234,6 +241,19 @@ def _checked_source(owner: str, name: str, source: object) -> str:
             f"{what}: {place!r} is not a valid name of an environment variable",
             where=user_location(),
             fix=_WRITE,
+        )
+    if scheme == "aws" and not _AWS.fullmatch(place):
+        raise SettingsError(
+            f"{what}: {place!r} names no secret of AWS",
+            where=user_location(),
+            fix='Write the ARN of a secret in Secrets Manager, "aws:arn:aws:secretsmanager:REGION:ACCOUNT:'
+            'secret:NAME", or a parameter of Systems Manager by ARN or name, "aws:/ml/token".',
+        )
+    if scheme == "k8s" and not _K8S.fullmatch(place):
+        raise SettingsError(
+            f"{what}: {place!r} names no key of a Secret",
+            where=user_location(),
+            fix='Write its name and the key: "k8s:hugging-face/token".',
         )
     assert isinstance(source, str)
     return source

@@ -28,6 +28,7 @@ import attrs
 import upshift
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.home import home
+from upshift.model.settings.secrets import at_node, read_secrets
 from upshift.model.spec import Failure, MetricValue, TaskSpec, decode, from_json
 from upshift.runtime import causes, marks
 from upshift.runtime.launch import seats
@@ -62,7 +63,6 @@ EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
 
 def run_by_hand(path: Path, store_address: str | None) -> int:
     """Run a task from its spec, and show its log. The exit code tells how it ended."""
-    from upshift.model.settings.secrets import read_secrets
     from upshift.runtime.supervisor.serving.single_task import Console
 
     try:
@@ -156,9 +156,13 @@ def run_for_backend(
     if order.stop_record:
         course.heed(store)
     while True:
-        part = _part(
-            spec, store, loop, supervisor, order.secrets, seat=seat, starter=starter, mine=share is not None
-        )
+        try:
+            there = read_secrets(at_node(spec.settings.secret_sources), project=spec.code.project)
+        except UpshiftError as error:
+            reporter.end(str(error))
+            return 2
+        known = {**order.secrets, **there}
+        part = _part(spec, store, loop, supervisor, known, seat=seat, starter=starter, mine=share is not None)
         course.begin(spec, part, named=None if share is None else store)
         if order.wait is None:
             part.start(grant)
