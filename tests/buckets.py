@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import attrs
@@ -81,3 +83,40 @@ def bucket(object_store: str, no_aws: None, monkeypatch: pytest.MonkeyPatch) -> 
     client.create_bucket(Bucket=name)
     yield BucketHere(name, object_store, client)
     client.close()
+
+
+Answers = dict[tuple[str, str], Callable[[BaseHTTPRequestHandler], tuple[int, str]]]
+
+
+@pytest.fixture
+def platform(no_aws: None) -> Iterator[tuple[str, Answers]]:
+    """What answers at the addresses of a cloud: its address, and what it says by method and path."""
+    answers: Answers = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def answer(self) -> None:
+            said = answers.get((self.command, self.path))
+            status, text = (404, "nothing") if said is None else said(self)
+            content = text.encode()
+            self.send_response_only(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("do_"):
+                return self.answer
+            raise AttributeError(name)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", answers
+    server.shutdown()
+    thread.join()
+    server.server_close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from buckets import bucket, no_aws, object_store
+from buckets import bucket, no_aws, object_store, platform
 from frameworks import cuda_library
 from leftovers import Watch
 from nvml import fake_nvml, nvml_library
@@ -19,7 +19,16 @@ from prepared import Prepared
 from project import as_users_have_it
 
 # Fixtures.
-__all__ = ["bucket", "cuda_library", "fake_nvml", "new_place", "no_aws", "nvml_library", "object_store"]
+__all__ = [
+    "bucket",
+    "cuda_library",
+    "fake_nvml",
+    "new_place",
+    "no_aws",
+    "nvml_library",
+    "object_store",
+    "platform",
+]
 pytest_plugins = ["share"]
 
 NO_SKIPS = bool(os.environ.get("UPSHIFT_TEST_NO_SKIPS"))

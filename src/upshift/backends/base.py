@@ -48,6 +48,8 @@ class Capabilities:
     secrets
         Schemes of sources, such as ``"env"``, whose values it brings to a step's supervisor: as
         environment variables, or in its own way. It stores them nowhere.
+    buckets
+        Whether its nodes work with a store in a bucket by themselves, and not through this machine's copy.
     """
 
     fields: frozenset[str]
@@ -55,6 +57,7 @@ class Capabilities:
     images: bool = False
     remote: bool = True
     strict: bool = True
+    buckets: bool = False
 
 
 @attrs.frozen(kw_only=True)

@@ -46,12 +46,13 @@ from upshift.backends.base import (
     Waiting,
     secrets_of,
 )
-from upshift.backends.scheduler import Arrays, Cluster, Full, Launch, NotNow, State, name_of, nodes_of
+from upshift.backends.scheduler import Arrays, Cluster, Full, Launch, NotNow, Reach, State, name_of, nodes_of
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.retry import STOPPED
 from upshift.model.settings.secrets import at_node
 from upshift.model.spec import Hardware, TaskSpec
 from upshift.runtime.launch import seats
+from upshift.runtime.storage.replica import blob_key
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.serving.array import element_in
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
@@ -262,24 +263,40 @@ class ClusterBackend:
 
     def launch_of(self, job: Job, name: str, *, sketch: bool = False) -> Launch:
         """A job as it is rendered; in a sketch of it, the runtime may not be in its place yet."""
-        from upshift.code.runtime_package import runtime_blob
+        from upshift.code.runtime_package import bootstrap, runtime_blob
         from upshift.runtime.storage import unpacking
 
-        spec, store = job.spec, self._store_of(job.spec)
+        spec, store, reach = job.spec, self._store_of(job.spec), self.reach(job.spec)
         digest = spec.runtime or runtime_blob(store)
-        runtime = unpacking.folder_of(digest) if sketch else unpacking.unpacked_runtime(digest, store)
-        path = os.path.join(store.address, job.spec_path)
+        python, path = reach.python or sys.executable, os.path.join(store.address, job.spec_path)
+        environment = {} if reach.home is None else {"UPSHIFT_NODE_HOME": reach.home}
+        command: tuple[str, ...]
+        if store.replica is not None or reach.bootstrap:
+            there = store.name if store.replica is not None else reach.store or store.address
+            command = (python, "-c", bootstrap(), f"{there}/{blob_key(digest)}", f"{there}/{job.spec_path}")
+            if store.replica is not None:
+                environment |= store.replica.objects.environment
+        else:
+            runtime = unpacking.folder_of(digest) if sketch else unpacking.unpacked_runtime(digest, store)
+            command = (python, str(runtime), "--scheduled", path)
         return Launch(
             name=name,
             comment=f"upshift {spec.task.run} {spec.task} attempt {spec.attempt}",
-            command=(sys.executable, str(runtime), "--scheduled", path),
+            command=command,
             granted=spec.granted or Hardware(),
             settings={**self._options, **_said(spec.settings.backends.get(self._own, {}))},
             timeout=spec.settings.timeout,
             grace=spec.settings.grace_period,
             secrets=at_node(spec.settings.secret_sources),
             output=f"{path.removesuffix('.spec.json')}.out",
+            image=spec.image,
+            user=spec.user,
+            environment=environment,
         )
+
+    def reach(self, spec: TaskSpec) -> Reach:
+        """How a node gets the worker of an attempt."""
+        return Reach()
 
     # -- threads -----------------------------------------------------------------------------------
 
@@ -308,7 +325,11 @@ class ClusterBackend:
         """Submit jobs, for as long as the scheduler may take them yet."""
         since, tries, full = time.monotonic(), 0, False
         spec = batch.watched[0].spec
-        environment = {"UPSHIFT_ORDER": self._order(spec), **self._seats(spec)}
+        environment = {
+            **batch.draft.launch.environment,
+            "UPSHIFT_ORDER": self._order(spec),
+            **self._seats(spec),
+        }
         while not self._closed:
             name = batch.draft.launch.name
             try:

@@ -39,18 +39,36 @@ class State:
 
 
 @attrs.frozen(kw_only=True)
+class Reach:
+    """How a node gets its worker: the runtime, and the store.
+
+    From a folder that is there under the same path as here, with the interpreter of the run; or by the
+    bootstrap (:mod:`upshift.code.bootstrap`), which needs nothing but a Python and the place of the store.
+    Where that is a bucket, it is always the bootstrap.
+    """
+
+    python: str | None = None  # the interpreter there; None: that of the run
+    home: str | None = None  # a folder of the node's own, such as an emptyDir; None: one in its /tmp
+    store: str | None = None  # where nodes have a store that is a folder; None: under its own path
+    bootstrap: bool = False  # whether nodes see no more of this machine than that folder
+
+
+@attrs.frozen(kw_only=True)
 class Launch:
     """What is to be started: one attempt, as the rendering of a job knows it."""
 
     name: str  # the job's, which follows from the attempt
     comment: str  # what it is, for people
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # what is different for each job are the last two: of the runtime, of the spec
     granted: Hardware
     settings: Mapping[str, Any]  # what the step was told for this backend, checked
     timeout: float | None = None  # seconds that the step may take
     grace: float = 0.0  # and those that it is given to end
     secrets: Mapping[str, str] = attrs.field(factory=dict)  # sources by variable that the node reads
     output: str | None = None  # the file for what is printed before the supervisor keeps a log
+    image: str | None = None  # that of the step
+    user: str | None = None  # as whom the image runs
+    environment: Mapping[str, str] = attrs.field(factory=dict)  # variables of the worker; no secrets
     # of an array the numbers of its elements: each has its own as a further argument of its command, and
     # before the ending of its output
     elements: tuple[int, ...] = ()
@@ -84,6 +102,8 @@ class Cluster(Protocol):
 
     def submit(self, script: str, environment: Mapping[str, str]) -> str:
         """Give a job to the scheduler, with these variables; gives its id.
+
+        Beside those of its launch, these are secret.
 
         Raises
         ------
@@ -145,7 +165,13 @@ def name_of(spec: TaskSpec) -> str:
 
 
 def options_of(
-    target: Target, settings: type, *, store: str, title: str, own: Collection[str] = ()
+    target: Target,
+    settings: type,
+    *,
+    store: str,
+    title: str,
+    own: Collection[str] = (),
+    buckets: bool = False,
 ) -> dict[str, Any]:
     """What a target says to all of its steps: fields of their settings, beside options of its ``own``.
 
@@ -168,7 +194,7 @@ def options_of(
             why="Steps see the folders of their node.",
             fix="Leave mounts out.",
         )
-    if "://" in store:
+    if "://" in store and not buckets:
         raise ConfigError(
             f"{owner}: its store is {store}",
             why=f"Steps on {title} hand on their results through a folder that all nodes see.",

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import upshift
 from upshift._version import __version__
+from upshift.code import bootstrap as program
 from upshift.errors import StoreError
 from upshift.runtime.storage.memo import Memo, Signature, now, signature_of
 
@@ -84,7 +85,7 @@ def runtime_blob(store: Store) -> str:
     StoreUnavailable
         The store cannot be written.
     """
-    memo = Memo("runtime", __version__, _home_of_upshift())
+    memo = Memo("runtime", "sha256", __version__, _home_of_upshift())
     known = memo.recall()
     if known is not None and store.find(str(known)):
         return str(known)
@@ -95,9 +96,16 @@ def runtime_blob(store: Store) -> str:
         _add(archive, "__main__.py", _MAIN)
         for name, path in sorted(_sources(watched)):
             _add(archive, name, Path(path).read_bytes())
-    digest, _ = store.put(content.getbuffer())
+    digest, _ = store.put(content.getbuffer(), algorithm="sha256")  # which any Python can compare
     memo.remember(digest, watched, since=since)
     return digest
+
+
+def bootstrap() -> str:
+    """The text of :mod:`upshift.code.bootstrap`, as short as can be read: it is an argument of a command."""
+    text = Path(program.__file__).read_text(encoding="utf-8")
+    lines = (line for line in text.splitlines() if line)
+    return "".join(f"{' ' * ((len(line) - len(line.lstrip())) // 4)}{line.strip()}\n" for line in lines)
 
 
 def _home_of_upshift() -> str:

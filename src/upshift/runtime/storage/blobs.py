@@ -61,20 +61,20 @@ class Blobs:
                 discard(draft)
         return path
 
-    def put(self, buffers: Sequence[Bytes]) -> tuple[str, int]:
-        """Store the buffers, one after the other, as one blob."""
+    def put(self, buffers: Sequence[Bytes], *, name: str | None = None) -> tuple[str, int]:
+        """Store the buffers, one after the other, as one blob; ``name``: by this algorithm."""
         views = [view for view in map(flat, buffers) if view.nbytes]
         size = sum(view.nbytes for view in views)
         with available("written", self._root):
             if size >= _LARGE:
-                return self._put_large(views, size), size
+                return self._put_large(views, size, name), size
             content = views[0] if len(views) == 1 else memoryview(b"".join(views))
-            digest = digest_of(content)
+            digest = digest_of(content, name=name)
             path = self.path(digest)
             if not self._has(digest, path, size):
-                with self._temporary() as (fd, name):
+                with self._temporary() as (fd, draft):
                     write_all(fd, content)
-                    self._finish(fd, name, path)
+                    self._finish(fd, draft, path)
         return digest, size
 
     def put_file(self, source: Path) -> tuple[str, int]:
@@ -188,12 +188,12 @@ class Blobs:
                 return False
         return status.st_size == size and self._seal.holds(status)
 
-    def _put_large(self, views: list[memoryview], size: int) -> str:
-        with self._temporary() as (fd, name):
-            digest = _write_and_hash(fd, views)
+    def _put_large(self, views: list[memoryview], size: int, name: str | None) -> str:
+        with self._temporary() as (fd, draft):
+            digest = _write_and_hash(fd, views, name or algorithm())
             path = self.path(digest)
             if not self._has(digest, path, size):
-                self._finish(fd, name, path)
+                self._finish(fd, draft, path)
         return digest
 
     @contextlib.contextmanager
@@ -258,10 +258,10 @@ def map_privately(fd: int, length: int) -> mmap.mmap:
         return mmap.mmap(fd, length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
-def _write_and_hash(fd: int, views: list[memoryview]) -> str:
+def _write_and_hash(fd: int, views: list[memoryview], name: str) -> str:
     from concurrent.futures import ThreadPoolExecutor
 
-    hasher = new_hasher()
+    hasher = new_hasher(name)
     assert hasher is not None
     chunks = [view[at : at + _CHUNK] for view in views for at in range(0, view.nbytes, _CHUNK)]
     with ThreadPoolExecutor(1) as other:
@@ -269,7 +269,7 @@ def _write_and_hash(fd: int, views: list[memoryview]) -> str:
             hashing = other.submit(hasher.update, chunk)
             write_all(fd, chunk)
             hashing.result()
-    return f"{algorithm()}:{hasher.hexdigest()}"
+    return f"{name}:{hasher.hexdigest()}"
 
 
 def digest_of_file(fd: int, size: int, name: str) -> str | None:

@@ -44,13 +44,13 @@ def new_hasher(name: str | None = None) -> Hasher | None:
     return None if make is None else make()
 
 
-def digest_of(*buffers: Bytes) -> str:
-    """The digest of the buffers, one after the other."""
-    blake3 = _blake3()
-    hasher = hashlib.sha256() if blake3 is None else blake3()
+def digest_of(*buffers: Bytes, name: str | None = None) -> str:
+    """The digest of the buffers, one after the other, by this algorithm (default: that of new digests)."""
+    hasher = new_hasher(name)
+    assert hasher is not None  # nobody names one that is not installed
     for buffer in buffers:
         hasher.update(buffer)
-    return f"{'sha256' if blake3 is None else 'blake3'}:{hasher.hexdigest()}"
+    return f"{name or algorithm()}:{hasher.hexdigest()}"
 
 
 def split(digest: str) -> tuple[str, str]:

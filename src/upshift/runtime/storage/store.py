@@ -95,17 +95,18 @@ class Store:
 
     # Blobs
 
-    def put(self, *buffers: Bytes) -> tuple[str, int]:
+    def put(self, *buffers: Bytes, algorithm: str | None = None) -> tuple[str, int]:
         """Store contiguous buffers, one after the other, as one blob.
 
-        Their memory is written as it is, without a copy; it must not change during the call.
+        Their memory is written as it is, without a copy; it must not change during the call. ``algorithm``
+        names the one of its digest, where whoever reads it knows that one only.
 
         Returns
         -------
         digest, size
             ``algorithm:hex``, and bytes.
         """
-        return self._blobs.put(buffers)
+        return self._blobs.put(buffers, name=algorithm)
 
     def put_file(self, path: Path) -> tuple[str, int]:
         """Store the content of a file: its digest, and its size in bytes."""

@@ -6,16 +6,15 @@ import calendar
 import contextlib
 import hashlib
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from buckets import Answers
 from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
 from upshift.runtime.storage.objects import credentials as providers
 from upshift.runtime.storage.objects.credentials import Wallet
@@ -79,43 +78,6 @@ def test_requests_are_signed_as_botocore_does_it(path: str) -> None:
         region="eu-west-1", now=now.timestamp(),
     )  # fmt: skip
     assert ours["authorization"].split("=")[-1] == request.headers["Authorization"].split("=")[-1]
-
-
-Answers = dict[tuple[str, str], Callable[[BaseHTTPRequestHandler], tuple[int, str]]]
-
-
-@pytest.fixture
-def platform(no_aws: None) -> Iterator[tuple[str, Answers]]:
-    """What answers at the addresses of a cloud: its address, and what it says by method and path."""
-    answers: Answers = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def answer(self) -> None:
-            said = answers.get((self.command, self.path))
-            status, text = (404, "nothing") if said is None else said(self)
-            content = text.encode()
-            self.send_response_only(status)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("do_"):
-                return self.answer
-            raise AttributeError(name)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", answers
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def _role(number: int = 1, lasts: int = 3600) -> str:

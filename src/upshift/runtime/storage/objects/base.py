@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NewType, Protocol
 
@@ -52,6 +52,10 @@ class Objects(Protocol):
     """
 
     address: str
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables by which a process on another machine finds this place; no credentials."""
 
     def get(self, key: str, *, offset: int = 0, size: int | None = None) -> Got | None:
         """An object, or ``size`` bytes of it from ``offset`` on; None: there is no such object."""

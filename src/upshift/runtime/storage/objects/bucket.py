@@ -42,6 +42,7 @@ _AGAIN_CODES = frozenset({"RequestTimeout", "SlowDown", "InternalError", "BadDig
 _ENDED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"})
 _MOST_SAID = 64 << 10
 """Bytes of an error that are read."""
+_SAID = ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "AWS_REQUEST_CHECKSUM_CALCULATION")
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
@@ -126,6 +127,14 @@ class Bucket:
         """The server, as messages name it."""
         url, _ = self._place("")
         return f"{url.scheme}://{url.netloc}"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables by which another machine finds it."""
+        said = {"AWS_REGION": self.region} | {
+            name: os.environ[name] for name in _SAID if os.environ.get(name)
+        }
+        return said if self._endpoint is None else said | {"AWS_ENDPOINT_URL_S3": self._endpoint.geturl()}
 
     @property
     def encrypted(self) -> bool:

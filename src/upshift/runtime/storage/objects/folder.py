@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from upshift.runtime.storage.digest import Bytes
@@ -32,6 +32,7 @@ class FolderObjects:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.address = str(root)
+        self.environment: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         return f"FolderObjects({self.address!r})"

@@ -70,6 +70,10 @@ class S3Objects:
     def __repr__(self) -> str:
         return f"S3Objects({self.address!r})"
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return self.bucket.environment
+
     def get(self, key: str, *, offset: int = 0, size: int | None = None) -> Got | None:
         whole = checked(key, self.prefix)
         if size == 0:
