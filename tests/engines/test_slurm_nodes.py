@@ -103,6 +103,26 @@ def example(folder: str):
 """
 
 
+ELASTIC = """
+@run_with_torchrun(nproc_per_node=1, nnodes="2:4")
+@step(cache=False, grace=5, retries=1)
+def train(folder: str) -> int:
+    if current.attempt == 1:
+        with current.checkpoint.save() as saved:
+            (saved / str(current.rank)).touch()
+        with open(f"{folder}/told", "w") as told:
+            where = (os.environ["SLURMD_NODENAME"], os.getppid(), os.environ["SLURM_JOB_ID"])
+            told.write(json.dumps([current.rank, *where]) + "\\n")
+        time.sleep(1000)
+    print("goes on as", current.rank, "of", current.world_size)
+    return len(list(current.checkpoint.latest.iterdir()))
+
+@pipeline
+def example(folder: str):
+    return train(folder)
+"""
+
+
 @pytest.fixture(scope="module")
 def one_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the runtime is unpacked once for all of these tests."""
@@ -186,10 +206,13 @@ def test_more_nodes_than_the_partition_has_are_refused(project: Project) -> None
 class Waiting:
     """A run of two ranks that wait for a file, and where they are."""
 
-    def __init__(self, folder: Path, home: Path, slurm: SlurmHere) -> None:
+    def __init__(
+        self, folder: Path, home: Path, slurm: SlurmHere, code: str = WAITING, ranks: int = 2
+    ) -> None:
         self.project = Project(folder, home)
         self.project.write(TARGET, "upshift.toml", header="")
-        self.project.write(WAITING, header=HEAD)
+        self.project.write(code, header=HEAD)
+        self._count = ranks
         self.ranks: dict[int, tuple[str, int]] = {}
         told = self.project.fifo("told")
         with pytest.MonkeyPatch.context() as patch:
@@ -206,7 +229,7 @@ class Waiting:
     def _hear(self, told: Path) -> None:
         # Open for writing, too: what the second rank says is not cut off by the first one's end.
         with open(os.open(told, os.O_RDWR), "rb", buffering=0) as pipe:
-            while len(self.ranks) < 2:
+            while len(self.ranks) < self._count:
                 assert select.select([pipe], [], [], LONG)[0], "not all ranks are there"
                 for line in os.read(pipe.fileno(), 4096).splitlines():
                     rank, node, supervisor, self.job = json.loads(line)
@@ -319,6 +342,29 @@ def test_a_first_node_that_dies_is_named_by_another(slow: dict[str, Waiting]) ->
 
 def test_a_time_limit_of_several_nodes_is_a_timeout(slow: dict[str, Waiting]) -> None:
     assert "(timeout): the job reached its time limit" in slow["limit"].end(1)
+
+
+def test_a_step_that_will_do_with_fewer_nodes_goes_on_without_the_one_that_is_lost(
+    own_slurm: SlurmHere, one_home: Path, tmp_path: Path
+) -> None:
+    run = Waiting(tmp_path / "project", one_home, own_slurm, ELASTIC, ranks=3)
+    try:
+        node, supervisor = run.ranks[2]
+        daemon = int(Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1])
+        for pid in (own_slurm.daemon(f"slurmd-{node}"), daemon, supervisor):  # as a machine that is off
+            os.kill(pid, signal.SIGKILL)
+        said = run.end(0)
+    finally:
+        run.close()
+    assert f"with 2 nodes, other nodes than {node}" in said
+    first, last = run.project.tasks("train")[0]["attempts"]
+    assert (first["asked"]["nodes"], first["asked"]["least_nodes"]) == (4, 2)
+    assert [first["granted"]["nodes"], last["granted"]["nodes"], last["seen"]["nodes"]] == [3, 2, 2]
+    assert node not in {rank["host"] for rank in last["seen"]["ranks"]}
+    assert json.loads(run.project.upshift("show", "latest", "--json").out)["status"] == "completed"
+    assert [
+        line for line in run.project.upshift("logs", "latest", "train").out.splitlines() if "of 2" in line
+    ]
 
 
 def test_a_node_that_slurm_takes_away_ends_the_step(

@@ -194,6 +194,47 @@ def example():
     assert upshift.get_run("latest").output == 2
 
 
+def test_a_step_that_will_do_with_fewer_nodes_goes_on_with_those_that_are_left(project: Project) -> None:
+    Path(project.folder, "upshift.toml").write_text(TARGET.replace("2", "3"))
+    code = """
+@run_with_torchrun(nproc_per_node=2)
+@step(retries=Retry(times=2, on=["infrastructure"]),
+      settings={"resources": ResourceSettings(num_nodes=(2, 4))})
+def train() -> list:
+    latest = current.checkpoint.latest
+    sizes = [] if latest is None else (latest / "sizes").read_text().split()
+    with current.checkpoint.save() as folder:
+        (folder / f"rank{current.rank}").touch()
+        if current.rank == 0:
+            (folder / "sizes").write_text(" ".join([*sizes, str(current.world_size)]))
+    if current.attempt == 3:
+        return [*sizes, current.world_size]
+    if current.rank == 2:
+        while getattr(current.checkpoint.latest, "name", "") != f"{current.attempt}.1":
+            time.sleep(0.01)  # until all ranks have saved
+        os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(1000)
+
+@pipeline
+def example():
+    return train()
+"""
+    said = run(project, code, "--strict")
+    assert "train: started, 6 processes on 3 nodes" in said
+    assert "with 2 nodes" in said
+    # The least is not gone below, however many are lost.
+    assert upshift.get_run("latest").output == ["6", "4", 4]
+    first, *_, last = project.tasks("train")[0]["attempts"]
+    assert (first["asked"]["nodes"], first["asked"]["least_nodes"]) == (4, 2)
+    assert [first[record]["nodes"] for record in ("granted", "used")] == [3, 3]
+    assert [last[record]["nodes"] for record in ("granted", "seen", "used")] == [2, 2, 2]
+    shown = project.upshift("show", "latest", "train").out
+    assert "2 to 4 nodes" in shown and "3 nodes !" not in shown
+    assert "num_nodes=[2, 4]" in project.upshift("plan", "pipeline.py", "--on", "two", "--no-cache").out
+    said = run(project, code.replace("(2, 4)", "(4, 5)"), "--strict", expect=2)
+    assert "asked 4 nodes, gets 3: its target rehearses 3 nodes" in said
+
+
 def test_a_rank_of_a_further_node_that_is_stopped_is_named(two: Project) -> None:
     code = """
 @run_with_torchrun(nproc_per_node=1, nnodes=2, hang=1)

@@ -36,7 +36,7 @@ def resources(
     accelerator: str | Sequence[str] | None = None,
     gpu_memory: int | float | str | None = None,
     gpu_vendor: str | None = None,
-    num_nodes: int | None = None,
+    num_nodes: int | tuple[int, int] | None = None,
     trainium: int | None = None,
     inferentia: int | None = None,
 ) -> Callable[[F], F]:
@@ -53,7 +53,7 @@ def resources(
     accelerator, gpu_vendor
         As in :class:`~upshift.config.ResourceSettings`.
     num_nodes
-        Nodes, each with all of the above.
+        Nodes, each with all of the above; ``(2, 4)``: at least 2, and up to 4 where there are so many.
     trainium, inferentia
         AWS's accelerators, in devices as Metaflow's ``@batch`` counts them, not in NeuronCores:
         ``trainium=16`` is ``accelerator="Trainium:16"``, which have 32 cores.

@@ -155,9 +155,9 @@ def _torchrun(arguments: Mapping[str, Any], hang: Seconds | None) -> LaunchReque
     owner = TORCHRUN.decorator
     alone = checked.pop("standalone", False)
     nodes = _nodes(owner, checked.pop(TORCHRUN.nodes, None), arguments.get(TORCHRUN.nodes))
-    if alone and (nodes or 1) > 1:
+    if alone and nodes not in (None, 1):
         raise SettingsError(
-            f"{owner}: standalone=True contradicts nnodes={nodes}",
+            f"{owner}: standalone=True contradicts nnodes={shown(arguments[TORCHRUN.nodes])}",
             where=user_location(),
             why="It is for the processes of one node.",
             fix="Leave standalone out.",
@@ -241,19 +241,18 @@ def _while_imported() -> bool:
 # Values that the parsers take as texts
 
 
-def _nodes(owner: str, value: str | None, given: Any) -> int | None:
-    """The number of nodes that ``nnodes`` is; torchrun also takes a range, ``"1:4"``."""
+def _nodes(owner: str, value: str | None, given: Any) -> int | tuple[int, int] | None:
+    """The number of nodes that ``nnodes`` is, or the least and the most of a range, ``"1:4"``."""
     if value is None:
         return None
-    least, _, most = value.partition(":")
-    if most and most != least:
-        raise SettingsError(
-            f"{owner}: nnodes={shown(value)} cannot be honoured",
-            where=user_location(),
-            why="A step has as many nodes as it asks for, all the time.",
-            fix=f"Say one number: nnodes={least if least.isdecimal() else 2}.",
-        )
-    return _count(owner, "nnodes", least, given, MOST_NODES, "a whole number")
+    texts = value.split(":")
+    numbers = [
+        _count(owner, "nnodes", text, given, MOST_NODES, 'a whole number, or a range such as "2:4",')
+        for text in texts[:2]
+    ]
+    if len(texts) > 2 or numbers[0] > numbers[-1]:
+        raise bad_value(owner, "nnodes", given, 'a range with the least before the most: "2:4"')
+    return numbers[0] if numbers[0] == numbers[-1] else (numbers[0], numbers[-1])
 
 
 def _per_node(owner: str, value: str, given: Any) -> tuple[int | None, bool | None]:

@@ -94,6 +94,9 @@ class Ask:
         Sources of its secrets, by variable.
     settings
         What it says for this backend alone: the fields of ``settings={"slurm": …}``.
+    avoid
+        Of a retry on several nodes: the names of nodes that were lost in earlier attempts. What the target
+        has is looked at again then. None: nothing has been tried yet.
     """
 
     request: ResourceSettings = ResourceSettings()
@@ -102,6 +105,7 @@ class Ask:
     image: DockerSettings | None = None
     secrets: Mapping[str, str] = attrs.field(factory=dict)
     settings: Mapping[str, Any] = attrs.field(factory=dict)
+    avoid: frozenset[str] | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -221,11 +225,14 @@ class Ended:
         The engine believes a result in the store before this.
     message
         The backend's own words.
+    node
+        The name of the node that was lost, of several.
     """
 
     handle: Handle
     reason: str | None = None
     message: str | None = None
+    node: str | None = None
 
 
 Event = Union[Waiting, Started, LogGrew, Logged, Noticed, Ended]

@@ -638,7 +638,8 @@ class ClusterBackend:
         with contextlib.suppress(OSError):
             if watched.printed and (reason is None or not watched.printed.stat().st_size):
                 watched.printed.unlink()
-        self._sink(Ended(handle=watched.handle, reason=reason, message=message))
+        lost = watched.said.get("node") if watched.said.get("lost") else None
+        self._sink(Ended(handle=watched.handle, reason=reason, message=message, node=lost))
 
     def _seats(self, spec: TaskSpec) -> dict[str, str]:
         """What the nodes of an attempt are told, if there are several."""

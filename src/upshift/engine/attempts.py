@@ -66,7 +66,7 @@ def judge(
     reason = (ended.reason if ended else None) or ("cancelled" if cancelled else "infrastructure")
     words = "it was stopped" if cancelled else "the supervisor died without a result"
     message = (ended.message if ended else None) or words
-    return Verdict(None, Failure(reason=reason, message=message))
+    return Verdict(None, Failure(reason=reason, message=message, node=ended.node if ended else None))
 
 
 def too_many(task: TaskState, result: TaskResult, most: int | None) -> Failure | None:

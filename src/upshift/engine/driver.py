@@ -31,7 +31,14 @@ from upshift.engine.keys import Keys
 from upshift.engine.recovery import Admission, Made, Recovery
 from upshift.engine.reuse import Reuse, intact
 from upshift.engine.specs import Specs
-from upshift.engine.targets import AttemptState, GrantPlan, OpenTarget, cancel, with_more_memory
+from upshift.engine.targets import (
+    AttemptState,
+    GrantPlan,
+    OpenTarget,
+    cancel,
+    with_more_memory,
+    without_lost_nodes,
+)
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, TaskState
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
@@ -49,6 +56,8 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 """How many jobs are handed over at once, where a backend queues them itself."""
+OF_NODES = frozenset({"infrastructure", "hardware", "preempted"})
+"""Causes of failure that other nodes may not have."""
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
 
@@ -80,7 +89,7 @@ class Driver:
     _decisions: Decisions = attrs.field(init=False)
     _admission: Admission = attrs.field(init=False)
     _shortfalls: Shortfalls = attrs.field(init=False)
-    _raised: dict[TaskState, GrantPlan] = attrs.field(init=False, factory=dict)
+    _replanned: dict[TaskState, GrantPlan] = attrs.field(init=False, factory=dict)
     """Of tasks that ran out of memory."""
     _timers: Timers = attrs.field(init=False)
     _submits: int = attrs.field(init=False, default=0)
@@ -398,22 +407,30 @@ class Driver:
         task.failures += 1
         again = retry.again(failure.reason, task.failures) and not self._is_debugged(task)
         if self._stopping is None and again:
-            pause, change = retry.pause(task.failures), None
+            pause, changes = retry.pause(task.failures), []
+            plan = self._plan_of(task)
+            resources = plan.request or task.node.definition.settings.resources
+            if failure.reason in OF_NODES and ((plan.granted.nodes or 1) > 1 or resources.is_elastic):
+                self._replanned[task], change = without_lost_nodes(
+                    plan, task.node.definition, _lost_node(failure), project=self.project
+                )
+                changes.append(change)
             if failure.memory is not None and retry.memory_factor > 1:
-                self._raised[task], change = with_more_memory(
+                self._replanned[task], change = with_more_memory(
                     self._plan_of(task),
                     task.node.definition,
                     reached=failure.memory,
                     factor=retry.memory_factor,
                     project=self.project,
                 )
+                changes.append(change)
             self._decisions.changes[task] = attrs.evolve(
                 over(attempt, verdict, now=now),
                 status=PENDING,
                 retry_in=pause,
                 retry=task.failures,
                 retries=retry.times,
-                retry_with=change,
+                retry_with=", ".join(filter(None, changes)) or None,
             )
             self.walk.again(task)
             self._timers.after(pause, partial(self._queue, task))
@@ -511,10 +528,15 @@ class Driver:
     def _plan_of(self, task: TaskState) -> GrantPlan:
         if self.debugged is not None and self.debugged.holds(task):
             return self.debugged.plan
-        return self._raised.get(task) or self.plans[task.node.node.step]
+        return self._replanned.get(task) or self.plans[task.node.node.step]
 
     def _items_of(self, artifact: Artifact) -> tuple[Artifact, ...]:
         return artifacts.items_of(artifact, self.store)
+
+
+def _lost_node(failure: Failure) -> str | None:
+    """The node that is to be avoided for it; a process that has failed is not the fault of its node."""
+    return failure.node if failure.rank is None or failure.reason == "hardware" else None
 
 
 def _names(tasks: list[TaskState]) -> str:

@@ -53,7 +53,7 @@ def offered(
     if offer.granted is None:
         return Offered(offer=offer, launch=launch)
     if launch is None:
-        return Offered(offer=_on_one_node(offer, offer.granted))
+        return Offered(offer=_on_one_node(offer, offer.granted, request))
     capacity = backend.capacity()
     machine = None if capacity is None else capacity.hardware
     return _with_processes(offer, launch, request, offer.granted, machine)
@@ -161,7 +161,10 @@ def _with_processes(
     launch = placed(launch, request, granted)
     size = world_size(launch, granted)
     shortfalls = offer.shortfalls
-    if size < launch.processes:
+    # Of a range of nodes, any number brings its own.
+    nodes = granted.nodes or 1
+    fewer = request.most_nodes - nodes if request.is_elastic and nodes >= request.least_nodes else 0
+    if size < launch.processes - fewer * (launch.processes // request.most_nodes):
         less = Shortfall(
             field="launch",
             asked=f"{launch.processes} processes",
@@ -176,10 +179,12 @@ def _with_processes(
     return Offered(offer=offer, launch=launch, remarks=tuple(remarks(launch, granted, machine)))
 
 
-def _on_one_node(offer: Offer, granted: Hardware) -> Offer:
+def _on_one_node(offer: Offer, granted: Hardware, request: ResourceSettings) -> Offer:
     """What is offered to a step that is one process: nobody would use what there is on further nodes."""
     if (granted.nodes or 1) == 1:
         return offer
+    if request.is_elastic and request.least_nodes == 1:
+        return attrs.evolve(offer, granted=attrs.evolve(granted, nodes=1))
     less = Shortfall(
         field="num_nodes",
         asked=f"{granted.nodes} nodes",

@@ -146,6 +146,7 @@ class GrantPlan:
     launch: Launch | None = None  # how many processes it has there, and how they are started; None: one
     remarks: tuple[str, ...] = ()  # what is worth a word though it gets what it asks for
     request: ResourceSettings | None = None  # what it asks for, where that is not what its definition says
+    avoid: frozenset[str] | None = None  # nodes that were lost in earlier attempts; None: this is the first
 
     @property
     def degraded(self) -> bool:
@@ -282,7 +283,12 @@ def proposals(
     return found
 
 
-def _ask(definition: StepDefinition, backend: Backend, request: ResourceSettings) -> Ask:
+def _ask(
+    definition: StepDefinition,
+    backend: Backend,
+    request: ResourceSettings,
+    avoid: frozenset[str] | None = None,
+) -> Ask:
     """All that a step asks of a backend; of its request as much as is said."""
     settings = definition.settings
     return Ask(
@@ -292,6 +298,7 @@ def _ask(definition: StepDefinition, backend: Backend, request: ResourceSettings
         image=settings.docker,
         secrets=settings.secret_sources,
         settings=settings.backends.get(backend.name, {}),
+        avoid=avoid,
     )
 
 
@@ -365,7 +372,7 @@ def with_more_memory(
 
     def asking_for(memory: int) -> tuple[ResourceSettings, Offered]:
         more = ResourceSettings(**(request.explicit() | {"memory": memory}))
-        offer = backend.offer(_ask(definition, backend, more))
+        offer = backend.offer(_ask(definition, backend, more, plan.avoid))
         return more, offered(offer, definition, backend, request=more, project=project)
 
     had = plan.granted.memory
@@ -399,3 +406,42 @@ def with_more_memory(
         remarks=found.remarks,
     )
     return raised, said
+
+
+def without_lost_nodes(
+    plan: GrantPlan, definition: StepDefinition, lost: str | None, *, project: str | None = None
+) -> tuple[GrantPlan, str | None]:
+    """The plan of the next attempt of a step on several nodes, and what is different then, in words.
+
+    The place is looked at again. Where what is left is not enough, the attempt asks for what the last one
+    had, and waits for it.
+
+    Parameters
+    ----------
+    lost
+        The name of the node by which the last attempt failed; None: it is not known.
+    """
+    request, backend = plan.request or definition.settings.resources, plan.place.backend
+    avoid = (plan.avoid or frozenset()) | ({lost} if lost else frozenset())
+    plan = attrs.evolve(plan, avoid=avoid)
+    try:
+        offer = backend.offer(_ask(definition, backend, request, avoid))
+    except UpshiftError:
+        return plan, None
+    found = offered(offer, definition, backend, request=request, project=project)
+    granted, had = found.offer.granted, plan.granted
+    if granted is None or (plan.strict and found.offer.shortfalls):
+        return plan, None
+    changed = attrs.evolve(
+        plan,
+        granted=granted,
+        demand=Demand.of(granted, offer.alternatives, launch=found.launch),
+        shortfalls=found.offer.shortfalls,
+        launch=found.launch,
+        remarks=found.remarks,
+    )
+    nodes = granted.nodes or 1
+    said = [f"{nodes} node{'s' * (nodes > 1)}"] if nodes != had.nodes else []
+    if granted.details.get("avoids", ()) != had.details.get("avoids", ()):
+        said.append(f"other nodes than {', '.join(granted.details.get('avoids', ()))}")
+    return changed, ", ".join(said) or None

@@ -72,6 +72,8 @@ def _falls_short(kind: str, attempt: Mapping[str, Hardware | None]) -> bool:
     if kind == "gpu":
         return bool(asked.gpus) and not any(_meets(granted.gpus or (), one) for one in _alternatives(asked))
     wanted, got = _AMOUNT[kind](asked), _AMOUNT[kind](granted)
+    if wanted is not None and asked.nodes and kind in ("nodes", "processes"):
+        wanted = wanted * asked.details.get("least_nodes", asked.nodes) / asked.nodes
     return wanted is not None and (got or 0) < wanted
 
 
@@ -158,9 +160,11 @@ def _shared_memory(hardware: Hardware) -> str:
 
 
 def _nodes(hardware: Hardware) -> str:
-    return (
-        "" if hardware.nodes is None else ONE_NODE if hardware.nodes == 1 else count(hardware.nodes, "node")
-    )
+    if hardware.nodes is None:
+        return ""
+    least = hardware.details.get("least_nodes")
+    words = ONE_NODE if hardware.nodes == 1 else count(hardware.nodes, "node")
+    return words if least is None else f"{least} to {words}"
 
 
 _GIVEN: Mapping[str, Callable[[Hardware], str]] = {

@@ -181,6 +181,25 @@ def test_a_request_for_several_nodes_gets_them_where_enough_have_what_each_is_to
     assert (found.granted.nodes, len(found.granted.gpus), found.shortfalls) == (2, 1, ())
 
 
+def test_a_range_of_nodes_gets_the_most_of_those_that_take_jobs_and_none_that_was_lost() -> None:
+    some = "".join(f"NodeName=n{i} CPUTot=4 RealMemory=1000 Partitions=all State=IDLE\n" for i in range(4))
+    site = read_site(f"{some}NodeName=n9 CPUTot=4 RealMemory=1000 Partitions=all State=DOWN*", PARTITIONS)
+
+    def found(least: int, most: int, *avoid: str) -> Any:
+        request = ResourceSettings(num_nodes=(least, most))
+        offered = offer(request, {"partition": "all"}, site, avoid=avoid)
+        return offered.granted.nodes, offered.granted.details.get("avoids"), len(offered.shortfalls)
+
+    assert found(2, 3) == (3, None, 0)
+    assert found(2, 8) == (4, None, 0)
+    assert found(2, 8, "n1", "elsewhere") == (3, ["n1"], 0)
+    assert found(4, 8, "n1") == (4, None, 0)  # fewer will not do: it waits for what was lost
+    assert found(5, 8) == (5, None, 0)
+    assert found(6, 8) == (5, None, 1)
+    fixed = offer(ResourceSettings(num_nodes=2), {"partition": "all"}, site, avoid=["n1"]).granted
+    assert "#SBATCH --exclude=n1\n" in script_of(attrs.evolve(LARGE, granted=fixed))
+
+
 def test_a_partition_gives_a_job_no_more_nodes_than_it_says() -> None:
     (shortfall,) = offered({"partition": "slim"}, num_nodes=3).shortfalls
     assert (shortfall.got, shortfall.why) == ("2", "partition 'slim' gives a job no more (MaxNodes)")

@@ -39,7 +39,7 @@ def accelerators() -> st.SearchStrategy[Any]:
 FIELDS = {
     "cpu_count": st.sampled_from([0.5, 1, 4]),
     "memory": st.sampled_from(["1GB", "4GB"]),
-    "num_nodes": st.integers(1, 3),
+    "num_nodes": st.integers(1, 3) | st.sampled_from([(1, 2), (2, 4), (1, 3)]),
     "disk": st.sampled_from(["10GB", "20GB"]),
     "shared_memory": st.sampled_from(["1GB", "2GB"]),
     "gpu_count": st.sampled_from([0, 1, 2, 4, 8]),
@@ -148,8 +148,9 @@ def test_beside_asks_for_no_less_than_either(one: ResourceSettings, other: Resou
     for side in (one, other):
         said = side.explicit()
         for field in (*AMOUNTS, "gpu_memory"):
-            if field in said:
+            if field in said and field != "num_nodes":
                 assert getattr(merged, field) >= said[field], field
+        assert merged.least_nodes >= side.least_nodes and merged.most_nodes >= side.most_nodes
         if "gpu_count" in said:
             assert merged.gpu_count is not None
             assert all(wanted.count >= said["gpu_count"] for wanted in merged.alternatives)
@@ -227,3 +228,17 @@ def test_what_no_device_can_be_is_refused(one: dict[str, Any], other: dict[str, 
             ResourceSettings(**first).beside(ResourceSettings(**second))
         if first is one:
             assert what in caught.value.what
+
+
+def test_what_is_no_range_of_nodes_is_refused() -> None:
+    assert ResourceSettings(num_nodes=(3, 3)) == ResourceSettings(num_nodes=3)
+    assert ResourceSettings(num_nodes=[2, 4]).num_nodes == (2, 4)
+    for value, what in (
+        ((4, 2), "num_nodes=(4, 2) is invalid"),
+        ((0, 2), "num_nodes=0 is invalid"),
+        ((1, 2, 3), "the least and the most: (2, 4)"),
+        ("2:4", "num_nodes='2:4' is invalid"),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            ResourceSettings(num_nodes=value)
+        assert what in str(caught.value)

@@ -105,7 +105,7 @@ class LocalBackend:
             from upshift.runtime.accelerators.discovery import discover
 
             self._found = discover(slow=_say)
-        return offer(request, self._here(), self._found or (), nodes=self._nodes)
+        return offer(request, self._here(), self._found or (), nodes=self._nodes, lost=len(ask.avoid or ()))
 
     def findings(self) -> Iterator[Finding]:
         """What this machine has."""

@@ -25,7 +25,12 @@ SHARED_MEMORY = "/dev/shm"
 
 
 def offer(
-    request: ResourceSettings, here: Hardware, inventories: Sequence[Inventory], *, nodes: int = 1
+    request: ResourceSettings,
+    here: Hardware,
+    inventories: Sequence[Inventory],
+    *,
+    nodes: int = 1,
+    lost: int = 0,
 ) -> Offer:
     """The request, as far as this machine goes. Nodes that are rehearsed on it share it in equal parts.
 
@@ -39,9 +44,13 @@ def offer(
         Its accelerators; looked at where the request is about some.
     nodes
         How many nodes are rehearsed on it, at most.
+    lost
+        How many of these a step has lost that goes on with fewer.
     """
     short: list[Shortfall] = []
-    count = min(request.num_nodes or 1, nodes)
+    count = min(request.most_nodes, nodes)
+    if request.is_elastic and count >= request.least_nodes:
+        count = max(min(count, nodes - lost), request.least_nodes)
     here = _part(here, count)
     has = "this machine has" if count == 1 else f"each of {count} nodes on this machine has"
     cpus, memory = request.cpu_count, request.memory
@@ -72,14 +81,14 @@ def offer(
         found = match(request, inventories)
     if found is not None and found.lack is not None:
         short.append(_too_few(request, found))
-    if request.num_nodes is not None and request.num_nodes > count:
+    if request.least_nodes > count:
         short.append(
             Shortfall(
                 field="num_nodes",
-                asked=f"{request.num_nodes} nodes",
+                asked=f"{request.least_nodes} nodes",
                 got=str(count),
                 why="this is one machine" if nodes == 1 else f"its target rehearses {nodes} nodes",
-                fix=f"A target of it with options = {{ nodes = {request.num_nodes} }} rehearses them here.",
+                fix=f"A target of it with options = {{ nodes = {request.least_nodes} }} rehearses them here.",
             )
         )
     disk = _space(request.disk, "disk", str(scratch.place()), short)

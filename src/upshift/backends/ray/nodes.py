@@ -92,9 +92,9 @@ def offer(
             )
     if not short and not fits and not grows:
         short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
-    if request.num_nodes is not None and request.num_nodes > 1:
+    if request.least_nodes > 1:
         reason = "this version of Upshift gives a step one node of Ray's"
-        short.append(Shortfall(field="num_nodes", asked=f"{request.num_nodes} nodes", got="1", why=reason))
+        short.append(Shortfall(field="num_nodes", asked=f"{request.least_nodes} nodes", got="1", why=reason))
     for field, reason in (
         ("disk", "Ray does not hand out disk"),
         ("shared_memory", "/dev/shm is that of the node, and Ray hands out none of it"),

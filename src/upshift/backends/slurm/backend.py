@@ -6,6 +6,7 @@ site says otherwise), and are asked every few seconds. ``sacct`` is not used: it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -99,7 +100,10 @@ class Slurm:
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
         """What ``scontrol`` says there is, and what ``sbatch --test-only`` says of it."""
-        found = offer(ask.request, settings, self.site)
+        if ask.avoid is not None:
+            with contextlib.suppress(AttributeError):  # it has changed since
+                del self.site
+        found = offer(ask.request, settings, self.site, avoid=ask.avoid or ())
         if found.granted is not None and not found.shortfalls:
             self._test(
                 Launch(

@@ -42,6 +42,8 @@ def options_of(launch: Launch) -> Iterator[str]:
     yield f"--ntasks={nodes}"
     if nodes > 1:
         yield "--ntasks-per-node=1"
+    if granted.details.get("avoids"):
+        yield f"--exclude={','.join(granted.details['avoids'])}"
     if granted.cpu_count is not None:
         yield f"--cpus-per-task={math.ceil(granted.cpu_count)}"
     if granted.memory is not None:

@@ -110,8 +110,18 @@ def findings(said: Mapping[str, Any], site: Site) -> Iterator[Finding]:
         yield Finding(name="devices", text=f"{shown or 'none'} in {where}")
 
 
-def offer(request: ResourceSettings, said: Mapping[str, Any], site: Site) -> Offer:
+def offer(
+    request: ResourceSettings, said: Mapping[str, Any], site: Site, *, avoid: Iterable[str] = ()
+) -> Offer:
     """What a request gets, where it is submitted with these settings.
+
+    A step on a fixed number of nodes waits for nodes that are down; one that will do with fewer does not
+    count on them.
+
+    Parameters
+    ----------
+    avoid
+        Names of nodes that are not to be used, if there are enough others.
 
     Raises
     ------
@@ -140,7 +150,7 @@ def offer(request: ResourceSettings, said: Mapping[str, Any], site: Site) -> Off
     if request.gpu_count and said.get("gres"):
         gpus = (Device(),) * request.gpu_count
     elif request.gpu_count:
-        number = request.num_nodes or 1
+        number = request.least_nodes
         for least_nodes in dict.fromkeys((number, 1)):
             gpus = gpus or next(
                 filter(None, (_devices(one, fits, least_nodes) for one in request.alternatives)), ()
@@ -152,15 +162,20 @@ def offer(request: ResourceSettings, said: Mapping[str, Any], site: Site) -> Off
             )
     if not short and not fits:
         short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
-    count = request.num_nodes or 1
+    count, avoids = request.most_nodes, sorted({node.name for node in nodes}.intersection(avoid))
     if count > 1 and not short:
         of_these = [node for node in fits if said.get("gres") or _has(node, gpus or ())]
-        most, why = max(
-            (_most_nodes(partition, of_these) for partition in chosen), key=lambda found: found[0]
-        )
-        if count > most:
-            short.append(Shortfall(field="num_nodes", asked=f"{count} nodes", got=str(most), why=why))
-            count = most
+        left = [node for node in of_these if node.name not in avoids]
+        if request.is_elastic:
+            left = [node for node in left if node.takes_jobs]
+        if _most_nodes(chosen, left)[0] >= request.least_nodes:
+            count = min(count, _most_nodes(chosen, left)[0])
+        else:  # it waits until enough of them take jobs
+            avoids, count = [], request.least_nodes
+            most, why = _most_nodes(chosen, of_these)
+            if count > most:
+                short.append(Shortfall(field="num_nodes", asked=f"{count} nodes", got=str(most), why=why))
+                count = most
     if request.shared_memory is not None:
         short.append(
             Shortfall(
@@ -178,7 +193,7 @@ def offer(request: ResourceSettings, said: Mapping[str, Any], site: Site) -> Off
             gpus=gpus,
             nodes=count,
             disk=disk,
-            details={"enforced_by": enforced_by},
+            details={"enforced_by": enforced_by} | ({"avoids": avoids} if avoids else {}),
         ),
         shortfalls=tuple(short),
     )
@@ -222,8 +237,12 @@ def _chosen(said: Mapping[str, Any], site: Site) -> list[Partition]:
     return chosen
 
 
-def _most_nodes(partition: Partition, fits: Iterable[Node]) -> tuple[int, str]:
-    """How many nodes like these a job has in a partition at most, and why not more."""
+def _most_nodes(partitions: Iterable[Partition], fits: Sequence[Node]) -> tuple[int, str]:
+    """How many nodes like these a job has in one of these partitions at most, and why not more."""
+    return max((_most_nodes_of(one, fits) for one in partitions), key=lambda found: found[0])
+
+
+def _most_nodes_of(partition: Partition, fits: Iterable[Node]) -> tuple[int, str]:
     there = sum(partition.name in node.partitions for node in fits)
     if partition.most_nodes is not None and partition.most_nodes < there:
         return partition.most_nodes, f"partition {partition.name!r} gives a job no more (MaxNodes)"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
 SIZES = ("memory", "gpu_memory", "disk", "shared_memory")
 """The fields that are amounts of bytes."""
-_AMOUNTS = ("cpu_count", "memory", "gpu_memory", "num_nodes", "disk", "shared_memory")
+_AMOUNTS = ("cpu_count", "memory", "gpu_memory", "disk", "shared_memory")
 """The fields of which a step gets the larger of two values."""
 LEAST_CPUS = 0.01
 """No container engine grants less."""
@@ -34,8 +34,16 @@ def _counted(value: Any, field: str, *, least: int, most: int) -> int | None:
     return number("ResourceSettings", field, value, least=least, most=most, whole=True)  # type: ignore[no-any-return]
 
 
-def _nodes(value: Any, field: Any) -> int | None:
-    return _counted(value, field.name, least=1, most=MOST_NODES)
+def _nodes(value: Any, field: Any) -> int | tuple[int, int] | None:
+    """A number, or the least and the most that will do; these as one number where they are the same."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return _counted(value, field.name, least=1, most=MOST_NODES)
+    if len(value) != 2:
+        raise bad_value("ResourceSettings", field.name, value, "a number, or the least and the most: (2, 4)")
+    least, most = (_counted(number, field.name, least=1, most=MOST_NODES) for number in value)
+    if least is None or most is None or least > most:
+        raise bad_value("ResourceSettings", field.name, value, "the least before the most: (2, 4)")
+    return least if least == most else (least, most)
 
 
 def _cpus(value: Any) -> float | None:
@@ -150,7 +158,7 @@ class ResourceSettings:
     gpu_vendor
         ``"nvidia"``, ``"amd"``, ``"intel"``, ``"habana"``, ``"neuron"`` or ``"tpu"``.
     num_nodes
-        Nodes, each with all of the above.
+        Nodes, each with all of the above; ``(2, 4)``: at least 2, and up to 4 where there are so many.
     disk
         Scratch space.
     shared_memory
@@ -168,7 +176,7 @@ class ResourceSettings:
     accelerator: Union[str, tuple[str, ...], None] = attrs.field(default=None, converter=_accelerator)
     gpu_memory: int | None = attrs.field(default=None, converter=Told(_at_least))
     gpu_vendor: str | None = attrs.field(default=None, converter=_vendor)
-    num_nodes: int | None = attrs.field(default=None, converter=Told(_nodes))
+    num_nodes: Union[int, tuple[int, int], None] = attrs.field(default=None, converter=Told(_nodes))
     disk: int | None = attrs.field(default=None, converter=Told(_bytes))
     shared_memory: int | None = attrs.field(default=None, converter=Told(_bytes))
     _elsewhere: ClassVar[Mapping[str, str]] = {
@@ -232,7 +240,7 @@ class ResourceSettings:
                 fix="Leave gpu_vendor out: the kind says it.",
             )
         slices = kind.slices
-        if slices and (accelerator.count or 0) > slices.per_machine and (self.num_nodes or 1) > 1:
+        if slices and (accelerator.count or 0) > slices.per_machine and self.most_nodes > 1:
             raise SettingsError(
                 f"ResourceSettings: accelerator={self.accelerator!r} contradicts num_nodes={self.num_nodes}",
                 where=user_location(),
@@ -258,6 +266,21 @@ class ResourceSettings:
 
         texts = (self.accelerator,) if isinstance(self.accelerator, str) else self.accelerator
         return tuple(map(Accelerator.parse, texts))
+
+    @property
+    def least_nodes(self) -> int:
+        """How many nodes it runs on at least."""
+        return self.num_nodes[0] if isinstance(self.num_nodes, tuple) else self.num_nodes or 1
+
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes it runs on at most."""
+        return self.num_nodes[1] if isinstance(self.num_nodes, tuple) else self.num_nodes or 1
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether several numbers of nodes will do."""
+        return isinstance(self.num_nodes, tuple)
 
     @property
     def accelerator_kind(self) -> str | None:
@@ -336,6 +359,11 @@ class ResourceSettings:
             values = [fields[field] for fields in said if field in fields]
             if values:
                 merged[field] = max(values)
+        if any("num_nodes" in fields for fields in said):
+            merged["num_nodes"] = (
+                max(self.least_nodes, other.least_nodes),
+                max(self.most_nodes, other.most_nodes),
+            )
         vendors = {fields["gpu_vendor"] for fields in said if "gpu_vendor" in fields}
         if len(vendors) > 1:
             raise _twice("gpu_vendor", *(fields["gpu_vendor"] for fields in said))

@@ -97,9 +97,10 @@ class Hardware:
         Bytes.
     details
         What this record knows beyond the common shape: in ``asked`` the alternatives, where there are
-        several or topologies (:class:`upshift.model.settings.wanted.Wanted`), in ``granted`` who enforces
-        what (``{"cpu", "memory", "gpus"}``), the CPUs by number and how memory is limited, in ``seen`` the
-        host, its Python and its cgroup, in ``used`` the peaks, the means and the digest of the series.
+        several or topologies (:class:`upshift.model.settings.wanted.Wanted`), and the least number of nodes
+        where it is not that of ``nodes``, in ``granted`` who enforces what (``{"cpu", "memory", "gpus"}``),
+        the nodes that are avoided, the CPUs by number and how memory is limited, in ``seen`` the host, its
+        Python and its cgroup, in ``used`` the peaks, the means and the digest of the series.
     """
 
     cpu_count: float | None = None
@@ -128,11 +129,13 @@ class Hardware:
         details: dict[str, Any] = {}
         if len(wanted) > 1 or any(one.topology for one in wanted):
             details["alternatives"] = [one.as_json() for one in wanted]
+        if request.is_elastic:
+            details["least_nodes"] = request.least_nodes
         return cls(
             cpu_count=request.cpu_count,
             memory=request.memory,
             gpus=gpus,
-            nodes=request.num_nodes,
+            nodes=None if request.num_nodes is None else request.most_nodes,
             processes=None if launch is None else launch.processes,
             disk=request.disk,
             shared_memory=request.shared_memory,

@@ -30,7 +30,7 @@ class LaunchRequest:
     devices: bool | None = None  # whether each has a device of its own; None: if the step asks for any
     # The argument that says so, as it was given; None: one of the launcher's on_devices, or its file.
     devices_by: str | None = None
-    nodes: int | None = None
+    nodes: int | tuple[int, int] | None = None  # how many; the least and the most, where a range will do
     arguments: Mapping[str, Any] = attrs.field(factory=dict)
     port: int | None = None
     hang: float | None = None
@@ -78,15 +78,17 @@ def merged(
     asked: LaunchRequest, request: ResourceSettings, origins: Mapping[str, str]
 ) -> tuple[Launch, ResourceSettings, dict[str, str]]:
     """One request of a launcher and one of hardware, made into one: nodes, then processes, then devices."""
-    nodes = _nodes(asked, request, origins)
+    request, by_launcher = _with_nodes(asked, request, origins)
+    nodes = request.most_nodes
     processes = asked.processes if asked.per_node is None else asked.per_node * nodes
     if processes is not None and processes % nodes:
         raise _contradiction(
             asked,
             origins,
             _count(asked, processes),
-            ("num_nodes", nodes),
-            "Every node starts as many processes as the others.",
+            ("num_nodes", request.num_nodes),
+            "Every node starts as many processes as the others"
+            + (", and there are so many on the most nodes." if request.is_elastic else "."),
             f"Ask for a multiple of {nodes} processes.",
         )
     each = None if processes is None else processes // nodes
@@ -99,8 +101,6 @@ def merged(
     devices = _devices(asked, request, origins, each, nodes)
     said = request.gpu_count if request.implied_count is None else None
     added: dict[str, int] = {}
-    if nodes > 1 and request.num_nodes is None:
-        added["num_nodes"] = nodes
     if devices and said is None and each is not None:
         added["gpu_count"] = each
     request = ResourceSettings(**{**request.explicit(), **added}) if added else request
@@ -116,7 +116,7 @@ def merged(
         hang=asked.hang,
         numa_binding=asked.numa_binding,
     )
-    return launch, request, {**origins, **dict.fromkeys((*added, "launch"), asked.origin)}
+    return launch, request, {**origins, **dict.fromkeys((*by_launcher, *added, "launch"), asked.origin)}
 
 
 def _with_files(asked: LaunchRequest) -> tuple[LaunchRequest, dict[str, str]]:
@@ -141,16 +141,23 @@ def _with_files(asked: LaunchRequest) -> tuple[LaunchRequest, dict[str, str]]:
     return asked, texts
 
 
-def _nodes(asked: LaunchRequest, request: ResourceSettings, origins: Mapping[str, str]) -> int:
-    """The number of nodes: both may say it, and then the same."""
+def _with_nodes(
+    asked: LaunchRequest, request: ResourceSettings, origins: Mapping[str, str]
+) -> tuple[ResourceSettings, tuple[str, ...]]:
+    """The request with the number of nodes, and the field if it comes from the launcher.
+
+    Both may say it, and then the same.
+    """
     said, name = request.num_nodes, asked.meant.nodes
-    if asked.one_node and (said or 1) > 1:
+    if asked.one_node and request.most_nodes > 1:
         why, fix = "It is for the processes of one node.", f"Leave {asked.one_node.partition('=')[0]} out."
         raise _contradiction(asked, origins, asked.one_node, ("num_nodes", said), why, fix)
     if asked.nodes is not None and said is not None and asked.nodes != said:
         why, fix = "Both are the number of nodes.", f"Leave {name} out."
         raise _contradiction(asked, origins, f"{name}={asked.nodes}", ("num_nodes", said), why, fix)
-    return said or asked.nodes or 1
+    if said is not None or asked.nodes in (None, 1):
+        return request, ()
+    return ResourceSettings(**{**request.explicit(), "num_nodes": asked.nodes}), ("num_nodes",)
 
 
 def _devices(

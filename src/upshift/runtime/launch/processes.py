@@ -18,10 +18,12 @@ def placed(launch: Launch, request: ResourceSettings, granted: Hardware) -> Laun
 
     With devices there is one process for each that is granted, or one on CPUs where there is none. Where
     processes have no devices as many start as can be shared out equally over the nodes, be these fewer too;
-    but one on each at least.
+    but one on each at least. Where several numbers of nodes will do, each has as many as it had of the most.
     """
     if launch.devices:
-        each = min(launch.processes // (request.num_nodes or 1), len(granted.gpus or ()))
+        each = min(launch.processes // request.most_nodes, len(granted.gpus or ()))
+    elif request.is_elastic:
+        each = launch.processes // request.most_nodes
     else:
         each = launch.processes // (granted.nodes or 1)
     return attrs.evolve(launch, per_node=max(each, 1))

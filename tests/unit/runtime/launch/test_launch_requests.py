@@ -49,6 +49,23 @@ def test_torchrun_counts_them_on_each_node() -> None:
     assert request == ResourceSettings(num_nodes=2)
 
 
+def test_of_a_range_of_nodes_each_has_as_many_processes_whatever_their_number() -> None:
+    launch, request, _ = _merged(launcher="torchrun", per_node=2, nodes=(2, 4))
+    assert (launch.processes, request) == (8, ResourceSettings(num_nodes=(2, 4)))
+    assert world_size(placed(launch, request, Hardware(nodes=3)), Hardware(nodes=3)) == 6
+    launch, request, _ = _merged(processes=8, request={"num_nodes": (2, 4)})
+    assert world_size(placed(launch, request, Hardware(nodes=2)), Hardware(nodes=2)) == 4
+    launch, request, _ = _merged(devices=True, request={"num_nodes": (1, 2), "gpu_count": 4})
+    assert (launch.processes, Hardware.asked(request, launch).details) == (8, {"least_nodes": 1})
+    said = _refused(processes=6, request={"num_nodes": (2, 4)})
+    assert "num_processes=6 contradicts num_nodes=(2, 4)" in said
+    assert "as many processes as the others, and there are so many on the most nodes" in said
+    assert "multiple of 4" in said
+    assert "nnodes=(2, 4) contradicts num_nodes=2" in _refused(
+        launcher="torchrun", nodes=(2, 4), request={"num_nodes": 2}
+    )
+
+
 def test_a_request_says_how_many_where_the_launcher_does_not() -> None:
     launch, request, _ = _merged(devices=True, request={"gpu_count": 4, "num_nodes": 2})
     assert (launch.processes, launch.devices) == (8, True)

@@ -248,7 +248,7 @@ TORCHRUN: Final = Launcher(
     numa="numa_binding",
     bounds={"master_port": _PORT},
     done={
-        "nnodes": "the same as num_nodes of the request; a range of nodes is refused",
+        "nnodes": 'the same as num_nodes of the request: a number, or a range such as "2:4"',
         "nproc_per_node": 'how many processes on each node; "gpu" or "auto": one for each GPU',
         "master_port": "the port of the process of rank 0; 0, or without it, one that is free",
         "standalone": "always so on one node; with several it is refused",
