@@ -21,7 +21,8 @@ from upshift.model.configuration import load_configuration
 from upshift.runtime.step.context import CurrentTask, current
 from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.objects.bucket import Bucket
-from upshift.runtime.storage.objects.s3 import S3Objects, side_by_side
+from upshift.runtime.storage.objects.remote import side_by_side
+from upshift.runtime.storage.objects.s3 import S3Objects
 
 _METADATA = "metaflow-user-attributes"
 """Where an object has what its author says of it, as JSON; as Metaflow, which reads what this writes."""

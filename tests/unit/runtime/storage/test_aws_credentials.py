@@ -17,8 +17,9 @@ import pytest
 from buckets import Answers
 from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
 from upshift.runtime.storage.objects import credentials as providers
-from upshift.runtime.storage.objects.credentials import Wallet
-from upshift.runtime.storage.objects.sigv4 import Credentials, escaped_path, escaped_query, signed
+from upshift.runtime.storage.objects.credentials import AwsWallet
+from upshift.runtime.storage.objects.sigv4 import Credentials, signed
+from upshift.runtime.storage.objects.transport import escaped_path, escaped_query
 
 EXAMPLE = Credentials(
     access_key="AKIAIOSFODNN7EXAMPLE", secret_key="wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -89,10 +90,10 @@ def _role(number: int = 1, lasts: int = 3600) -> str:
 def test_the_environment_gives_credentials(no_aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA")
     with pytest.raises(ConfigError, match="AWS_SECRET_ACCESS_KEY is not set"):
-        Wallet("us-east-1").get()
+        AwsWallet("us-east-1").get()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
-    found = Wallet("us-east-1").get()
+    found = AwsWallet("us-east-1").get()
     assert (found.access_key, found.secret_key, found.token) == ("AKIA", "secret", "token")
     assert "secret" not in repr(found) and "token=" not in repr(found)
 
@@ -117,7 +118,7 @@ def test_a_pod_gets_the_role_of_its_web_identity(
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", address)
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/pod")
-    wallet = Wallet("us-east-1")
+    wallet = AwsWallet("us-east-1")
     assert wallet.get().expires == calendar.timegm((2050, 1, 1, 0, 0, 0))
     token.write_text("second")  # it rotates
     wallet.refused(wallet.get())
@@ -127,7 +128,7 @@ def test_a_pod_gets_the_role_of_its_web_identity(
     with pytest.raises(
         StoreUnavailable, match=rf"token for AWS credentials cannot be read\n  where: {token}"
     ):
-        Wallet("us-east-1").get()
+        AwsWallet("us-east-1").get()
 
 
 def test_a_container_gets_its_role(
@@ -139,13 +140,13 @@ def test_a_container_gets_its_role(
     with pytest.raises(
         StoreUnavailable, match=r"container's role gives no AWS credentials[\s\S]*HTTP 401: who\?"
     ):
-        Wallet("us-east-1").get()
+        AwsWallet("us-east-1").get()
     (tmp_path / "token").write_text("pod")
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "token"))
-    assert Wallet("us-east-1").get().access_key == "ASIA1"
+    assert AwsWallet("us-east-1").get().access_key == "ASIA1"
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://example.com/v1")
     with pytest.raises(ConfigError, match=r"names example\.com, which is not a container's endpoint"):
-        Wallet("us-east-1").get()
+        AwsWallet("us-east-1").get()
 
 
 def test_a_machine_gets_its_role(platform: tuple[str, Answers], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,11 +161,11 @@ def test_a_machine_gets_its_role(platform: tuple[str, Answers], monkeypatch: pyt
     answers["GET", f"{roles}worker"] = known(_role())
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"{address}/")
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
-    monkeypatch.setattr(providers, "_NO_MACHINE", 60.0)  # however busy this one is
-    assert Wallet("us-east-1").get().access_key == "ASIA1"
+    monkeypatch.setattr(providers, "NO_MACHINE", 60.0)  # however busy this one is
+    assert AwsWallet("us-east-1").get().access_key == "ASIA1"
     answers["GET", f"{roles}worker"] = known("<html>")
     with pytest.raises(StoreUnavailable, match="Its answer is not what AWS documents"):
-        Wallet("us-east-1").get()
+        AwsWallet("us-east-1").get()
 
 
 def test_a_profile_is_read_with_botocore(
@@ -175,12 +176,12 @@ def test_a_profile_is_read_with_botocore(
         "[default]\naws_access_key_id = AKIADEFAULT\naws_secret_access_key = s\n"
         "[team]\naws_access_key_id = AKIATEAM\naws_secret_access_key = s\n"
     )
-    assert Wallet("us-east-1").get().access_key == "AKIADEFAULT"
+    assert AwsWallet("us-east-1").get().access_key == "AKIADEFAULT"
     monkeypatch.setenv("AWS_PROFILE", "team")
-    assert Wallet("us-east-1").get().source == "the profile 'team'"
+    assert AwsWallet("us-east-1").get().source == "the profile 'team'"
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(StoreUnavailable, match=r"profile 'nobody' gives no credentials[\s\S]*aws sso login"):
-        Wallet("us-east-1").get()
+        AwsWallet("us-east-1").get()
 
 
 def test_without_botocore_a_profile_says_what_to_install(
@@ -193,10 +194,10 @@ def test_without_botocore_a_profile_says_what_to_install(
     monkeypatch.setitem(sys.modules, "botocore", None)
     monkeypatch.setitem(sys.modules, "botocore.session", None)
     with pytest.raises(StoreUnavailable, match=r'no AWS credentials were found[\s\S]*"upshift\[s3\]"'):
-        Wallet("us-east-1").get()
+        AwsWallet("us-east-1").get()
     monkeypatch.setenv("AWS_PROFILE", "team")
     with pytest.raises(MissingExtra, match=r"'team'[\s\S]*upshift\[s3\]"):
-        Wallet("us-east-1").get()
+        AwsWallet("us-east-1").get()
 
 
 def test_credentials_are_renewed_before_they_end(no_aws: None) -> None:
@@ -206,7 +207,7 @@ def test_credentials_are_renewed_before_they_end(no_aws: None) -> None:
     def provide() -> Credentials:
         return Credentials(access_key=str(next(given)), secret_key="s", expires=time.time() + next(lasts))
 
-    wallet = Wallet("us-east-1", (provide,))
+    wallet = AwsWallet("us-east-1", (provide,))
     assert [wallet.get().access_key for _ in range(3)] == ["0", "1", "1"]
 
 
@@ -218,11 +219,11 @@ def test_credentials_that_still_hold_are_used_where_no_others_come(no_aws: None)
             return given.pop()
         raise StoreUnavailable("the role gives none")
 
-    wallet = Wallet("us-east-1", (provide,))
+    wallet = AwsWallet("us-east-1", (provide,))
     assert wallet.get() is wallet.get()
 
 
 def test_where_nobody_gives_any_it_says_where_it_looked(no_aws: None) -> None:
     assert providers.from_machine() is None
     with pytest.raises(StoreUnavailable, match=r"no AWS credentials were found[\s\S]*aws configure"):
-        Wallet("us-east-1").get()
+        AwsWallet("us-east-1").get()

@@ -19,7 +19,7 @@ from buckets import BucketHere
 from upshift.errors import BlobDamaged, StoreUnavailable
 from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.connections import Connections
-from upshift.runtime.storage.objects.credentials import Wallet
+from upshift.runtime.storage.objects.credentials import AwsWallet
 from upshift.runtime.storage.objects.s3 import S3Objects
 from upshift.runtime.storage.objects.sigv4 import Credentials
 
@@ -316,7 +316,7 @@ def test_credentials_that_end_in_the_middle_are_asked_for_again(
     server: Server, bucket: BucketHere, waits: list[float]
 ) -> None:
     given = iter(["AKIAFIRST", "AKIASECOND"])
-    wallet = Wallet("us-east-1", (lambda: Credentials(access_key=next(given), secret_key="s"),))
+    wallet = AwsWallet("us-east-1", (lambda: Credentials(access_key=next(given), secret_key="s"),))
     objects = S3Objects(Bucket(bucket.name, endpoint=server.address, wallet=wallet, sleep=waits.append))
     server.harms = [Harm(), Harm(status=400, body=b"<Error><Code>ExpiredToken</Code></Error>")]
     assert objects.put("one", b"1") and objects.put("two", b"2")

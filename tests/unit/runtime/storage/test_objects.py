@@ -15,8 +15,8 @@ from upshift.errors import ConfigError
 from upshift.runtime.storage.objects import s3
 from upshift.runtime.storage.objects.base import Objects, open_objects
 from upshift.runtime.storage.objects.bucket import Bucket
-from upshift.runtime.storage.objects.crc import crc_of, crc_of_both
 from upshift.runtime.storage.objects.s3 import S3Objects
+from upshift.runtime.storage.objects.sums import Crc
 
 PART = 1 << 20
 """Small parts, so that a few MiB are several."""
@@ -279,8 +279,8 @@ def test_the_checksum_of_parts_makes_that_of_the_whole() -> None:
     content = os.urandom(1 << 20)
     for at in (0, 1, 5, 4096, 700_001, 1 << 20):
         first, second = memoryview(content)[:at], memoryview(content)[at:]
-        whole = crc_of_both(crc_of([first]), crc_of([second]), second.nbytes)
-        assert whole == crc_of([memoryview(content)])
+        whole = Crc().of([first]).then(Crc().of([second]))
+        assert whole.same(Crc().of([memoryview(content)]))
 
 
 @pytest.mark.parametrize("address", ["gs://bucket", "az://container", "ftp://x"])

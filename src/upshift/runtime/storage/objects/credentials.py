@@ -12,88 +12,46 @@ import http.client
 import importlib
 import json
 import os
-import ssl
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
 from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
-from upshift.runtime import forks
-from upshift.runtime.storage.objects.connections import Connections
 from upshift.runtime.storage.objects.sigv4 import Credentials
+from upshift.runtime.storage.objects.wallet import NO_MACHINE, Issuer, Provider, Wallet, ask
 
-_EARLY = 300.0
-"""Seconds before their end at which credentials are renewed, so that none ends on its way."""
 _MACHINE = "http://169.254.169.254"
 _CONTAINER = "http://169.254.170.2"
 _ALLOWED = ("localhost", "127.0.0.1", "::1", "169.254.170.2", "169.254.170.23", "fd00:ec2::23")
 """Where a token may be sent without TLS: ECS, EKS and this machine, as AWS's own tools have it."""
-_TRIES = 3
-_NO_MACHINE = 1.0
-"""Seconds after which no metadata service is taken to be there: elsewhere its address may never answer."""
-
-Provider = Callable[[], "Credentials | None"]
+_issuer = Issuer("AWS")
 
 
-class Wallet:
-    """The credentials of this process, renewed before they end."""
+class AwsWallet(Wallet[Credentials]):
+    """The AWS credentials of this process."""
 
-    def __init__(self, region: str, providers: tuple[Provider, ...] | None = None) -> None:
-        self._providers = providers or (
-            from_environment,
-            functools.partial(from_web_identity, region),
-            from_profile,
-            from_container,
-            from_machine,
+    cloud = "AWS"
+
+    def __init__(self, region: str, providers: Sequence[Provider[Credentials]] | None = None) -> None:
+        super().__init__(
+            providers
+            or (
+                from_environment,
+                functools.partial(from_web_identity, region),
+                from_profile,
+                from_container,
+                from_machine,
+            )
         )
-        self._credentials: Credentials | None = None
-        self._lock = threading.Lock()
-        forks.private(self)
 
-    def close(self) -> None:
-        """In a fork: nobody here holds the lock."""
-        self._lock = threading.Lock()
-
-    def get(self) -> Credentials:
-        """Credentials that hold for some time.
-
-        Raises
-        ------
-        StoreUnavailable
-            There are none.
-        """
-        with self._lock:
-            known = self._credentials
-            if known is None or (known.expires is not None and known.expires - _EARLY < time.time()):
-                self._credentials = self._found(known)
-            assert self._credentials is not None
-            return self._credentials
-
-    def refused(self, credentials: Credentials) -> None:
-        """Forget what the server does not take any more."""
-        with self._lock:
-            if self._credentials is credentials:
-                self._credentials = None
-
-    def _found(self, known: Credentials | None) -> Credentials:
-        try:
-            for provider in self._providers:
-                found = provider()
-                if found is not None:
-                    return found
-        except StoreUnavailable:
-            if known is None or known.expires is None or known.expires < time.time():
-                raise
-            return known  # it still holds: the next request asks again
-        raise StoreUnavailable(
-            "no AWS credentials were found",
-            why="Neither AWS_ACCESS_KEY_ID, nor a web identity, a profile, a container's or a machine's role "
+    def _nothing(self) -> tuple[str, str]:
+        return (
+            "Neither AWS_ACCESS_KEY_ID, nor a web identity, a profile, a container's or a machine's role "
             f"gives any.{_hint()}",
-            fix="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run `aws configure`, or give this machine "
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, run `aws configure`, or give this machine "
             "or pod a role.",
         )
 
@@ -121,7 +79,7 @@ def from_web_identity(region: str) -> Credentials | None:
     file, role = os.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"), os.environ.get("AWS_ROLE_ARN")
     if not file or not role:
         return None
-    token = _file(file)
+    token = _issuer.file(file)
     china = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     server = os.environ.get("AWS_ENDPOINT_URL_STS") or f"https://sts.{region}.{china}"
     asked = {
@@ -134,7 +92,7 @@ def from_web_identity(region: str) -> Credentials | None:
     source = f"the web identity of {role}"
     body = urlencode(asked).encode()
     kind = {"content-type": "application/x-www-form-urlencoded"}
-    content = _fetch("POST", f"{server.rstrip('/')}/", kind, source, body=body, direct=False)
+    content = _issuer.fetch("POST", f"{server.rstrip('/')}/", kind, source, body=body, direct=False)
     try:
         found = {e.tag.rpartition("}")[2]: e.text or "" for e in ElementTree.fromstring(content).iter()}
         return Credentials(
@@ -145,7 +103,7 @@ def from_web_identity(region: str) -> Credentials | None:
             source=source,
         )
     except (ElementTree.ParseError, KeyError, ValueError) as error:
-        raise _nonsense(source, error) from None
+        raise _issuer.nonsense(source, error) from None
 
 
 def from_profile() -> Credentials | None:
@@ -201,9 +159,9 @@ def from_container() -> Credentials | None:
             fix="It has to be https://, or an address of this machine.",
         )
     file = os.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
-    token = _file(file) if file else os.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN")
+    token = _issuer.file(file) if file else os.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN")
     source = "the container's role"
-    return _of_json(_fetch("GET", address, {"authorization": token} if token else {}, source), source)
+    return _of_json(_issuer.fetch("GET", address, {"authorization": token} if token else {}, source), source)
 
 
 def from_machine() -> Credentials | None:
@@ -214,17 +172,19 @@ def from_machine() -> Credentials | None:
     ttl = {"x-aws-ec2-metadata-token-ttl-seconds": "21600"}
     source = "the machine's role"
     try:
-        token = _ask("PUT", f"{base}/latest/api/token", ttl, b"", silence=_NO_MACHINE, direct=True)
+        token = ask("PUT", f"{base}/latest/api/token", ttl, b"", silence=NO_MACHINE, direct=True)
     except (OSError, http.client.HTTPException):
         return None  # this is no machine of AWS
     if token[0] != 200:
         return None
     headers = {"x-aws-ec2-metadata-token": token[1].decode()}
     roles = f"{base}/latest/meta-data/iam/security-credentials/"
-    status, name = _ask("GET", roles, headers, b"", silence=5.0, direct=True)
+    status, name = ask("GET", roles, headers, b"", silence=5.0, direct=True)
     if status != 200 or not name.strip():
         return None  # it has no role
-    return _of_json(_fetch("GET", roles + name.decode().strip().splitlines()[0], headers, source), source)
+    return _of_json(
+        _issuer.fetch("GET", roles + name.decode().strip().splitlines()[0], headers, source), source
+    )
 
 
 def _of_json(content: bytes, source: str) -> Credentials:
@@ -238,75 +198,11 @@ def _of_json(content: bytes, source: str) -> Credentials:
             source=source,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _nonsense(source, error) from None
-
-
-def _fetch(
-    method: str, address: str, headers: dict[str, str], source: str, *, body: bytes = b"", direct: bool = True
-) -> bytes:
-    why = ""
-    for number in range(_TRIES):
-        if number:
-            time.sleep(0.2 * 2**number)
-        try:
-            status, content = _ask(method, address, headers, body, silence=10.0, direct=direct)
-        except ssl.SSLCertVerificationError as error:
-            why = str(error)
-            break
-        except (OSError, http.client.HTTPException) as error:
-            why = str(error) or type(error).__name__
-            continue
-        if status == 200:
-            return content
-        why = f"HTTP {status}: {' '.join(content[:300].decode(errors='replace').split())}"
-        if status < 500 and status != 429:
-            break
-    raise StoreUnavailable(
-        f"{source} gives no AWS credentials",
-        where=address,
-        why=why,
-        fix="See that the role exists and trusts this machine or pod, and that the address can be reached.",
-    )
-
-
-def _ask(
-    method: str, address: str, headers: dict[str, str], body: bytes, *, silence: float, direct: bool
-) -> tuple[int, bytes]:
-    url: SplitResult = urlsplit(address)
-    target = url.path + (f"?{url.query}" if url.query else "")
-    sent = {**headers, "content-length": str(len(body))} if body or method != "GET" else headers
-    connections = Connections(silence=silence, connecting=silence, direct=direct)
-    try:
-        with connections.response(
-            method, url, target or "/", sent, [memoryview(body)] if body else []
-        ) as response:
-            return response.status, response.read()
-    finally:
-        connections.close()
-
-
-def _file(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreUnavailable(
-            "the token for AWS credentials cannot be read",
-            where=path,
-            why=str(error),
-            fix="See that the pod's or container's token is mounted there.",
-        ) from None
+        raise _issuer.nonsense(source, error) from None
 
 
 def _moment(text: str) -> float:
     return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
-
-
-def _nonsense(source: str, error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"{source} gives no AWS credentials",
-        why=f"Its answer is not what AWS documents: {error!r}",
-        fix="See that nothing else answers at that address, such as a proxy.",
-    )
 
 
 def _profiles() -> list[Path]:

@@ -6,12 +6,12 @@ import hashlib
 import hmac
 import time
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
 
 import attrs
 
+from upshift.runtime.storage.objects.transport import escaped_path, escaped_query
+
 _ALGORITHM = "AWS4-HMAC-SHA256"
-_UNESCAPED = "-_.~"
 
 
 @attrs.frozen(kw_only=True)
@@ -23,17 +23,6 @@ class Credentials:
     token: str | None = attrs.field(default=None, repr=False)
     expires: float | None = None  # seconds since the epoch
     source: str = "the caller"  # where they came from, for messages
-
-
-def escaped_path(path: str) -> str:
-    """The path of a request, as it is sent and signed."""
-    return quote(path, safe=f"/{_UNESCAPED}")
-
-
-def escaped_query(query: Sequence[tuple[str, str]]) -> str:
-    """The query of a request, as it is sent and signed."""
-    pairs = sorted((quote(name, safe=_UNESCAPED), quote(value, safe=_UNESCAPED)) for name, value in query)
-    return "&".join(f"{name}={value}" for name, value in pairs)
 
 
 def signed(
