@@ -39,13 +39,14 @@ test-gpu: $(VENV)/.dev ## run the tests that need an NVIDIA GPU; TORCH=torch ins
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH) --group training)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
-engines: ## install and start what some tests drive and pip does not have: a browser, Docker, Podman, a registry, Slurm, PostgreSQL, Ray
+engines: ## install and start what some tests drive and pip does not have: a browser, Docker, Podman, a registry, Slurm, PostgreSQL, Ray, SkyPilot
 	tests/browser/install
 	tests/engines/install
 	tests/engines/start
 	tests/engines/slurm start
 	tests/engines/postgres start
 	tests/engines/ray start
+	tests/engines/skypilot
 
 engines-stop: ## stop what make engines started
 	tests/engines/ray stop

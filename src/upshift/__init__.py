@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from upshift.model.settings.ray import RaySettings
     from upshift.model.settings.resources import ResourceSettings
     from upshift.model.settings.retry import Retry
+    from upshift.model.settings.skypilot import SkyPilotSettings
     from upshift.model.settings.slurm import SlurmSettings
     from upshift.runs.client import Flow, Metaflow, get_metadata
     from upshift.runs.history import Run, get_run, list_runs
@@ -127,6 +128,7 @@ __all__ = [
     "S3GetObject",
     "S3PutObject",
     "SettingsError",
+    "SkyPilotSettings",
     "SlurmSettings",
     "Step",
     "StoreError",
@@ -202,6 +204,7 @@ _HOMES = {
     "S3": "upshift.authoring.flow.s3",
     "S3GetObject": "upshift.authoring.flow.s3",
     "S3PutObject": "upshift.authoring.flow.s3",
+    "SkyPilotSettings": "upshift.model.settings.skypilot",
     "SlurmSettings": "upshift.model.settings.slurm",
     "Step": "upshift.authoring.steps",
     "Task": "upshift.runs.history_tasks",

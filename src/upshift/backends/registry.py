@@ -22,6 +22,7 @@ BUILT_IN = {
     "local": "upshift.backends.local:LocalBackend",
     "podman": "upshift.backends.docker.backend:PodmanBackend",
     "ray": "upshift.backends.ray.backend:RayBackend",
+    "skypilot": "upshift.backends.skypilot.backend:SkyPilotBackend",
     "slurm": "upshift.backends.slurm.backend:SlurmBackend",
 }
 """Where each built-in backend is. None is imported before it is used."""

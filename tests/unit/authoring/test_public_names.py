@@ -32,6 +32,7 @@ def test_the_public_names_are_these() -> None:
         "Run",
         "NBRunner",
         "Runner",
+        "SkyPilotSettings",
         "SlurmSettings",
         "Step",
         "Task",

@@ -1,0 +1,213 @@
+"""The backend ``skypilot``: each attempt is a managed job, on machines that are rented for it.
+
+A managed job is started again by SkyPilot where its machines are taken away. Upshift retries by itself, from
+the last checkpoint: so a job that recovers has ended as ``preempted``, and is cancelled. SkyPilot takes
+machines down without a word to what runs there, so steps are stopped through the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar
+
+import attrs
+
+from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink
+from upshift.backends.cluster import ClusterBackend
+from upshift.backends.scheduler import Launch, NotNow, Reach, State, options_of
+from upshift.backends.skypilot.sdk import Refused, Sdk
+from upshift.backends.skypilot.task import FIRST_NODE, grants, task_of
+from upshift.errors import BackendError, ConfigError, RequestRefused
+from upshift.images.building.builder import Destination
+from upshift.model.configuration import Target
+from upshift.model.settings.skypilot import SkyPilotSettings
+from upshift.model.spec import TaskSpec
+from upshift.runtime.launch import seats
+
+WAITING = {
+    "PENDING": "its controller has not taken it yet",
+    "SUBMITTED": "its controller has not taken it yet",
+    "STARTING": "machines are being rented",
+}
+CAUSES = {
+    "CANCELLED": ("cancelled", "somebody cancelled the job"),
+    "CANCELLING": ("cancelled", "somebody cancelled the job"),
+    "FAILED": ("infrastructure", "its supervisor failed"),
+    "FAILED_SETUP": ("infrastructure", "its machines could not be set up"),
+    "FAILED_PRECHECKS": ("infrastructure", "no cloud has machines like these"),
+    "FAILED_NO_RESOURCE": ("infrastructure", "no cloud had machines like these free"),
+    "FAILED_CONTROLLER": ("infrastructure", "SkyPilot's controller failed"),
+    "RECOVERING": ("preempted", "its machines were taken away"),
+}
+"""What the states mean by which a job ends otherwise than by itself: ``sky jobs queue --help``."""
+SEAT = {seats.NODE: "$SKYPILOT_NODE_RANK", seats.MAIN: f"${FIRST_NODE}"}
+"""SkyPilot, "Distributed Jobs on Many Nodes"."""
+_PREFACE = re.compile(r"\(.*pid=\d+\)\s*|[├└│]|Job ID:|D \d\d-\d\d ")
+
+
+@attrs.define(eq=False)
+class SkyPilot:
+    """SkyPilot through its SDK."""
+
+    sdk: Sdk
+    title: str = "SkyPilot"
+    signals: bool = False
+    seat: Mapping[str, str] = attrs.field(factory=lambda: dict(SEAT), repr=False)
+    noise: re.Pattern[str] = _PREFACE
+
+    def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
+        """The first alternative for which SkyPilot's optimizer finds a machine."""
+        refusal: Refused | None = None
+        for granted in grants(ask.request, settings):
+            sketch = Launch(name="test", comment="", command=("true",), granted=granted, settings=settings)
+            try:
+                self.sdk.call("optimize", task=task_of(sketch))
+            except Refused as error:
+                refusal = error
+            except NotNow as error:
+                raise BackendError(str(error), fix="See what it says: sky api info") from None
+            else:
+                return Offer(granted=granted)
+        assert refusal is not None  # there is an alternative at least
+        raise RequestRefused(
+            f"SkyPilot would not take a job like this: {refusal.said}",
+            why="Its optimizer finds no machine for it.",
+            fix="See which clouds are enabled, sky check, and what they have, sky show-gpus --all.",
+        )
+
+    def findings(self, settings: Mapping[str, Any]) -> Iterator[Finding]:
+        """The server, its clouds, its jobs, and whether there is a machine for a step without a request."""
+        about = self.sdk.call("about")
+        yield Finding(name="access", text=f"SkyPilot {about['server']} answers (SDK {about['client']})")
+        if not about["clouds"]:
+            yield Finding(
+                name="clouds",
+                text="none is enabled",
+                status="problem",
+                remedy="See what they lack: sky check.",
+            )
+            return
+        yield Finding(name="clouds", text=", ".join(about["clouds"]))
+        states = Counter(job["status"] for job in self.sdk.call("jobs", ids=None))
+        waiting = sum(states[name] for name in WAITING)
+        yield Finding(name="jobs", text=f"{states['RUNNING']} under way, {waiting} waiting")
+        self.offer(Ask(), settings)
+        yield Finding(name="submission", text="SkyPilot's optimizer finds a machine")
+
+    def render(self, launch: Launch) -> str:
+        """As :func:`.task.task_of`."""
+        return task_of(launch)
+
+    def submit(self, script: str, environment: Mapping[str, str]) -> str:
+        """The id is a number; variables are secrets of the job, which SkyPilot shows to nobody."""
+        return str(self.sdk.call("launch", task=script, secrets=dict(environment)))
+
+    def states(self, ids: Collection[str]) -> Mapping[str, State]:
+        """One question, however many they are. A job that recovers is over, and ended."""
+        found = self.sdk.call("jobs", ids=sorted(map(int, ids)))
+        recovering = [job["job_id"] for job in found if job["status"] == "RECOVERING"]
+        if recovering:
+            self.sdk.call("cancel", ids=recovering)
+        return {str(job["job_id"]): _state(job) for job in found}
+
+    def find(self, names: Collection[str]) -> Mapping[str, str]:
+        """The newest job of each name."""
+        listed = sorted(self.sdk.call("jobs", ids=None), key=lambda job: int(job["job_id"]))
+        return {job["job_name"]: str(job["job_id"]) for job in listed if job["job_name"] in names}
+
+    def stop(self, ids: Collection[str], *, grace: bool, kill: bool = False) -> None:
+        """What has no machine yet is cancelled; what runs has word in the store unless it is to be killed."""
+        found = self.sdk.call("jobs", ids=sorted(map(int, ids)))
+        over = [job["job_id"] for job in found if job["status"] in WAITING or (kill and not _is_over(job))]
+        if over:
+            self.sdk.call("cancel", ids=over)
+
+    def words(self, id: str) -> str | None:
+        """The last lines that it has printed."""
+        try:
+            said = self.sdk.call("log", id=int(id))
+        except Refused:
+            return None
+        lines = [_PREFACE.sub("", line).strip() for line in said.splitlines()]
+        lines = [line for line in lines if line]
+        return "it printed: " + " / ".join(lines[-3:]) if lines else None
+
+
+def _is_over(job: Mapping[str, Any]) -> bool:
+    return job["status"] == "SUCCEEDED" or job["status"] in CAUSES
+
+
+def _state(job: Mapping[str, Any]) -> State:
+    """A job's state, from a record of SkyPilot's queue."""
+    status, node = job["status"], job.get("infra") or job.get("region")
+    if status in WAITING:
+        return State(phase="pending", why=job.get("details") or WAITING[status])
+    if status in ("RUNNING", "WINDING_DOWN"):
+        return State(phase="running", node=node)
+    if status == "SUCCEEDED":
+        return State(phase="ended", node=node)
+    reason, message = CAUSES.get(status, ("infrastructure", f"SkyPilot says {status}"))
+    more = job.get("failure_reason")
+    return State(
+        phase="ended",
+        reason=reason,
+        message=f"{message}: job {job['job_id']} of SkyPilot" + (f", {more}" if more else ""),
+        node=node,
+    )
+
+
+class SkyPilotBackend(ClusterBackend):
+    """Runs tasks as managed jobs of SkyPilot's."""
+
+    name: ClassVar[str] = "skypilot"
+    settings: ClassVar[type] = SkyPilotSettings
+    capabilities: Capabilities = Capabilities(
+        fields=frozenset(
+            {
+                *("cpu_count", "memory", "disk", "shared_memory", "num_nodes"),
+                *("gpu_count", "accelerator", "gpu_memory", "gpu_vendor"),
+            }
+        ),
+        secrets=frozenset({"env", "file"}),
+        images=True,
+        remote=True,
+        strict=True,
+        buckets=True,
+    )
+
+    def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
+        options = options_of(
+            target, SkyPilotSettings, store=store, title="SkyPilot", own=("sky", "image"), buckets=True
+        )
+        owner = f"target {target.name!r}"
+        for name in ("sky", "image"):
+            if not isinstance(target.options.get(name, ""), str):
+                raise ConfigError(
+                    f"{owner}: {name} = {target.options[name]!r} is invalid", fix="Write a text."
+                )
+        if "://" not in store:
+            raise ConfigError(
+                f"{owner}: its store is the folder {store}",
+                why="Steps on machines that are rented hand on their results through a bucket.",
+                fix='Name one: store = "s3://team/upshift".',
+            )
+        self._target = target
+        self._sdk = Sdk(target.options.get("sky"))
+        super().__init__(SkyPilot(self._sdk), name=self.name, store=store, sink=sink, options=options)
+
+    def reach(self, spec: TaskSpec) -> Reach:
+        """Machines know nothing of this one: an image has the Python, the bootstrap brings the rest."""
+        return Reach(python=spec.interpreter or "python3")
+
+    def destination(self) -> Destination:
+        """Machines take images from a registry; a step that names none runs in that of the target."""
+        return Destination(
+            platform="linux/amd64", registry=self._target.registry, parent=self._target.options.get("image")
+        )
+
+    def close(self) -> None:
+        """Let go of the jobs, which go on."""
+        super().close()
+        self._sdk.close()

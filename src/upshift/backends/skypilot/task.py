@@ -1,0 +1,169 @@
+"""A managed job of SkyPilot's: what a request becomes, and the text of its task."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from upshift.backends.scheduler import Launch
+from upshift.errors import RequestRefused
+from upshift.model.settings.kinds import kind_of_model
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.wanted import Wanted
+from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware
+
+_GIB, _GB = 1 << 30, 10**9
+FIRST_NODE = "SKYPILOT_FIRST_NODE_IP"
+"""Variable of a job of several nodes: the address of the first."""
+_FIRST = f'export {FIRST_NODE}="$(printf %s "$SKYPILOT_NODE_IPS" | head -n 1)"\n'
+"""SkyPilot lists the addresses of all nodes, one per line, that of rank 0 first."""
+_NAMES = {
+    "Gaudi": "Gaudi HL-205",
+    "A100-40GB": "A100",
+    "V100-16GB": "V100",
+    "H100-80GB": "H100",
+    "RTX-A6000": "RTXA6000",
+    "RTX-6000-Ada": "RTX6000-Ada",
+    "tpu-v5e": "tpu-v5litepod",
+}
+"""Kinds that SkyPilot's catalogs call otherwise (``sky show-gpus --all``, 0.14)."""
+_RESOURCES = (
+    *("infra", "cloud", "region", "zone", "instance_type", "use_spot", "disk_tier", "network_tier"),
+    *("local_disk", "max_hourly_cost", "priority", "labels", "accelerator_args"),
+)
+"""Settings that are fields of a task's resources."""
+
+
+def grants(request: ResourceSettings, said: Mapping[str, Any]) -> tuple[Hardware, ...]:
+    """What would meet a request, the best first; a step has its machines for itself.
+
+    Raises
+    ------
+    RequestRefused
+        It asks for accelerators that SkyPilot cannot be told of.
+    """
+    return tuple(
+        Hardware(
+            cpu_count=request.cpu_count,
+            memory=request.memory,
+            gpus=devices,
+            nodes=request.most_nodes,
+            disk=request.disk,
+            shared_memory=request.shared_memory,
+            details={
+                "enforced_by": {
+                    "cpu": SCHEDULER,
+                    "memory": SUPERVISOR,
+                    **({"gpus": SCHEDULER} if devices else {}),
+                }
+            },
+        )
+        for devices in _alternatives(request, said.get("accelerators"))
+    )
+
+
+def _alternatives(request: ResourceSettings, own: str | None) -> list[tuple[Device, ...] | None]:
+    """The devices of a node, as the request or the settings name them."""
+    wanted = request.alternatives
+    if own is None:
+        if not wanted:
+            return [None]
+        return [_devices(_name_of(one), one.count) if one.count else () for one in wanted]
+    name, _, count = own.rpartition(":")
+    kind = kind_of_model(name)
+    vendor, kind_name, memory = (kind.vendor, kind.name, kind.memory) if kind else (None, None, None)
+    for one in wanted:
+        anything = one.kind is None and one.name is None and one.vendor is None and one.memory is None
+        is_it = anything or one.admits(vendor=vendor, model=name, kind=kind_name, memory=memory)
+        if one.count == int(count) and is_it:
+            break
+    else:
+        if wanted:
+            asked = " or ".join(map(str, wanted)) if wanted[0].count else "no GPUs"
+            raise RequestRefused(
+                f"SkyPilotSettings(accelerators={own!r}) is not what ResourceSettings asks for: {asked}",
+                fix="Say it in one of them.",
+            )
+    return [_devices(name, int(count))]
+
+
+def _devices(name: str, count: int) -> tuple[Device, ...]:
+    kind = kind_of_model(name)
+    if kind is None:
+        return (Device(model=name),) * count
+    return (Device(vendor=kind.vendor, model=name, kind=kind.name),) * count
+
+
+def _name_of(wanted: Wanted) -> str:
+    """SkyPilot's name of what is wanted; that of a TPU slice has its size."""
+    if wanted.partition is not None:
+        raise RequestRefused(
+            f"SkyPilot rents no slices of GPUs: {wanted}", fix="Ask for a whole one, or name another target."
+        )
+    if wanted.name is None:
+        raise RequestRefused(
+            f"SkyPilot rents machines by the name of their accelerators, and {wanted} has none",
+            fix='Name it: ResourceSettings(accelerator="A100:2"), or several, the best first: '
+            'accelerator=["H100:8", "A100-80GB:8"].',
+        )
+    name = _NAMES.get(wanted.name, wanted.name)
+    slices = None if wanted.kind is None else wanted.kind.slices
+    return name if slices is None else f"{name}-{wanted.count * slices.cores}"
+
+
+def task_of(launch: Launch) -> str:
+    """The task of a job, as YAML; pure."""
+    said, granted = launch.settings, launch.granted
+    options = list(said.get("docker_run_options", ()))
+    if granted.shared_memory is not None:
+        options.append(f"--shm-size={granted.shared_memory}b")
+    several = (granted.nodes or 1) > 1
+    task: dict[str, Any] = {
+        "name": launch.name,
+        **({"num_nodes": granted.nodes} if several else {}),
+        "resources": _resources(launch),
+        "envs": {**launch.environment, **said.get("envs", {})},
+        "config": {"docker": {"run_options": options}} if options else {},
+        "run": f"# {launch.comment}\n{_FIRST if several else ''}exec {shlex.join(launch.command)}\n",
+    }
+    return "".join(_yaml({key: value for key, value in task.items() if value != {}}))
+
+
+def _resources(launch: Launch) -> dict[str, Any]:
+    said, granted = launch.settings, launch.granted
+    resources: dict[str, Any] = {}
+    # At least so much: of a type of machine that is named, SkyPilot compares it.
+    if granted.cpu_count is not None:
+        resources["cpus"] = f"{math.ceil(granted.cpu_count)}+"
+    if granted.memory is not None:
+        resources["memory"] = f"{math.ceil(granted.memory / _GIB)}+"
+    if granted.gpus:
+        name = granted.gpus[0].model or ""
+        resources["accelerators"] = f"{name}:{1 if name.startswith('tpu-') else len(granted.gpus)}"
+    resources |= {name: said[name] for name in _RESOURCES if name in said}
+    disk = max(said.get("disk_size", 0), math.ceil((granted.disk or 0) / _GB))
+    if disk:
+        resources["disk_size"] = disk
+    if launch.image is not None:
+        resources["image_id"] = f"docker:{launch.image}"
+    return resources
+
+
+def _yaml(table: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """YAML of nested tables. What is neither a table nor several lines of text is JSON, a part of YAML."""
+    for key, value in table.items():
+        name = key if re.fullmatch(r"[A-Za-z_]\w*", key) else json.dumps(key)
+        if isinstance(value, Mapping):
+            yield f"{indent}{name}:\n"
+            yield from _yaml(value, indent + "  ")
+        elif isinstance(value, str) and value.endswith("\n"):
+            yield f"{indent}{name}: |\n"
+            yield from (f"{indent}  {line}\n" for line in value[:-1].split("\n"))
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            yield f"{indent}{name}: {json.dumps(list(value), ensure_ascii=False)}\n"
+        else:
+            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}\n"
