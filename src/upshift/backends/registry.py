@@ -17,6 +17,7 @@ GROUP = "upshift.backends"
 """The entry point group of third parties' backends."""
 
 BUILT_IN = {
+    "aws-batch": "upshift.backends.batch.backend:BatchBackend",
     "docker": "upshift.backends.docker.backend:DockerBackend",
     "fake": "upshift.backends.fake:FakeBackend",
     "local": "upshift.backends.local:LocalBackend",

@@ -19,7 +19,7 @@ from upshift.model.settings.spans import FORMS, parse_span
 
 DURABILITIES = ("process", "power")
 VERIFY = ("changed", "always")
-UNCONFIGURED = ("docker", "local", "podman", "ray", "slurm")
+UNCONFIGURED = ("aws-batch", "docker", "local", "podman", "ray", "slurm")
 """Backends that this machine has, or leads to: each is a target without being configured as one."""
 
 

@@ -289,4 +289,4 @@ def test_an_unknown_backend_says_how_to_register_one(bench: Bench) -> None:
     with pytest.raises(NotFound, match="no backend is named 'mainframe'") as caught:
         registry.open_backend(Target(name="x", backend="mainframe"), store="", sink=lambda event: None)
     assert "upshift.backends" in str(caught.value)
-    assert "Known: docker, local, podman, ray, slurm" in str(caught.value)
+    assert "Known: aws-batch, docker, " in str(caught.value)

@@ -48,6 +48,7 @@ class Environment:
     status: str  # "VALID", "INVALID", "UPDATING", …
     reason: str = ""
     most_vcpus: int | None = None
+    wanted_vcpus: int = 0  # what AWS Batch has it start now
     types: tuple[InstanceType, ...] = ()
     unknown: tuple[str, ...] = ()  # types that the table does not have
 
@@ -55,6 +56,11 @@ class Environment:
     def works(self) -> bool:
         """Whether it starts jobs."""
         return self.state == "ENABLED" and self.status != "INVALID"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it starts no more than there is."""
+        return self.most_vcpus is not None and self.wanted_vcpus >= self.most_vcpus
 
     @property
     def trouble(self) -> str:
@@ -136,6 +142,7 @@ def _environment(said: Mapping[str, Any]) -> Environment:
         status=said.get("status", "VALID"),
         reason=said.get("statusReason", ""),
         most_vcpus=resources.get("maxvCpus"),
+        wanted_vcpus=resources.get("desiredvCpus") or 0,
         types=known,
         unknown=unknown if known or unknown or kind.startswith(FARGATE) else ("instances of its own",),
     )

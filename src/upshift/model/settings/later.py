@@ -48,7 +48,7 @@ _METHODS = {
 NOT_YET = "is not in this version of Upshift."
 _OTHERS = ("metaflow", "zenml")
 
-BACKENDS = ("aws-batch", "kubernetes")
+BACKENDS = ("kubernetes",)
 """Backends that are not there yet."""
 
 

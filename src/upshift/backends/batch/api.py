@@ -1,0 +1,156 @@
+"""AWS's APIs through boto3, whose errors become ours: refused, or to be tried again, and why in words."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from upshift.backends.scheduler import NotNow
+from upshift.errors import BackendError, ConfigError, MissingExtra
+
+TRIES = 6
+"""How often botocore tries a call again by itself, with backoff, before it is ours to wait."""
+SILENCE = 30.0
+"""Seconds after which an answer is not waited for any more."""
+_BUSY = frozenset(
+    {
+        *("TooManyRequestsException", "ThrottlingException", "Throttling", "ThrottledException"),
+        *("RequestLimitExceeded", "RequestThrottled", "SlowDown", "ServiceUnavailable", "ServerException"),
+        *("InternalFailure", "InternalError", "InternalServerError", "RequestTimeout"),
+    }
+)
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
+_UNKNOWN = frozenset({"UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException"})
+_DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"})
+_AGAIN = "Renew them, as with aws sso login: they are read again."
+_SIGN_IN = (
+    "Sign in as for AWS's own command: aws configure, aws sso login, or AWS_PROFILE. "
+    "See: aws sts get-caller-identity"
+)
+
+
+class Refused(BackendError):
+    """What AWS says to a call that it does not take."""
+
+    def __init__(self, what: str, *, code: str = "", said: str = "", fix: str | None = None) -> None:
+        super().__init__(what, fix=fix)
+        self.code = code
+        self.said = said
+
+
+class Api:
+    """Calls of an account in a region. Threads may share it."""
+
+    def __init__(self, region: str | None = None, profile: str | None = None) -> None:
+        try:
+            import boto3  # noqa: F401
+        except ImportError:
+            raise MissingExtra(
+                "AWS Batch needs boto3, which is not installed", fix='pip install "upshift[aws]"'
+            ) from None
+        self._region = region or os.environ.get("AWS_REGION") or None
+        self._profile = profile
+        self._lock = threading.Lock()
+        self._clients: dict[str, Any] = {}
+
+    @property
+    def region(self) -> str:
+        """Where it is."""
+        return str(self._client("batch").meta.region_name)
+
+    def call(self, operation: str, *, service: str = "batch", **arguments: Any) -> dict[str, Any]:
+        """What an operation answers: ``call("submit_job", jobName=…)``.
+
+        Raises
+        ------
+        Refused
+            AWS does not take it.
+        NotNow
+            It may take it later, or has taken it and not said so.
+        """
+        from botocore import exceptions
+
+        try:
+            return dict(getattr(self._client(service), operation)(**arguments))
+        except exceptions.ClientError as error:
+            said = error.response.get("Error", {})
+            raise self._refusal(operation, said.get("Code", ""), said.get("Message", str(error))) from None
+        except exceptions.ParamValidationError as error:
+            raise Refused(f"AWS would not take it: {error}") from None
+        except (
+            exceptions.SSOTokenLoadError,
+            exceptions.UnauthorizedSSOTokenError,
+            exceptions.TokenRetrievalError,
+            exceptions.CredentialRetrievalError,
+        ) as error:
+            self._forget()
+            raise NotNow(f"the credentials for AWS have expired: {error}. {_AGAIN}") from None
+        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+            raise Refused("there are no credentials for AWS", said=str(error), fix=_SIGN_IN) from None
+        except (exceptions.HTTPClientError, exceptions.ConnectionError) as error:
+            raise NotNow(f"AWS does not answer: {error}") from None
+        except exceptions.BotoCoreError as error:
+            raise Refused(f"AWS cannot be asked: {error}", fix=_SIGN_IN) from None
+
+    def pages(self, operation: str, key: str, *, service: str = "batch", **arguments: Any) -> Iterator[Any]:
+        """What an operation lists, page by page."""
+        token: str | None = None
+        while True:
+            answer = self.call(
+                operation, service=service, **arguments, **({"nextToken": token} if token else {})
+            )
+            yield from answer.get(key, ())
+            token = answer.get("nextToken")
+            if not token:
+                return
+
+    def _refusal(self, operation: str, code: str, message: str) -> Exception:
+        name = "".join(word.capitalize() for word in operation.split("_"))
+        if code in _BUSY:
+            return NotNow(f"AWS takes no more calls for now: {message}")
+        if code in _EXPIRED:
+            self._forget()
+            return NotNow(f"the credentials for AWS have expired. {_AGAIN}")
+        if code in _UNKNOWN:
+            return Refused("AWS does not know the credentials", code=code, said=message, fix=_SIGN_IN)
+        if code in _DENIED:
+            return Refused(
+                f"AWS does not allow it: {message}",
+                code=code,
+                said=message,
+                fix=f"Have {name} allowed: the policy of who submits is in the page on AWS Batch.",
+            )
+        return Refused(f"AWS Batch refuses it: {message}", code=code, said=message)
+
+    def _client(self, service: str) -> Any:
+        import boto3
+        from botocore import exceptions
+        from botocore.config import Config
+
+        with self._lock:
+            if service not in self._clients:
+                config = Config(
+                    retries={"mode": "standard", "max_attempts": TRIES},
+                    read_timeout=SILENCE,
+                    connect_timeout=SILENCE,
+                )
+                try:
+                    session = boto3.session.Session(profile_name=self._profile, region_name=self._region)
+                    self._clients[service] = session.client(service, config=config)
+                except exceptions.ProfileNotFound as error:
+                    raise ConfigError(
+                        str(error), fix="Name another one: profile of the target, or AWS_PROFILE."
+                    ) from None
+                except exceptions.NoRegionError:
+                    raise ConfigError(
+                        "nothing says in which region AWS Batch is",
+                        fix='Say so: options = { region = "eu-west-1" } of the target, or AWS_REGION.',
+                    ) from None
+            return self._clients[service]
+
+    def _forget(self) -> None:
+        """Read credentials anew at the next call."""
+        with self._lock:
+            self._clients.clear()
