@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from upshift.model.settings.batch import BatchSettings
     from upshift.model.settings.docker import DockerSettings
+    from upshift.model.settings.kubernetes import KubernetesSettings
     from upshift.model.settings.ray import RaySettings
     from upshift.model.settings.resources import ResourceSettings
     from upshift.model.settings.retry import Retry
@@ -105,6 +106,7 @@ __all__ = [
     "ImageError",
     "IncludeFile",
     "JSONType",
+    "KubernetesSettings",
     "LeaseLost",
     "LoadError",
     "Metaflow",
@@ -192,6 +194,7 @@ _HOMES = {
     "HTML": "upshift.runtime.step.cards",
     "IncludeFile": "upshift.authoring.flow.parameters",
     "JSONType": "upshift.authoring.flow.parameters",
+    "KubernetesSettings": "upshift.model.settings.kubernetes",
     "Metaflow": "upshift.runs.client",
     "Parameter": "upshift.authoring.flow.parameters",
     "Pipeline": "upshift.authoring.pipelines",

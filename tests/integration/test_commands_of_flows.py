@@ -73,7 +73,7 @@ def test_a_decorator_for_all_steps_is_given_from_outside(flow: Project) -> None:
         ("retry:tims=1", ["@retry has no option 'tims'", "times"]),
         ("retry:times=many", ["times='many'"]),
         ("retry:times", ["'times' has no value", "OPTION=VALUE"]),
-        ("kubernetes", ["'kubernetes' is not in this version"]),
+        ("kubernetes:gpus=1", ["@kubernetes has no option 'gpus'", "ResourceSettings(gpu_count=…)"]),
     ],
 )
 def test_a_wrong_decorator_from_outside_is_refused(flow: Project, given: str, words: list[str]) -> None:

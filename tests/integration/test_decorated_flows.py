@@ -141,7 +141,7 @@ def test_current_has_the_names_of_metaflow_in_a_flow(project: Project) -> None:
     assert "@schedule has no effect: nothing but you starts a run" in done.err
 
 
-def test_a_step_for_a_cluster_is_refused_with_its_line(project: Project) -> None:
+def test_a_step_for_a_cluster_that_is_not_there_is_refused(project: Project) -> None:
     flow(
         project,
         """
@@ -155,8 +155,8 @@ def end(self):
     pass
 """,
     )
-    refused = project.upshift("run", "flow.py", expect=2)
-    for word in ("step start", "'kubernetes' is not in this version", "flow.py:6 (@kubernetes)"):
+    refused = project.upshift("run", "flow.py", expect=2, env={"KUBECONFIG": "/nowhere/config"})
+    for word in ("there is no kubeconfig: /nowhere/config", "Set KUBECONFIG"):
         assert word in refused.err
 
 

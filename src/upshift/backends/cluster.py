@@ -298,6 +298,9 @@ class ClusterBackend:
         """How a node gets the worker of an attempt."""
         return Reach()
 
+    def forget(self, id: str) -> None:
+        """The end of this job was told: a scheduler that keeps it for ever may be asked to remove it."""
+
     # -- threads -----------------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -638,6 +641,8 @@ class ClusterBackend:
         with contextlib.suppress(OSError):
             if watched.printed and (reason is None or not watched.printed.stat().st_size):
                 watched.printed.unlink()
+        if watched.base is not None:
+            self.forget(watched.base)
         lost = watched.said.get("node") if watched.said.get("lost") else None
         self._sink(Ended(handle=watched.handle, reason=reason, message=message, node=lost))
 

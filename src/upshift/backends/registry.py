@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, cast
 from upshift.backends.base import Backend, Capabilities, Provider, Sink
 from upshift.errors import ConfigError, NotFound, suggestion
 from upshift.model.configuration import Target
-from upshift.model.settings.later import BACKENDS
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -20,6 +19,7 @@ BUILT_IN = {
     "aws-batch": "upshift.backends.batch.backend:BatchBackend",
     "docker": "upshift.backends.docker.backend:DockerBackend",
     "fake": "upshift.backends.fake:FakeBackend",
+    "kubernetes": "upshift.backends.kubernetes.backend:KubernetesBackend",
     "local": "upshift.backends.local:LocalBackend",
     "podman": "upshift.backends.docker.backend:PodmanBackend",
     "ray": "upshift.backends.ray.backend:RayBackend",
@@ -105,11 +105,6 @@ def _provider(target: Target) -> Provider:
                 why=str(error),
                 fix="Install the package that registers it anew, or fix it.",
             ) from error
-    if name in BACKENDS:
-        raise NotFound(
-            f"target {target.name!r} asks for the backend {name!r}, which is not in this version of Upshift",
-            fix=f"Backends: {', '.join(backend_names())}.",
-        )
     raise NotFound(
         f"no backend is named {name!r}, which target {target.name!r} asks for",
         fix=f"{suggestion(name, backend_names())}\n"

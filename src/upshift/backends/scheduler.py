@@ -172,6 +172,7 @@ def options_of(
     title: str,
     own: Collection[str] = (),
     buckets: bool = False,
+    mounts: bool = False,
 ) -> dict[str, Any]:
     """What a target says to all of its steps: fields of their settings, beside options of its ``own``.
 
@@ -188,7 +189,7 @@ def options_of(
     except SettingsError as error:
         what = error.what.replace(settings.__name__, owner, 1)
         raise ConfigError(what, why=error.why, fix=error.fix) from None
-    if target.mounts:
+    if target.mounts and not mounts:
         raise ConfigError(
             f"{owner}: the {target.backend} backend mounts nothing",
             why="Steps see the folders of their node.",

@@ -31,6 +31,7 @@ def doctor(target: str | None, submit: bool, as_json: bool) -> int:
     import sys
 
     from upshift.backends.registry import capabilities_of
+    from upshift.images.containers.engine import NAMES
     from upshift.model.configuration import load_configuration
     from upshift.report.doctor import checkup
     from upshift.report.doctor.check import GLYPHS, OF_TARGET, TRIAL, heading, line, verdict
@@ -53,7 +54,7 @@ def doctor(target: str | None, submit: bool, as_json: bool) -> int:
 
     for check in checkup(place, configuration, remote=can.remote):
         tell(check)
-    if can.remote and not can.images:
+    if can.remote and place.backend not in NAMES:
         from upshift.engine.checkup import findings
 
         for found in findings(place, configuration):

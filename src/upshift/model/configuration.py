@@ -13,13 +13,12 @@ import attrs
 from upshift.errors import ConfigError, NotFound, suggestion
 from upshift.model.checks import MOST_TEXT, read_small, shown, unfit
 from upshift.model.home import home, working_folder
-from upshift.model.settings.later import BACKENDS
 from upshift.model.settings.sizes import parse_size
 from upshift.model.settings.spans import FORMS, parse_span
 
 DURABILITIES = ("process", "power")
 VERIFY = ("changed", "always")
-UNCONFIGURED = ("aws-batch", "docker", "local", "podman", "ray", "slurm")
+UNCONFIGURED = ("aws-batch", "docker", "kubernetes", "local", "podman", "ray", "slurm")
 """Backends that this machine has, or leads to: each is a target without being configured as one."""
 
 
@@ -110,12 +109,6 @@ class Configuration:
             return Target(name=name, backend=name)
         known = sorted({*self.targets, *UNCONFIGURED})
         where = str(self.source) if self.source else None
-        if name in BACKENDS:
-            raise NotFound(
-                f"no target is named {name!r}, and the backend {name!r} is not in this version of Upshift",
-                where=where,
-                fix=f"Steps run on this machine: leave it out. Targets: {', '.join(known)}.",
-            )
         raise NotFound(f"no target is named {name!r}", where=where, fix=suggestion(name, known))
 
     @property

@@ -11,8 +11,7 @@ import upshift
 from upshift import LoadError, NotFound
 from upshift.authoring.loading import load_module
 from upshift.backends.registry import backend_names, open_backend
-from upshift.model.configuration import Configuration, Target
-from upshift.model.settings.later import BACKENDS
+from upshift.model.configuration import Target
 
 TO_COME = ["Deployer"]
 
@@ -129,14 +128,6 @@ def test_a_file_that_needs_such_a_name_is_refused_with_its_line(tmp_path: Path) 
     with pytest.raises(LoadError, match="not in this version of Upshift") as caught:
         load_module(file)
     assert caught.value.where == f"{file}:2"
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_a_backend_to_come_is_no_misspelling(name: str) -> None:
-    with pytest.raises(NotFound, match=f"the backend {name!r} is not in this version of Upshift"):
-        Configuration().target(name)
-    with pytest.raises(NotFound, match="not in this version of Upshift"):
-        open_backend(Target(name="cluster", backend=name), store="/nowhere", sink=lambda event: None)
 
 
 def test_the_backend_for_tests_is_not_offered() -> None:

@@ -22,6 +22,7 @@ from upshift.model.checks import shown
 from upshift.model.settings.batch import BatchSettings
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.fields import bad_value, line
+from upshift.model.settings.kubernetes import KubernetesSettings
 from upshift.model.settings.retry import Catch
 from upshift.model.settings.secrets import checked_secrets
 from upshift.model.settings.slurm import SlurmSettings
@@ -307,20 +308,6 @@ def _requirement(owner: str, name: object, version: object) -> str:
     return f"{name} {said}" if said[0] == "@" else f"{name}=={said}"
 
 
-def _backend(owner: str, on: str, fields: Sequence[str]) -> Callable[..., Any]:
-    """The decorator of a backend: it moves a step there, with its own fields and what they ask for."""
-
-    def decorator(function: Any = None, /, **given: Any) -> Any:
-        requested = _requested(owner, given, fields)
-        settings = requested.beside(StepSettings.said(owner, on=on))
-        decorate: Any = _of_step(StepOptions(settings=settings))
-        return decorate if function is None else decorate(function)
-
-    decorator.__name__ = decorator.__qualname__ = owner.removeprefix("@")
-    decorator.__doc__ = f"Run a step on {on}. This version has no such backend, and refuses to run it."
-    return decorator
-
-
 def _requested(
     owner: str,
     given: Mapping[str, Any],
@@ -346,16 +333,6 @@ def _nothing() -> None:
 
 
 _ASKED = ("cpu", "gpu", "memory", "disk", "shared_memory", "gpu_vendor", "trainium", "inferentia")
-kubernetes = _backend(
-    "@kubernetes",
-    "kubernetes",
-    (
-        *("image", "image_pull_policy", "image_pull_secrets", "service_account", "secrets", "node_selector"),
-        *("namespace", "tolerations", "labels", "annotations", "use_tmpfs", "tmpfs_tempdir", "tmpfs_size"),
-        *("tmpfs_path", "persistent_volume_claims", "port", "compute_pool", "qos", "security_context"),
-        *("hostname_resolution_timeout", "executable", "topology_spread_constraints"),
-    ),
-)
 
 
 def batch(function: Any = None, /, *, on: str = "aws-batch", **given: Any) -> Any:
@@ -378,6 +355,26 @@ def batch(function: Any = None, /, *, on: str = "aws-batch", **given: Any) -> An
     """
     given = {"tags" if name == "aws_batch_tags" else name: value for name, value in given.items()}
     return _moved("@batch", "aws-batch", BatchSettings, function, on, given, image=True)
+
+
+def kubernetes(function: Any = None, /, *, on: str = "kubernetes", **given: Any) -> Any:
+    """Run a step in a pod of Kubernetes.
+
+    Parameters
+    ----------
+    on
+        The target. ``"kubernetes"`` is the cluster of the kubeconfig's current context.
+    given
+        What the step asks for (``cpu``, ``gpu``, ``memory``, ``disk``, ``shared_memory``, ``gpu_vendor``), as
+        in :func:`resources`; ``image``, the image that its own begins with; and the fields of
+        :class:`KubernetesSettings`: ``namespace``, ``node_selector``, ``persistent_volume_claims``, ….
+
+    Raises
+    ------
+    SettingsError
+        An option is unknown, or its value is invalid.
+    """
+    return _moved("@kubernetes", "kubernetes", KubernetesSettings, function, on, given, image=True)
 
 
 def slurm(function: Any = None, /, *, on: str = "slurm", **given: Any) -> Any:

@@ -48,9 +48,6 @@ _METHODS = {
 NOT_YET = "is not in this version of Upshift."
 _OTHERS = ("metaflow", "zenml")
 
-BACKENDS = ("kubernetes",)
-"""Backends that are not there yet."""
-
 
 def name_to_come(name: str) -> str | None:
     """Why there is no ``upshift.NAME`` and what to do meanwhile; None: nor will there be one."""

@@ -8,6 +8,7 @@ import functools
 import http.client
 import importlib
 import os
+import socket
 import ssl
 import threading
 import weakref
@@ -34,10 +35,16 @@ class Connections:
     """The connections of this process."""
 
     def __init__(
-        self, *, silence: float = _SILENCE, connecting: float = _CONNECTING, direct: bool = False
+        self,
+        *,
+        silence: float = _SILENCE,
+        connecting: float = _CONNECTING,
+        direct: bool = False,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self._silence = silence
         self._connecting = connecting
+        self._context = context  # who is trusted, and as whom it asks; None: as the system has it
         self._direct = direct  # no proxy, whatever the environment says
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
@@ -50,6 +57,13 @@ class Connections:
         self._lock = threading.Lock()  # in a fork somebody who does not exist here may hold the other one
         _close(self._open)
         self._idle.clear()
+
+    def interrupt(self) -> None:
+        """End what other threads wait for: they hear that the connection is gone."""
+        for connection in list(self._open):
+            if connection.sock is not None:
+                with contextlib.suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
     def response(
@@ -99,7 +113,9 @@ class Connections:
         host, port = at.hostname or "", at.port or _PORTS[at.scheme]
         connection: http.client.HTTPConnection
         if url.scheme == "https":
-            connection = http.client.HTTPSConnection(host, port, timeout=self._connecting, context=_tls())
+            connection = http.client.HTTPSConnection(
+                host, port, timeout=self._connecting, context=self._context or _tls()
+            )
             if proxy is not None:
                 connection.set_tunnel(url.hostname or "", url.port or 443, _login(proxy))
         else:

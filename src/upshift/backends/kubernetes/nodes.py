@@ -1,0 +1,425 @@
+"""The nodes of a cluster as its API lists them, and what a request gets there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import attrs
+
+from upshift.backends.base import Finding, Offer
+from upshift.backends.kubernetes import devices
+from upshift.errors import RequestRefused
+from upshift.model.settings.kinds import kind_of_model
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.sizes import format_size
+from upshift.model.settings.wanted import Wanted
+from upshift.model.spec.hardware import CGROUP, SCHEDULER, Device, Hardware, Shortfall
+
+POD = "pod"
+"""What of a grant's details says how a pod gets it: resources, and labels of its node."""
+
+_QUANTITY = re.compile(r"([+-]?[0-9.]+)(?:e([+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?")
+_FACTORS = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+def quantity(text: Any) -> float:
+    """A number as Kubernetes writes it: ``3920m``, ``16393244Ki``; 0 for what is none."""
+    found = _QUANTITY.fullmatch(str(text))
+    if found is None:
+        return 0.0
+    amount = Decimal(found[1]) * Decimal(10) ** int(found[2] or 0)
+    return float(amount * _FACTORS.get(found[3] or "", Decimal(1)))
+
+
+@attrs.frozen(kw_only=True)
+class Node:
+    """A node, as far as pods are concerned."""
+
+    name: str
+    cpus: float
+    memory: int  # bytes that pods can have
+    disk: int
+    devices: Mapping[str, int]  # by resource
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()
+    others: Mapping[str, int] = attrs.field(factory=dict)  # further resources: vpc.amazonaws.com/efa
+    takes_pods: bool = True  # whether it is ready, and not cordoned
+
+    def product(self, vendor: str) -> str | None:
+        """What its label calls the devices of a vendor."""
+        return next((self.labels[name] for name in devices.PRODUCTS[vendor] if name in self.labels), None)
+
+    def __str__(self) -> str:
+        shown = "".join(f", {count} × {self._shown(name)}" for name, count in self.devices.items() if count)
+        return f"{self.name} with {self.cpus:g} CPUs, {format_size(self.memory)} of memory{shown}"
+
+    def _shown(self, resource: str) -> str:
+        vendor = vendor_of(resource)
+        product = None if vendor is None or resource.startswith(devices.MIG) else self.product(vendor)
+        return f"{resource} ({product})" if product else resource
+
+
+def vendor_of(resource: str) -> str | None:
+    """Whose devices a resource is of."""
+    if resource.startswith(devices.MIG):
+        return "nvidia"
+    return next((vendor for vendor, names in devices.RESOURCES.items() if resource in names), None)
+
+
+def read_nodes(listed: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
+    """What ``/api/v1/nodes`` lists."""
+    return tuple(map(_node, listed))
+
+
+def _node(item: Mapping[str, Any]) -> Node:
+    meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
+    has = status.get("allocatable", {})
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", ()))
+    counted = {name: int(quantity(amount)) for name, amount in has.items() if "/" in name}
+    return Node(
+        name=meta["name"],
+        cpus=quantity(has.get("cpu", 0)),
+        memory=int(quantity(has.get("memory", 0))),
+        disk=int(quantity(has.get("ephemeral-storage", 0))),
+        devices={name: count for name, count in counted.items() if devices.is_device(name)},
+        labels=meta.get("labels") or {},
+        # A taint of its condition goes away with that.
+        taints=tuple(t for t in spec.get("taints") or () if not t["key"].startswith("node.kubernetes.io/")),
+        others={name: count for name, count in counted.items() if not devices.is_device(name)},
+        takes_pods=ready and not spec.get("unschedulable", False),
+    )
+
+
+def offer(
+    request: ResourceSettings,
+    said: Mapping[str, Any],
+    nodes: Sequence[Node] | None,
+    *,
+    grows: bool = False,
+    avoid: Iterable[str] = (),
+) -> Offer:
+    """What a request gets, in a pod with these settings.
+
+    Parameters
+    ----------
+    nodes
+        None: they may not be listed, so that nothing is compared with them.
+    grows
+        Whether an autoscaler may add nodes that are larger than those that are there.
+    avoid
+        Names of nodes that are not to be used, if there are enough others.
+
+    Raises
+    ------
+    RequestRefused
+        No node has the labels or lacks the taints that the settings name, or settings contradict the request.
+    """
+    short: list[Shortfall] = []
+    unknown = grows or nodes is None
+    open_ = [node for node in nodes or () if not _refuses(node, said, request)]
+    if nodes and not open_ and not unknown:
+        raise _nowhere(said, nodes)
+    largest = max(open_, key=lambda node: (sum(node.devices.values()), node.cpus, node.memory), default=None)
+    why = "the cluster has no nodes" if largest is None else f"the largest node is {largest}"
+
+    def least(field: str, asked: float | None, of: Iterable[float], shown: Any, what: str) -> Any:
+        most = max(of, default=0)
+        if asked is None or asked <= most or unknown:
+            return asked
+        short.append(Shortfall(field=field, asked=f"{shown(asked)} {what}", got=shown(most), why=why))
+        return most
+
+    cpus = least("cpu_count", request.cpu_count, (n.cpus for n in open_), "{:g}".format, "CPUs")
+    memory = least("memory", request.memory, (n.memory for n in open_), format_size, "of memory")
+    disk = least("disk", request.disk, (n.disk for n in open_), format_size, "of disk")
+    fits = [n for n in open_ if (cpus or 0) <= n.cpus and (memory or 0) <= n.memory and (disk or 0) <= n.disk]
+    efa = said.get("efa") or 0
+    if efa and not unknown:
+        most = max((node.others.get(devices.EFA, 0) for node in fits), default=0)
+        if efa > most:
+            raise RequestRefused(
+                f"no node has {efa} × {devices.EFA}", why=f"The most that one has is {most}."
+            )
+        fits = [node for node in fits if node.others.get(devices.EFA, 0) >= efa]
+    gpus: tuple[Device, ...] | None = None if request.gpu_count is None else ()
+    pod: dict[str, Any] = {}
+    count, hosts = request.most_nodes, 1
+    if request.gpu_count:
+        found = next(filter(None, (_found(one, fits, said, unknown) for one in request.alternatives)), None)
+        if found is not None:
+            gpus, pod = (found.device,) * found.count, found.pod()
+            hosts = found.hosts
+            fits = [node for node in fits if found.is_on(node)]
+        elif not short:
+            asked = " or ".join(map(str, request.alternatives))
+            short.append(
+                Shortfall(field="gpu_count", asked=asked, got="none", why=_gpus_of(open_, nodes, why))
+            )
+    if not short and not fits and not unknown:
+        short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
+    avoids = sorted({node.name for node in nodes or ()}.intersection(avoid))
+    if hosts > 1:
+        count = hosts
+    if count > 1 and not short and not unknown:
+        left = [node for node in fits if node.name not in avoids]
+        if request.is_elastic:
+            left = [node for node in left if node.takes_pods]
+        least_nodes = max(request.least_nodes, hosts)
+        if len(left) >= least_nodes:
+            count = min(count, len(left))
+        else:  # it waits until enough of them take pods
+            avoids, count = [], least_nodes
+            if count > len(fits):
+                reason = "there are no more nodes with what is asked for on each"
+                got = max(1, len(fits))
+                short.append(Shortfall(field="num_nodes", asked=f"{count} nodes", got=str(got), why=reason))
+                count = got
+    shared, lack = _shared(request.shared_memory, memory)
+    short += lack
+    guaranteed = said.get("qos") == "Guaranteed"
+    if guaranteed and (cpus is None or memory is None):
+        raise RequestRefused(
+            'qos="Guaranteed" needs to know how many CPUs and how much memory',
+            why="Kubernetes guarantees what is limited.",
+            fix="Ask for both: ResourceSettings(cpu_count=…, memory=…).",
+        )
+    enforced_by = {"cpu": CGROUP if guaranteed else SCHEDULER, "memory": CGROUP}
+    return Offer(
+        granted=Hardware(
+            cpu_count=cpus,
+            memory=memory,
+            gpus=gpus,
+            nodes=count,
+            disk=disk,
+            shared_memory=shared,
+            details={
+                "enforced_by": enforced_by | ({"gpus": SCHEDULER} if gpus else {}),
+                **({POD: pod} if pod else {}),
+                **({"avoids": avoids} if avoids else {}),
+            },
+        ),
+        shortfalls=tuple(short),
+    )
+
+
+def _shared(asked: int | None, memory: int | None) -> tuple[int | None, list[Shortfall]]:
+    """Shared memory, which is a part of the memory."""
+    if asked is None or memory is None or asked <= memory:
+        return asked, []
+    why = f"it is part of the memory, of which there is {format_size(memory)}"
+    text = f"{format_size(asked)} of shared memory"
+    fix = "Ask for more memory, or for less shared memory."
+    return memory, [Shortfall(field="shared_memory", asked=text, got=format_size(memory), why=why, fix=fix)]
+
+
+@attrs.frozen(kw_only=True)
+class _Found:
+    """Devices that are what is wanted: so many on each host, of a node with these labels."""
+
+    device: Device
+    count: int
+    resource: str
+    selector: Mapping[str, str] = attrs.field(factory=dict)
+    hosts: int = 1
+
+    def pod(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"resource": self.resource}
+        return {**found, "node_selector": dict(self.selector)} if self.selector else found
+
+    def is_on(self, node: Node) -> bool:
+        labels = all(node.labels.get(name) == value for name, value in self.selector.items())
+        return labels and node.devices.get(self.resource, 0) >= self.count
+
+
+def _found(wanted: Wanted, nodes: Sequence[Node], said: Mapping[str, Any], unknown: bool) -> _Found | None:
+    """The devices that are wanted, on a node that has them, or that one may be added with."""
+    if wanted.kind is not None and wanted.kind.vendor == "tpu":
+        return _slice(wanted, nodes, unknown)
+    for resource in _resources(wanted):
+        for node in sorted(nodes, key=lambda node: node.devices.get(resource, 0)):
+            found = _on(node, resource, wanted)
+            if found is not None:
+                return found
+    if not unknown:
+        return None
+    named = said.get("node_selector") or said.get("affinity")
+    if (wanted.kind or wanted.name or wanted.memory) and not named:
+        return None  # which label its node would have nobody knows
+    vendor = wanted.vendor or (wanted.kind.vendor if wanted.kind else "nvidia")
+    kind = wanted.kind.name if wanted.kind else None
+    device = Device(vendor=vendor, model=wanted.name, kind=kind, partition=wanted.partition)
+    return _Found(device=device, count=wanted.count, resource=_resources(wanted)[0])
+
+
+def _resources(wanted: Wanted) -> list[str]:
+    """The resources that devices like these may be under."""
+    vendor = wanted.vendor or (wanted.kind.vendor if wanted.kind else None)
+    if wanted.partition is not None:
+        return [devices.resource_of_partition(wanted.partition), "nvidia.com/gpu"]
+    return [name for one in ([vendor] if vendor else devices.GPUS) for name in devices.RESOURCES[one]]
+
+
+def _on(node: Node, resource: str, wanted: Wanted) -> _Found | None:
+    """Devices of a node, if they are what is wanted."""
+    if node.devices.get(resource, 0) < wanted.count:
+        return None
+    vendor = vendor_of(resource)
+    assert vendor is not None
+    product = node.product(vendor)
+    kind = kind_of_model(product.split(".")[0] if vendor in ("neuron", "habana") and product else product)
+    kind = kind if kind is not None and kind.vendor == vendor else None
+    partition = None
+    if resource.startswith(devices.MIG):
+        partition = resource.removeprefix(devices.MIG)
+    elif product is not None:
+        partition = devices.partition_in(product)
+    admitted = wanted.admits(
+        vendor=vendor,
+        model=product,
+        kind=kind.name if kind else None,
+        memory=_memory(node, vendor) or (kind.memory if kind else None),
+        partition=partition,
+    )
+    if not admitted:
+        return None
+    particular = wanted.kind or wanted.name or wanted.memory
+    label = next((name for name in devices.PRODUCTS[vendor] if name in node.labels), None)
+    device = Device(vendor=vendor, model=product, kind=kind.name if kind else None, partition=partition)
+    selector = {label: node.labels[label]} if particular and label else {}
+    return _Found(device=device, count=wanted.count, resource=resource, selector=selector)
+
+
+def _memory(node: Node, vendor: str) -> int | None:
+    """Bytes of each GPU, as GPU feature discovery says in MiB."""
+    said = node.labels.get("nvidia.com/gpu.memory", "") if vendor == "nvidia" else ""
+    return int(said) << 20 if said.isdecimal() else None
+
+
+def _slice(wanted: Wanted, nodes: Sequence[Node], unknown: bool) -> _Found | None:
+    """A slice of TPUs: nodes of one topology, each with some of its chips."""
+    assert wanted.kind is not None
+    resource, (label,) = devices.RESOURCES["tpu"][0], devices.PRODUCTS["tpu"]
+    for node in nodes:
+        product, topology = node.product("tpu"), node.labels.get(devices.TPU_TOPOLOGY, "")
+        kind = kind_of_model(product)
+        chips = math.prod(int(side) for side in topology.split("x")) if topology else 0
+        here = node.devices.get(resource, 0)
+        fits = kind is not None and kind.meets(wanted.kind) and chips == wanted.count and here
+        if fits and topology == (wanted.topology or topology):
+            device = Device(vendor="tpu", model=product, kind=wanted.kind.name)
+            selector = {label: product or "", devices.TPU_TOPOLOGY: topology}
+            each = min(here, chips)
+            return _Found(
+                device=device, count=each, resource=resource, selector=selector, hosts=chips // each
+            )
+    name = devices.TPU_LABELS.get(wanted.kind.name)
+    if not unknown or name is None:
+        return None
+    each = devices.chips_per_host(wanted.kind, wanted.count)
+    topology = wanted.topology or devices.topology_of(wanted.kind, wanted.count)
+    return _Found(
+        device=Device(vendor="tpu", model=name, kind=wanted.kind.name),
+        count=each,
+        resource=resource,
+        selector={label: name, devices.TPU_TOPOLOGY: topology},
+        hosts=wanted.count // each,
+    )
+
+
+def _refuses(node: Node, said: Mapping[str, Any], request: ResourceSettings) -> bool:
+    """Whether pods with these settings never run on a node, as far as labels and taints say."""
+    selector = said.get("node_selector", {})
+    if any(node.labels.get(name) != value for name, value in selector.items()):
+        return True
+    tolerations = list(said.get("tolerations", ()))
+    if request.gpu_count:
+        tolerations += [{"key": name, "operator": "Exists"} for name in tainted(node.devices)]
+    repelling = [t for t in node.taints if t.get("effect") in ("NoSchedule", "NoExecute")]
+    return not all(any(_tolerates(one, taint) for one in tolerations) for taint in repelling)
+
+
+def tainted(resources: Iterable[str]) -> list[str]:
+    """The taints that nodes with such devices have: they are named as the resources, by custom."""
+    names = ["nvidia.com/gpu" if name.startswith(devices.MIG) else name for name in resources]
+    return list(dict.fromkeys(names))
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, taint.get("effect")):
+        return False
+    if toleration.get("key") is None:
+        return True
+    if toleration["key"] != taint.get("key"):
+        return False
+    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+
+
+def _nowhere(said: Mapping[str, Any], nodes: Sequence[Node]) -> RequestRefused:
+    """No node takes such a pod."""
+    selector = said.get("node_selector", {})
+    for name, value in selector.items():
+        values = sorted({node.labels[name] for node in nodes if name in node.labels})
+        if value not in values:
+            there = f"Nodes have {', '.join(values[:8])}." if values else "No node has such a label."
+            raise RequestRefused(
+                f"no node has the label {name}={value}",
+                why=there,
+                fix="See kubectl get nodes --show-labels. If an autoscaler adds such nodes, say "
+                "autoscaling = true.",
+            )
+    taints = sorted({f"{t['key']}={t.get('value', '')}:{t.get('effect')}" for n in nodes for t in n.taints})
+    return RequestRefused(
+        "no node takes a pod with these settings" + (" (node_selector)" if selector else ""),
+        why=f"The nodes have taints that are not tolerated: {', '.join(taints[:8])}." if taints else None,
+        fix='Tolerate one: tolerations=[{"key": "…", "operator": "Exists"}].',
+    )
+
+
+def _gpus_of(open_: Sequence[Node], nodes: Sequence[Node] | None, why: str) -> str:
+    if nodes is None:
+        return (
+            "Upshift may not list the nodes, so that it does not know by which label this kind is asked for; "
+            "name it in node_selector, or let it list nodes"
+        )
+    if not any(node.devices for node in open_):
+        return f"{why}: no node has devices, for which a device plugin has to run"
+    unnamed = [n for n in open_ if n.devices and not any(n.product(v) for v in devices.PRODUCTS)]
+    more = "; nodes without a label of the product can be asked for by gpu_count alone" if unnamed else ""
+    return why + more
+
+
+def findings(nodes: Sequence[Node], said: Mapping[str, Any]) -> Iterator[Finding]:
+    """What a pod meets now: nodes, and their devices."""
+    able = [node for node in nodes if node.takes_pods]
+    largest = max(able, key=lambda n: (sum(n.devices.values()), n.cpus, n.memory), default=None)
+    if largest is None:
+        yield Finding(
+            name="nodes",
+            text=f"none of {len(nodes)} takes pods" if nodes else "the cluster has none",
+            status="problem",
+            remedy="See kubectl get nodes. If an autoscaler adds them, say autoscaling = true.",
+        )
+        return
+    count = f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
+    away = "" if len(able) == len(nodes) else f", {len(able)} of which take pods now"
+    yield Finding(
+        name="nodes",
+        text=f"{count}{away}, the largest {largest}",
+        status="ok" if len(able) == len(nodes) else "warning",
+    )
+    gpus: Counter[str] = Counter()
+    for node in able:
+        gpus.update({node._shown(name): number for name, number in node.devices.items() if number})
+    shown = ", ".join(f"{number} × {kind}" for kind, number in gpus.items())
+    yield Finding(name="devices", text=shown or "none: no device plugin has announced any")
