@@ -358,10 +358,11 @@ class SlurmBackend(ClusterBackend):
         images=False,
         remote=True,
         strict=True,
+        buckets=True,
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        options = options_of(target, SlurmSettings, store=store, title="Slurm")
+        options = options_of(target, SlurmSettings, store=store, title="Slurm", buckets=True)
         if re.search(r"[\"'\\\n]", store):
             raise ConfigError(
                 f"target {target.name!r}: the path of its store has a quote or a backslash: {store}",
