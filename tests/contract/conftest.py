@@ -9,6 +9,7 @@ import pytest
 from contract_kit import BACKENDS, Ground, Watched
 
 from containers import CONF, EngineWithImage, engine_with_image
+from kubernetes_here import cluster
 from ray_here import ray_here
 from slurm_here import slurm_here
 
@@ -25,6 +26,12 @@ def ground(
     if request.param == "ray":
         monkeypatch.setenv("RAY_API_SERVER_ADDRESS", ray_here().address)
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
+    if request.param == "kubernetes":
+        with cluster() as (folder, image):
+            made = Ground("kubernetes", folder, image=image, mounts={str(folder): str(folder)})
+            yield made
+            made.close()
+        return
     if request.param not in IN_CONTAINERS:
         made = Ground(request.param, tmp_path)
         yield made

@@ -23,7 +23,7 @@ from upshift.model.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, T
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
 
-BACKENDS = ["fake", "local", "docker", "podman", "slurm", "ray"]
+BACKENDS = ["fake", "local", "docker", "podman", "slurm", "ray", "kubernetes"]
 FENCED = [name for name in BACKENDS if name != "local"]
 """Those where a job may be accepted late; ``local`` takes jobs from a socket, in order."""
 
@@ -51,11 +51,12 @@ class Ground:
         *,
         image: str | None = None,
         options: Mapping[str, Any] | None = None,
+        mounts: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._image = image
         self.store: Store = open_store(str(folder / "store"))
-        self.target = Target(name=name, backend=name, options=options or {})
+        self.target = Target(name=name, backend=name, options=options or {}, mounts=mounts or {})
         self._cluster = FakeCluster(
             play,
             capacity=Hardware(cpu_count=4, memory=2**30),

@@ -26,6 +26,7 @@ _DISRUPTIONS = {
     "EvictionByEvictionAPI": "it was evicted, as when a node is drained",
     "TerminationByKubelet": "its node took it down",
 }
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 _FORBIDDEN = re.compile(r"(?i)exceeded quota")
 _QUOTA = re.compile(r"requested: ([^,]+?), used: [^,]+?, limited: ([^,\s]+)")
 
@@ -51,12 +52,12 @@ def state_of(known: Known, now: float) -> State:
     conditions = {
         c["type"]: c for c in job.get("status", {}).get("conditions") or () if c["status"] == "True"
     }
-    if "Complete" in conditions:
-        return State(phase="ended", node=node)
     spec = job.get("spec", {})
     found = _ended(known, pods, now, several=int(spec.get("completions") or 1))
     if found is not None:
         return attrs.evolve(found, node=found.node or node)
+    if "Complete" in conditions:
+        return State(phase="ended", node=node)
     if "Failed" in conditions:
         failed = conditions["Failed"]
         reason = "timeout" if failed.get("reason") == "DeadlineExceeded" else "infrastructure"
@@ -124,8 +125,8 @@ def cause_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:
         None,
     )
     ended = _terminated(status)
-    over = status.get("phase") == "Failed" or pod.get("deleted")
-    if not over:
+    # A supervisor that is told to stop records that, and leaves as if nothing had been.
+    if status.get("phase") not in ("Failed", "Succeeded") and not pod.get("deleted"):
         return None
     said = (status.get("message") or "").strip().rstrip(".")
     if status.get("reason") == "Evicted" or "exceeds the" in said:
@@ -147,9 +148,9 @@ def cause_of(pod: Mapping[str, Any]) -> tuple[str, str] | None:
         status.get("reason") and ended is None
     ):  # the kubelet did not take it: OutOfcpu, UnexpectedAdmissionError
         return "infrastructure", _with(f"its node did not take it ({status['reason']})", said)
+    if status.get("phase") == "Succeeded" and not pod["metadata"].get("deletionTimestamp"):
+        return None
     if ended is None or status.get("phase") != "Failed":
-        if status.get("phase") == "Succeeded":
-            return None
         return "cancelled", "somebody deleted its pod"
     words = " / ".join(
         line.strip() for line in (ended.get("message") or "").splitlines()[-3:] if line.strip()
@@ -217,7 +218,9 @@ def _waiting(known: Known, pod: Mapping[str, Any], now: float) -> State | None:
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             said = _plain(condition.get("message") or condition.get("reason") or "")
-            return State(phase="pending", why=said or None)
+            never = _NO_CLAIM.search(said)
+            since = known.since.setdefault(f"claim {uid}", now) if never else now
+            return State(phase="pending", why=said or None, hopeless=now - since > STARTING)
     if not status.get("containerStatuses"):
         return State(phase="pending", why=known.told)
     waiting: Mapping[str, Any] = next(

@@ -1,0 +1,32 @@
+"""The Kubernetes that KUBECONFIG names, for tests; where it names none, an API server that is scripted."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kubernetes_scripted import scripted
+
+SHARED, IMAGE = "TEST_KUBERNETES_FOLDER", "TEST_KUBERNETES_IMAGE"
+"""Variables for a real one: a folder that this machine and all nodes have, and an image with a Python."""
+
+
+@contextmanager
+def cluster() -> Iterator[tuple[Path, str]]:
+    """A folder that pods see under the same path, and the image that they run in."""
+    if os.environ.get("KUBECONFIG"):
+        if SHARED not in os.environ or IMAGE not in os.environ:
+            pytest.fail(f"KUBECONFIG is set: set {SHARED} and {IMAGE} for its cluster, too, or unset it")
+        with tempfile.TemporaryDirectory(dir=os.environ[SHARED]) as folder:
+            os.chmod(folder, 0o777)
+            yield Path(folder), os.environ[IMAGE]
+        return
+    with scripted() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(server.kubeconfig))
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder), "python:3.11"
