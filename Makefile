@@ -39,9 +39,10 @@ test-gpu: $(VENV)/.dev ## run the tests that need an NVIDIA GPU; TORCH=torch ins
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH) --group training)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
-engines: ## install and start what some tests drive and pip does not have: a browser, Docker, Podman, a registry, Slurm, PostgreSQL, Ray, SkyPilot
+engines: ## install and start what some tests drive and pip does not have: a browser, Docker, Podman, a registry, Slurm, PostgreSQL, Ray, SkyPilot, Azurite
 	tests/browser/install
 	tests/engines/install
+	tests/engines/azurite
 	tests/engines/start
 	tests/engines/slurm start
 	tests/engines/postgres start

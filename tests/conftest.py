@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from buckets import bucket, no_aws, object_store, platform
+from buckets import (
+    azure_store,
+    bucket,
+    container,
+    google_bucket,
+    no_aws,
+    object_store,
+    object_stores,
+    place,
+    platform,
+)
 from frameworks import cuda_library
 from leftovers import Watch
 from nvml import fake_nvml, nvml_library
@@ -20,13 +30,18 @@ from project import as_users_have_it
 
 # Fixtures.
 __all__ = [
+    "azure_store",
     "bucket",
+    "container",
     "cuda_library",
     "fake_nvml",
+    "google_bucket",
     "new_place",
     "no_aws",
     "nvml_library",
     "object_store",
+    "object_stores",
+    "place",
     "platform",
 ]
 pytest_plugins = ["share"]

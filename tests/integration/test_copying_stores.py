@@ -73,11 +73,16 @@ def ran(project: Project) -> Project:
     return project
 
 
-@pytest.mark.parametrize("kind", ["bucket", "folder"])
-def test_runs_come_back_from_an_archive_as_they_were(
-    ran: Project, bucket: BucketHere, tmp_path: Path, kind: str
-) -> None:
-    archive = f"{bucket.address}/team/archive" if kind == "bucket" else str(tmp_path / "archive")
+@pytest.fixture(params=["folder", "bucket", "google_bucket", "container"])
+def archive(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty place of each kind."""
+    if request.param == "folder":
+        return str(tmp_path / "archive")
+    here = request.getfixturevalue(request.param)
+    return f"az://{here}/team/archive" if request.param == "container" else f"{here.address}/team/archive"
+
+
+def test_runs_come_back_from_an_archive_as_they_were(ran: Project, archive: str) -> None:
     store = ran.home / "store"
     before = seen(ran)
     first = copy(ran, store, archive)
@@ -158,7 +163,7 @@ def test_what_makes_no_sense_is_refused(ran: Project, bucket: BucketHere, tmp_pa
     for args, words in (
         (["copy", store, store], "source and destination are the same store"),
         (["copy", store, bucket.address, "--run", "nobody"], "has the id 'nobody'"),
-        (["copy", store, "gs://bucket"], "a store at gs:// is not supported"),
+        (["copy", store, "hdfs://bucket"], "a store at hdfs:// is not supported"),
         (["copy", str(tmp_path / "nothing"), bucket.address], "there is no store"),
         (["check", str(tmp_path / "nothing")], "there is no store"),
         (["check", "s3://"], "cannot be the name of a bucket"),

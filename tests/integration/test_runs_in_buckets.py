@@ -79,6 +79,13 @@ def store(bucket: BucketHere, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
+def anywhere(place: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same in each cloud."""
+    monkeypatch.setenv("UPSHIFT_STORE", f"{place}/team")
+    return f"{place}/team"
+
+
+@pytest.fixture
 def second(project: Project, tmp_path: Path) -> Project:
     """The same project, as another machine sees it."""
     return Project(project.folder, tmp_path / "second-home", project._prepared)
@@ -103,37 +110,36 @@ def whole(store: str) -> None:
     assert check_store(open_objects(store)).problems == []
 
 
-def until_there(bucket: BucketHere, ending: str) -> None:
-    """Wait until the bucket has an object."""
+def until_there(store: str, ending: str) -> None:
+    """Wait until the store has an object."""
     until = time.monotonic() + PATIENCE
-    while not any(o["Key"].endswith(ending) for o in listed(bucket)):
-        assert time.monotonic() < until, f"the bucket never had {ending}"
+    while not any(key.endswith(ending) for key in listed(store)):
+        assert time.monotonic() < until, f"{store} never had {ending}"
         time.sleep(0.05)
 
 
-def listed(bucket: BucketHere) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = bucket.boto3.list_objects_v2(Bucket=bucket.name).get("Contents", [])
-    return found
+def listed(store: str) -> list[str]:
+    return [meta.key for meta in open_objects(store).list("")]
 
 
 def test_another_machine_sees_a_run_and_reuses_its_results(
-    project: Project, second: Project, store: str
+    project: Project, second: Project, anywhere: str
 ) -> None:
     project.run(SQUARES)
     run = run_of(project)
-    whole(store)
+    whole(anywhere)
     assert run_of(second) == run
     assert seen(second, run) == seen(project, run)
     again = second.upshift("run", "pipeline.py")
     assert "squaring" not in again.out
     assert [step["status"] for step in second.show()["steps"]] == ["completed"] * 4
     assert all(task["cached"] for step in second.show()["steps"] for task in step["tasks"])
-    whole(store)
+    whole(anywhere)
     # What is made from there on needs content that only the bucket has.
     other = second.upshift("run", "pipeline.py", "-p", "name=b")
     assert "squaring" not in other.out
     assert second.show()["status"] == "completed"
-    whole(store)
+    whole(anywhere)
     value = second.python("-c", "import upshift; print(upshift.get_run('latest').output)").out
     assert value == "['0 ä.bin', '1 ä.bin', '2 ä.bin']\n"
 
@@ -148,14 +154,14 @@ def test_a_report_is_made_on_a_machine_that_has_never_seen_the_run(
 
 
 def test_a_run_is_owned_and_cancelled_from_another_machine(
-    project: Project, second: Project, store: str, bucket: BucketHere
+    project: Project, second: Project, store: str
 ) -> None:
     project.write(WAITING)
     ready = project.fifo("ready")
     project.fifo("go")
     engine = project.start("run", "pipeline.py")
     assert ready.read_text() == "now"
-    until_there(bucket, "/run.json")
+    until_there(store, "/run.json")
     run = run_of(second)
     assert second.show(run)["status"] == "running"
     assert f"another engine owns run {run}" in second.upshift("resume", run, expect=2).err
@@ -164,23 +170,23 @@ def test_a_run_is_owned_and_cancelled_from_another_machine(
     _, err = engine.communicate()
     assert engine.returncode == 130, err
     assert second.show(run)["status"] == project.show(run)["status"] == "cancelled"
-    assert not any("/leases/" in found["Key"] for found in listed(bucket))
+    assert not any("/leases/" in f"/{key}" for key in listed(store))
     whole(store)
 
 
 def test_a_run_whose_engine_was_killed_is_finished_by_another_machine(
-    project: Project, second: Project, store: str, bucket: BucketHere
+    project: Project, second: Project, anywhere: str
 ) -> None:
     project.write(WAITING)
     ready, go = project.fifo("ready"), project.fifo("go")
     engine = project.start("run", "pipeline.py")
     assert ready.read_text() == "now"
-    until_there(bucket, "/data/0.1.result.json")
-    until_there(bucket, "/slow/0.1.spec.json")
-    until_there(bucket, "/run.json")
+    until_there(anywhere, "/data/0.1.result.json")
+    until_there(anywhere, "/slow/0.1.spec.json")
+    until_there(anywhere, "/run.json")
     os.kill(engine.pid, signal.SIGKILL)
     engine.communicate()
-    whole(store)
+    whole(anywhere)
     run = run_of(second)
     assert second.show(run)["status"] == "cancelled"  # as an interrupted one is called there
     go.write_text("on")  # the task of the killed engine, whose result the bucket will not see
@@ -193,7 +199,7 @@ def test_a_run_whose_engine_was_killed_is_finished_by_another_machine(
     for home in (second, project):
         assert home.show(run)["status"] == "completed"
     assert "already complete" in project.upshift("resume", run).err
-    whole(store)
+    whole(anywhere)
 
 
 def test_what_a_killed_engine_had_not_published_is_published_by_the_next_run(
@@ -210,7 +216,7 @@ def test_what_a_killed_engine_had_not_published_is_published_by_the_next_run(
     project.upshift("run", "pipeline.py", "--help")
     project.write(SQUARES, "other.py")
     assert "is in s3://" in project.upshift("run", "other.py").err
-    assert any(found["Key"].endswith("/data/0.1.result.json") for found in listed(bucket))
+    assert any(key.endswith("/data/0.1.result.json") for key in listed(store))
     assert len(json.loads(second.upshift("runs", "--json").out)) == 2
     whole(store)
 
@@ -291,6 +297,6 @@ def test_doctor_tries_the_bucket(project: Project, store: str, bucket: BucketHer
         return dict(found)
 
     assert told()["status"] == "ok" and store in told()["text"]
-    assert listed(bucket) == []
+    assert listed(store) == []
     bucket.boto3.delete_bucket(Bucket=bucket.name)
     assert told()["status"] == "problem" and bucket.name in told()["text"]

@@ -25,7 +25,7 @@ _COMMANDS = {
 def store() -> None:
     """Copy runs between folders and buckets; check that a store is whole.
 
-    A store is a folder, or s3://BUCKET/PREFIX.
+    A store is a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX.
     """
 
 
@@ -38,9 +38,10 @@ def store() -> None:
 def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_json: bool) -> int:
     """Copy runs with all that they refer to.
 
-    SRC and DST are stores: folders, or s3://BUCKET/PREFIX. Runs that have not ended are left out. What DST
-    has already stays, so that a copy that was interrupted goes on. Each value is compared with its digest.
-    Runs that come into a folder are added to the catalog. Exit code 1: SRC lacks something.
+    SRC and DST are stores: folders, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Runs
+    that have not ended are left out. What DST has already stays, so that a copy that was interrupted goes
+    on. Each value is compared with its digest. Runs that come into a folder are added to the catalog. Exit
+    code 1: SRC lacks something.
     """
     from upshift.model.configuration import load_configuration
     from upshift.model.settings.sizes import format_size
@@ -85,8 +86,8 @@ def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_j
 def check(address: str | None, as_json: bool) -> int:
     """Read all of a store, and compare each value with its digest.
 
-    STORE is a folder, or s3://BUCKET/PREFIX. Default: the store of local runs. Exit code 1: something is
-    damaged or missing. Nothing is changed.
+    STORE is a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Default: the store of
+    local runs. Exit code 1: something is damaged or missing. Nothing is changed.
     """
     from upshift.model.configuration import load_configuration
     from upshift.model.settings.sizes import format_size

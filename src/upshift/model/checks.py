@@ -40,6 +40,11 @@ _UNFIT = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNFIT_LINE = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
+BUCKETS = ("s3", "gs", "az")
+"""What addresses of buckets begin with."""
+PLACES = "a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX"
+
+
 def shown(value: object, most: int = MOST_SHOWN) -> str:
     """A value as a message shows it: its ``repr``, or what there is of it, of at most so many characters."""
     try:
@@ -69,6 +74,12 @@ def unfit(text: str, *, lines: bool = False) -> str | None:
     if character in "\n\r\u2028\u2029":
         return "holds a line break"
     return "holds a NUL" if character == "\0" else f"holds a control character ({character!r})"
+
+
+def in_bucket(address: str) -> bool:
+    """Whether an address is one of a bucket or a container."""
+    scheme, separator, _ = address.partition("://")
+    return bool(separator) and scheme in BUCKETS
 
 
 def local_path(text: str) -> Path:

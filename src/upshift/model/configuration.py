@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from upshift.errors import ConfigError, NotFound, suggestion
-from upshift.model.checks import MOST_TEXT, read_small, shown, unfit
+from upshift.model.checks import MOST_TEXT, in_bucket, read_small, shown, unfit
 from upshift.model.home import home, working_folder
 from upshift.model.settings.sizes import parse_size
 from upshift.model.settings.spans import FORMS, parse_span
@@ -120,7 +120,7 @@ class Configuration:
     def has_buckets(self) -> bool:
         """Whether the store of any of its targets is in a bucket."""
         addresses = (self.store, *(target.store for target in self.targets.values()))
-        return any(address is not None and address.startswith("s3://") for address in addresses)
+        return any(address is not None and in_bucket(address) for address in addresses)
 
     def store_address(self, target: Target) -> str:
         """Folder or URL of the store that ``target`` uses."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from upshift._version import __version__
 from upshift.errors import UpshiftError
+from upshift.model.checks import in_bucket
 from upshift.model.configuration import Configuration, Target
 from upshift.model.home import home
 from upshift.model.settings.sizes import format_size
@@ -77,7 +78,7 @@ def _open_to_others(folder: Path) -> str | None:
 
 def _store(target: Target, configuration: Configuration) -> Check:
     address = configuration.store_address(target)
-    if address.startswith("s3://"):
+    if in_bucket(address):
         return _bucket(address)
     if "://" in address:
         return _check("store", f"{address}: what is not on a file system is not looked at")
@@ -101,7 +102,7 @@ def _bucket(address: str) -> Check:
             "store",
             f"{address} overwrites objects that are to be written once",
             status="problem",
-            remedy="Use an object store that knows the header If-None-Match.",
+            remedy="Use an object store that knows conditional writes (If-None-Match).",
         )
     return _check("store", f"{address}: can be read and written")
 

@@ -284,7 +284,7 @@ def replica_at(root: str) -> Replica | None:
 
 
 def replica_of(address: str) -> Replica:
-    """The replica on this machine of the store at ``s3://BUCKET/PREFIX``."""
+    """The replica on this machine of a store in a bucket."""
     objects = open_objects(address)
     # A bucket of this name at another server is another bucket.
     server = getattr(getattr(objects, "bucket", None), "endpoint", "")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from upshift.errors import ConfigError, StoreError, StoreUnavailable
-from upshift.model.checks import local_path, shown
+from upshift.model.checks import BUCKETS, PLACES, in_bucket, local_path, shown
 from upshift.model.configuration import DURABILITIES, VERIFY
 from upshift.model.spec.codec import to_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
@@ -31,21 +31,14 @@ from upshift.runtime.storage.replica import Replica, replica_at, replica_of
 def open_store(address: str, *, durability: str = "process", verify: str = "changed") -> Store:
     """Open the store at an address."""
     scheme, separator, _ = address.partition("://")
-    if separator and scheme not in ("file", "s3"):
-        raise ConfigError(
-            f"runs cannot have their store at {scheme}://",
-            where=address,
-            why="Stores are in folders, and in buckets of S3 and of services with its interface.",
-            fix="Use a folder, or s3://BUCKET/PREFIX.",
-        )
+    if separator and scheme not in ("file", *BUCKETS):
+        raise ConfigError(f"runs cannot have their store at {scheme}://", where=address, fix=f"Use {PLACES}.")
     if not address:
-        raise ConfigError(
-            "the store's address is empty", fix="Set store = … to a folder, or to s3://BUCKET/PREFIX."
-        )
+        raise ConfigError("the store's address is empty", fix=f"Set store = … to {PLACES}.")
     for name, value, known in (("durability", durability, DURABILITIES), ("verify", verify, VERIFY)):
         if value not in known:
             raise ConfigError(f"{name} = {value!r} is invalid", fix=f"Expected one of {', '.join(known)}.")
-    if separator and scheme == "s3":
+    if in_bucket(address):
         replica = replica_of(address)
         return Store(Path(replica.root), durability=durability, verify=verify, replica=replica)
     try:

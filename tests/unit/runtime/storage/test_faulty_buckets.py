@@ -10,18 +10,27 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
 import pytest
 
-from buckets import BucketHere
+from buckets import ACCOUNT, BucketHere
+from google_dialect import TOKEN
 from upshift.errors import BlobDamaged, StoreUnavailable
+from upshift.runtime.storage.objects.azure import AzureObjects, Container
+from upshift.runtime.storage.objects.azure_credentials import AzureWallet, SharedKey, configured
 from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.connections import Connections
 from upshift.runtime.storage.objects.credentials import AwsWallet
+from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
+from upshift.runtime.storage.objects.google_credentials import GoogleWallet
+from upshift.runtime.storage.objects.remote import RemoteObjects
 from upshift.runtime.storage.objects.s3 import S3Objects
 from upshift.runtime.storage.objects.sigv4 import Credentials
+from upshift.runtime.storage.objects.transport import Transport
+from upshift.runtime.storage.objects.wallet import Token
 
 PART = 1 << 20
 
@@ -111,10 +120,11 @@ class _Listener(ThreadingHTTPServer):
     rig: Server
 
 
-@pytest.fixture
-def server(bucket: BucketHere, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+@contextlib.contextmanager
+def before(behind: str) -> Iterator[Server]:
+    """A server that does harm, before an object store."""
     listener = _Listener(("127.0.0.1", 0), _Handler)
-    rig = listener.rig = Server(f"http://127.0.0.1:{listener.server_port}", bucket.endpoint)
+    rig = listener.rig = Server(f"http://127.0.0.1:{listener.server_port}", behind)
     thread = threading.Thread(target=listener.serve_forever, args=(0.01,))
     thread.start()
     yield rig
@@ -122,6 +132,31 @@ def server(bucket: BucketHere, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serv
     listener.shutdown()
     thread.join()
     listener.server_close()
+
+
+@pytest.fixture
+def server(bucket: BucketHere) -> Iterator[Server]:
+    with before(bucket.endpoint) as rig:
+        yield rig
+
+
+@pytest.fixture(params=["gs", "az"])
+def other(request: pytest.FixtureRequest, waits: list[float]) -> Iterator[tuple[Server, RemoteObjects]]:
+    """The same before another cloud, and objects there."""
+    connections = Connections(silence=20)
+    there: Transport[Any]
+    if request.param == "gs":
+        here: BucketHere = request.getfixturevalue("google_bucket")
+        with before(here.endpoint) as rig:
+            there = GoogleBucket(here.name, endpoint=rig.address, sleep=waits.append, connections=connections)
+            yield rig, GoogleObjects(there, part=PART)
+    else:
+        name: str = request.getfixturevalue("container")
+        with before(request.getfixturevalue("azure_store")) as rig:
+            address = f"{rig.address}/{ACCOUNT}"
+            there = Container(name, endpoint=address, sleep=waits.append, connections=connections)
+            yield rig, AzureObjects(there, part=PART)
+    connections.close()
 
 
 @pytest.fixture
@@ -138,7 +173,7 @@ def objects(server: Server, bucket: BucketHere, waits: list[float]) -> Iterator[
     connections.close()
 
 
-def content_of(objects: S3Objects, key: str) -> bytes | None:
+def content_of(objects: RemoteObjects, key: str) -> bytes | None:
     found = objects.get(key)
     return None if found is None else bytes(found.data)
 
@@ -429,3 +464,150 @@ def test_an_endpoint_that_is_none_is_refused(no_aws: None, endpoint: str) -> Non
         ConfigError, match=r"address of the object store is invalid[\s\S]*AWS_ENDPOINT_URL_S3"
     ):
         Bucket("bucket", endpoint=endpoint)
+
+
+# Other clouds
+
+
+def test_other_clouds_are_asked_again(other: tuple[Server, RemoteObjects], waits: list[float]) -> None:
+    server, objects = other
+    server.harms = [Harm(status=503, headers={"Retry-After": "7"}), Harm(status=500), Harm(lost=True)]
+    assert objects.put("one", b"content")
+    assert waits[0] == 7.0 and len(waits) == 2
+    server.harms = [Harm(cut=3), Harm(flipped=True)]
+    assert content_of(objects, "one") == b"content"
+    assert len(waits) == 4
+
+
+def test_a_lost_answer_of_another_cloud_is_looked_for(other: tuple[Server, RemoteObjects]) -> None:
+    server, objects = other
+    server.harms = [Harm(lost=True)]
+    created = objects.put("claim", b"mine", absent=True)
+    assert created == next(objects.list("claim")).version
+    server.harms = [Harm(lost=True)]
+    renewed = objects.put("claim", b"renewed", match=created)
+    assert renewed == next(objects.list("claim")).version != created
+    server.harms = [BUSY]
+    assert objects.put("claim", b"renewed", absent=True) is None
+    server.harms = [BUSY]
+    assert objects.put("claim", b"late", match=created) is None
+
+
+def test_large_objects_of_another_cloud_survive_faults(
+    other: tuple[Server, RemoteObjects], tmp_path: Path
+) -> None:
+    server, objects = other
+    content = os.urandom(5 * PART + 1)
+    begins = isinstance(objects, GoogleObjects)
+    server.harms = [Harm(), Harm(lost=True), *[Harm()] * (5 + begins), Harm(lost=True)]
+    version = objects.upload("large", [content])
+    assert server.harms == [] and version == next(objects.list("large")).version
+    server.harms = [Harm(), *[Harm(cut=number * 1000) for number in range(5)]]
+    assert objects.download("large", tmp_path / "file") == version
+    assert (tmp_path / "file").read_bytes() == content
+    new = os.urandom(3 * PART)
+    server.harms = [Harm(), Harm(before=lambda: objects.put("large", new))]
+    objects.download("large", tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == new
+
+
+def test_two_that_put_the_same_up_at_once_both_succeed(
+    container: str, azure_store: str, waits: list[float]
+) -> None:
+    content = os.urandom(3 * PART)
+    theirs = AzureObjects(Container(container), part=PART)
+    with before(azure_store) as server:
+        there = Container(container, endpoint=f"{server.address}/{ACCOUNT}", sleep=waits.append)
+        ours = AzureObjects(there, part=PART)
+        # Theirs is complete when ours is about to be; then another content is, and ours begins again.
+        server.harms = [Harm(), Harm(), Harm(), Harm(before=lambda: theirs.upload("large", [content]))]
+        ours.upload("large", [content])
+        other = Harm(before=lambda: theirs.upload("large", [bytes(3 * PART)]))
+        server.harms = [Harm(), Harm(), Harm(), other]
+        version = ours.upload("large", [content])
+        assert version == next(theirs.list("large")).version
+        for objects in (ours, theirs):
+            objects.bucket._connections.close()
+
+
+def test_a_token_of_google_that_has_ended_is_asked_for_again(
+    google_bucket: BucketHere, waits: list[float]
+) -> None:
+    given = iter(["ya29.old", TOKEN])
+    wallet = GoogleWallet([lambda: Token(value=next(given))])
+    objects = GoogleObjects(GoogleBucket(google_bucket.name, wallet=wallet, sleep=waits.append))
+    assert objects.put("one", b"1") and waits == []
+    wallet = GoogleWallet([lambda: Token(value="ya29.old", source="the machine's service account")])
+    refused = GoogleObjects(GoogleBucket(google_bucket.name, wallet=wallet, sleep=waits.append))
+    with pytest.raises(
+        StoreUnavailable, match=r"does not accept the credentials[\s\S]*from the machine's serv"
+    ):
+        refused.put("one", b"1")
+    for one in (objects, refused):
+        one.bucket._connections.close()
+
+
+def test_what_other_clouds_refuse_is_said_in_words(other: tuple[Server, RemoteObjects]) -> None:
+    server, objects = other
+    server.always = _says(403, "AuthorizationPermissionMismatch")
+    with pytest.raises(StoreUnavailable, match=r"access to \w\w://tests-\w+/one is denied[\s\S]*Grant it"):
+        objects.get("one")
+
+
+def test_a_container_that_is_not_there_is_named(container: str, waits: list[float], tmp_path: Path) -> None:
+    nowhere = AzureObjects(Container("no-such-container", sleep=waits.append))
+    for ask in (
+        lambda: nowhere.get("a"),
+        lambda: nowhere.put("a", b""),
+        lambda: nowhere.put("a", b"", absent=True),
+        lambda: nowhere.download("a", tmp_path / "file"),
+        lambda: nowhere.delete(["a"]),
+        lambda: list(nowhere.list("")),
+    ):
+        with pytest.raises(
+            StoreUnavailable, match=r"no container 'no-such-container'[\s\S]*az storage contai"
+        ):
+            ask()
+    nowhere.bucket._connections.close()
+
+
+def test_a_bucket_of_google_that_is_not_there_is_named(google_bucket: BucketHere, waits: list[float]) -> None:
+    nowhere = GoogleObjects(GoogleBucket("no-such-bucket-here", sleep=waits.append))
+    for ask in (lambda: nowhere.get("a"), lambda: nowhere.put("a", b""), lambda: list(nowhere.list(""))):
+        with pytest.raises(
+            StoreUnavailable, match=r"no bucket 'no-such-bucket-here'[\s\S]*gcloud storage buc"
+        ):
+            ask()
+    nowhere.bucket._connections.close()
+
+
+def test_a_wrong_key_of_an_account_is_told_from_a_wrong_clock(container: str, waits: list[float]) -> None:
+    wrong = SharedKey(account=ACCOUNT, key=b"wrong", source="AZURE_STORAGE_KEY")
+    there = Container(
+        container, sleep=waits.append, wallet=AzureWallet(configured("az://c"), [lambda: wrong])
+    )
+    with pytest.raises(
+        StoreUnavailable, match=r"does not accept[\s\S]*AZURE_STORAGE_KEY[\s\S]*key of the acc"
+    ):
+        AzureObjects(there).get("one")
+    there._connections.close()
+
+
+def test_a_clock_that_azure_refuses_is_made_up_for(
+    container: str, azure_store: str, waits: list[float]
+) -> None:
+    late = Harm(
+        status=403,
+        headers={"Date": "Sat, 01 Jan 2050 00:00:00 GMT"},
+        body=b"<Error><Code>AuthenticationFailed</Code><Message>Too old.</Message></Error>",
+    )
+    with before(azure_store) as server:
+        there = Container(container, endpoint=f"{server.address}/{ACCOUNT}", sleep=waits.append)
+        server.harms = [late]
+        with contextlib.suppress(StoreUnavailable):  # the emulator's own clock is another one
+            AzureObjects(there).get("one")
+        assert server.seen[-1][2]["x-ms-date"].startswith("Sat, 01 Jan 2050 00:0")
+        server.always = late
+        with pytest.raises(StoreUnavailable, match="clock differs"):
+            AzureObjects(there).get("one")
+        there._connections.close()

@@ -12,9 +12,11 @@ import pytest
 
 from buckets import BucketHere
 from upshift.errors import ConfigError
-from upshift.runtime.storage.objects import s3
+from upshift.runtime.storage.objects import azure, s3
+from upshift.runtime.storage.objects.azure import AzureObjects, Container
 from upshift.runtime.storage.objects.base import Objects, open_objects
 from upshift.runtime.storage.objects.bucket import Bucket
+from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
 from upshift.runtime.storage.objects.s3 import S3Objects
 from upshift.runtime.storage.objects.sums import Crc
 
@@ -22,13 +24,19 @@ PART = 1 << 20
 """Small parts, so that a few MiB are several."""
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", "s3", "gs", "az"])
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Objects]:
+    """Below a prefix, in each kind of place."""
     if request.param == "folder":
         yield open_objects(str(tmp_path / "store"))
-    else:
+    elif request.param == "s3":
         here: BucketHere = request.getfixturevalue("bucket")
         yield S3Objects(Bucket(here.name), "team/store", part=PART)
+    elif request.param == "gs":
+        here = request.getfixturevalue("google_bucket")
+        yield GoogleObjects(GoogleBucket(here.name), "team/store", part=PART)
+    else:
+        yield AzureObjects(Container(request.getfixturevalue("container")), "team/store", part=PART)
 
 
 @pytest.fixture
@@ -166,7 +174,8 @@ def test_a_listing_is_in_the_order_of_bytes_whatever_the_names_are(objects: Obje
 
 
 def test_a_long_listing_has_all(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "_MOST_LISTED", 7)  # for a page, and for a request that deletes
+    for dialect in (s3, azure):
+        monkeypatch.setattr(dialect, "_MOST_LISTED", 7)  # for a page, and for a request that deletes
     names = [f"many/{number:04}" for number in range(23)]
     for name in names:
         objects.put(name, b"")
@@ -283,7 +292,7 @@ def test_the_checksum_of_parts_makes_that_of_the_whole() -> None:
         assert whole.same(Crc().of([memoryview(content)]))
 
 
-@pytest.mark.parametrize("address", ["gs://bucket", "az://container", "ftp://x"])
+@pytest.mark.parametrize("address", ["hdfs://bucket", "wasb://container", "ftp://x"])
 def test_other_kinds_of_stores_are_refused_by_name(address: str) -> None:
     with pytest.raises(ConfigError, match=r"is not supported[\s\S]*s3://BUCKET/PREFIX"):
         open_objects(address)

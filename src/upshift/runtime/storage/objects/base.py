@@ -17,14 +17,14 @@ from typing import NewType, Protocol
 import attrs
 
 from upshift.errors import ConfigError
-from upshift.model.checks import local_path, shown, unfit
+from upshift.model.checks import PLACES, local_path, shown, unfit
 from upshift.runtime.storage.digest import Bytes
 
 Version = NewType("Version", str)
 """Tells one content of an object from the next; nothing else may be read from it."""
 
 MOST_KEY = 1024
-"""Bytes of a key with the prefix of its store, as S3 limits it:
+"""Bytes of a key with the prefix of its store, as S3 and Google limit it, and Azure in characters:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html"""
 
 
@@ -82,23 +82,26 @@ class Objects(Protocol):
 
 
 def open_objects(address: str) -> Objects:
-    """The objects at an address: a folder, or ``s3://BUCKET/PREFIX``."""
+    """The objects at an address: a folder, or ``s3://…``, ``gs://…``, ``az://…``."""
     scheme, separator, rest = address.partition("://")
     if separator and scheme == "s3":
         from upshift.runtime.storage.objects.s3 import open_bucket
 
         return open_bucket(rest)
+    if separator and scheme == "gs":
+        from upshift.runtime.storage.objects.google import open_google
+
+        return open_google(rest)
+    if separator and scheme == "az":
+        from upshift.runtime.storage.objects.azure import open_azure
+
+        return open_azure(rest)
     if separator and scheme != "file":
-        raise ConfigError(
-            f"a store at {scheme}:// is not supported",
-            where=address,
-            why="Stores are in folders, and in buckets of S3 and of services with its interface.",
-            fix="Give a folder, or s3://BUCKET/PREFIX.",
-        )
+        raise ConfigError(f"a store at {scheme}:// is not supported", where=address, fix=f"Give {PLACES}.")
     from upshift.runtime.storage.objects.folder import FolderObjects
 
     if not address:
-        raise ConfigError("the store's address is empty", fix="Give a folder, or s3://BUCKET/PREFIX.")
+        raise ConfigError("the store's address is empty", fix=f"Give {PLACES}.")
     try:
         return FolderObjects(local_path(address))
     except ValueError as error:

@@ -127,6 +127,18 @@ class RemoteObjects(ABC):
             fix="Try again.",
         )
 
+    def delete(self, keys: Collection[str]) -> None:
+        self._delete_each(keys)
+
+    def _delete_each(self, keys: Collection[str]) -> None:
+        def remove(key: str) -> None:
+            request = Request(method="DELETE", key=key, expected=(200, 202, 204, 404))
+            answer = self.bucket.ask(request)
+            if answer.status == 404 and not self._is_absent(answer):
+                self._refuse(answer, request)
+
+        side_by_side(remove, [checked(key, self.prefix) for key in keys])
+
     def folders(self, prefix: str) -> Iterator[str]:
         for found in self.list_level(prefix):
             if isinstance(found, str):
@@ -255,10 +267,6 @@ class RemoteObjects(ABC):
         """The objects that begin with ``prefix`` and have no slash behind it; of others that first part."""
 
     @abstractmethod
-    def delete(self, keys: Collection[str]) -> None:
-        """As :meth:`Objects.delete`."""
-
-    @abstractmethod
     def _put(self, key: str, views: Sequence[memoryview]) -> Request:
         """The request that writes an object, or a part of one."""
 
@@ -374,6 +382,8 @@ def _parts(views: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]
 
 def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """What the work makes of each item, of which some are done at once."""
+    if len(items) == 1:
+        return [work(items[0])]
     with ThreadPoolExecutor(min(_AT_ONCE, len(items)) or 1) as pool:
         futures = [pool.submit(work, item) for item in items]
         try:

@@ -8,7 +8,7 @@ import os
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -35,9 +35,9 @@ class S3Objects(RemoteObjects):
     """Objects in a bucket of S3."""
 
     writer = "x-amz-meta-upshift-writer"
-    whole = {"x-amz-checksum-mode": "ENABLED"}
+    whole: ClassVar[Mapping[str, str]] = {"x-amz-checksum-mode": "ENABLED"}
     most_parts = 10_000
-    needed = "s3:DeleteObject"
+    escaping: ClassVar[Sequence[tuple[str, str]]] = [("encoding-type", "url")]
 
     def __init__(self, bucket: Transport[Any], prefix: str = "", *, part: int = PART) -> None:
         super().__init__(bucket, prefix, part=part)
@@ -53,7 +53,7 @@ class S3Objects(RemoteObjects):
         for page in self._pages([("prefix", self.prefix + prefix), ("delimiter", "/")]):
             yield from self._listed(page)
             for found in page.iter("CommonPrefixes"):
-                yield unquote_plus(found.findtext("Prefix", ""))[len(self.prefix) :]
+                yield self._key(found.findtext("Prefix", ""))[len(self.prefix) :]
 
     def delete(self, keys: Collection[str]) -> None:
         every = [checked(key, self.prefix) for key in keys]
@@ -71,13 +71,13 @@ class S3Objects(RemoteObjects):
                     f"the object {error.findtext('Key')} cannot be removed",
                     where=self.address,
                     why=f"{error.findtext('Code')}: {error.findtext('Message')}",
-                    fix=f"Allow {self.needed} on the bucket in its policy.",
+                    fix="Allow s3:DeleteObject on the bucket in its policy.",
                 )
 
     # Requests
 
     def _pages(self, which: Sequence[tuple[str, str]]) -> Iterator[ElementTree.Element]:
-        query = [("list-type", "2"), ("encoding-type", "url"), ("max-keys", str(_MOST_LISTED)), *which]
+        query = [("list-type", "2"), ("max-keys", str(_MOST_LISTED)), *self.escaping, *which]
         following: str | None = ""
         while following is not None:
             token = [("continuation-token", following)] if following else []
@@ -88,10 +88,13 @@ class S3Objects(RemoteObjects):
 
     def _listed(self, page: ElementTree.Element) -> Iterator[Meta]:
         for found in page.iter("Contents"):
-            key = unquote_plus(found.findtext("Key", ""))
+            key = self._key(found.findtext("Key", ""))
             if not key.endswith("/"):  # what a browser of buckets puts there for an empty folder
                 size = int(found.findtext("Size", "0"))
                 yield Meta(key[len(self.prefix) :], size, self._listed_version(found))
+
+    def _key(self, text: str) -> str:
+        return unquote_plus(text)
 
     def _listed_version(self, found: ElementTree.Element) -> Version:
         return Version(found.findtext("ETag", ""))

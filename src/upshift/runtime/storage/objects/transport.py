@@ -43,7 +43,7 @@ _AGAIN = frozenset({408, 429, 500, 502, 503, 504, 509})
 _AGAIN_CODES = frozenset({"RequestTimeout", "SlowDown", "InternalError", "BadDigest", "OperationAborted"})
 _MOST_SAID = 64 << 10
 """Bytes of an error that are read."""
-_NAME = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{1,254}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _UNESCAPED = "-_.~"
 
 T = TypeVar("T")
@@ -203,11 +203,11 @@ class Transport(ABC, Generic[I]):
         query, headers = self._signed(request, url, path, headers, who, time.time() + self._skew)
         target = escaped_path(path) + (f"?{escaped_query(query)}" if query else "")
         with self._connections.response(request.method, url, target, headers, request.body) as response:
-            answer = Answer(
-                status=response.status,
-                headers={name.lower(): value for name, value in response.getheaders()},
-                doubtful=doubtful,
-            )
+            found: dict[str, str] = {}
+            for name, value in response.getheaders():  # Google sends a checksum of each kind
+                name = name.lower()
+                found[name] = f"{found[name]},{value}" if name in found else value
+            answer = Answer(status=response.status, headers=found, doubtful=doubtful)
             if response.status in request.expected:
                 return consume(response, answer)
             content = b"" if request.method == "HEAD" else response.read(_MOST_SAID)
