@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -60,15 +61,21 @@ class SlurmHere:
         except (OSError, ValueError):
             return False
 
-    def start_controller(self) -> None:
-        """Start it again, as its own daemon."""
-        program = shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin")
+    def stop_daemon(self, name: str) -> None:
+        """Stop it, and wait for its end."""
+        daemon = self.daemon(name)
+        os.kill(daemon, signal.SIGTERM)
+        subprocess.run(["tail", f"--pid={daemon}", "-f", "/dev/null"], timeout=60, check=True)
+
+    def start_daemon(self, name: str) -> None:
+        """Start it again, as its own daemon: ``slurmctld``, ``slurmdbd``."""
+        program = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
         assert program is not None
         self.run(program)
-        own = self.folder / "slurmctld.own"  # which it writes after it has gone to the background
+        own = self.folder / f"{name}.own"  # which it writes after it has gone to the background
         while not own.exists() or not own.read_text().strip():
             time.sleep(0.05)
-        own.rename(self.folder / "slurmctld.pid")
+        own.rename(self.folder / f"{name}.pid")
 
 
 def slurm_here() -> SlurmHere:
@@ -80,13 +87,13 @@ def slurm_here() -> SlurmHere:
 
 
 @contextmanager
-def slurm_of_its_own() -> Iterator[SlurmHere]:
+def slurm_of_its_own(*, accounting: bool = False) -> Iterator[SlurmHere]:
     """A cluster that a test may break, with ports, names and a folder that no other one has."""
     slurm_here()
-    port = next(filter(_are_free, random.sample(range(17_200, 19_900, 4), 600)))
+    port = next(filter(_are_free, random.sample(range(17_200, 19_900, 6), 450)))
     prefix = f"m{port}x"
     folder = CONF.parent.with_name(f"slurm-{prefix}")
-    arguments = (str(folder), str(port), prefix)
+    arguments = (str(folder), str(port), prefix, "accounting" if accounting else "")
     try:
         subprocess.run([SCRIPT, "start", *arguments], check=True, capture_output=True, timeout=120)
         yield SlurmHere(folder, port, prefix)
@@ -95,8 +102,8 @@ def slurm_of_its_own() -> Iterator[SlurmHere]:
 
 
 def _are_free(port: int) -> bool:
-    """Whether nobody listens at this port and the next three."""
-    for one in range(port, port + 4):
+    """Whether nobody listens at this port and the next five."""
+    for one in range(port, port + 6):
         with socket.socket() as tried:
             if tried.connect_ex(("127.0.0.1", one)) == 0:
                 return False

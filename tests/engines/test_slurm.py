@@ -66,8 +66,8 @@ def slurm(found: SlurmHere) -> SlurmHere:
 
 @pytest.fixture(scope="module")
 def own_slurm() -> Iterator[SlurmHere]:
-    """A cluster whose daemons tests stop and kill."""
-    with slurm_of_its_own() as made:
+    """A cluster with accounts, whose daemons tests stop and kill."""
+    with slurm_of_its_own(accounting=True) as made:
         yield made
 
 
@@ -488,18 +488,95 @@ def test_while_the_controller_is_away_jobs_go_on_and_others_wait(
     one = watching()
     running, _ = one.submit("until_there", inputs={"path": str(tmp_path / "go")})
     one.watched.until(Started, running)
-    controller = own_slurm.daemon("slurmctld")
-    os.kill(controller, signal.SIGTERM)
-    subprocess.run(["tail", f"--pid={controller}", "-f", "/dev/null"], timeout=LONG, check=True)
+    own_slurm.stop_daemon("slurmctld")
     later, another = one.submit("add", inputs={"a": 1, "b": 2})
     assert "Slurm does not answer" in one.watched.until(Waiting, later).why
     # What runs is heard of through the store.
     (tmp_path / "go").touch()
     assert one.watched.until(Ended, running).reason is None
-    own_slurm.start_controller()
+    own_slurm.start_daemon("slurmctld")
     one.watched.until(Ended, later)
     result = one.ground.store.read_result(another.spec.task, 1)
     assert result is not None and result.status == "completed"
+
+
+def test_an_account_that_does_not_exist_is_refused_before_anything_runs(
+    watching: Callable[..., Watching], own_slurm: SlurmHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", own_slurm.environment["SLURM_CONF"])
+    with pytest.raises(RequestRefused, match="Invalid account") as refused:
+        watching(account="physics").watched.asked()
+    assert "sacctmgr show assoc" in str(refused.value)
+
+
+def test_a_limit_of_an_account_is_waited_out(
+    watching: Callable[..., Watching],
+    own_slurm: SlurmHere,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", own_slurm.environment["SLURM_CONF"])
+    one = watching(account="few")
+    handles = [one.submit("until_there", inputs={"path": str(tmp_path / "go")})[0] for _ in range(3)]
+    assert "AssocMaxSubmitJobLimit" in one.watched.until(Waiting, handles[-1]).why
+    one.watched.asked()  # that is nothing to refuse another run for
+    (tmp_path / "go").touch()
+    assert [one.watched.until(Ended, handle).reason for handle in handles] == [None] * 3
+
+
+def test_while_the_accounting_is_away_jobs_run_and_begin(
+    watching: Callable[..., Watching],
+    own_slurm: SlurmHere,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", own_slurm.environment["SLURM_CONF"])
+    one = watching()
+    running, _ = one.submit("until_there", inputs={"path": str(tmp_path / "go")})
+    one.watched.until(Started, running)
+    own_slurm.stop_daemon("slurmdbd")
+    try:
+        later, _ = one.submit("add", inputs={"a": 1, "b": 2})
+        assert one.watched.until(Ended, later).reason is None
+        (tmp_path / "go").touch()
+        assert one.watched.until(Ended, running).reason is None
+    finally:
+        own_slurm.start_daemon("slurmdbd")
+
+
+@pytest.mark.parametrize(
+    ("sacct", "known"),
+    [
+        ("os.execv(real, [real, *sys.argv[1:]])", True),
+        ("print('1|' + sys.argv[-1].partition('=')[2] + '|RUNNING|n1|None')", False),
+        ("sys.exit('Slurm accounting storage is disabled')", False),
+    ],
+    ids=["in time", "lagging", "off"],
+)
+def test_of_what_squeue_has_forgotten_the_accounting_knows_how_it_ended(
+    sacct: str,
+    known: bool,
+    watching: Callable[..., Watching],
+    own_slurm: SlurmHere,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", own_slurm.environment["SLURM_CONF"])
+    one = watching()
+    handle, job = one.submit("wait")
+    one.watched.until(Started, handle)
+    own_slurm.run("scancel", f"--name={handle}")
+    form = "sacct", "--noheader", "--allocations", "--format=State", "--starttime=now-1day"
+    until(lambda: own_slurm.run(*form, f"--name={handle}").startswith("CANCELLED"), "it is accounted")
+    instead("squeue", "", tmp_path, monkeypatch)
+    instead("sacct", sacct, tmp_path, monkeypatch)
+    one.watched.backend.close()
+    one.watched = one.ground.open()
+    if not known:
+        assert one.watched.attach(handle, job) == Ended(handle=handle)
+        return
+    assert one.watched.attach(handle, job) is None  # it is watched, and its end follows
+    assert "somebody cancelled the job" in one.failure(handle, job).message
 
 
 def test_devices_that_slurm_hands_out_and_that_are_not_there_are_no_devices(slow: dict[str, Any]) -> None:

@@ -11,13 +11,11 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import attrs
 
 from upshift.backends.base import Job
 from upshift.backends.scheduler import Arrays, Launch
-from upshift.runtime.storage.files import replacing
 from upshift.runtime.supervisor.serving import array
 
 LIST = ".array"
@@ -43,12 +41,7 @@ class Draft:
     launch: Launch
     parts: Mapping[int | None, Drafted]  # by element; that of no array is under None
     content: bytes | None = None  # of the list, which is written before it is submitted
-
-    def write(self) -> None:
-        """Have the list where elements read it."""
-        if self.content is not None:
-            with replacing(Path(self.launch.command[-1])) as draft:
-                draft.write_bytes(self.content)
+    path: str = ""  # of the list, relative to the store
 
 
 def drafts(store: str, jobs: Sequence[Drafted], arrays: Arrays | None) -> Iterator[Draft]:
@@ -79,16 +72,17 @@ def draft(store: str, jobs: Sequence[Drafted], arrays: Arrays) -> Draft:
     parts: dict[int | None, Drafted] = dict(numbered.items())
     said = f"{launch.name.rpartition('-')[2]}\0{sorted(specs.items())}"
     name = f"{_stem(first)}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
-    path = os.path.join(store, os.path.dirname(first.job.spec_path), name)
+    path = os.path.join(os.path.dirname(first.job.spec_path), name)
+    there = launch.command[-1].removesuffix(first.job.spec_path)
     launch = attrs.evolve(
         launch,
         name=name,
         comment=f"upshift {spec.task.run} {spec.task.step}, {len(parts)} tasks",
-        command=(*launch.command[:-1], path + LIST),
-        output=f"{path}.out",
+        command=(*launch.command[:-1], f"{there}{path}{LIST}"),
+        output=f"{os.path.join(store, path)}.out",
         elements=tuple(numbered),
     )
-    return Draft(launch, parts, array.pack(specs, share=arrays.share(launch)))
+    return Draft(launch, parts, array.pack(specs, share=arrays.share(launch)), path + LIST)
 
 
 def listed(folder: str) -> dict[str, list[tuple[str, int]]]:

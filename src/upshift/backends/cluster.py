@@ -14,7 +14,6 @@ it ended, which may say more than its supervisor could know.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -23,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Any
@@ -47,21 +47,26 @@ from upshift.backends.base import (
     secrets_of,
 )
 from upshift.backends.scheduler import Arrays, Cluster, Full, Launch, NotNow, Reach, State, name_of, nodes_of
-from upshift.errors import BackendError, UpshiftError
+from upshift.errors import BackendError, StoreUnavailable, UpshiftError
 from upshift.model.settings.retry import STOPPED
 from upshift.model.settings.secrets import at_node
 from upshift.model.spec import Hardware, TaskSpec
 from upshift.runtime.launch import seats
-from upshift.runtime.storage.replica import blob_key
-from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.storage.live import name_of as name_in
+from upshift.runtime.storage.records import attempt_path
+from upshift.runtime.storage.replica import blob_key, side_by_side
+from upshift.runtime.storage.store import Store, open_direct, store_of
 from upshift.runtime.supervisor.serving.array import element_in
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
+    from upshift.runs.uploads import Uploads
 
 LOOK = (0.1, 0.5)
 """Seconds between two looks at live records: where something happens, and where nothing has for QUIET."""
+LOOK_IN_BUCKET = (0.5, 2.0)
+"""The same where a look is a request: a list of the live records of a run."""
 QUIET = 10.0
 ASK = 5.0
 """Seconds between two questions to the scheduler."""
@@ -95,9 +100,8 @@ class _Watched:
     element: int | None = None  # that which has it
     printed: Path | None = None
     waits: str | None = None
-    seen: int = 0  # st_mtime_ns of its live record
     started: bool = False
-    said: dict[str, Any] = attrs.field(factory=dict)
+    said: Mapping[str, Any] = attrs.field(factory=dict)
     told: float | None = None  # since when it is said to be over, by the monotonic clock
     over: State | None = None  # how it ended
     missing: float | None = None  # since when its result is looked for, by the monotonic clock
@@ -141,6 +145,8 @@ class ClusterBackend:
         self._arrays = arrays
         self._own = name
         self._address = store
+        self._root = open_direct(store).address  # the folder that is there, or follows the bucket
+        self._pauses = LOOK if self._root == store else LOOK_IN_BUCKET
         self._sink = sink
         self._options = options
         self._jobs: dict[Handle, _Watched] = {}
@@ -149,6 +155,9 @@ class ClusterBackend:
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._closed = False
+        self._stores: dict[str, Store] = {}
+        self._uploads: Uploads | None = None
+        self._over: list[_Watched] = []  # whose live records may go
         self._ask_at = 0.0
         self._asked: deque[float] = deque(maxlen=BURST)
         self._happened = 0.0
@@ -182,7 +191,7 @@ class ClusterBackend:
     def scripts(self, jobs: Sequence[Job]) -> list[str]:
         """What the scheduler would be given."""
         launches = [Drafted(job, self.launch_of(job, name_of(job.spec), sketch=True)) for job in jobs]
-        return [self._cluster.render(one.launch) for one in drafts(self._address, launches, self._arrays)]
+        return [self._cluster.render(one.launch) for one in drafts(self._root, launches, self._arrays)]
 
     def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
         """Give jobs to the scheduler, on a thread."""
@@ -195,13 +204,13 @@ class ClusterBackend:
             except UpshiftError as error:
                 answers[number] = BackendError(error.in_short, fix=error.fix)
         try:
-            batches = [self._batch(one) for one in drafts(self._address, drafted, self._arrays)]
+            batches = [self._batch(one) for one in drafts(self._root, drafted, self._arrays)]
         except (UpshiftError, NotNow) as error:
             refusal = BackendError(_words(error), fix=getattr(error, "fix", None))
             return [answer if isinstance(answer, BackendError) else refusal for answer in answers.values()]
         for one in drafted:
-            with contextlib.suppress(OSError):
-                self._store_of(one.job.spec).live(one.job.spec.task, one.job.spec.attempt).unlink()
+            spec = one.job.spec
+            self._store_of(spec).live.forget([(spec.task, spec.attempt)])
         with self._changed:
             self._jobs.update((one.handle, one) for batch in batches for one in batch.watched)
             self._room += batches
@@ -260,6 +269,8 @@ class ClusterBackend:
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+        with contextlib.suppress(UpshiftError):  # whoever looks for others of the run finds more than that
+            self._sweep()
 
     def launch_of(self, job: Job, name: str, *, sketch: bool = False) -> Launch:
         """A job as it is rendered; in a sketch of it, the runtime may not be in its place yet."""
@@ -342,13 +353,13 @@ class ClusterBackend:
                     if wanted is None:
                         return
                     batch = wanted
-                    batch.draft.write()
+                    self._put(batch)
                     id = self._cluster.submit(batch.script, environment)
             except BackendError as error:
                 for watched in batch.watched:
                     self._end(watched, "infrastructure", error.in_short)
                 return
-            except (NotNow, OSError) as error:
+            except (NotNow, OSError, StoreUnavailable) as error:
                 full = isinstance(error, Full)
                 if not full and time.monotonic() - since > GIVEN_UP:
                     for watched in batch.watched:
@@ -391,7 +402,7 @@ class ClusterBackend:
         for some in filter(None, (wanted[:least], wanted[least:])):
             assert self._arrays is not None  # there are several
             chosen = [parts[watched.handle] for watched in some]
-            made.append(self._batch(draft(self._address, chosen, self._arrays), known))
+            made.append(self._batch(draft(self._root, chosen, self._arrays), known))
         with self._changed:
             self._room[:0] = made[1:]
         return made[0] if made else None
@@ -403,12 +414,13 @@ class ClusterBackend:
                     self._changed.wait_for(lambda: self._closed or any(w.id for w in self._jobs.values()))
                 else:
                     busy = time.monotonic() - self._happened < QUIET
-                    self._changed.wait(LOOK[0] if busy else LOOK[1])
+                    self._changed.wait(self._pauses[0] if busy else self._pauses[1])
                 if self._closed:
                     return
                 watched = [w for w in self._jobs.values() if w.id is not None]
             try:
                 self._look(watched)
+                self._sweep()
                 self._settle(watched)
                 self._stop(watched)
                 self._withdraw()
@@ -463,7 +475,7 @@ class ClusterBackend:
             return False
         self._follow(watched)
         with contextlib.suppress(OSError):
-            store.stop_path(spec.task, spec.attempt).touch()
+            store.write_stop(spec.task, spec.attempt, "")
         return True
 
     def _follow(self, watched: _Watched) -> bool:
@@ -489,27 +501,18 @@ class ClusterBackend:
                 self._idle.pop(id)
 
     def _look(self, all_watched: Iterable[_Watched]) -> None:
-        """Read the live records that have changed."""
-        folders: dict[Path, dict[str, _Watched]] = {}
+        """Hear the live records that have changed."""
+        runs: dict[tuple[str, str], dict[str, _Watched]] = {}
         for watched in all_watched:
-            path = self._store_of(watched.spec).live(watched.spec.task, watched.spec.attempt)
-            folders.setdefault(path.parent, {})[path.name] = watched
-        for folder, by_name in folders.items():
-            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-                for entry in entries:
-                    watched_here = by_name.get(entry.name)
-                    if watched_here is not None:
-                        self._read(watched_here, Path(entry.path))
+            spec = watched.spec
+            runs.setdefault((spec.store, spec.task.run), {})[name_in(spec.task, spec.attempt)] = watched
+        for (_, run), by_name in runs.items():
+            store = self._store_of(next(iter(by_name.values())).spec)
+            for name, said in store.live.hear(run, by_name):
+                self._hear(by_name[name], said)
 
-    def _read(self, watched: _Watched, path: Path) -> None:
-        try:
-            stamp = path.stat().st_mtime_ns
-            if stamp == watched.seen:
-                return
-            said = json.loads(path.read_bytes())
-        except (OSError, ValueError):  # it has just been replaced
-            return
-        watched.seen, self._happened = stamp, time.monotonic()
+    def _hear(self, watched: _Watched, said: Mapping[str, Any]) -> None:
+        self._happened = time.monotonic()
         self._is_with(watched, said.get("element"))
         handle, before = watched.handle, watched.said
         if "node" in said and not watched.started:
@@ -625,7 +628,7 @@ class ClusterBackend:
 
     def _soon(self) -> None:
         """Ask the scheduler at the next look."""
-        self._ask_at = min(self._ask_at, (self._asked[-1] if self._asked else 0.0) + 2 * LOOK[0])
+        self._ask_at = min(self._ask_at, (self._asked[-1] if self._asked else 0.0) + 2 * self._pauses[0])
 
     def _wait(self, watched: _Watched, why: str) -> None:
         if why != watched.waits and not watched.started:
@@ -637,10 +640,10 @@ class ClusterBackend:
             if self._jobs.get(watched.handle) is not watched:
                 return
             del self._jobs[watched.handle]
-        spec, store = watched.spec, self._store_of(watched.spec)
-        for path in (store.live(spec.task, spec.attempt), store.stop_path(spec.task, spec.attempt)):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        with contextlib.suppress(UpshiftError):  # then what it printed last is in the bucket only
+            self._bring(watched, self._store_of(watched.spec))
+        with self._changed:
+            self._over.append(watched)
         with contextlib.suppress(OSError):
             if watched.printed and (reason is None or not watched.printed.stat().st_size):
                 watched.printed.unlink()
@@ -669,15 +672,72 @@ class ClusterBackend:
         return said.decode().strip()
 
     def _store_of(self, spec: TaskSpec) -> Store:
-        return open_store(spec.store, **spec.store_options)
+        found = self._stores.get(spec.store)
+        if found is None:
+            found = self._stores[spec.store] = store_of(spec)
+        return found
+
+    # -- a store in a bucket -----------------------------------------------------------------------
+
+    def _put(self, batch: _Batch) -> None:
+        """Have what the batch needs where its nodes see it: a folder is as they do."""
+        first = batch.watched[0].spec
+        store = self._store_of(first)
+        if store.direct:
+            uploads = self._uploads_of(store)
+            uploads.put_blobs(filter(None, {watched.spec.runtime for watched in batch.watched}))
+            side_by_side(partial(self._put_spec, store), [watched.job.spec_path for watched in batch.watched])
+        if batch.draft.content is not None:
+            store.write_array(batch.draft.path, batch.draft.content)
+
+    def _put_spec(self, store: Store, path: str) -> None:
+        content = Path(store.address, path).read_bytes()
+        self._uploads_of(store).put(path, content)
+        if not store.put_spec(path, content):
+            raise BackendError(
+                f"another engine has begun {path}", fix="See who owns the run: upshift show RUN."
+            )
+
+    def _bring(self, watched: _Watched, store: Store) -> None:
+        """Have all that an attempt has left in a bucket here, once it is over."""
+        if not store.direct or store.replica is None:
+            return
+        base = attempt_path(watched.spec.task, watched.spec.attempt, "")
+        if "ended" not in watched.said:  # nor what it printed last
+            store.replica.bring_appended(base)
+        content = store.result_record(watched.spec.task, watched.spec.attempt)
+        if content is not None:
+            self._uploads_of(store).found(content)
+
+    def _sweep(self) -> None:
+        """Remove live records of attempts that are over."""
+        with self._changed:
+            over, self._over = self._over, []
+        by_store: dict[str, list[_Watched]] = {}
+        for watched in over:
+            by_store.setdefault(watched.spec.store, []).append(watched)
+        for those in by_store.values():
+            store = self._store_of(those[0].spec)
+            for watched in those:
+                store.forget_stop(watched.spec.task, watched.spec.attempt)
+            store.live.forget([(watched.spec.task, watched.spec.attempt) for watched in those])
+
+    def _uploads_of(self, store: Store) -> Uploads:
+        from upshift.runs.uploads import uploads_of  # where all is in a folder, nothing goes anywhere
+
+        if self._uploads is None:
+            self._uploads = uploads_of(store)
+        return self._uploads
+
+    # -- of earlier engines ------------------------------------------------------------------------
 
     def _found(self, jobs: Sequence[Job]) -> dict[Handle, _Watched]:
         """Jobs of an earlier engine that the scheduler has, by themselves or in arrays."""
-        folders = {os.path.dirname(os.path.join(self._address, job.spec_path)) for job in jobs}
+        folders = {os.path.dirname(os.path.join(self._root, job.spec_path)) for job in jobs}
         arrays = {folder: listed(folder) if self._arrays is not None else {} for folder in folders}
         places: dict[str, list[tuple[_Watched, int | None, str]]] = {}
         for job in jobs:
-            folder, spec = os.path.split(os.path.join(self._address, job.spec_path))
+            folder, spec = os.path.split(os.path.join(self._root, job.spec_path))
             handle = name_of(job.spec)
             output = os.path.join(folder, spec.removesuffix(".spec.json") + ".out")
             places.setdefault(handle, []).append((_Watched(job, handle), None, output))

@@ -2,7 +2,8 @@
 
 RUNTIME and SPEC are in a store: a folder, or a bucket (s3://BUCKET/KEY). The runtime, a zip that is named by
 its digest, is fetched once for all workers of a node, compared, unpacked and started; it does the rest.
-UPSHIFT_NODE_HOME is the node's folder for that. Needs the standard library only, and only ever reads.
+UPSHIFT_NODE_HOME is the node's folder for that, and may name variables: $TMPDIR/upshift. Needs the standard
+library only, and only ever reads.
 """
 
 import sys
@@ -30,7 +31,7 @@ AGAIN = (408, 429, 500, 502, 503, 504)
 
 
 def main(runtime: str, spec: str, *element: str) -> None:
-    home = os.environ.get("UPSHIFT_NODE_HOME") or own_folder()
+    home = os.path.expandvars(os.environ.get("UPSHIFT_NODE_HOME", "")) or own_folder()
     digest = "".join(runtime.split("/")[-2:])
     folder = os.path.join(home, "code", digest)
     if not os.path.exists(os.path.join(folder, "__main__.py")):

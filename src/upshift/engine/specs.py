@@ -59,7 +59,8 @@ class Specs:
     ) -> TaskSpec:
         """The spec of attempt ``number`` of a task, which runs in this image; None: in none."""
         node, definition = task.node.node, task.node.definition
-        if self._store.replica is not None and plan.place.backend.name != "local":
+        buckets = self._store.replica is not None and plan.place.backend.capabilities.buckets
+        if self._store.replica is not None and not buckets and plan.place.backend.name != "local":
             with contextlib.suppress(UpshiftError):  # the step says what it lacks
                 for value in inputs.values():
                     artifacts.bring(value, self._store)
@@ -78,7 +79,7 @@ class Specs:
             entry=definition.entry,
             code=remote.code if remote else self._code,
             runtime=remote.runtime if remote else None,
-            store=self._store.address,
+            store=self._store.name if buckets else self._store.address,
             durability=self._store.durability,
             verify=self._store.verify,
             target=plan.place.target.name,

@@ -16,6 +16,7 @@ from upshift.model.home import home, working_folder
 from upshift.model.settings.sizes import parse_size
 from upshift.model.settings.spans import FORMS, parse_span
 
+BUCKET_CACHE = "100GB"
 DURABILITIES = ("process", "power")
 VERIFY = ("changed", "always")
 UNCONFIGURED = ("aws-batch", "docker", "kubernetes", "local", "podman", "ray", "slurm")
@@ -90,7 +91,7 @@ class Configuration:
     s3root: str | None = None
     durability: str = "process"
     verify: str = "changed"
-    bucket_cache: str = "100GB"
+    bucket_cache: str = BUCKET_CACHE
     insecure_registries: tuple[str, ...] = ()
     targets: Mapping[str, Target] = attrs.field(factory=dict)
 

@@ -18,20 +18,18 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import mmap
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from upshift.errors import BlobMissing, LeaseLost, RunOwned, StoreUnavailable, UpshiftError
+from upshift.errors import LeaseLost, RunOwned, StoreUnavailable, UpshiftError
 from upshift.runs.lease import Lease
-from upshift.runs.references import References
-from upshift.runtime.storage.digest import split
+from upshift.runs.uploads import uploads_of
 from upshift.runtime.storage.memo import Signature, signature_of
-from upshift.runtime.storage.records import REMOVED, safe, unpack_result
+from upshift.runtime.storage.records import REMOVED, live_folder, safe, unpack_result
 from upshift.runtime.storage.replica import (
     APPENDED,
     OVER,
@@ -39,7 +37,6 @@ from upshift.runtime.storage.replica import (
     RUN_RECORD,
     Note,
     Replica,
-    blob_key,
     digest_of,
 )
 from upshift.runtime.storage.store import Store
@@ -51,9 +48,6 @@ _LIVE_EVERY = 5.0
 _LIVE_WHOLE = 1 << 20
 """Bytes up to which it is put each time; a longer one when it has grown by a quarter."""
 _AT_ONCE = 8
-_LOOKED_FOR = 1 << 20
-"""Bytes from which on it is asked first whether the bucket has content already."""
-_ALGORITHMS = ("blake3", "sha256")
 
 
 class Publisher:
@@ -83,8 +77,8 @@ class Publisher:
         self._put: dict[str, Signature | None] = {}
         self._live: dict[str, tuple[float, int]] = {}
         self._done: set[str] = set()
-        self._blobs: dict[bytes, Future[None]] = {}
-        self._guard = threading.Lock()
+        self._at_nodes = False  # whether nodes of a cluster have published attempts
+        self._uploads = uploads_of(store)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._unreachable = False
@@ -143,6 +137,9 @@ class Publisher:
         self._put_records(pack=over)
         if record is not None:
             self._put_run(record)
+        if over and self._at_nodes:  # what nobody has heard, since its end was seen otherwise
+            objects = self.replica.objects
+            objects.delete([meta.key for meta in objects.list(f"{live_folder(self._run)}/")])
 
     def _work(self) -> None:
         pause = _EVERY
@@ -185,13 +182,18 @@ class Publisher:
     def _put_attempt(self, folder: str, base: str, names: Sequence[str]) -> None:
         """Publish an attempt: all of it, if it has ended; else what it has logged so far."""
         result, spec = (f"{folder}/{base}{ending}" for ending in ("result.json", "spec.json"))
+        asked = None if spec in self._there else self._read(spec)
+        if asked is not None and json.loads(asked)["store"] == self.replica.address:
+            self._done.add(f"{folder}/{base}")  # its node publishes it, and its backend has put the spec
+            self._at_nodes = True
+            return
         content = self._read(result)
         ended = content is not None and unpack_result(content, result) is not None
         new = content is not None and self._there.get(result) != len(content)
         if content is not None and ended and new:
-            self._put_blobs(result, content)
-        if spec not in self._there and (asked := self._read(spec)) is not None:
-            self._put_blobs(spec, asked)
+            self._uploads.put(result, content)
+        if asked is not None:
+            self._uploads.put(spec, asked)
             self._create(spec, asked)
         for name in names:
             if name.endswith(APPENDED):
@@ -213,7 +215,7 @@ class Publisher:
         due = now - when >= _LIVE_EVERY and (size <= _LIVE_WHOLE or size >= before * 5 // 4)
         if ended or due:
             with contextlib.suppress(FileNotFoundError):
-                self._upload(key, path)
+                self.replica.upload(key, path)
                 self._live[key] = now, size
 
     def _create(self, key: str, content: bytes) -> None:
@@ -223,64 +225,6 @@ class Publisher:
             if found is not None and bytes(found.data) != content:
                 self.replica.replace_record(key, bytes(found.data))
         self._there[key] = len(content)
-
-    # Content
-
-    def _put_blobs(self, path: str, content: bytes) -> References:
-        references = References(self._store, needed=True)
-        references.add_record(path, content)
-        for digest in references.blobs:
-            self._put_blob(digest, needed=digest in references.needed)
-        return references
-
-    def _put_blob(self, digest: bytes, *, needed: bool) -> None:
-        """Have the bucket hold a blob, once in this run; who needs it too waits for whoever puts it."""
-        with self._guard:
-            done = self._blobs.get(digest)
-            mine = done is None
-            if done is None:
-                done = self._blobs[digest] = Future()
-        if not mine:
-            done.result()
-            return
-        try:
-            self._put_one(digest.hex(), needed=needed)
-        except BaseException as error:
-            with self._guard:
-                del self._blobs[digest]
-            done.set_exception(error)
-            raise
-        done.set_result(None)
-
-    def _put_one(self, hexadecimal: str, *, needed: bool) -> None:
-        digests = [f"{name}:{hexadecimal}" for name in _ALGORITHMS]
-        for digest in digests:
-            name, rest = split(digest)
-            path = f"{self._store.address}/blobs/{name}/{rest[:2]}/{rest[2:]}"
-            with contextlib.suppress(FileNotFoundError):
-                size = os.stat(path).st_size
-                if size < _LOOKED_FOR or self._size_of(digest) != size:
-                    self._store.check(digest, size)
-                    self._upload(blob_key(digest), path)
-                return
-        if needed and not any(self._size_of(digest) is not None for digest in digests):
-            raise BlobMissing(
-                f"content {digests[0]} is neither in this machine's copy of the store nor in the bucket",
-                where=self.replica.address,
-                fix=f"Run again: upshift resume {self._run}",
-            )
-
-    def _size_of(self, digest: str) -> int | None:
-        with self._guard:
-            return self.replica.size_of(digest)
-
-    def _upload(self, key: str, path: str) -> None:
-        with open(path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                self.replica.objects.put(key, b"")
-                return
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
-                self.replica.objects.upload(key, [view])
 
     # The run
 
@@ -293,7 +237,7 @@ class Publisher:
                 continue
             content = self._read(key)
             if content is not None:
-                references = self._put_blobs(key, content)
+                references = self._uploads.put(key, content)
                 for task in references.task_paths():
                     self._put_origin(task)
                 self.replica.objects.put(key, content)
@@ -336,7 +280,7 @@ class Publisher:
         digest = digest_of(content)
         if note.pending == digest and note.version is not None and self._put.get(key) is not None:
             return
-        self._put_blobs(key, content)
+        self._uploads.put(key, content)
         self.replica.write_note(self._run, Note(note.version, digest))
         absent = note.version is None
         version = self.replica.objects.put(key, content, absent=absent, match=note.version)

@@ -6,7 +6,6 @@ import argparse
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from upshift.runtime.interpreter import take_arguments
@@ -51,12 +50,12 @@ def main() -> NoReturn:
             sys.exit(init.serve(own[1:]))
         from upshift.runtime.supervisor.serving import single_task
 
-        sys.exit(single_task.run_for_backend(Path(own[1])))
+        sys.exit(single_task.run_for_backend(own[1]))
     if own[:1] == ["--scheduled"]:
         number = own[2] if own[2:] else None
         if number is not None and number.startswith("$"):  # the number of an element is in this variable
             number = os.environ[number[1:]]
-        path, element = Path(own[1]), None if number is None else int(number)
+        path, element = own[1], None if number is None else int(number)
         if element is not None:
             from upshift.runtime.supervisor.serving import array
 
@@ -73,7 +72,7 @@ def main() -> NoReturn:
     arguments = parser.parse_args(own)
     from upshift.runtime.supervisor.serving import single_task
 
-    sys.exit(single_task.run_by_hand(Path(arguments.spec), arguments.store))
+    sys.exit(single_task.run_by_hand(arguments.spec, arguments.store))
 
 
 if __name__ == "__main__":

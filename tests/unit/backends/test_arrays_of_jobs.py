@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from upshift.backends.arrays import Drafted, drafts, listed
 from upshift.backends.base import Job
 from upshift.backends.scheduler import Launch, name_of
 from upshift.model.spec import Code, EntryPoint, Hardware, TaskId, TaskSpec
+from upshift.runtime.storage.store import open_store
 from upshift.runtime.supervisor.serving import array
 from upshift.runtime.supervisor.serving.array import Element
 
@@ -55,8 +56,8 @@ def test_tasks_of_a_step_are_an_array_whose_elements_have_their_numbers(tmp_path
     (draft,) = drafts(str(tmp_path), [drafted(tmp_path, i) for i in (7, 2, 3)], Arrays())
     assert draft.launch.elements == (2, 3, 7)
     assert draft.launch.name.startswith("score-") and draft.launch.comment == "upshift r score, 3 tasks"
-    Path(draft.launch.command[-1]).parent.mkdir(parents=True)
-    draft.write()
+    assert draft.content is not None and draft.launch.command[-1] == str(tmp_path / draft.path)
+    open_store(str(tmp_path)).write_array(draft.path, draft.content)
     assert listed(str(tmp_path / "runs/r/tasks/score")) == {
         f"{i}.1.spec.json": [(draft.launch.name, i)] for i in (2, 3, 7)
     }
@@ -103,25 +104,24 @@ def test_jobs_of_several_nodes_and_those_of_a_scheduler_without_arrays_are_submi
 
 def test_an_element_begins_with_its_own_task_and_goes_on_with_what_nobody_has_claimed(tmp_path: Path) -> None:
     specs = {number: f"{number}.1.spec.json" for number in range(4)}
-    path = tmp_path / "score.array"
-    path.write_bytes(array.pack(specs, share=1000.0))
-    one = Element(path, 1)
-    assert [spec.name for spec in one.candidates()] == ["1.1.spec.json"]
+    store, path = open_store(str(tmp_path)), "runs/r/tasks/score/score.array"
+    store.write_array(path, array.pack(specs, share=1000.0))
+    one = Element(store, path, 1)
+    assert [os.path.basename(spec) for spec in one.candidates()] == ["1.1.spec.json"]
     taken = []
     for spec in one.candidates():
-        assert not array.is_taken(path, int(spec.name[0]))
-        (tmp_path / spec.name.replace("spec.json", "claim")).touch()
-        taken.append(spec.name)
+        name = os.path.basename(spec)
+        assert not array.is_taken(str(tmp_path / path), int(name[0]))
+        (tmp_path / spec.replace("spec.json", "claim")).touch()
+        taken.append(name)
     assert sorted(taken) == list(specs.values())
-    assert array.is_taken(path, 3)
+    assert array.is_taken(str(tmp_path / path), 3)
 
 
 def test_an_element_that_has_had_its_time_leaves_the_rest_to_others(tmp_path: Path) -> None:
-    path = tmp_path / "score.array"
-    path.write_bytes(
-        json.dumps({"share": -1.0, "specs": {"0": "0.1.spec.json", "1": "1.1.spec.json"}}).encode()
-    )
-    one = Element(path, 0)
+    store, path = open_store(str(tmp_path)), "runs/r/tasks/score/score.array"
+    store.write_array(path, array.pack({0: "0.1.spec.json", 1: "1.1.spec.json"}, share=-1.0))
+    one = Element(store, path, 0)
     assert len(list(one.candidates())) == 1
     assert list(one.candidates()) == []
 

@@ -18,20 +18,24 @@ FOLDER = "/shared/store"
 
 @pytest.mark.parametrize("backend", [RayBackend, SlurmBackend])
 @pytest.mark.parametrize(
-    ("said", "store", "words"),
+    ("said", "words"),
     [
-        ({"mounts": {"/data": "/data"}}, FOLDER, "target 'cluster': the {name} backend mounts nothing"),
-        ({}, "s3://team/runs", "target 'cluster': its store is s3://team/runs"),
-        ({"options": {"nonsense": 1}}, FOLDER, "target 'cluster': backend '{name}' has no option 'nonsense'"),
+        ({"mounts": {"/data": "/data"}}, "target 'cluster': the {name} backend mounts nothing"),
+        ({"options": {"nonsense": 1}}, "target 'cluster': backend '{name}' has no option 'nonsense'"),
     ],
 )
 def test_what_no_job_of_a_scheduler_can_use_is_refused(
-    backend: Any, said: dict[str, Any], store: str, words: str
+    backend: Any, said: dict[str, Any], words: str
 ) -> None:
     target = Target(name="cluster", backend=backend.name, **said)
     with pytest.raises(ConfigError) as refused:
-        backend(target, store=store, sink=lambda _: None)
+        backend(target, store=FOLDER, sink=lambda _: None)
     assert refused.value.what == words.format(name=backend.name)
+
+
+def test_a_store_in_a_bucket_is_refused_where_nodes_cannot_work_with_it() -> None:
+    with pytest.raises(ConfigError, match=r"target 'cluster': its store is s3://team/runs"):
+        RayBackend(Target(name="cluster", backend="ray"), store="s3://team/runs", sink=lambda _: None)
 
 
 @pytest.mark.parametrize(

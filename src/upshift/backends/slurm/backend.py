@@ -1,7 +1,8 @@
 """The backend ``slurm``: jobs by ``sbatch``, ``squeue``, ``scontrol`` and ``scancel``.
 
 ``squeue --states=all`` and ``scontrol`` know a job for MinJobAge after its end (slurm.conf(5); 300 s unless a
-site says otherwise), and are asked every few seconds. ``sacct`` is not used: it lags, and may be off.
+site says otherwise), and are asked every few seconds. ``sacct`` lags, and may be off: it is asked only for
+what they do not know, and believed only about jobs that it knows to have ended.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
 
 PATIENCE = 60.0
 """Seconds for one command."""
+ACCOUNTS = 10.0
+"""Seconds for ``sacct``, without which it goes on."""
+SINCE = "now-30days"
+"""When jobs began that ``sacct`` looks for by name."""
 
 
 class Refused(BackendError):
@@ -97,6 +102,7 @@ class Slurm:
     signals: bool = True
     dense: bool = False
     _environment: Mapping[str, str] = attrs.field(factory=lambda: environment(), repr=False)
+    _accounting: bool = attrs.field(init=False, default=True)  # whether sacct is worth asking
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
         """What ``scontrol`` says there is, and what ``sbatch --test-only`` says of it."""
@@ -175,6 +181,8 @@ class Slurm:
                 "--test-only",
                 script=self.render(launch),
             )
+        except Full:  # for now: jobs wait until others have ended
+            pass
         except NotNow as error:
             raise BackendError(str(error), fix="See what it says: sinfo") from None
         except Refused as error:
@@ -205,11 +213,15 @@ class Slurm:
         # Elements that were cancelled while they waited are one line, whose id may be that of the array.
         whole = {id.partition("_")[0]: state for id, state in found.items() if not _ELEMENT.fullmatch(id)}
         states = {id: found.get(id, whole.get(id.partition("_")[0])) for id in ids}
-        return {id: state for id, state in states.items() if state is not None}
+        forgotten = sorted({id.partition("_")[0] for id, state in states.items() if state is None})
+        ended = {id: state for id, _, state in self._accounted(forgotten, "--jobs=")}
+        return {id: state for id in ids if (state := states[id] or ended.get(id)) is not None}
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
         """The newest job of each name."""
         found = self._listed(f"--user={os.getuid()}", f"--name={','.join(sorted(names))}")
+        forgotten = sorted(set(names) - {name for _, name, _ in found})
+        found += self._accounted(forgotten, f"--starttime={SINCE}", f"--user={os.getuid()}", "--name=")
         ids = {(int(id.partition("_")[0]), name) for id, name, _ in found}
         return {name: str(id) for id, name in sorted(ids)}
 
@@ -251,6 +263,24 @@ class Slurm:
             for row in rows
             if len(row) == 5 and re.match(r"\d+(_|$)", row[0])
         ]
+
+    def _accounted(self, those: Sequence[str], *which: str) -> list[tuple[str, str, State]]:
+        """Jobs that have ended as ``sacct`` knows them; none where there is no accounting, or it is away."""
+        if not those or not self._accounting:
+            return []
+        form = "--format=JobID,JobName,State,NodeList,Reason"
+        options = ["--noheader", "--parsable2", "--allocations", form, *which[:-1]]
+        try:
+            answer = self._run(["sacct", *options, which[-1] + ",".join(those)], patience=ACCOUNTS)
+        except (BackendError, NotNow):
+            return []
+        if answer.returncode:
+            self._accounting = "disabled" not in answer.stderr  # "Slurm accounting storage is disabled"
+            return []
+        rows = [line.split("|", 4) for line in answer.stdout.splitlines()]
+        found = [(row[0], row[1], _state(row[0], *row[2:])) for row in rows if len(row) == 5]
+        # What has only begun there may have ended since: that comes late.
+        return [one for one in found if one[2].phase == "ended"]
 
     def _said(self, program: str, *arguments: str, script: str | None = None, more: Any = None) -> str:
         """What a command prints.
@@ -297,7 +327,9 @@ class Slurm:
         *,
         script: str | None = None,
         more: Mapping[str, str] | None = None,
+        patience: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
+        patience = PATIENCE if patience is None else patience
         try:
             return subprocess.run(
                 command,
@@ -306,7 +338,7 @@ class Slurm:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=PATIENCE,
+                timeout=patience,
                 env={**self._environment, **(more or {})},
                 start_new_session=True,  # whoever interrupts the engine does not interrupt a submission
             )
@@ -320,11 +352,12 @@ class Slurm:
             said = " ".join(_complaints((error.stderr or b"").decode(errors="replace")))
             if FULL.search(said):  # sbatch tries again by itself for two minutes
                 raise Full(f"Slurm takes no more jobs for now: {said}") from None
-            raise NotNow(f"Slurm does not answer: {command[0]} took more than {PATIENCE:g} s") from None
+            raise NotNow(f"Slurm does not answer: {command[0]} took more than {patience:g} s") from None
 
 
 def _state(id: str, name: str, nodes: str, reason: str) -> State:
     """A job's state, in the words of ``squeue``."""
+    nodes = "" if nodes == "None assigned" else nodes  # as sacct says it
     name, node = name.split()[0].rstrip("+"), nodes or None
     if name in PENDING:
         waits = None if reason in ("None", "") else reason
@@ -358,10 +391,11 @@ class SlurmBackend(ClusterBackend):
         images=False,
         remote=True,
         strict=True,
+        buckets=True,
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        options = options_of(target, SlurmSettings, store=store, title="Slurm")
+        options = options_of(target, SlurmSettings, store=store, title="Slurm", buckets=True)
         if re.search(r"[\"'\\\n]", store):
             raise ConfigError(
                 f"target {target.name!r}: the path of its store has a quote or a backslash: {store}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from collections.abc import Collection, Iterator
 
@@ -64,6 +65,9 @@ def options_of(launch: Launch) -> Iterator[str]:
     yield "--no-requeue"  # a step is tried again by what its retries say
     if launch.output is not None:
         name = launch.output.replace("%", "%%")  # sbatch(1), "FILENAME PATTERN"
+        if "://" in launch.command[-1]:  # a node that does not see this folder writes to its own /tmp
+            name = os.path.basename(name)
+            yield f'--chdir="{os.path.dirname(launch.output)}"'
         if launch.elements:
             name = f"{name.removesuffix('.out')}.%a.out"
         yield f'--output="{name}"'

@@ -34,9 +34,17 @@ class Blobs:
     """The blobs of one store."""
 
     def __init__(
-        self, root: str, claims: Claims, *, power: bool, always: bool, replica: Replica | None = None
+        self,
+        root: str,
+        claims: Claims,
+        *,
+        power: bool,
+        always: bool,
+        replica: Replica | None = None,
+        through: bool = False,
     ) -> None:
         self._root = root
+        self._through = through  # what is here is in the bucket
         self._replica = replica
         self._claims = claims
         self._tmp = f"{root}/tmp"
@@ -102,7 +110,7 @@ class Blobs:
                 if found not in (digest, None):
                     raise _damaged(digest, draft, f"its content has the digest {found}")
                 os.fchmod(fd, 0o444)
-                self._finish(fd, draft, self.path(digest))
+                self._place(fd, draft, self.path(digest))
             finally:
                 os.close(fd)
 
@@ -207,6 +215,12 @@ class Blobs:
             discard(name)
 
     def _finish(self, fd: int, name: str, path: str) -> None:
+        """Have new content where it belongs; in the bucket first, so that what is here is there."""
+        if self._through and self._replica is not None:
+            self._replica.upload_blob(path.removeprefix(f"{self._root}/"), name)
+        self._place(fd, name, path)
+
+    def _place(self, fd: int, name: str, path: str) -> None:
         if self._power:
             os.fsync(fd)
         with_folder(path, lambda: os.rename(name, path), power=self._power)

@@ -71,6 +71,12 @@ class Records:
             except FileNotFoundError:
                 return None
 
+    def remove(self, relative: str) -> None:
+        """Remove a record, if it is there."""
+        path = f"{self._root}/{relative}"
+        with available("written", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
     def names(self, relative: str) -> list[str]:
         """What a folder of records holds, in order; nothing where there is no such folder."""
         path = f"{self._root}/{relative}"

@@ -22,6 +22,7 @@ import functools
 import hashlib
 import itertools
 import json
+import mmap
 import os
 import re
 import time
@@ -43,10 +44,15 @@ PACK = "records.gz"
 """All other records of a run that has ended, in one object."""
 APPENDED = (".log", ".series", ".metrics", ".cards", ".trouble")
 """Files of attempts that are written by one process to their end: of equal length is equal content."""
+_OF_ATTEMPTS = (".claim", ".stop")
+"""Records that are looked for where the attempt is known to be at work."""
 OVER = frozenset({"completed", "failed", "cancelled"})
 
 _AT_ONCE = 16
+_LOOKED_FOR = 1 << 20
+"""Bytes from which on it is asked first whether the bucket has content already."""
 _IN_USE = 3600.0
+_TRIMMED = 300.0
 _PAGE = 1000
 _MARK = "bucket"
 
@@ -104,6 +110,58 @@ class Replica:
                     draft.write_text(f"{self.address}\n", encoding="utf-8")
 
     # Content
+
+    def upload(self, key: str, path: str) -> None:
+        """Put a file of this machine."""
+        with open(path, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                self.objects.put(key, b"")
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+                self.objects.upload(key, [view])
+
+    def forget_attempt(self, base: str) -> None:
+        """Remove what is here of an attempt that the bucket has, from a node that worked for it."""
+        folder, begin = base.rpartition("/")[::2]
+        for name in os.listdir(f"{self.root}/{folder}"):
+            if name.startswith(begin):
+                os.unlink(f"{self.root}/{folder}/{name}")
+        with contextlib.suppress(OSError):  # others are at work
+            os.removedirs(f"{self.root}/{folder}")
+
+    def trim_at_times(self, most: int) -> None:
+        """As :meth:`trim`, if nobody has done that for some minutes: it looks at every file."""
+        mark = Path(self.root, "trimmed")
+        if not mark.exists() or time.time() - mark.stat().st_mtime > _TRIMMED:
+            mark.touch()
+            for _ in self.trim(most):
+                pass
+
+    def upload_blob(self, key: str, path: str) -> None:
+        """Put a blob; a large one only if the bucket does not have it."""
+        size = os.stat(path).st_size
+        if size < _LOOKED_FOR or next((meta.size for meta in self.objects.list(key)), None) != size:
+            self.upload(key, path)
+
+    def bring_appended(self, base: str) -> None:
+        """Have the logs and curves of an attempt here as its node has left them in the bucket."""
+        for meta in self.objects.list(base):
+            path = Path(self.root, meta.key)
+            if meta.key.endswith(APPENDED) and not (path.exists() and path.stat().st_size == meta.size):
+                make_folder(path.parent)
+                self.objects.download(meta.key, path)
+
+    def upload_appended(self, base: str) -> None:
+        """Put the logs and curves of an attempt whose files' names begin with ``base``."""
+        folder, begin = base.rpartition("/")[::2]
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(f"{self.root}/{folder}"):
+                path = f"{self.root}/{folder}/{name}"
+                if name.startswith(begin) and name.endswith(APPENDED) and os.stat(path).st_size:
+                    found.append(f"{folder}/{name}")
+        for key in sorted(found):
+            self.upload(key, f"{self.root}/{key}")
 
     def size_of(self, digest: str) -> int | None:
         """Bytes of a blob in the bucket; None: it is not there. One list tells of its neighbours, too."""
@@ -167,7 +225,7 @@ class Replica:
 
     def bring_runs(self, runs: Collection[str]) -> None:
         """Have the records of several runs here."""
-        _side_by_side(self.bring_run, runs)
+        side_by_side(self.bring_run, runs)
 
     def bring_run(self, run: str) -> None:
         """Have the records of a run here as the bucket has them, unless this machine knows more of it."""
@@ -238,9 +296,10 @@ class Replica:
         for meta in self.objects.list(folder):
             name = meta.key.removeprefix(folder)
             final = "/" in name and os.path.exists(f"{self.root}/{meta.key}")
-            if name not in (RUN_RECORD, PACK, REMOVED) and not final and not name.endswith(APPENDED):
+            passing = name.startswith("live/") or name.endswith((*APPENDED, *_OF_ATTEMPTS))
+            if name not in (RUN_RECORD, PACK, REMOVED) and not final and not passing:
                 wanted.append(meta.key)
-        _side_by_side(bring, wanted)
+        side_by_side(bring, wanted)
 
     def replace_record(self, key: str, content: bytes) -> None:
         """Have a record here as the bucket has it."""
@@ -306,7 +365,8 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _side_by_side(work: Callable[[str], None], items: Collection[str]) -> None:
+def side_by_side(work: Callable[[str], None], items: Collection[str]) -> None:
+    """Do something with each, several at once."""
     from concurrent.futures import ThreadPoolExecutor  # no thread where a process may have to fork
 
     if items:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +13,15 @@ from upshift.model.configuration import DURABILITIES, VERIFY
 from upshift.model.spec.codec import to_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.blobs import Blobs
+from upshift.runtime.storage.bucket_records import BucketRecords
 from upshift.runtime.storage.claims import Claims
 from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.format import refuse_newer
+from upshift.runtime.storage.live import Live, LiveBucket, LiveFolder
 from upshift.runtime.storage.records import (
     REMOVED,
     Records,
     attempt_path,
-    live_path,
     pack_result,
     safe,
     task_path,
@@ -29,7 +32,7 @@ from upshift.runtime.storage.replica import Replica, replica_at, replica_of
 
 
 def open_store(address: str, *, durability: str = "process", verify: str = "changed") -> Store:
-    """Open the store at an address."""
+    """Open the store at an address; one in a bucket is a folder that follows it, which engines publish."""
     scheme, separator, _ = address.partition("://")
     if separator and scheme not in ("file", *BUCKETS):
         raise ConfigError(f"runs cannot have their store at {scheme}://", where=address, fix=f"Use {PLACES}.")
@@ -51,6 +54,19 @@ def open_store(address: str, *, durability: str = "process", verify: str = "chan
     return Store(root, durability=durability, verify=verify, replica=replica_at(str(root)))
 
 
+def open_direct(address: str, *, durability: str = "process", verify: str = "changed") -> Store:
+    """Open a store as nodes do, which share nothing else: what is written to a bucket is there at once."""
+    store = open_store(address, durability=durability, verify=verify)
+    if "://" not in address or store.replica is None:
+        return store
+    return Store(store.root, durability=durability, verify=verify, replica=store.replica, direct=True)
+
+
+def store_of(spec: TaskSpec) -> Store:
+    """The store of an attempt, as whoever starts it and its own processes work with it."""
+    return open_direct(spec.store, **spec.store_options)
+
+
 class Store:
     """Content-addressed blobs, and the records of runs and tasks.
 
@@ -65,6 +81,7 @@ class Store:
         durability: str = "process",
         verify: str = "changed",
         replica: Replica | None = None,
+        direct: bool = False,
     ) -> None:
         self.root = root
         self.address = str(root)
@@ -73,10 +90,26 @@ class Store:
         self.verify = verify
         power = durability == "power"
         self.claims = Claims(self.address)
+        self.direct = replica is not None and direct
         self._blobs = Blobs(
-            self.address, self.claims, power=power, always=verify == "always", replica=replica
+            self.address,
+            self.claims,
+            power=power,
+            always=verify == "always",
+            replica=replica,
+            through=self.direct,
         )
         self._records = Records(self.address, power=power)
+        self.live: Live = LiveFolder(self.address, self._records)
+        if self.direct and replica is not None:
+            shared = BucketRecords(self.address, replica, power=power)
+            self._records, self.live = shared, LiveBucket(replica, shared.keep)
+
+    def with_options(self, *, durability: str, verify: str) -> Store:
+        """The same store, by the same connections, with other options."""
+        return Store(
+            self.root, durability=durability, verify=verify, replica=self.replica, direct=self.direct
+        )
 
     @property
     def name(self) -> str:
@@ -143,10 +176,6 @@ class Store:
         """What one of several processes of an attempt printed; the attempt's log has the lines of all."""
         return self._here(attempt_path(task, attempt, f"rank{rank}.log"))
 
-    def trouble_path(self, task: TaskId, attempt: int, node: int) -> Path:
-        """What a further node of an attempt has to say that cannot reach the first one."""
-        return self._here(attempt_path(task, attempt, f"node{node}.trouble"))
-
     def series_path(self, task: TaskId, attempt: int, node: int = 0) -> Path:
         """The usage of an attempt on a node over time; its folder is there once the spec is written."""
         return self._here(attempt_path(task, attempt, f"node{node}.series" if node else "series"))
@@ -170,6 +199,14 @@ class Store:
         self._records.write(relative, to_json(spec))
         return relative
 
+    def put_spec(self, relative: str, content: bytes) -> bool:
+        """Have a spec of this machine in the bucket as well. False: there is another one of that name."""
+        assert self.replica is not None
+        if self.replica.objects.put(relative, content, absent=True) is not None:
+            return True
+        found = self.replica.objects.get(relative)
+        return found is not None and bytes(found.data) == content
+
     def read_spec(self, relative: str) -> TaskSpec:
         """The spec at a path relative to the store."""
         content = self._records.read(relative)
@@ -183,26 +220,33 @@ class Store:
 
     def claim_attempt(self, task: TaskId, attempt: int, *, by: str) -> bool:
         """Take an attempt: for its supervisor, or for an engine that gives it up. False: somebody has."""
-        return self._records.create(attempt_path(task, attempt, "claim"), f"{by}\n".encode())
+        deciding = self._deciding(task, attempt)
+        return deciding.create(attempt_path(task, attempt, "claim"), f"{by}\n".encode())
 
     def claimed_by(self, task: TaskId, attempt: int) -> str | None:
         """Who has taken an attempt, as that one said; None: nobody."""
         said = self._records.read(attempt_path(task, attempt, "claim"))
         return None if said is None else said.decode(errors="replace").strip()
 
-    def stop_path(self, task: TaskId, attempt: int) -> Path:
-        """There, if the engine wants an attempt to stop: whom it tells may be at another one by then."""
-        return self.root / attempt_path(task, attempt, "stop")
-
     def create_result(self, result: TaskResult) -> bool:
         """Record what became of an attempt. False: that was recorded before, and stays as it is."""
+        if self.direct and self.replica is not None:
+            self.replica.upload_appended(attempt_path(result.task, result.attempt, ""))
         return self._records.create(
             attempt_path(result.task, result.attempt, "result.json"), pack_result(result)
         )
 
     def read_result(self, task: TaskId, attempt: int) -> TaskResult | None:
         """What became of an attempt; None where nothing is recorded, or the record is torn."""
-        return self._result(attempt_path(task, attempt, "result.json"))
+        relative = attempt_path(task, attempt, "result.json")
+        content = self._records.read(relative)
+        if content is None and self.replica is not None:
+            content = self._deciding(task, attempt).read(relative)
+        return None if content is None else unpack_result(content, f"{self.address}/{relative}")
+
+    def result_record(self, task: TaskId, attempt: int) -> bytes | None:
+        """The record of what became of an attempt."""
+        return self._records.read(attempt_path(task, attempt, "result.json"))
 
     def claim_result(self, task: TaskId, attempt: int) -> TaskResult | None:
         """As :meth:`read_result`; what is there stays, since a record is about to refer to it.
@@ -217,24 +261,48 @@ class Store:
                     raise
                 return None
 
-    # Live records
-
-    def write_live(self, task: TaskId, attempt: int, content: bytes) -> None:
-        """Say how an attempt goes, in place of what was said before."""
-        self._records.write(live_path(task, attempt), content)
-
-    def live(self, task: TaskId, attempt: int) -> Path:
-        """The live record of an attempt; whoever has heard of its end removes it."""
-        return self.root / live_path(task, attempt)
+    # What engines and supervisors say to each other
 
     def write_stop(self, task: TaskId, attempt: int, how: str) -> None:
         """Tell the supervisor of an attempt to stop it, where no signal reaches it."""
         self._records.write(attempt_path(task, attempt, "stop"), how.encode())
 
     def read_stop(self, task: TaskId, attempt: int) -> str | None:
-        """How an attempt is to be stopped; None: nobody has said that it is."""
+        """How an attempt is to be stopped, or "": as its signal says; None: it is not to be."""
         said = self._records.read(attempt_path(task, attempt, "stop"))
         return None if said is None else said.decode(errors="replace")
+
+    def forget_stop(self, task: TaskId, attempt: int) -> None:
+        """Remove it again, once the attempt has ended."""
+        self._records.remove(attempt_path(task, attempt, "stop"))
+
+    def write_trouble(self, task: TaskId, attempt: int, node: int, why: str) -> None:
+        """Say for a further node why it cannot reach the first one; "": it can."""
+        relative = attempt_path(task, attempt, f"node{node}.trouble")
+        if why:
+            self._records.write(relative, f"{why}\n".encode())
+        else:
+            self._records.remove(relative)
+
+    def read_trouble(self, task: TaskId, attempt: int, node: int) -> str | None:
+        """What a further node of an attempt has to say that cannot reach the first one."""
+        said = self._records.read(attempt_path(task, attempt, f"node{node}.trouble"))
+        return None if said is None else said.decode(errors="replace").strip()
+
+    def write_array(self, relative: str, content: bytes) -> None:
+        """Write the list of an array of attempts, beside their specs."""
+        self._records.write(relative, content)
+
+    def read_array(self, relative: str) -> bytes:
+        """The list of an array."""
+        content = self._records.read(relative)
+        if content is None:
+            raise StoreError(f"there is no list {relative}", where=self.address)
+        return content
+
+    def names_beside(self, relative: str) -> list[str]:
+        """The names of all records in the folder of one."""
+        return self._records.names(os.path.dirname(relative))
 
     # Run records
 
@@ -287,6 +355,14 @@ class Store:
                 except StoreError:
                     continue
                 yield spec
+
+    def _deciding(self, task: TaskId, attempt: int) -> Records:
+        """The records that decide of an attempt: those of the bucket, where its nodes have nothing else."""
+        if self.replica is not None and not self.direct:
+            spec = self._records.read(self.spec_path(task, attempt))
+            if spec is not None and json.loads(spec).get("store") == self.replica.address:
+                return BucketRecords(self.address, self.replica, power=False)
+        return self._records
 
     def _here(self, relative: str) -> Path:
         if self.replica is not None:

@@ -14,7 +14,10 @@ import random
 import re
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # an element that has nothing to do leaves before it is imported
+    from upshift.runtime.storage.store import Store
 
 SPEC = ".spec.json"
 _AMONG = 32
@@ -32,35 +35,40 @@ def unpack(content: bytes) -> dict[int, str]:
 
 
 class Element:
-    """The element of this number, of the array with this list."""
+    """The element of this number, of the array whose list is at a path relative to the store."""
 
-    def __init__(self, path: Path, number: int) -> None:
+    def __init__(self, store: Store, relative: str, number: int) -> None:
         self.number = number
-        self._folder = path.parent
+        self._store = store
+        self._list = relative
+        self._folder = os.path.dirname(relative)
         self._began = time.monotonic()
-        content = path.read_bytes()
+        content = store.read_array(relative)
         self._share = float(json.loads(content)["share"])
         self._specs = unpack(content)
         self._first = True
 
-    def candidates(self) -> Iterator[Path]:
+    def candidates(self) -> Iterator[str]:
         """Specs of tasks that may be claimed now, the best first: at first only its own."""
         if self._first:
             self._first = False
-            yield self._folder / self._specs[self.number]
+            yield f"{self._folder}/{self._specs[self.number]}"
             return
         while time.monotonic() - self._began <= self._share:
-            claimed = {entry for entry in os.listdir(self._folder) if entry.endswith(".claim")}
+            claimed = set(self._store.names_beside(self._list))
             free = [number for number, name in self._specs.items() if _claim(name) not in claimed]
             if not free:
                 return
-            yield self._folder / self._specs[random.choice(sorted(free)[-_AMONG:])]
+            yield f"{self._folder}/{self._specs[random.choice(sorted(free)[-_AMONG:])]}"
 
 
-def is_taken(path: Path, number: int) -> bool:
-    """Whether somebody has the task of an element already; quick to find out."""
-    name = unpack(path.read_bytes())[number]
-    return (path.parent / _claim(name)).exists()
+def is_taken(path: str, number: int) -> bool:
+    """Whether somebody has the task of an element already; quick to find out, or unknown in a bucket."""
+    if "://" in path:
+        return False
+    with open(path, "rb") as file:
+        name = unpack(file.read())[number]
+    return os.path.exists(os.path.join(os.path.dirname(path), _claim(name)))
 
 
 def claim_of(element: int | None) -> str:

@@ -23,7 +23,6 @@ import sys
 import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import upshift
@@ -126,7 +125,7 @@ class _Reception:
             nowhere = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nowhere, 0)
             os.close(nowhere)
-            code = single_task.run_for_backend(Path(said["spec"]), name=said["of"], given=said["order"])
+            code = single_task.run_for_backend(said["spec"], name=said["of"], given=said["order"])
         except BaseException:
             traceback.print_exc()
         finally:

@@ -166,16 +166,13 @@ class LiveRecord:
         if problem is not None:
             sys.stderr.write(f"{problem}\n")  # which the scheduler keeps, if the store cannot be written
         self._said["ended"] = {"problem": problem, "completed": completed}
-        self._write()
+        self._write(last=True)
 
     @staticmethod
     def lost(spec: TaskSpec, store: Store, why: str) -> None:
-        """Add to the record of the first node, which cannot any more, why a further one has left."""
-        with contextlib.suppress(OSError, ValueError, KeyError, UpshiftError):  # not begun, or over
-            said = json.loads(store.live(spec.task, spec.attempt).read_bytes())
-            if "ended" not in said:
-                why = why.replace("node 0 is", f"node 0 ({said['node']}) is", 1)
-                store.write_live(spec.task, spec.attempt, json.dumps({**said, "lost": why}).encode())
+        """Say for the first node, which cannot any more, why a further one has left."""
+        with contextlib.suppress(ValueError, UpshiftError):
+            store.live.lose(spec.task, spec.attempt, why)
 
     def started(self, attempt: SupervisedAttempt) -> None:
         """The step process runs."""
@@ -208,14 +205,13 @@ class LiveRecord:
         if self._timer is None:
             self._timer = self._loop.after(self.PAUSE, self._write)
 
-    def _write(self) -> None:
+    def _write(self, *, last: bool = False) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._spec is not None and self._store is not None:
-            content = json.dumps(self._said).encode()
             with contextlib.suppress(UpshiftError):  # the next one says it again, or the result does
-                self._store.write_live(self._spec.task, self._spec.attempt, content)
+                self._store.live.say(self._spec.task, self._spec.attempt, self._said, last=last)
 
 
 def _completed(spec: TaskSpec, store: Store | None, problem: str | None) -> bool:

@@ -27,16 +27,20 @@ import attrs
 
 import upshift
 from upshift.errors import BackendError, UpshiftError
+from upshift.model.configuration import BUCKET_CACHE
 from upshift.model.home import home
 from upshift.model.settings.secrets import at_node, read_secrets
+from upshift.model.settings.sizes import parse_size
 from upshift.model.spec import Failure, MetricValue, TaskSpec, decode, from_json
 from upshift.runtime import causes, marks
 from upshift.runtime.launch import seats
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage import unpacking
+from upshift.runtime.storage.records import attempt_path
+from upshift.runtime.storage.replica import Replica
 from upshift.runtime.storage.serializers import registry, scratch
-from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.storage.store import Store, open_direct, store_of
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
 from upshift.runtime.supervisor.serving.array import Element, claim_of
 from upshift.runtime.supervisor.serving.protocol import (
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
 EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
 
 
-def run_by_hand(path: Path, store_address: str | None) -> int:
+def run_by_hand(path: str, store_address: str | None) -> int:
     """Run a task from its spec, and show its log. The exit code tells how it ended."""
     from upshift.runtime.supervisor.serving.single_task import Console
 
@@ -100,17 +104,18 @@ def run_by_hand(path: Path, store_address: str | None) -> int:
     return EXIT_CODES[result.status]
 
 
-def run_for_scheduler(path: Path, element: int | None = None) -> int:
+def run_for_scheduler(path: str, element: int | None = None) -> int:
     """Run a task as the engine has ordered that gave it to a scheduler.
 
-    With ``element`` the path is that of the list of an array, of which this is an element.
+    The path is that of its spec in a store as this node has it, or an address in a bucket. With ``element``
+    it is that of the list of an array, of which this is an element.
     """
     given = json.loads(os.environ.pop(ORDER, "{}"))
     return run_for_backend(path, given=given, live=True, element=element)
 
 
 def run_for_backend(
-    path: Path,
+    path: str,
     *,
     name: str | None = None,
     given: Mapping[str, Any] | None = None,
@@ -124,10 +129,13 @@ def run_for_backend(
     loop = Loop()
     record = LiveRecord(loop, element=element)
     reporter = record if live else Reporter(loop, of=name)
-    share = None if element is None else Element(path, element)
+    address, relative = _parted(path)
+    share: Element | None = None
     try:
         seat = seats.take(os.environ)
-        opened = _opened(path, None) if share is None else _claimed(share)
+        if element is not None:
+            share = Element(open_direct(address), relative, element)
+        opened = _opened(path, address if live else None) if share is None else _claimed(share, address)
         if opened is None:  # another element was faster
             return 0
         spec, store = opened
@@ -176,16 +184,19 @@ def run_for_backend(
             reporter.end(problem)
             if live and seat is not None and seat.node:
                 LiveRecord.lost(spec, store, problem)
+        if store.replica is not None and store.direct:
+            _leave(store.replica, spec, seat)
         if share is None or course.told or not record.completed:
             break
         _prepare()
-        following = _claimed(share)
+        following = _claimed(share, address)
         if following is None:
             break
         spec, store = following
         reporter.open(spec, store)
     supervisor.close()
-    _remove_what_is_mine()
+    if not live:
+        _remove_what_is_mine()
     return 0 if problem is None else 1
 
 
@@ -197,10 +208,10 @@ def _prepare() -> None:
             getattr(upshift, name)
 
 
-def _claimed(share: Element) -> tuple[TaskSpec, Store] | None:
+def _claimed(share: Element, address: str) -> tuple[TaskSpec, Store] | None:
     """The next task of an element, which is its own from now on; None: there is none."""
-    for path in share.candidates():
-        spec, store = _opened(path, None)
+    for relative in share.candidates():
+        spec, store = _opened(f"{address}/{relative}", address)
         if store.claim_attempt(spec.task, spec.attempt, by=claim_of(share.number)):
             return spec, store
     return None
@@ -231,16 +242,27 @@ def _part(
     return part
 
 
-def _opened(path: Path, store_address: str | None) -> tuple[TaskSpec, Store]:
+def _opened(path: str, store_address: str | None) -> tuple[TaskSpec, Store]:
     try:
-        spec = from_json(TaskSpec, path.read_bytes())
+        if "://" in path:
+            address, relative = _parted(path)
+            store = open_direct(address)
+            spec = store.read_spec(relative)
+            return spec, store.with_options(durability=spec.durability, verify=spec.verify)
+        spec = from_json(TaskSpec, Path(path).read_bytes())
     except OSError as error:
         raise UpshiftError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
         raise UpshiftError(f"{path} is not a task's spec: {error}") from None
     if store_address:
         spec = attrs.evolve(spec, store=store_address)
-    return spec, open_store(spec.store, **spec.store_options)
+    return spec, store_of(spec)
+
+
+def _parted(path: str) -> tuple[str, str]:
+    """Where a store is, as this node has it, and where a record is in there."""
+    address, _, relative = path.rpartition("/runs/")
+    return address, f"runs/{relative}"
 
 
 def _taken_over(order: Order) -> Grant | None:
@@ -277,6 +299,16 @@ def _taken_over(order: Order) -> Grant | None:
     return grant
 
 
+def _leave(replica: Replica, spec: TaskSpec, seat: Seat | None) -> None:
+    """This node has done what it has to for an attempt: what is here and not in the bucket goes there."""
+    most = parse_size(os.environ.get("UPSHIFT_BUCKET_CACHE") or BUCKET_CACHE)
+    with contextlib.suppress(UpshiftError, OSError):  # curves, or room for others: the result is there
+        if seat is not None and seat.node:
+            replica.upload_appended(attempt_path(spec.task, spec.attempt, f"node{seat.node}."))
+        replica.forget_attempt(attempt_path(spec.task, spec.attempt, ""))
+        replica.trim_at_times(most)
+
+
 def _remove_what_is_mine() -> None:
     """Whoever owns the folder of this attempt may not be able to, where this runs as somebody else."""
     own = home()
@@ -296,8 +328,8 @@ def _complain(text: str, *, code: int = 2) -> int:
     return code
 
 
-HEED = 0.5
-"""Seconds between two looks for a record in the store that cancels the task."""
+HEED = (0.5, 3.0)
+"""Seconds between two looks for a record that cancels the task: in a folder, and in a bucket."""
 ENDING = 5.0
 """Seconds that a step is given at most where an engine is told to stop its container: it waits for 10."""
 
@@ -357,15 +389,17 @@ class TaskLoop:
     def heed(self, store: Store) -> None:
         """Look now and then for a record that says how to stop the task."""
 
+        pause = HEED[store.direct]
+
         def look() -> None:
             with contextlib.suppress(UpshiftError):  # it is looked for again
                 said = store.read_stop(self._spec.task, self._spec.attempt)
                 if said and said != self._heard:
                     self._heard = said
                     self._stop(bytes([signal.Signals[said]]))
-            self._loop.after(HEED, look)
+            self._loop.after(pause, look)
 
-        self._loop.after(HEED, look)
+        self._loop.after(pause, look)
 
     def _signalled(self) -> None:
         self._stop(os.read(self._signals, 16))
@@ -382,7 +416,7 @@ class TaskLoop:
 
     def _is_meant(self, store: Store) -> bool:
         """Whether the engine has this very task in mind: another one may just have ended."""
-        return store.stop_path(self._spec.task, self._spec.attempt).exists()
+        return store.read_stop(self._spec.task, self._spec.attempt) is not None
 
 
 class FirstNode:

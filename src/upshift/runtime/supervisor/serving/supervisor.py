@@ -105,15 +105,18 @@ class Supervisor:
             machine=self.machine,
             grant=grant,
             secrets=secrets or {},
-            sources=self._sources_of(store, spec.task.run),
+            sources=self._sources_of(store, spec),
             nodes=nodes,
         )
         self.attempts[spec.task, spec.attempt] = attempt
         self._lasting.append(attempt)
         self._by_pid |= dict.fromkeys(attempt.pids, attempt)
 
-    def _sources_of(self, store: Store, run: str) -> Sources:
-        """The source files of a run, as its engine saw them before the first of its tasks."""
+    def _sources_of(self, store: Store, spec: TaskSpec) -> Sources:
+        """The source files of a run, as its engine saw them before its first task; none of a package's."""
+        run = spec.task.run
+        if spec.code.package is not None:
+            return Sources({})
         known = self._sources.get((store.address, run))
         if known is None:
             record = store.read_record(run, RECORD)

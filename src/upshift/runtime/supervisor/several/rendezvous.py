@@ -22,9 +22,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from upshift.errors import BackendError
+from upshift.errors import BackendError, StoreError
 from upshift.model.spec import Device, Failure, TaskSpec, decode
 from upshift.runtime import causes, forks
 from upshift.runtime.launch import ports, wire
@@ -276,8 +277,8 @@ class Rendezvous:
     def _note(self, number: int) -> str | None:
         """What a node that cannot come has left in the store."""
         try:
-            return self._store.trouble_path(self.spec.task, self.spec.attempt, number).read_text().strip()
-        except OSError:
+            return self._store.read_trouble(self.spec.task, self.spec.attempt, number)
+        except StoreError:
             return None
 
     def _fail(self, message: str, fix: str | None = None) -> None:
@@ -363,7 +364,8 @@ class Joining:
         self._take_later = take
         self._lost = lost
         self._name = attempt_name(spec)
-        self._note = store.trouble_path(spec.task, spec.attempt, seat.node)
+        self._note = partial(store.write_trouble, spec.task, spec.attempt, seat.node)
+        self._noted = False
         self._began = time.monotonic()
         self._tries = 0
         self._problem: str | None = None
@@ -435,8 +437,9 @@ class Joining:
         waited = time.monotonic() - self._began
         if problem != self._problem and waited >= NOTE_AFTER:
             self._problem = problem
-            with contextlib.suppress(OSError):  # then node 0 tells less
-                self._note.write_text(f"{problem}\n")
+            with contextlib.suppress(StoreError):  # then node 0 tells less
+                self._note(problem)
+                self._noted = True
         if waited >= self._seat.wait:
             self._end(problem)
             return
@@ -466,8 +469,9 @@ class Joining:
             if not wire.proves(content.get("proof"), seat.token, self._drawn, "main", seat.node, self._name):
                 raise WireError("who listens there is not node 0 of this attempt")
             self._welcome = True
-            with contextlib.suppress(OSError):
-                self._note.unlink(missing_ok=True)
+            with contextlib.suppress(StoreError):
+                if self._noted:
+                    self._note("")
             assert self._connection is not None
             self._joined(self._connection)
         elif content["say"] == "refused":

@@ -24,7 +24,7 @@ from upshift.runtime.interpreter import command_for_users
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.step import step
-from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.storage.store import Store, store_of
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.starters.starter import Spawned, Strays
 from upshift.runtime.supervisor.starters.thread_pools import size_variables, unsafe_to_fork
@@ -136,7 +136,7 @@ def main(work: int, seen: int, messages: int) -> NoReturn:
         enter(bounds)
         step.run(
             spec,
-            open_store(spec.store, **spec.store_options),
+            store_of(spec),
             bounds=bounds,
             host_memory=host_facts()["memory"],
             sightings=seen,
