@@ -284,7 +284,13 @@ class ClusterBackend:
         command: tuple[str, ...]
         if store.replica is not None or reach.bootstrap:
             there = store.name if store.replica is not None else reach.store or store.address
-            command = (python, "-c", bootstrap(), f"{there}/{blob_key(digest)}", f"{there}/{job.spec_path}")
+            command = (
+                python,
+                "-c",
+                bootstrap(there),
+                f"{there}/{blob_key(digest)}",
+                f"{there}/{job.spec_path}",
+            )
             if store.replica is not None:
                 environment |= store.replica.objects.environment
         else:

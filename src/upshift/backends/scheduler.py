@@ -201,11 +201,4 @@ def options_of(
             why=f"Steps on {title} hand on their results through a folder that all nodes see.",
             fix='Name one: store = "/shared/upshift".',
         )
-    if "://" in store and not store.startswith("s3://"):
-        raise ConfigError(
-            f"{owner}: its store is {store}",
-            why=f"Steps on {title} reach stores in folders and in buckets of S3; on Google Cloud and Azure "
-            "only steps of this machine do, so far.",
-            fix='Name a bucket: store = "s3://BUCKET/PREFIX".',
-        )
     return {name: value for name, value in attrs.asdict(said).items() if name in given}

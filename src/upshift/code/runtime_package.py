@@ -38,6 +38,7 @@ VENDORED = {
 }
 """The modules of each distribution that the runtime carries. All are pure Python."""
 
+_BOOTSTRAPS = {"s3": "bootstrap_s3", "gs": "bootstrap_google", "az": "bootstrap_azure"}
 _MAIN = b"""\
 import os
 import sys
@@ -101,10 +102,15 @@ def runtime_blob(store: Store) -> str:
     return digest
 
 
-def bootstrap() -> str:
-    """The text of :mod:`upshift.code.bootstrap`, as short as can be read: it is an argument of a command."""
-    text = Path(program.__file__).read_text(encoding="utf-8")
-    lines = (line for line in text.splitlines() if line)
+def bootstrap(store: str = "s3://") -> str:
+    """The text of :mod:`upshift.code.bootstrap` for a store, short: it is an argument of a command."""
+    scheme, remote, _ = store.partition("://")
+    names = [_BOOTSTRAPS[scheme]] if remote else []
+    files = [Path(program.__file__).with_name(f"{name}.py") for name in (*names, "bootstrap")]
+    every = [line for path in files for line in path.read_text(encoding="utf-8").splitlines() if line]
+    imports = {line for line in every if line.startswith(("import ", "from ")) and "upshift" not in line}
+    rest = (line for line in every if not line.startswith(("import ", "from ")))
+    lines = (*sorted(imports), *rest)
     return "".join(f"{' ' * ((len(line) - len(line.lstrip())) // 4)}{line.strip()}\n" for line in lines)
 
 

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from upshift.backends.ray.backend import RayBackend
-from upshift.backends.scheduler import options_of
 from upshift.backends.slurm.backend import SlurmBackend
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
-from upshift.model.settings.kubernetes import KubernetesSettings
 
 FOLDER = "/shared/store"
 
@@ -52,17 +50,3 @@ def test_an_option_that_steps_could_set_is_checked_as_theirs_is(
     with pytest.raises(ConfigError) as refused:
         backend(target, store=FOLDER, sink=lambda _: None)
     assert refused.value.what.startswith(words)
-
-
-@pytest.mark.parametrize("store", ["gs://team/runs", "az://team/runs"])
-def test_nodes_that_reach_buckets_of_s3_refuse_those_of_other_clouds(store: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"target 'cluster': its store is \w\w://team[\s\S]*s3://BUCKET/PREFIX"
-    ):
-        options_of(
-            Target(name="cluster", backend="kubernetes"),
-            KubernetesSettings,
-            store=store,
-            title="Kubernetes",
-            buckets=True,
-        )

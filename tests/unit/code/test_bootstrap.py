@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from calendar import timegm
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from time import strptime
 from urllib.parse import urlsplit
@@ -17,8 +18,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from buckets import Answers, BucketHere
-from upshift.code import bootstrap as program
+from upshift.code import bootstrap_azure, bootstrap_google
+from upshift.code import bootstrap_s3 as program
 from upshift.code.runtime_package import bootstrap
+from upshift.model.checks import BUCKETS
 from upshift.runtime.storage.objects.base import open_objects
 from upshift.runtime.storage.objects.sigv4 import Credentials, signed
 
@@ -39,20 +42,19 @@ def made_up() -> tuple[bytes, str]:
 
 def started(*arguments: str, before: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     """What comes of the program under a Python with nothing installed."""
-    command = [sys.executable, "-ISc", before + bootstrap(), *arguments]
+    command = [sys.executable, "-ISc", before + bootstrap(arguments[0]), *arguments]
     return subprocess.run(command, env={**os.environ, **more}, capture_output=True, text=True, timeout=60)
 
 
 def test_it_fits_where_commands_are_limited() -> None:
     """Overrides of jobs of AWS Batch have 8,192 bytes: its API reference, SubmitJob."""
-    assert len(bootstrap().encode()) < 8_000
+    for scheme in BUCKETS:
+        assert len(bootstrap(f"{scheme}://").encode()) < 8_000
 
 
-def test_a_worker_starts_from_a_bucket_and_the_next_one_from_the_node(
-    bucket: BucketHere, tmp_path: Path
-) -> None:
+def test_a_worker_starts_from_a_bucket_and_the_next_one_from_the_node(place: str, tmp_path: Path) -> None:
     content, key = made_up()
-    objects = open_objects(f"{bucket.address}/team a")
+    objects = open_objects(f"{place}/team a")
     objects.put(key, content)
     node = str(tmp_path / "node")
     spec = f"{objects.address}/runs/r/tasks/s/0.1.spec.json"
@@ -64,7 +66,7 @@ def test_a_worker_starts_from_a_bucket_and_the_next_one_from_the_node(
         spec,
         "7",
         UPSHIFT_NODE_HOME=node,
-        AWS_ENDPOINT_URL_S3="http://127.0.0.1:1",
+        **{objects.bucket.variable: "http://127.0.0.1:1"},  # type: ignore[attr-defined]
     )
     assert second.stdout == told
     assert len(list((tmp_path / "node" / "code").iterdir())) == 1
@@ -156,3 +158,37 @@ def test_pods_jobs_and_machines_have_credentials(
         "<SessionToken>t</SessionToken></Credentials>",
     )
     assert program.credentials("us-east-1") == known
+
+
+def test_pods_and_machines_of_other_clouds_have_credentials(
+    platform: tuple[str, Answers], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    address, answers = platform
+    said = json.dumps({"access_token": "theirs", "expires_in": 3600})
+    metadata = "/computeMetadata/v1/instance/service-accounts/default/token"
+    answers["GET", metadata] = lambda r: (
+        (200, said) if r.headers["metadata-flavor"] == "Google" else (403, "")
+    )
+    monkeypatch.setenv("GCE_METADATA_HOST", address.partition("://")[2])
+    assert bootstrap_google.token() == "theirs"
+
+    resource = "resource=https%3A%2F%2Fstorage.azure.com"
+    machine = f"/metadata/identity/oauth2/token?api-version=2018-02-01&{resource}"
+    answers["GET", machine] = lambda r: (200, said) if r.headers["metadata"] == "true" else (403, "")
+    monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", address)
+    assert bootstrap_azure.token() == "theirs"
+    del answers["GET", machine]
+    with pytest.raises(SystemExit, match="this node has no Azure credentials"):
+        bootstrap_azure.token()
+
+    (tmp_path / "token").write_text("of the pod\n")
+
+    def exchange(request: BaseHTTPRequestHandler) -> tuple[int, str]:
+        asked = request.rfile.read(int(request.headers["content-length"])).decode()
+        return (200, said) if "client_assertion=of+the+pod" in asked else (401, "")
+
+    answers["POST", "/tenant/oauth2/v2.0/token"] = exchange
+    monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AZURE_TENANT_ID", "tenant")
+    monkeypatch.setenv("AZURE_AUTHORITY_HOST", address)
+    assert bootstrap_azure.token() == "theirs"
