@@ -67,10 +67,10 @@ def ray_here() -> RayHere:
 
 @contextmanager
 def ray_of_its_own(*, port: int = 8375, net: int = 19) -> Iterator[RayHere]:
-    """A cluster that a test may break, of a head and one more node."""
+    """A cluster that a test may break, of a head and two more nodes."""
     ray_here()
     folder = FOLDER.with_name("ray-to-break")
-    arguments = (str(folder), str(port), str(net), "1")
+    arguments = (str(folder), str(port), str(net), "2")
     subprocess.run([SCRIPT, "start", *arguments], check=True, capture_output=True, timeout=280)
     try:
         yield RayHere(folder, port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import upshift
 from contract.contract_kit import Ground
 from cut_wire import CutWire
 from project import Project
@@ -83,6 +85,95 @@ options = {{ address = "{ray.address}", resources = {{ licence = 1 }} }}
         header="",
     )
     return made
+
+
+MEETING = """
+    import os
+    from upshift import RaySettings, current, run_with_torchrun
+
+    TWO, LOW = ResourceSettings(num_nodes=2, memory="300MB"), RaySettings(env_vars={"TONE": "low"})
+
+    @run_with_torchrun(nproc_per_node=2)
+    @step(secrets={"TOKEN": "env:MY_TOKEN"}, settings={"resources": TWO, "ray": LOW})
+    def train() -> list:
+        print("this is", current.rank, os.environ["TONE"], os.environ["TOKEN"])
+        names = ("UPSHIFT_NODE", "UPSHIFT_ORDER", "RAY_JOB_CONFIG")
+        return [current.world_size, [name for name in os.environ if name.startswith(names)]]
+
+    @pipeline
+    def example():
+        return train()
+"""
+
+REDUCING = """
+    import torch
+    from upshift import current, run_with_accelerate, run_with_torchrun
+
+    @run_with_torchrun(nproc_per_node=1, nnodes=3)
+    @step
+    def by_torch() -> float:
+        torch.distributed.init_process_group("gloo")
+        total = torch.tensor(float(current.rank + 1))
+        torch.distributed.all_reduce(total)
+        torch.distributed.destroy_process_group()
+        return float(total)
+
+    @run_with_accelerate(num_processes=2, num_machines=2, cpu=True)
+    @step
+    def by_accelerate() -> float:
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        return float(accelerator.reduce(torch.tensor(float(accelerator.process_index + 1))))
+
+    @pipeline
+    def example():
+        return by_torch(), by_accelerate()
+"""
+
+TRAINING = """
+    from upshift import FlowSpec, current, parallel
+
+    class Training(FlowSpec):
+        @step
+        def start(self):
+            self.next(self.train, num_parallel=2)
+
+        @parallel
+        @step
+        def train(self):
+            self.place = [current.parallel.node_index, current.parallel.main_ip]
+            self.next(self.join)
+
+        @step
+        def join(self, inputs):
+            self.places = [one.place for one in inputs]
+            self.next(self.end)
+
+        @step
+        def end(self):
+            pass
+"""
+
+ELASTIC = """
+    import json, os, time
+    from upshift import current, run_with_torchrun
+
+    @run_with_torchrun(nproc_per_node=1, nnodes="2:3")
+    @step(cache=False, retries=1)
+    def train(told: str) -> int:
+        if current.attempt > 1:
+            print("goes on as", current.rank, "of", current.world_size)
+            return len(list(current.checkpoint.latest.iterdir()))
+        with current.checkpoint.save() as saved:
+            (saved / str(current.rank)).touch()
+        with open(told, "w") as pipe:
+            pipe.write(json.dumps([current.rank, os.getppid()]) + "\\n")
+        time.sleep(1000)
+
+    @pipeline
+    def example(told: str):
+        return train(told)
+"""
 
 
 class Watching:
@@ -349,19 +440,161 @@ def test_a_process_of_rays_that_is_killed_ends_its_job(watching: Callable[..., W
     until(lambda: not of_job(one, job), "what it had started has ended")
 
 
-def test_a_node_that_is_lost_is_told_as_such(watching: Callable[..., Watching]) -> None:
-    with ray_of_its_own() as own:
-        one = watching(address=own.address, labels={"rack": "r1"})
-        handle, job = one.started("wait")
-        node = own.job(handle)["driver_agent_http_address"].split("/")[2].rpartition(":")[0]
-        (raylet,) = children(own.node(node), "raylet")
-        os.kill(raylet, signal.SIGKILL)
-        failure = one.failure(handle, job)
-        assert failure.reason == "infrastructure"
-        assert "its node was lost" in failure.message, failure.message
-        # What the cluster has lost it does not promise any more.
-        with pytest.raises(RequestRefused, match="label rack=r1"):
-            watching(address=own.address, labels={"rack": "r1"}).watched.asked()
+def test_a_step_on_several_nodes_is_one_job_with_one_result_and_a_log_of_each_rank(
+    project: Project, ray: RayHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "sesame-open")
+    project.write(MEETING)
+    said = project.upshift("run", "pipeline.py", "--on", "cluster").err
+    assert "train: started, 4 processes on 2 nodes" in said
+    assert upshift.get_run("latest").output == [4, []]
+    job = ray.jobs("train")[-1]
+    assert (job["status"], job["metadata"]["nodes"]) == ("SUCCEEDED", "2")
+    for rank in range(4):
+        assert (
+            project.upshift("logs", "latest", "train", "--rank", str(rank)).out == f"this is {rank} low ***\n"
+        )
+    attempt = attempt_of(project)
+    assert [attempt[record]["nodes"] for record in ("asked", "granted", "seen", "used")] == [2, 2, 2, 2]
+    hosts = {one["host"] for record in ("granted", "seen", "used") for one in attempt[record]["by_node"]}
+    assert len(hosts) == 2 and all(host.startswith("127.0.18.") for host in hosts)
+    assert "sesame" not in json.dumps(ray.ask("/api/jobs/"))
+
+
+def test_secrets_are_handed_over_in_a_file_that_nobody_else_can_read_and_that_is_gone_then(
+    project: Project, ray: RayHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "sesame-open")
+    flag = project.folder / "go"
+    project.write(WAITING.replace("grace=30", 'grace=30, secrets={"TOKEN": "env:MY_TOKEN"}, on="licensed"'))
+    holds = Watching(project.folder / "ground", resources=LICENCE)
+    handle, _ = holds.started("wait")
+    with Running(project, "run", "pipeline.py", "--param", f"until={flag}") as run:
+        (order,) = until(lambda: list(project.home.rglob("*.order.0")), "its job is submitted")
+        assert order.stat().st_mode & 0o777 == 0o600
+        assert b"sesame" not in order.read_bytes()
+        (job,) = until(
+            lambda: [j for j in ray.jobs("wait") if j["submission_id"] != handle][-1:], "it is there"
+        )
+        assert "sesame" not in json.dumps(job)
+        holds.watched.cancel(handle, grace=0)
+        run.until_it_says("[wait] it waits")
+        assert not order.exists()
+        flag.touch()
+        run.end()
+    holds.ground.close()
+    for file in (project.home / "store").rglob("*"):
+        assert not file.is_file() or b"sesame-open" not in file.read_bytes(), file
+
+
+def test_ranks_of_torch_and_accelerate_reduce_over_nodes(project: Project) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("accelerate")
+    project.write(REDUCING)
+    project.upshift("run", "pipeline.py", "--on", "cluster")
+    assert upshift.get_run("latest").output == (6.0, 3.0)
+
+
+def test_a_flow_has_a_process_on_each_node_and_joins_what_they_set(project: Project) -> None:
+    project.write(TRAINING)
+    project.upshift("run", "pipeline.py", "--on", "cluster")
+    places = upshift.get_run("latest").output.places
+    assert [index for index, _ in places] == [0, 1] and len({main for _, main in places}) == 1
+
+
+def test_more_nodes_than_have_what_is_asked_for_are_refused_and_the_nodes_are_named(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "sesame-open")
+    project.write(MEETING.replace("num_nodes=2", "num_nodes=4"))
+    said = project.upshift("run", "pipeline.py", "--on", "cluster", expect=2).err
+    assert "asked 4 nodes, gets 3: no more nodes of the cluster have what is asked for on each" in said
+    assert "127.0.18.3 with 8 CPUs" in said
+    project.write(MEETING.replace("num_nodes=2", 'num_nodes=3, accelerator="H200:4"'))
+    assert "asked 3 nodes, gets 2" in project.upshift("run", "pipeline.py", "--on", "cluster", expect=2).err
+
+
+def test_nodes_that_are_waited_for_too_long_are_given_up_and_the_job_is_stopped(
+    project: Project, watching: Callable[..., Watching], ray: RayHere
+) -> None:
+    holds = watching(resources=LICENCE)  # a CPU of the head
+    handle, _ = holds.started("wait")
+    project.write(
+        """
+        from upshift import run_with_torchrun
+
+        @run_with_torchrun(nnodes=3)
+        @step(on="hasty", settings={"resources": ResourceSettings(cpu_count=8)})
+        def train() -> None: ...
+
+        @pipeline
+        def example():
+            train()
+        """
+    )
+    hasty = (
+        f'[targets.hasty]\nbackend = "ray"\nstart_within = "5s"\noptions = {{ address = "{ray.address}" }}\n'
+    )
+    (project.folder / "upshift.toml").write_text(hasty)
+    said = project.upshift("run", "pipeline.py", expect=1).err
+    assert "the nodes do not have 8 CPUs on each of 3 nodes free yet" in said
+    assert attempt_of(project)["reason"] == "infrastructure"
+    (job,) = ray.jobs("train")[-1:]
+    until(lambda: ray.job(job["submission_id"])["status"] == "STOPPED", "it is stopped")
+    groups = ray.ask("/api/v0/placement_groups?limit=1000")["data"]["result"]["result"]
+    assert {g["state"] for g in groups if g["name"] == job["submission_id"]} <= {"REMOVED"}
+    holds.watched.cancel(handle, grace=0)
+    holds.watched.until(Ended, handle)
+
+
+@pytest.fixture(scope="module")
+def own_ray() -> Iterator[RayHere]:
+    """A cluster whose nodes tests take away."""
+    with ray_of_its_own() as made:
+        yield made
+
+
+def lose(own: RayHere, address: str) -> None:
+    """Take a node away."""
+    (raylet,) = children(own.node(address), "raylet")
+    os.kill(raylet, signal.SIGKILL)
+
+
+@pytest.mark.timeout(240)
+def test_a_step_that_will_do_with_fewer_nodes_goes_on_without_the_one_that_is_lost(
+    own_ray: RayHere, project: Project
+) -> None:
+    project.write(ELASTIC)
+    told = project.fifo("told")
+    target = f'[targets.own]\nbackend = "ray"\noptions = {{ address = "{own_ray.address}" }}\n'
+    (project.folder / "upshift.toml").write_text(target)
+    with Running(project, "run", "pipeline.py", "--on", "own", "--param", f"told={told}") as run:
+        ranks: dict[int, int] = {}
+        with open(os.open(told, os.O_RDWR), "rb", buffering=0) as pipe:
+            while len(ranks) < 3:
+                assert select.select([pipe], [], [], LONG)[0], run.said
+                ranks.update(json.loads(line) for line in os.read(pipe.fileno(), 4096).splitlines())
+        lose(own_ray, "127.0.19.3")
+        said = run.end()
+    assert "[rank 1] goes on as 1 of 2" in said and "(127.0.19.3) is gone" in said
+    assert upshift.get_run("latest").output == 3
+    attempts = shown(project)["steps"][0]["tasks"][0]["attempts"]
+    assert [one["granted"]["nodes"] for one in attempts] == [3, 2]
+    assert attempts[0]["reason"] == "infrastructure"
+    until(lambda: not any(map(alive, ranks.values())), "the supervisors of the first attempt leave")
+
+
+@pytest.mark.timeout(240)
+def test_a_node_that_is_lost_is_told_as_such(own_ray: RayHere, watching: Callable[..., Watching]) -> None:
+    one = watching(address=own_ray.address, labels={"rack": "r1"})
+    handle, job = one.started("wait")
+    lose(own_ray, "127.0.19.2")
+    failure = one.failure(handle, job)
+    assert failure.reason == "infrastructure"
+    assert "its node was lost" in failure.message, failure.message
+    # What the cluster has lost it does not promise any more.
+    with pytest.raises(RequestRefused, match="label rack=r1"):
+        watching(address=own_ray.address, labels={"rack": "r1"}).watched.asked()
 
 
 def test_while_the_dashboard_is_away_jobs_go_on_and_others_wait(
@@ -410,6 +643,10 @@ def children(parent: int, name: str) -> list[int]:
         if above == parent and line and Path(line[0]).name == name:
             found.append(pid)
     return found
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def parent_of(pid: int) -> int:

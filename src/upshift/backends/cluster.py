@@ -57,7 +57,7 @@ from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import blob_key, side_by_side
 from upshift.runtime.storage.store import Store, open_direct, store_of
 from upshift.runtime.supervisor.serving.array import element_in
-from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
+from upshift.runtime.supervisor.serving.protocol import AT_ONCE, ORDER, ORDER_FILE, WITH_GRACE, leave_order
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
@@ -140,9 +140,11 @@ class ClusterBackend:
         sink: Sink,
         options: Mapping[str, Any],
         arrays: Arrays | None = None,
+        is_seen: bool = False,
     ) -> None:
         self._cluster = cluster
         self._arrays = arrays
+        self._is_seen = is_seen  # whether others see the environment of jobs
         self._own = name
         self._address = store
         self._root = open_direct(store).address  # the folder that is there, or follows the bucket
@@ -345,11 +347,12 @@ class ClusterBackend:
         """Submit jobs, for as long as the scheduler may take them yet."""
         since, tries, full = time.monotonic(), 0, False
         spec = batch.watched[0].spec
-        environment = {
-            **batch.draft.launch.environment,
-            "UPSHIFT_ORDER": self._order(spec),
-            **self._seats(spec),
-        }
+        own = {ORDER: self._order(spec), **self._seats(spec)}
+        if self._is_seen and (nodes_of(spec) > 1 or spec.settings.secret_sources):
+            files = _order_files(self._root, batch.watched[0].job)
+            of_all = files[0] if len(files) == 1 else files[0].with_suffix("")  # each node adds its number
+            own = {ORDER_FILE: f"{leave_order(files, own)} {of_all}"}
+        environment = {**batch.draft.launch.environment, **own}
         while not self._closed:
             name = batch.draft.launch.name
             try:
@@ -650,6 +653,9 @@ class ClusterBackend:
             self._bring(watched, self._store_of(watched.spec))
         with self._changed:
             self._over.append(watched)
+        for path in _order_files(self._root, watched.job) if self._is_seen else ():
+            with contextlib.suppress(OSError):
+                path.unlink()
         with contextlib.suppress(OSError):
             if watched.printed and (reason is None or not watched.printed.stat().st_size):
                 watched.printed.unlink()
@@ -774,6 +780,12 @@ def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value for name, value in settings.items() if value is not None and value not in ((), [], {})
     }
+
+
+def _order_files(address: str, job: Job) -> list[Path]:
+    """Where the supervisor on each node of an attempt finds what nobody else may see."""
+    spec = os.path.join(address, job.spec_path).removesuffix(".spec.json")
+    return [Path(f"{spec}.order.{node}") for node in range(nodes_of(job.spec))]
 
 
 def _printed_of(output: str | None, element: int | None) -> Path | None:

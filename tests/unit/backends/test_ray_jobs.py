@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,12 +52,48 @@ LARGE = attrs.evolve(
 )
 
 
+GANG = attrs.evolve(LARGE, granted=attrs.evolve(LARGE.granted, nodes=3, details={"avoids": ["10.0.0.7"]}))
+
+
 @pytest.mark.parametrize(("name", "launch"), [("small", SMALL), ("large", LARGE)])
 def test_a_job_asks_for_what_was_granted_and_said(name: str, launch: Launch) -> None:
     golden, request = GOLDEN / f"{name}.json", request_of(launch)
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(request)
     assert request == golden.read_text()
+
+
+def test_a_job_on_several_nodes_asks_ray_itself_for_what_each_is_to_have() -> None:
+    request = json.loads(request_of(GANG))
+    assert request["entrypoint_num_cpus"] == 0 and "entrypoint_num_gpus" not in request
+    shell, text, asked = request["entrypoint"].rpartition("\n' ")[0], *shlex.split(request["entrypoint"])[-2:]
+    assert "/proc/$PPID/exe" in shell
+    compile(text, "gang", "exec")
+    said = json.loads(asked)
+    assert said["nodes"] == 3 and said["avoids"] == ["10.0.0.7"]
+    assert said["bundle"] == {
+        "CPU": 8,
+        "GPU": 2,
+        "memory": 64 * 10**9,
+        "licence": 2.0,
+        "accelerator_type:H200": 0.001,
+    }
+    assert said["command"] == list(GANG.command) and said["labels"] == {"ray.io/market-type": "!spot"}
+    assert request["metadata"]["asks"].endswith("label ray.io/market-type=!spot on each of 3 nodes")
+
+
+def test_a_request_for_several_nodes_gets_them_where_enough_have_what_each_is_to_have() -> None:
+    assert offered(num_nodes=3).granted.nodes == 3
+    found = offered(num_nodes=2, gpu_count=1)  # of whatever type
+    assert (found.granted.nodes, len(found.granted.gpus), found.shortfalls) == (2, 1, ())
+    assert offered(num_nodes=(2, 8)).granted.nodes == 3
+    assert offered(num_nodes=(1, 8), accelerator="H200").granted.nodes == 1
+    lost = offer(ResourceSettings(num_nodes=(2, 8)), {}, NODES, avoid=["10.0.0.1", "10.0.0.4"]).granted
+    assert (lost.nodes, lost.details["avoids"]) == (2, ["10.0.0.1"])
+    kept = offer(ResourceSettings(num_nodes=3), {}, NODES, avoid=["10.0.0.1"]).granted
+    assert kept.nodes == 3 and "avoids" not in kept.details
+    grown = offer(ResourceSettings(num_nodes=9), {}, NODES, grows=True)
+    assert (grown.granted.nodes, grown.shortfalls) == (9, ())
 
 
 def test_less_than_a_cpu_is_asked_for_as_it_is() -> None:
@@ -149,7 +186,8 @@ def test_devices_are_asked_for_by_the_type_that_nodes_say(
         ({"cpu_count": 60, "accelerator": "H200"}, NODES, ["1 × H200", "none"]),
         ({"disk": "1GB"}, NODES, ["Ray does not hand out disk"]),
         ({"shared_memory": "1GB"}, NODES, ["/dev/shm"]),
-        ({"num_nodes": 2}, NODES, ["2 nodes"]),
+        ({"num_nodes": 4}, NODES, ["4 nodes | 3 |", "10.0.0.2 with 48 CPUs"]),
+        ({"num_nodes": 2, "accelerator": "H200:8"}, NODES, ["2 nodes | 1 |", "asked for on each"]),
         ({"cpu_count": 1}, (), ["1 CPUs", "no nodes"]),
     ],
 )
@@ -266,6 +304,13 @@ DIED = """Job supervisor actor died: The actor died unexpectedly before finishin
     [
         ("JOB_ENTRYPOINT_COMMAND_ERROR", "…", 127, "infrastructure", "exit code 127"),
         ("JOB_ENTRYPOINT_COMMAND_ERROR", "…", -9, "infrastructure", "killed by signal 9"),
+        (
+            "JOB_ENTRYPOINT_COMMAND_ERROR",
+            "… logs:\nupshift: node 10.0.0.2 was lost: The actor died unexpectedly.\n",
+            1,
+            "infrastructure",
+            "node 10.0.0.2 was lost: The actor died unexpectedly",
+        ),
         (
             "JOB_SUPERVISOR_ACTOR_START_TIMEOUT",
             "Job supervisor actor failed to start within 900.0 seconds. This",

@@ -6,6 +6,8 @@ the cluster. Its command ``ray job submit`` speaks the same HTTP.
 A job of Ray's is a command that an actor starts on a node with what it asks for. Stopped, that actor sends
 SIGTERM to all processes at once, and SIGKILL seconds later; one that waits is not withdrawn, but stopped once
 it starts. So steps are cancelled through the store.
+
+A job on several nodes runs at once, on the head, and waits for its placement group itself: :mod:`.gang`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
@@ -26,6 +29,7 @@ import attrs
 
 from upshift.backends.base import Ask, Capabilities, Capacity, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
+from upshift.backends.ray import gang
 from upshift.backends.ray.dashboard import Dashboard, Unknown, address_of
 from upshift.backends.ray.nodes import TYPE, Node, findings, offer, read_nodes
 from upshift.backends.scheduler import Launch, NotNow, State, options_of
@@ -34,6 +38,8 @@ from upshift.model.configuration import Target
 from upshift.model.home import home
 from upshift.model.settings.ray import RaySettings
 from upshift.model.settings.sizes import format_size
+from upshift.runtime.launch import seats
+from upshift.runtime.supervisor.serving.protocol import ORDER_FILE
 
 MOST = 100
 """Jobs at once: the dashboard's node keeps 60 to 100 MB for each (ray #60159)."""
@@ -43,6 +49,11 @@ STARTING = 3.0
 """Seconds that a job may be pending without being held to wait for something."""
 STOP_WAIT = 15
 """Seconds between SIGTERM and SIGKILL where somebody else stops a job: ``RAY_JOB_STOP_WAIT_TIME_S``."""
+_RAY_ITSELF = (
+    r"PYTHONPATH=$(sed -n 's#^[^/]*\(/.*\)/ray/_raylet[.]so$#\1#p' /proc/$PPID/maps | head -n 1) "
+    'exec "$(readlink /proc/$PPID/exe)"'
+)
+"""In a shell that Ray starts for a job: the Python that runs Ray, with the packages that it has there."""
 _UNWANTED = ("RAY_JOB_CONFIG_JSON_ENV_VAR", "PYTHONBREAKPOINT", "OMP_NUM_THREADS")
 """What Ray adds to the environment of a job, and a step is not to have: the variables of the job once more, a
 debugger of Ray's, and the threads of a worker."""
@@ -52,6 +63,7 @@ _OUT_OF_MEMORY = re.compile(r"(?i)running low on memory|OutOfMemoryError|OUT_OF_
 _NODE_LOST = re.compile(
     r"(?i)node (?:has |was )?(?:died|dead|is dead|terminated|preempted)|its node|NODE_DIED"
 )
+_OF_GANG = re.compile(r"^upshift: (node .* was lost: .*)$", re.MULTILINE)
 _PREEMPTED = re.compile(r"(?i)preempt")
 _PREFACE = re.compile(r"Runtime env is setting up|Running entrypoint for job")
 
@@ -60,18 +72,19 @@ def request_of(launch: Launch) -> str:
     """What is posted to ``/api/jobs/``, as JSON; pure, and the same for the same launch."""
     granted, said = launch.granted, launch.settings
     cpus = 1 if granted.cpu_count is None else granted.cpu_count
+    cpus = math.ceil(cpus) if cpus > 1 else cpus  # of more than one, Ray takes whole ones only
     resources = dict(said.get("resources", {}))
     kinds = {device.model for device in granted.gpus or () if device.model}
     resources.update({f"{TYPE}{kind}": _SHARE for kind in kinds})
-    variables = said.get("env_vars", {})
-    unwanted = [f"-u {name}" for name in _UNWANTED if name not in variables]
+    without = [name for name in _UNWANTED if name not in said.get("env_vars", {})]
+    if (granted.nodes or 1) > 1:
+        return _gang_of(launch, cpus, resources, without)
     request: dict[str, Any] = {
         "submission_id": launch.name,
-        "entrypoint": " ".join(["exec env", *unwanted, shlex.join(launch.command)]),
-        # With none at all it would run on the head; of more than one, Ray takes whole ones only.
-        "entrypoint_num_cpus": math.ceil(cpus) if cpus > 1 else cpus,
+        "entrypoint": " ".join(["exec env", *(f"-u {name}" for name in without), shlex.join(launch.command)]),
+        "entrypoint_num_cpus": cpus,  # with none at all it would run on the head
         "metadata": {"upshift": launch.comment, "asks": _asked(launch)},
-        "runtime_env": {"env_vars": {**said.get("env_vars", {}), "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT)}},
+        "runtime_env": {"env_vars": _variables(launch)},
     }
     if granted.gpus:
         request["entrypoint_num_gpus"] = len(granted.gpus)
@@ -84,6 +97,41 @@ def request_of(launch: Launch) -> str:
     return json.dumps(request, indent=2, ensure_ascii=False) + "\n"
 
 
+def _gang_of(launch: Launch, cpus: float, resources: Mapping[str, float], without: list[str]) -> str:
+    """The same of a step on several nodes: :mod:`.gang` is the entry point, and asks for the nodes."""
+    granted, said = launch.granted, launch.settings
+    bundle: dict[str, float] = {"CPU": cpus, **resources}
+    if granted.gpus:
+        bundle["GPU"] = len(granted.gpus)
+    if granted.memory is not None:
+        bundle["memory"] = math.ceil(granted.memory)
+    asked = {
+        "name": launch.name,
+        "nodes": granted.nodes,
+        "bundle": bundle,
+        "labels": dict(said.get("labels", {})),
+        "avoids": list(granted.details.get("avoids", ())),
+        "command": list(launch.command),
+        "order": ORDER_FILE,  # where the nodes find how many they are, and their token
+        "seat": [seats.NODE, seats.MAIN, seats.NAME, seats.OWN_ADDRESS],
+        "without": without,
+    }
+    text = Path(gang.__file__).read_text(encoding="utf-8").partition('"""\n\n')[2]
+    request = {
+        "submission_id": launch.name,
+        "entrypoint": f"{_RAY_ITSELF} {shlex.join(['-c', text, json.dumps(asked, ensure_ascii=False)])}",
+        "entrypoint_num_cpus": 0,
+        "metadata": {"upshift": launch.comment, "asks": _asked(launch), "nodes": str(granted.nodes)},
+        "runtime_env": {"env_vars": _variables(launch)},
+    }
+    return json.dumps(request, indent=2, ensure_ascii=False) + "\n"
+
+
+def _variables(launch: Launch) -> dict[str, str]:
+    """The environment of a job."""
+    return {**launch.settings.get("env_vars", {}), "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT)}
+
+
 def _asked(launch: Launch) -> str:
     """What it asks for, in words."""
     granted, said = launch.granted, launch.settings
@@ -94,7 +142,8 @@ def _asked(launch: Launch) -> str:
         parts.append(f"{len(granted.gpus)} × {granted.gpus[0].model or 'GPU'}")
     parts += [f"{amount:g} × {name}" for name, amount in said.get("resources", {}).items()]
     parts += [f"label {name}={value}" for name, value in said.get("labels", {}).items()]
-    return ", ".join(parts)
+    each = f" on each of {granted.nodes} nodes" if (granted.nodes or 1) > 1 else ""
+    return ", ".join(parts) + each
 
 
 @attrs.define(eq=False, slots=False)
@@ -108,10 +157,13 @@ class Ray:
     seat: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     noise: re.Pattern[str] = _PREFACE
     _pending: dict[str, float] = attrs.field(factory=dict, repr=False)  # since when, by the monotonic clock
+    _placed: set[str] = attrs.field(factory=set, repr=False)  # jobs on several nodes that have them
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
         """What the nodes have that are there."""
-        return offer(ask.request, settings, self.nodes, grows=self.grows)
+        if ask.avoid is not None:
+            vars(self).pop("nodes", None)  # they have changed since
+        return offer(ask.request, settings, self.nodes, grows=self.grows, avoid=ask.avoid or ())
 
     def findings(self, settings: Mapping[str, Any]) -> Iterator[Finding]:
         """What the dashboard shows of nodes, devices and jobs."""
@@ -161,7 +213,9 @@ class Ray:
 
     def states(self, ids: Collection[str]) -> Mapping[str, State]:
         """One question each for a few, one list for many."""
-        return {job["submission_id"]: self._state(job) for job in self._jobs(ids)}
+        jobs = list(self._jobs(ids))
+        self._look_for_nodes(jobs)
+        return {job["submission_id"]: self._state(job) for job in jobs}
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
         """Names are ids."""
@@ -169,8 +223,10 @@ class Ray:
 
     def stop(self, ids: Collection[str], *, grace: bool, kill: bool = False) -> None:
         """What waits is stopped once it starts; what runs has word in the store unless it is to be killed."""
-        for job in self._jobs(ids):
-            if job["status"] == "PENDING" or (kill and job["status"] == "RUNNING"):
+        jobs = list(self._jobs(ids))
+        self._look_for_nodes(jobs)
+        for job in jobs:
+            if self._waits(job) or (kill and job["status"] == "RUNNING"):
                 with contextlib.suppress(Unknown, BackendError):  # it has ended
                     self.dashboard.ask("POST", f"/api/jobs/{quote(job['submission_id'])}/stop", {})
 
@@ -198,14 +254,33 @@ class Ray:
         except BackendError as error:
             raise NotNow(error.in_short) from None
 
+    def _look_for_nodes(self, jobs: Iterable[Mapping[str, Any]]) -> None:
+        """See which jobs on several nodes have them: their entry point runs, and waits for them."""
+        if not any(map(self._waits, (job for job in jobs if job["status"] == "RUNNING"))):
+            return
+        try:
+            said = self.dashboard.ask("GET", "/api/v0/placement_groups?limit=10000")["data"]["result"][
+                "result"
+            ]
+        except (BackendError, Unknown, KeyError, TypeError) as error:
+            raise NotNow(f"Ray does not say which placement groups there are: {error}") from None
+        self._placed.update(group["name"] for group in said if group["state"] != "PENDING")
+
+    def _waits(self, job: Mapping[str, Any]) -> bool:
+        """Whether a job has not what it asks for yet."""
+        if job["status"] == "RUNNING":
+            return "nodes" in (job.get("metadata") or {}) and job["submission_id"] not in self._placed
+        return bool(job["status"] == "PENDING")
+
     def _state(self, job: Mapping[str, Any]) -> State:
         id, status = job["submission_id"], job["status"]
         node = urlsplit(job.get("driver_agent_http_address") or "").hostname
-        if status == "PENDING":
+        if self._waits(job):
             since = self._pending.setdefault(id, time.monotonic())
             asks = (job.get("metadata") or {}).get("asks", "what it asks for")
             waits = time.monotonic() - since > STARTING
-            return State(phase="pending", why=f"no node has {asks} free yet" if waits else None)
+            who = "the nodes do not have" if "nodes" in (job.get("metadata") or {}) else "no node has"
+            return State(phase="pending", why=f"{who} {asks} free yet" if waits else None)
         self._pending.pop(id, None)
         if status == "RUNNING":
             return State(phase="running", node=node)
@@ -223,6 +298,9 @@ class Ray:
 def cause_of(error: str | None, message: str, code: int | None) -> tuple[str, str]:
     """Why a job has failed, from its ``error_type``, and where that says little, from its message."""
     if error == "JOB_ENTRYPOINT_COMMAND_ERROR":
+        lost = _OF_GANG.search(message)
+        if lost is not None:
+            return "infrastructure", lost[1].strip().rstrip(".")
         if code is not None and code < 0:
             return "infrastructure", f"its supervisor was killed by signal {-code}"
         return "infrastructure", f"its supervisor ended with exit code {code}"
@@ -261,7 +339,10 @@ class RayBackend(ClusterBackend):
     name: ClassVar[str] = "ray"
     settings: ClassVar[type] = RaySettings
     capabilities: Capabilities = Capabilities(
-        fields=frozenset({"cpu_count", "memory", "gpu_count", "accelerator", "gpu_memory", "gpu_vendor"}),
+        fields=frozenset(
+            {"cpu_count", "memory", "gpu_count", "accelerator", "gpu_memory", "gpu_vendor", "num_nodes"}
+        ),
+        secrets=frozenset({"env", "file"}),
         images=False,
         remote=True,
         strict=True,
@@ -278,7 +359,7 @@ class RayBackend(ClusterBackend):
                 f"{owner}: address = {address!r} is invalid", fix='Write address = "http://HEAD:8265".'
             )
         cluster = Ray(Dashboard(address_of(address)), grows=grows)
-        super().__init__(cluster, name=self.name, store=store, sink=sink, options=options)
+        super().__init__(cluster, name=self.name, store=store, sink=sink, options=options, is_seen=True)
         self._dashboard = cluster.dashboard
 
     def capacity(self) -> Capacity:

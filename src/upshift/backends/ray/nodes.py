@@ -47,7 +47,12 @@ def read_nodes(listed: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
 
 
 def offer(
-    request: ResourceSettings, said: Mapping[str, Any], nodes: Sequence[Node], *, grows: bool = False
+    request: ResourceSettings,
+    said: Mapping[str, Any],
+    nodes: Sequence[Node],
+    *,
+    grows: bool = False,
+    avoid: Iterable[str] = (),
 ) -> Offer:
     """What a request gets, where it is submitted with these settings.
 
@@ -55,6 +60,8 @@ def offer(
     ----------
     grows
         Whether an autoscaler may add nodes that are larger than those that are there.
+    avoid
+        Names of nodes that are not to be used, if there are enough others.
 
     Raises
     ------
@@ -82,7 +89,9 @@ def offer(
     gpus: tuple[Device, ...] | None = None if request.gpu_count is None else ()
     if request.gpu_count:
         wanted = request.alternatives
-        gpus = next(filter(None, (_devices(one, fits, grows=grows) for one in wanted)), ())
+        for number in dict.fromkeys((request.least_nodes, 1)):
+            found = (_devices(one, fits, grows=grows, least=number) for one in wanted)
+            gpus = gpus or next(filter(None, found), ())
         if not gpus and not short:
             asked = " or ".join(map(str, wanted))
             untold = any(node.gpus and node.kind is None for node in nodes)
@@ -92,9 +101,25 @@ def offer(
             )
     if not short and not fits and not grows:
         short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
-    if request.least_nodes > 1:
-        reason = "this version of Upshift gives a step one node of Ray's"
-        short.append(Shortfall(field="num_nodes", asked=f"{request.least_nodes} nodes", got="1", why=reason))
+    count, avoids = request.most_nodes, sorted({node.name for node in nodes}.intersection(avoid))
+    if count > 1 and not short and not grows:
+        able = [node for node in fits if _has(node, gpus or ())]
+        left = [node for node in able if node.name not in avoids]
+        if len(left) >= request.least_nodes:
+            count = min(count, len(left))
+        else:  # it waits until others have what it asks for
+            avoids, count = [], request.least_nodes
+            if count > len(able):
+                has = "what is asked for on each" if able else "what is asked for"
+                short.append(
+                    Shortfall(
+                        field="num_nodes",
+                        asked=f"{count} nodes",
+                        got=str(len(able)),
+                        why=f"no more nodes of the cluster have {has}. {_listed(nodes)}",
+                    )
+                )
+                count = max(1, len(able))
     for field, reason in (
         ("disk", "Ray does not hand out disk"),
         ("shared_memory", "/dev/shm is that of the node, and Ray hands out none of it"),
@@ -105,7 +130,11 @@ def offer(
     enforced_by = {"cpu": SCHEDULER, "memory": SUPERVISOR} | ({"gpus": SCHEDULER} if gpus else {})
     return Offer(
         granted=Hardware(
-            cpu_count=cpus, memory=memory, gpus=gpus, nodes=1, details={"enforced_by": enforced_by}
+            cpu_count=cpus,
+            memory=memory,
+            gpus=gpus,
+            nodes=count,
+            details={"enforced_by": enforced_by} | ({"avoids": avoids} if avoids else {}),
         ),
         shortfalls=tuple(short),
     )
@@ -148,10 +177,16 @@ def _listed(nodes: Sequence[Node]) -> str:
     return "Its nodes: " + "; ".join(sorted({str(node) for node in nodes})[:8]) + "."
 
 
-def _devices(wanted: Wanted, nodes: Sequence[Node], *, grows: bool) -> tuple[Device, ...]:
-    """Devices of a node that are what is wanted; none: no node has so many."""
+def _has(node: Node, devices: Sequence[Device]) -> bool:
+    """Whether a node has so many of these devices."""
+    model = devices[0].model if devices else None
+    return node.gpus >= len(devices) and model in (None, node.kind)
+
+
+def _devices(wanted: Wanted, nodes: Sequence[Node], *, grows: bool, least: int = 1) -> tuple[Device, ...]:
+    """Devices of so many nodes at least that are what is wanted; none: there are not so many."""
     said = (wanted.kind, wanted.name, wanted.vendor, wanted.memory, wanted.partition)
-    if not any(said) and (grows or any(node.gpus >= wanted.count for node in nodes)):
+    if not any(said) and (grows or sum(node.gpus >= wanted.count for node in nodes) >= least):
         return (Device(),) * wanted.count
     for node in nodes:
         kind = kind_of_model(node.kind)
@@ -159,7 +194,9 @@ def _devices(wanted: Wanted, nodes: Sequence[Node], *, grows: bool) -> tuple[Dev
         if node.kind is None or node.gpus < wanted.count:
             continue
         if wanted.admits(vendor=vendor, model=node.kind, kind=name, memory=memory):
-            return (Device(vendor=vendor, model=node.kind, kind=name),) * wanted.count
+            found = (Device(vendor=vendor, model=node.kind, kind=name),) * wanted.count
+            if grows or sum(_has(other, found) for other in nodes) >= least:
+                return found
     if grows and wanted.kind is not None and wanted.partition is None and wanted.memory is None:
         return (
             Device(vendor=wanted.kind.vendor, model=wanted.kind.name, kind=wanted.kind.name),

@@ -16,6 +16,7 @@ VARIABLES"; Kubernetes, "Indexed Job with pod-to-pod communication".
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, MutableMapping
 
 import attrs
@@ -114,6 +115,11 @@ def seat(environment: Mapping[str, str]) -> Seat | None:
         wait=_seconds(environment, PATIENCE) or WAIT,
         silence=silence(environment),
     )
+
+
+def name_of(environment: Mapping[str, str]) -> str:
+    """What to call this node, one of several or the only one."""
+    return _value(environment, NAME) or environment.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def silence(environment: Mapping[str, str]) -> float:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 import upshift
-from upshift.errors import BackendError, UpshiftError
+from upshift.errors import BackendError, ConfigError, UpshiftError
 from upshift.model.configuration import BUCKET_CACHE
 from upshift.model.home import home
 from upshift.model.settings.secrets import at_node, read_secrets
@@ -52,6 +52,7 @@ from upshift.runtime.supervisor.serving.protocol import (
     LiveRecord,
     Order,
     Reporter,
+    take_order,
 )
 from upshift.runtime.supervisor.serving.supervisor import Supervisor
 from upshift.runtime.supervisor.starters.direct import ForkStarter, FreshStarter
@@ -110,6 +111,10 @@ def run_for_scheduler(path: str, element: int | None = None) -> int:
     The path is that of its spec in a store as this node has it, or an address in a bucket. With ``element``
     it is that of the list of an array, of which this is an element.
     """
+    try:
+        take_order(os.environ)
+    except ConfigError as error:
+        return _complain(str(error))
     given = json.loads(os.environ.pop(ORDER, "{}"))
     return run_for_backend(path, given=given, live=True, element=element)
 
@@ -127,7 +132,7 @@ def run_for_backend(
     Where the container serves several attempts, this one has a ``name``, and its order was read already.
     """
     loop = Loop()
-    record = LiveRecord(loop, element=element)
+    record = LiveRecord(loop, element=element, node=seats.name_of(os.environ))
     reporter = record if live else Reporter(loop, of=name)
     address, relative = _parted(path)
     share: Element | None = None
