@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract_kit import BACKENDS, Ground, Watched
+from contract_kit import BACKENDS, BUCKET, Ground, Watched
 
+from buckets import BucketHere
 from containers import CONF, EngineWithImage, engine_with_image
 from kubernetes_here import cluster
 from ray_here import ray_here
@@ -20,7 +21,7 @@ IN_CONTAINERS = ("docker", "podman")
 def ground(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Ground]:
-    if request.param == "slurm":
+    if request.param in ("slurm", BUCKET):
         monkeypatch.setenv("SLURM_CONF", slurm_here().environment["SLURM_CONF"])
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
     if request.param == "ray":
@@ -31,6 +32,13 @@ def ground(
             made = Ground("kubernetes", folder, image=image, mounts={str(folder): str(folder)})
             yield made
             made.close()
+        return
+    if request.param == BUCKET:
+        bucket: BucketHere = request.getfixturevalue("bucket")
+        monkeypatch.setenv("UPSHIFT_NODE_HOME", f"{request.getfixturevalue('one_home')}/$SLURMD_NODENAME")
+        made = Ground("slurm", tmp_path, store=f"{bucket.address}/team")
+        yield made
+        made.close()
         return
     if request.param not in IN_CONTAINERS:
         made = Ground(request.param, tmp_path)

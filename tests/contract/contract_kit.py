@@ -32,6 +32,9 @@ KEEP_SECRETS = [
     name for name in REAL if "env" in registry.capabilities_of(Target(name=name, backend=name)).secrets
 ]
 
+BUCKET = "slurm over s3"
+"""A cluster whose nodes share nothing with the engine but a bucket: promises that depend on the store."""
+
 PATIENCE = 60.0
 """Seconds after which an event that was promised is not believed in any more."""
 
@@ -52,10 +55,11 @@ class Ground:
         image: str | None = None,
         options: Mapping[str, Any] | None = None,
         mounts: Mapping[str, str] | None = None,
+        store: str | None = None,
     ) -> None:
         self.name = name
         self._image = image
-        self.store: Store = open_store(str(folder / "store"))
+        self.store: Store = open_store(store or str(folder / "store"))
         self.target = Target(name=name, backend=name, options=options or {}, mounts=mounts or {})
         self._cluster = FakeCluster(
             play,
@@ -69,7 +73,7 @@ class Ground:
         """One more backend, as another engine would open it."""
         inbox: SimpleQueue[Event] = SimpleQueue()
         opener: Callable[..., Any] = self._cluster.open if self.name == "fake" else registry.open_backend
-        backend = opener(self.target, store=self.store.address, sink=inbox.put)
+        backend = opener(self.target, store=self.store.name, sink=inbox.put)
         self._opened.append(backend)
         return Watched(self, backend, inbox)
 
@@ -83,7 +87,7 @@ class Ground:
             pipeline="contract",
             entry=EntryPoint(module="contract_steps", qualname=function),
             code=Code(project=str(Path(__file__).parent), paths=(".",)),
-            store=self.store.address,
+            store=self.store.name,
             inputs=inputs,
             outputs=tuple(OutputSpec(name=name) for name in outputs),
             cwd=os.getcwd(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from contract_kit import FENCED, KEEP_SECRETS, REAL, Ground, Watched
+from contract_kit import BACKENDS, BUCKET, FENCED, KEEP_SECRETS, REAL, Ground, Watched
 
 from upshift.backends.base import Capabilities, Ended, LogGrew, Started
 from upshift.errors import ConfigError
@@ -96,6 +96,7 @@ def test_an_option_that_means_nothing_is_refused(ground: Ground) -> None:
         ground.open()
 
 
+@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
 def test_a_job_starts_ends_and_leaves_its_result(watched: Watched) -> None:
     job = watched.ground.job("add", inputs={"a": 1, "b": 2})
     result = watched.run(job)
@@ -153,7 +154,7 @@ def test_the_log_has_at_least_what_was_announced(watched: Watched) -> None:
     assert all(size <= len(log) for size in sizes)
 
 
-@pytest.mark.parametrize("ground", REAL, indirect=True)
+@pytest.mark.parametrize("ground", [*REAL, BUCKET], indirect=True)
 def test_what_a_step_prints_can_be_read_while_it_runs(watched: Watched) -> None:
     job = watched.ground.job("say_and_wait")
     handle = watched.submit(job)
@@ -164,6 +165,7 @@ def test_what_a_step_prints_can_be_read_while_it_runs(watched: Watched) -> None:
     watched.until(Ended, handle)
 
 
+@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
 def test_values_of_100_mb_go_in_and_come_out(watched: Watched) -> None:
     data = bytes(range(250)) * 400_000
     result = watched.run(watched.ground.job("backwards", inputs={"data": data}))
@@ -207,6 +209,7 @@ def test_jobs_run_beside_each_other(watched: Watched) -> None:
     assert values == [0, 2, 4, 6]
 
 
+@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
 def test_a_cancelled_job_ends_and_does_not_complete(watched: Watched) -> None:
     job = watched.ground.job("wait")
     handle = watched.started(job)
@@ -244,6 +247,7 @@ def test_cancelling_what_has_ended_does_nothing(watched: Watched) -> None:
     assert result.status == "completed"
 
 
+@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
 def test_another_engine_finds_a_job_that_runs_and_hears_of_its_end(ground: Ground) -> None:
     first = ground.open()
     job = ground.job("wait")
@@ -255,6 +259,7 @@ def test_another_engine_finds_a_job_that_runs_and_hears_of_its_end(ground: Groun
     second.until(Ended, handle)
 
 
+@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
 def test_a_job_is_found_without_its_handle(ground: Ground) -> None:
     first = ground.open()
     job, other = ground.job("wait"), ground.job("wait")
@@ -279,7 +284,7 @@ def test_what_has_ended_cannot_be_attached_to(ground: Ground) -> None:
     assert second.find(job) is None
 
 
-@pytest.mark.parametrize("ground", FENCED, indirect=True)
+@pytest.mark.parametrize("ground", [*FENCED, BUCKET], indirect=True)
 def test_an_attempt_that_was_given_up_does_not_begin_however_late_it_is_accepted(watched: Watched) -> None:
     job = watched.ground.job("add", inputs={"a": 1, "b": 2})
     assert watched.ground.store.claim_attempt(job.spec.task, 1, by="the test")
@@ -289,7 +294,7 @@ def test_an_attempt_that_was_given_up_does_not_begin_however_late_it_is_accepted
     assert not any(isinstance(event, Started) for event in watched.of(handle))
 
 
-@pytest.mark.parametrize("ground", FENCED, indirect=True)
+@pytest.mark.parametrize("ground", [*FENCED, BUCKET], indirect=True)
 def test_an_attempt_that_has_begun_does_not_begin_once_more(watched: Watched) -> None:
     job = watched.ground.job("wait")
     handle = watched.started(job)

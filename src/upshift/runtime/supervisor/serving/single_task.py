@@ -139,7 +139,10 @@ def run_for_backend(
     try:
         seat = seats.take(os.environ)
         if element is not None:
-            share = Element(open_direct(address), relative, element)
+            listing = open_direct(address)
+            share = Element(listing, relative, element)
+            if listing.direct and listing.replica is not None:
+                listing.replica.forget_attempt(relative)
         opened = _opened(path, address if live else None) if share is None else _claimed(share, address)
         if opened is None:  # another element was faster
             return 0
