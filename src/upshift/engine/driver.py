@@ -383,7 +383,7 @@ class Driver:
             self._give_up(task, many, attempt.number)
         elif failure is None and verdict.result is not None and not replaced:
             self._decisions.changes[task] = over(attempt, verdict, now=now)
-            discard(self.store.address, verdict.result, wait=False)
+            discard(self.store, verdict.result, wait=False)
             self.walk.completed(task, verdict.result.outputs, degraded=verdict.result.degraded)
         elif replaced:
             self.walk.again(task)

@@ -300,5 +300,5 @@ class Admission:
         if row is not None:
             task.cached, task.cache_reason, task.origin = row.cached, row.cache_reason, row.origin
         if not others:  # nothing may have been forked yet, and a thread would be in the way of that
-            discard(self._store.address, left.result, wait=True)
+            discard(self._store, left.result, wait=True)
         return Made(left.result)

@@ -23,6 +23,7 @@ from upshift.model.spec.work import DEBUGGED
 from upshift.runtime import marks
 from upshift.runtime.messages import channel
 from upshift.runtime.step.stopping import stopping
+from upshift.runtime.storage.bucket_checkpoints import checkpoints_of
 from upshift.runtime.storage.checkpoints import Checkpoint, Name, Part, TaskCheckpoints
 from upshift.runtime.storage.serializers.scratch import new_folder, remove
 from upshift.runtime.streams import tell
@@ -74,7 +75,7 @@ class CurrentCheckpoint:
         into
             Where new ones go instead, because a person steps through the task.
         """
-        kept = TaskCheckpoints(store.address, spec.task)
+        kept = checkpoints_of(store, spec.task, ranks=1 if rank is None else rank.local_world_size)
         self._saved = kept if into is None else TaskCheckpoints(into.address, spec.task)
         self._offered = (kept,) if into is None else (self._saved, kept)
         self._task, self._key, self._attempt = str(spec.task), spec.key, spec.attempt

@@ -26,17 +26,22 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
+from upshift.errors import StoreUnavailable
 from upshift.model.spec.codec import from_json, to_json
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.model.spec.work import same_work
 from upshift.runtime.storage.files import available, make_folder, sync_folder, temporary
 from upshift.runtime.storage.records import Records, attempt_path, safe, unpack_result
 from upshift.runtime.storage.serializers import scratch
+
+if TYPE_CHECKING:
+    from upshift.runtime.storage.store import Store
 
 FOLDER = "checkpoints"
 """Of a store: all of them."""
@@ -142,7 +147,7 @@ class TaskCheckpoints:
         """
         folder = self.folder / str(name)
         with available("written", str(folder)):
-            _flush(str(folder))
+            flush(str(folder))
             sync_folder(str(self.folder))
         if self._superseded(name):
             return None
@@ -153,7 +158,7 @@ class TaskCheckpoints:
         if not _listed(str(folder)):
             self.drop(name)
             raise FileNotFoundError(str(folder))
-        for older in {found for found in map(_name_in, entries) if found is not None and found < name}:
+        for older in {found for found in map(name_in, entries) if found is not None and found < name}:
             if not self._superseded(name):
                 self.drop(older)
         return _bytes(str(folder))
@@ -164,13 +169,13 @@ class TaskCheckpoints:
 
     def newest(self, key: str | None) -> Checkpoint | None:
         """The newest complete one of this work."""
-        found = [one for one in self.begun() if one.complete and _fits(one.part.key, key)]
+        found = [one for one in self.begun() if one.complete and fits(one.part.key, key)]
         return max(found, key=lambda one: one.name, default=None)
 
     def unusable(self, key: str | None) -> Checkpoint | None:
         """The newest one, if it is not complete, or of other work."""
         newest = max(self.begun(), key=lambda one: one.name, default=None)
-        if newest is None or (newest.complete and _fits(newest.part.key, key)):
+        if newest is None or (newest.complete and fits(newest.part.key, key)):
             return None
         return newest
 
@@ -194,15 +199,32 @@ class TaskCheckpoints:
             return _begun(self.folder)
 
 
-def discard(store: str, result: TaskResult, *, wait: bool) -> None:
+def discard(store: Store, result: TaskResult, *, wait: bool) -> None:
     """Remove what a task has saved that completed: no further attempt asks for it."""
     if result.checkpoints is None and result.attempt == 1:
         return
-    aside = put_aside(store, f"{store}/{FOLDER}/{_path_of(result.task)}")
-    if aside is not None and wait:
-        scratch.remove(aside)
-    elif aside is not None:
-        threading.Thread(target=scratch.remove, args=(aside,), name="removes checkpoints").start()
+    if store.replica is not None:
+        objects, prefix = store.replica.objects, f"{FOLDER}/{_path_of(result.task)}/"
+        _work(lambda: objects.delete([meta.key for meta in objects.list(prefix)]), wait=wait)
+    aside = put_aside(store.address, f"{store.address}/{FOLDER}/{_path_of(result.task)}")
+    if aside is not None:
+        _work(lambda: scratch.remove(aside), wait=wait)
+
+
+def _work(remove: Callable[[], object], *, wait: bool) -> None:
+    def removed() -> None:
+        with contextlib.suppress(StoreUnavailable):  # gc finds what is left
+            remove()
+
+    if wait:
+        removed()
+    else:
+        threading.Thread(target=removed, name="removes checkpoints").start()
+
+
+def forget(store: str, task: TaskId) -> None:
+    """Remove what a node has of a task, as the bucket has it."""
+    scratch.remove(f"{store}/{FOLDER}/{_path_of(task)}")
 
 
 def runs_with_any(store: str) -> list[str]:
@@ -269,7 +291,8 @@ def _path_of(task: TaskId) -> str:
     return f"{safe(task.run)}/{safe(task.step)}/{task.index or 0}"
 
 
-def _fits(key: str | None, wanted: str | None) -> bool:
+def fits(key: str | None, wanted: str | None) -> bool:
+    """Whether a checkpoint of the work with a key is one for what is wanted."""
     return key == wanted or same_work(key, wanted)
 
 
@@ -286,7 +309,7 @@ class _Gone(Exception):
 def _listed_ones(folder: Path) -> list[Checkpoint]:
     parts: dict[Name, dict[int, Part]] = {}
     for entry in _listed(str(folder)):
-        name = _name_in(entry)
+        name = name_in(entry)
         if name is None:
             continue
         of_this = parts.setdefault(name, {})
@@ -301,7 +324,7 @@ def _listed_ones(folder: Path) -> list[Checkpoint]:
     return [Checkpoint(name, folder / str(name), of_this) for name, of_this in parts.items()]
 
 
-def _name_in(entry: str) -> Name | None:
+def name_in(entry: str) -> Name | None:
     """The checkpoint that a folder or a record is of."""
     found = _ENTRY.fullmatch(entry)
     return None if found is None else Name(int(found[1]), int(found[2]))
@@ -325,7 +348,7 @@ def _made_folder(path: Path) -> bool:
     return True
 
 
-def _flush(folder: str) -> None:
+def flush(folder: str) -> None:
     """Flush everything below a folder to disk. What goes meanwhile is of a process that is not through."""
     for path, _, names in os.walk(folder):
         for file in (f"{path}/{name}" for name in names):

@@ -113,12 +113,7 @@ class Replica:
 
     def upload(self, key: str, path: str) -> None:
         """Put a file of this machine."""
-        with open(path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                self.objects.put(key, b"")
-                return
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
-                self.objects.upload(key, [view])
+        upload(self.objects, key, path)
 
     def forget_attempt(self, base: str) -> None:
         """Remove what is here of an attempt that the bucket has, from a node that worked for it."""
@@ -330,6 +325,16 @@ class Replica:
         path = f"{self.root}/unpublished/{safe(run)}"
         with available("written", path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def upload(objects: Objects, key: str, path: str) -> None:
+    """Put a file of any size."""
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            objects.put(key, b"")
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+            objects.upload(key, [view])
 
 
 def replica_at(root: str) -> Replica | None:

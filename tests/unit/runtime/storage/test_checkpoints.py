@@ -234,14 +234,14 @@ def test_what_a_completed_task_saved_is_gone_at_once(store: Store, wait: bool) -
     result = TaskResult(task=TASK, attempt=2, status="completed")
     task = TaskCheckpoints(store.address, TASK)
     save(task, Name(1, 1))
-    discard(store.address, result, wait=wait)
+    discard(store, result, wait=wait)
     assert task.newest(KEY) is None
     assert list((store.root / "checkpoints").iterdir()) == []
     for thread in threading.enumerate():
         if thread.name == "removes checkpoints":
             thread.join()
     assert list((store.root / "tmp").iterdir()) == []
-    discard(store.address, result, wait=wait)
+    discard(store, result, wait=wait)
 
 
 def test_news_of_several_processes_count_once() -> None:

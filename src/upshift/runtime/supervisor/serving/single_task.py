@@ -37,6 +37,7 @@ from upshift.runtime.launch import seats
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage import unpacking
+from upshift.runtime.storage.checkpoints import forget
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import Replica
 from upshift.runtime.storage.serializers import registry, scratch
@@ -314,6 +315,7 @@ def _leave(replica: Replica, spec: TaskSpec, seat: Seat | None) -> None:
         if seat is not None and seat.node:
             replica.upload_appended(attempt_path(spec.task, spec.attempt, f"node{seat.node}."))
         replica.forget_attempt(attempt_path(spec.task, spec.attempt, ""))
+        forget(replica.root, spec.task)
         replica.trim_at_times(most)
 
 
