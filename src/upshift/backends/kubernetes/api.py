@@ -156,7 +156,8 @@ class Api:
         if status == 403:
             raise Forbidden(
                 f"Kubernetes refuses it: {said}",
-                fix=remedy_of(text, method, path) or "Ask for the rights, or for a larger quota.",
+                why=remedy_of(text, method, path),
+                fix="Ask whoever runs the cluster for it: upshift doctor TARGET shows all that is needed.",
             )
         raise BackendError(f"Kubernetes refuses it: {said}")
 
@@ -224,10 +225,11 @@ class Api:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise NotNow(f"Kubernetes does not answer at {self.access.server}: {error}") from None
 
-    def interrupt(self) -> None:
-        """End what is being watched."""
+    def interrupt(self, *, all: bool = False) -> None:
+        """End what is being watched; or whatever is under way."""
         if self._made is not None:
-            self._made[1].interrupt()
+            for connections in self._made[0 if all else 1 :]:
+                connections.interrupt()
 
     def close(self) -> None:
         """Close its connections."""

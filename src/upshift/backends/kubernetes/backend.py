@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -42,13 +43,15 @@ FEW = 5
 """Jobs that are asked for one by one; more of them by a list of all that are Upshift's."""
 EVENTS = (5, 10.0)
 """For how many jobs events are asked at once, and after how many seconds again for one job."""
+CLOSING = 5.0
+"""Seconds for removing what has ended when a run is over."""
 LEAVING = 10.0
 """Seconds that a supervisor is left to go by itself before its Job is removed."""
 RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("batch", "jobs", ("create", "delete", "get", "list", "watch")),
     ("", "pods", ("list", "watch")),
     ("", "pods/log", ("get",)),
-    ("", "secrets", ("create", "patch")),
+    ("", "secrets", ("create", "delete", "patch")),
     ("", "services", ("create", "patch")),
     ("", "events", ("list",)),
 )
@@ -121,12 +124,12 @@ class Kubernetes:
         sketch = Launch(
             name="try-0", comment="upshift a try", command=("true",), granted=granted, settings=settings
         )
-        job = manifests(attrs.evolve(sketch, image=_NOT_BUILT), self.site)[-1]
-        namespace = job["metadata"]["namespace"]
+        items = manifests(attrs.evolve(sketch, image=_NOT_BUILT), self.site)
+        namespace = items[0]["metadata"]["namespace"]
         try:
-            self._create(job, dryRun="All")
-        except Exists:  # an API server that compares names though it only tries
-            pass
+            for item in items:
+                with contextlib.suppress(Exists):
+                    self._create(item, dryRun="All")
         except Missing as error:
             raise _no_namespace(namespace, error) from None
         except Full as error:
@@ -242,6 +245,7 @@ class Kubernetes:
             raise BackendError("it has no image to run in", fix="Name one: the option image of the target.")
         told = {one["name"] for one in container["env"]}
         namespace = job["metadata"]["namespace"]
+        made: Any = None
         try:
             for item in before:
                 if item["kind"] == "Secret":
@@ -267,7 +271,18 @@ class Kubernetes:
                     self._patch(item, {"metadata": {"ownerReferences": [owner]}})
         except Missing as error:
             raise BackendError(_no_namespace(namespace, error).what) from None
+        except BackendError:
+            if made is None:
+                self._take_back(before)
+            raise
         return f"{namespace}/{made['metadata']['name']}"
+
+    def _take_back(self, items: Sequence[Mapping[str, Any]]) -> None:
+        """Remove what was made for a job that is refused, as far as that is allowed."""
+        for item in items:
+            path = PATHS[item["kind"]].format(item["metadata"]["namespace"])
+            with contextlib.suppress(BackendError, NotNow, Missing, Exists):
+                self.api.ask("DELETE", f"{path}/{item['metadata']['name']}")
 
     def states(self, ids: Collection[str]) -> Mapping[str, State]:
         """As watches have told it; why a job waits, events say."""
@@ -319,18 +334,25 @@ class Kubernetes:
         """Remove a job whose end was told, once its supervisor has had time to go."""
         self._ended.append((time.monotonic() + LEAVING, id))
 
+    def hurry(self) -> threading.Timer:
+        """See that nothing is waited for any more in a moment, whether the server answers or not."""
+        timer = threading.Timer(CLOSING, lambda: self.api.interrupt(all=True))
+        timer.daemon = True
+        timer.start()
+        return timer
+
     def close(self) -> None:
-        """Remove what has ended, and let go of the rest."""
+        """Remove what has ended, and let go of the rest: after a week, the cluster removes that."""
         with contextlib.suppress(NotNow, UpshiftError):
-            self._remove(float("inf"))
+            self._remove(float("inf"), until=time.monotonic() + CLOSING)
         if "watching" in self.__dict__:
             self.watching.close()
         self.api.close()
 
     # -- beside them -------------------------------------------------------------------------------
 
-    def _remove(self, now: float) -> None:
-        while self._ended and self._ended[0][0] <= now:
+    def _remove(self, now: float, until: float = float("inf")) -> None:
+        while self._ended and self._ended[0][0] <= now and time.monotonic() < until:
             _, id = self._ended.popleft()
             self._delete(id)
             self.watching.forget(id)
@@ -375,6 +397,9 @@ class Kubernetes:
             if most == 0:
                 return
             about = _unexplained(one)
+            if about != one.about:
+                one.told, one.about = None, about
+                self._asked.pop(id, None)
             if about is None or now - self._asked.get(id, -again) < again:
                 continue
             most -= 1
@@ -545,8 +570,10 @@ class KubernetesBackend(ClusterBackend):
 
     def close(self) -> None:
         """Let go of the jobs, which go on."""
+        timer = self._kubernetes.hurry()
         super().close()
         self._kubernetes.close()
+        timer.cancel()
 
 
 def _mount(owner: str, path: str, outside: str) -> Mount:

@@ -102,15 +102,7 @@ def manifests(launch: Launch, site: Site) -> list[Object]:
     labels = {**said.get("labels", {}), **own}
     about = {"name": name, "namespace": namespace, "labels": labels}
     nodes = launch.granted.nodes or 1
-    found: list[Object] = [
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": dict(about),
-            "type": "Opaque",
-            "stringData": {ORDER: "{}"},
-        }
-    ]
+    found: list[Object] = []
     if nodes > 1:
         found.append(
             {
@@ -124,6 +116,15 @@ def manifests(launch: Launch, site: Site) -> list[Object]:
                 },
             }
         )
+    found.append(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": dict(about),
+            "type": "Opaque",
+            "stringData": {ORDER: "{}"},
+        }
+    )
     template = patched(pod_template(launch, site, labels=labels), said.get("pod_patch", {}))
     annotations = {**said.get("annotations", {}), f"{OWN}/comment": launch.comment}
     queue = said.get("queue")

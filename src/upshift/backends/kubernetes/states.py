@@ -27,6 +27,8 @@ _DISRUPTIONS = {
     "TerminationByKubelet": "its node took it down",
 }
 _NO_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
+_TRIED = re.compile(r'(Error creating: )?pods "[^"]*" is forbidden: ')
+"""What names a pod that was not made; each try has another one."""
 _FORBIDDEN = re.compile(r"(?i)exceeded quota")
 _QUOTA = re.compile(r"requested: ([^,]+?), used: [^,]+?, limited: ([^,\s]+)")
 
@@ -42,6 +44,7 @@ class Known:
     gone: bool = False  # whether the Job itself is
     since: dict[str, float] = attrs.field(factory=dict)  # of each trouble, when it was seen first
     told: str | None = None  # what events say of what it waits for
+    about: str | None = None  # whose events these are
     pull: str | None = None  # why its image could not be pulled when that was last tried
 
 
@@ -174,11 +177,19 @@ def words_of(known: Known) -> str | None:
 
 def explained(events: Iterable[Mapping[str, Any]]) -> str | None:
     """What the last event says that is a warning."""
-    warnings = [event for event in events if event.get("type") == "Warning" and event.get("message")]
+    # Events of a pod are asked for once it is on a node: why it was not before is of no matter any more.
+    warnings = [
+        event
+        for event in events
+        if event.get("type") == "Warning"
+        and event.get("message")
+        and event.get("reason") != "FailedScheduling"
+    ]
     if not warnings:
         return None
     last = max(warnings, key=_event_time)
-    return f"{last.get('reason', '')}: {' '.join(last['message'].split())}"[:500]
+    said = _TRIED.sub("", " ".join(last["message"].split()))
+    return f"{last.get('reason', '')}: {said}"[:500]
 
 
 def _event_time(event: Mapping[str, Any]) -> str:
@@ -266,7 +277,7 @@ def _when(pod: Mapping[str, Any]) -> str:
 
 def _plain(text: str) -> str:
     """The scheduler's words, without what is the same for all."""
-    plain = re.sub(r"\s*preemption: .*$", "", " ".join(text.split()))
+    plain = re.sub(r"\s*(no new claims to deallocate,|preemption:).*$", "", " ".join(text.split()))
     return plain.rstrip(".")
 
 
