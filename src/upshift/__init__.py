@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from upshift.model.settings.batch import BatchSettings
     from upshift.model.settings.docker import DockerSettings
+    from upshift.model.settings.environment import PythonEnvironment
     from upshift.model.settings.kubernetes import KubernetesSettings
     from upshift.model.settings.ray import RaySettings
     from upshift.model.settings.resources import ResourceSettings
@@ -117,6 +118,7 @@ __all__ = [
     "NotSerializable",
     "Parameter",
     "Pipeline",
+    "PythonEnvironment",
     "RaySettings",
     "RecipeError",
     "RequestRefused",
@@ -208,6 +210,7 @@ _HOMES = {
     "S3GetObject": "upshift.authoring.flow.s3",
     "S3PutObject": "upshift.authoring.flow.s3",
     "SkyPilotSettings": "upshift.model.settings.skypilot",
+    "PythonEnvironment": "upshift.model.settings.environment",
     "SlurmSettings": "upshift.model.settings.slurm",
     "Step": "upshift.authoring.steps",
     "Task": "upshift.runs.history_tasks",

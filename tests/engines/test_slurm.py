@@ -23,6 +23,7 @@ from upshift.engine.attempts import judge
 from upshift.errors import RequestRefused
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Failure
+from wheels import wheel
 
 LONG = 120.0
 """Seconds after which what was promised is not believed in any more."""
@@ -589,6 +590,33 @@ def test_a_time_limit_is_a_timeout(slow: dict[str, Any]) -> None:
     failure = slow["watching"].failure(*slow["limited"])
     assert failure.reason == "timeout"
     assert "reached its time limit" in failure.message
+
+
+def test_a_step_runs_in_the_python_environment_that_it_asks_for(project: Project) -> None:
+    made_of = wheel(project.folder, "tiny", "1.0", {"tiny.py": "x = 1"})
+    project.write(f"""
+        from upshift import PythonEnvironment
+
+        @step(settings={{"environment": PythonEnvironment(requirements=["./{made_of.name}"])}})
+        def found() -> list:
+            import sys, importlib.metadata
+            print("it has tiny", importlib.metadata.version("tiny"))
+            return [sys.prefix]
+
+        @pipeline
+        def example():
+            return found()
+    """)
+    run = project.upshift("run", "pipeline.py", "--on", "cluster")
+    assert "it has tiny 1.0" in run.out and "environment of found: made in" in run.err
+    # It is part of what results are reused for.
+    assert "found: reused" in project.upshift("run", "pipeline.py", "--on", "cluster").err
+    wheel(project.folder, "tiny", "1.1", {"tiny.py": "x = 1"})
+    text = (project.folder / "pipeline.py").read_text().replace("tiny-1.0", "tiny-1.1")
+    project.write(text, header="")
+    assert "it has tiny 1.1" in project.upshift("run", "pipeline.py", "--on", "cluster").out
+    refused = project.upshift("run", "pipeline.py", "--strict", expect=2).err
+    assert "asked an environment with ./tiny-1.1" in refused and "gets this environment" in refused
 
 
 def test_a_plan_shows_the_very_scripts_that_its_run_submits(

@@ -11,6 +11,7 @@ import attrs
 from upshift.errors import SettingsError, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.settings.docker import DockerSettings
+from upshift.model.settings.environment import PythonEnvironment
 from upshift.model.settings.fields import bad_value, line
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.step import StepSettings
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from upshift.runtime.launch.merging import LaunchRequest
 
 Settings = Mapping[str, Union[ResourceSettings, DockerSettings, Mapping[str, Any], Any]]
-"""What ``settings=`` takes: ``"resources"``, ``"docker"``, and a backend's own settings by its name."""
+"""What ``settings=`` takes: ``"resources"``, ``"docker"``, ``"environment"``, and a backend's own settings
+by its name."""
 
 LONGEST_TAG = 200
 _NAME = re.compile(r"\w[\w.-]{0,99}")
@@ -162,7 +164,11 @@ def identifier(owner: str, value: str | None) -> str | None:
     return value
 
 
-_OWN: Mapping[str, Any] = {"resources": ResourceSettings, "docker": DockerSettings}
+_OWN: Mapping[str, Any] = {
+    "resources": ResourceSettings,
+    "docker": DockerSettings,
+    "environment": PythonEnvironment,
+}
 
 
 def _record(owner: str, key: str, value: Any, cls: Any) -> Any:

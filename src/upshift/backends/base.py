@@ -41,6 +41,9 @@ class Capabilities:
         Fields of :class:`~upshift.config.ResourceSettings` that it honours.
     images
         Whether a step runs in the image that it asks for.
+    environments
+        Whether a step without an image runs in the Python environment that it asks for: nodes see those
+        of this machine.
     remote
         Whether tasks run on other machines, so that code and runtime must be shipped.
     strict
@@ -55,6 +58,7 @@ class Capabilities:
     fields: frozenset[str]
     secrets: frozenset[str] = frozenset()
     images: bool = False
+    environments: bool = False
     remote: bool = True
     strict: bool = True
     buckets: bool = False

@@ -315,7 +315,7 @@ class ClusterBackend:
 
     def reach(self, spec: TaskSpec) -> Reach:
         """How a node gets the worker of an attempt."""
-        return Reach()
+        return Reach(python=spec.interpreter)
 
     def forget(self, id: str) -> None:
         """The end of this job was told: a scheduler that keeps it for ever may be asked to remove it."""

@@ -1,4 +1,4 @@
-"""The images of a run, each made once, by a thread of its own, when the first task needs it.
+"""The images and environments of a run, each made once, by a thread of its own, when the first task needs it.
 
 ::
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from upshift.engine.clock import Clock
     from upshift.engine.journal import Journal
     from upshift.images.base import Image, Progress
+    from upshift.images.environments import PreparedEnvironment
     from upshift.images.preparing import Prepared
 
 Then = Callable[[TaskState, "Failure | None"], None]
@@ -43,7 +44,7 @@ class _Stopped(Exception):
 class _Making:
     """One image, and the tasks that wait for it."""
 
-    prepared: Prepared
+    prepared: Prepared | PreparedEnvironment
     steps: tuple[str, ...]
     waiting: list[tuple[TaskState, Then]] = attrs.field(factory=list)
     thread: threading.Thread | None = None
@@ -58,7 +59,7 @@ class Building:
 
     def __init__(
         self,
-        prepared: Mapping[str, Prepared],
+        prepared: Mapping[str, Prepared | PreparedEnvironment],
         *,
         inbox: SimpleQueue[Any],
         journal: Journal,
@@ -71,16 +72,7 @@ class Building:
         self._of: dict[str, _Making] = {}
         same: dict[Any, list[str]] = {}
         for step, image in prepared.items():
-            # Equal recipes are made once for each destination, and for each name that is wanted.
-            ingredients = image.ingredients
-            key = (
-                image.digest,
-                id(image.builder),
-                ingredients.repository,
-                ingredients.tag,
-                ingredients.rebuild,
-            )
-            same.setdefault(key, []).append(step)
+            same.setdefault(image.same, []).append(step)
         for steps in same.values():
             making = _Making(prepared[steps[0]], tuple(steps))
             self._of.update(dict.fromkeys(steps, making))
@@ -145,7 +137,7 @@ class Building:
         except _Stopped:
             return
         except UpshiftError as error:
-            failure = _failure(error)
+            failure = _failure(error, making.prepared.noun)
             self._inbox.put(lambda: self._failed(making, failure))
         except BaseException as error:
             wrong = error  # a mistake of ours is raised where the run ends for it
@@ -157,7 +149,8 @@ class Building:
 
     def _progress(self, making: _Making, progress: Progress) -> None:
         making.told = True
-        self._journal.image(ImageChange(steps=making.steps, status="making", progress=progress))
+        noun = making.prepared.noun
+        self._journal.image(ImageChange(steps=making.steps, status="making", progress=progress, noun=noun))
 
     def _made(self, making: _Making, image: Image) -> None:
         making.image = image
@@ -171,17 +164,20 @@ class Building:
     def _over(self, making: _Making, status: str, *, name: str | None = None) -> None:
         if making.told:  # what is there already is not told of
             seconds = self._clock.monotonic() - making.began
-            self._journal.image(ImageChange(steps=making.steps, status=status, name=name, seconds=seconds))
+            noun = making.prepared.noun
+            self._journal.image(
+                ImageChange(steps=making.steps, status=status, name=name, seconds=seconds, noun=noun)
+            )
         waiting, making.waiting = making.waiting, []
         for task, then in waiting:
             then(task, making.failure)
 
 
-def _failure(error: UpshiftError) -> Failure:
+def _failure(error: UpshiftError, noun: str) -> Failure:
     several = error.why is not None and "\n" in error.why  # lines of a builder's output
     return Failure(
         reason="user-error" if isinstance(error, RecipeError) else "infrastructure",
-        message=f"its image cannot be made: {error.what if several else error.in_short}",
+        message=f"its {noun} cannot be made: {error.what if several else error.in_short}",
         traceback=error.why if several else None,
         where=error.where,
         fix=error.fix,

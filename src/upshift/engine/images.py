@@ -1,4 +1,4 @@
-"""The images that the steps of a graph run in: :func:`step_images`. Nothing is built here."""
+"""The images, or Python environments, that steps run in: :func:`step_images`. Nothing is built here."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from upshift.model.spec.hardware import Device, Hardware
 if TYPE_CHECKING:
     from upshift.images.base import Announce, Finding, Needs
     from upshift.images.building.builder import Destination
+    from upshift.images.environments import PreparedEnvironment
     from upshift.images.preparing import Prepared
     from upshift.model.settings.wanted import Wanted
 
@@ -32,6 +33,8 @@ class StepImages:
     """What is known of the images of a graph's steps, by the names of the steps' definitions."""
 
     prepared: Mapping[str, Prepared] = attrs.field(factory=dict)  # of each step whose place runs images
+    environments: Mapping[str, PreparedEnvironment] = attrs.field(factory=dict)
+    """Of each step that asks for one, in no image, where it gets it."""
     problems: Mapping[str, UpshiftError] = attrs.field(factory=dict)
     """Why nothing can be known of a step's image."""
     locations: Mapping[str, str | None] = attrs.field(factory=dict)
@@ -74,10 +77,11 @@ class StepImages:
         return next(filter(None, said), self.locations[step])
 
     def marked(self, graph: Graph) -> Graph:
-        """The graph with the digest of the image at each step that runs in one, and at no other."""
+        """The graph with the digest of its image or environment at each step that has one, and no other."""
         steps = dict(graph.steps)
         for name, definition in graph.steps.items():
-            image = self.prepared[name].digest if name in self.prepared else None
+            known = self.prepared.get(name) or self.environments.get(name)
+            image = known.digest if known else None
             if definition.image != image:  # that of a recorded graph was another place's, perhaps
                 steps[name] = attrs.evolve(definition, image=image)
         return attrs.evolve(graph, steps=steps)
@@ -142,15 +146,16 @@ def step_images(
     on = {name: places[graph.steps[name].settings.on] for name in graph.used}
     destinations = {place: _destination(place) for place in dict.fromkeys(on.values())}
     used = {name: graph.steps[name] for name, place in on.items() if destinations[place] is not None}
+    environments, unfit = _environments(graph, on, project=project, announce=announce)
     if not used:
-        yield StepImages()
+        yield StepImages(environments=environments, problems=unfit)
         return
     from upshift.images.preparing import Preparer, open_registries
 
     with open_registries() as registries:
         preparers: dict[OpenTarget, Preparer] = {}
         prepared: dict[str, Prepared] = {}
-        problems: dict[str, UpshiftError] = {}
+        problems: dict[str, UpshiftError] = dict(unfit)
         for name, definition in used.items():
             place = on[name]
             destination = destinations[place]
@@ -175,9 +180,34 @@ def step_images(
                 problems[name] = error
         yield StepImages(
             prepared=_with_clashes(prepared),
+            environments={name: one for name, one in environments.items() if name not in prepared},
             problems=problems,
             locations={name: definition.location for name, definition in used.items()},
         )
+
+
+def _environments(
+    graph: Graph, on: Mapping[str, OpenTarget], *, project: str, announce: Announce | None
+) -> tuple[dict[str, PreparedEnvironment], dict[str, UpshiftError]]:
+    """The Python environments of steps where they get them; and why one cannot be had."""
+    found: dict[str, PreparedEnvironment] = {}
+    problems: dict[str, UpshiftError] = {}
+    for name, place in on.items():
+        definition = graph.steps[name]
+        environment = definition.settings.environment
+        if environment is None or not place.backend.capabilities.environments:
+            continue
+        from upshift.images.environments import prepare  # for those alone
+
+        where = definition.settings.origins.get("environment") or definition.location
+        try:
+            found[name] = prepare(
+                environment, project=Path(project), minor=definition.entry.python, where=where
+            )
+        except UpshiftError as error:
+            error.where = error.where or where
+            problems[name] = error
+    return found, problems
 
 
 def _with_user(image: Prepared, store: str) -> Prepared:

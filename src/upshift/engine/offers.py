@@ -48,7 +48,7 @@ def offered(
     project: str | None,  # None: what of an image this environment lacks is not said
 ) -> Offered:
     """What a step is offered, by what its backend offers for the request."""
-    offer = _with_image(offer, definition, backend, project)
+    offer = _with_environment(_with_image(offer, definition, backend, project), definition, backend)
     launch = definition.launch
     if offer.granted is None:
         return Offered(offer=offer, launch=launch)
@@ -147,6 +147,24 @@ def _with_image(offer: Offer, definition: StepDefinition, backend: Backend, proj
         fix="Run it in its image: "
         + ("--on docker, " if definition.settings.on is None else "")
         + '@step(on="docker"), or another target that runs images.',
+    )
+    return attrs.evolve(offer, shortfalls=(*offer.shortfalls, shortfall))
+
+
+def _with_environment(offer: Offer, definition: StepDefinition, backend: Backend) -> Offer:
+    """The offer, with a word on the Python environment where steps do not get one."""
+    environment, capabilities = definition.settings.environment, backend.capabilities
+    if environment is None or capabilities.environments:
+        return offer
+    shortfall = Shortfall(
+        field="environment",
+        asked=str(environment),
+        got="its image" if capabilities.images else "this environment",
+        why=f"backend {backend.name} runs steps "
+        + ("in images" if capabilities.images else "in the environment of the run"),
+        fix="Say what its image has: DockerSettings(requirements=[…], pyproject_path=…)."
+        if capabilities.images
+        else "Run it where nodes see this machine's folders, as on Slurm; or install it here.",
     )
     return attrs.evolve(offer, shortfalls=(*offer.shortfalls, shortfall))
 

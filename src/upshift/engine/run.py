@@ -319,7 +319,12 @@ class _Run:
                 again=self.options.again,
             ),
             journal=journal,
-            building=Building(self.images.prepared, inbox=self.inbox, journal=journal, clock=self.clock),
+            building=Building(
+                {**self.images.prepared, **self.images.environments},
+                inbox=self.inbox,
+                journal=journal,
+                clock=self.clock,
+            ),
             recovery=recovery,
             clock=self.clock,
             inbox=self.inbox,

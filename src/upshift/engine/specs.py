@@ -90,7 +90,7 @@ class Specs:
             request=plan.request or definition.settings.resources,
             granted=plan.granted,
             environment=definition.environment,
-            image=image.reference if image else None,
+            image=(image.reference or None) if image else None,
             interpreter=image.interpreter if image else None,
             user=image.user if image else None,
             launch=plan.launch,

@@ -281,7 +281,8 @@ class Finding:
 class Image:
     """An image that a backend can run."""
 
-    # What the backend is given: `registry/name@sha256:…`, or an id that the container engine has
+    # What the backend is given: `registry/name@sha256:…`, or an id that the container engine has; empty: it
+    # is an environment on the nodes, which only has an interpreter
     reference: str
     recipe: str  # digest of its recipe
     interpreter: str | None = None  # path of its Python; None: `python3` on its PATH

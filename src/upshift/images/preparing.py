@@ -83,6 +83,14 @@ class Prepared:
     image: Image | None = None
     builder: Builder | None = attrs.field(default=None, repr=False, eq=False)  # what makes it
 
+    noun = "image"
+
+    @property
+    def same(self) -> object:
+        """What is equal for images that are made once: for a destination, and a name that is wanted."""
+        said = self.ingredients
+        return self.digest, id(self.builder), said.repository, said.tag, said.rebuild
+
     @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings for which nothing is built, and nothing runs."""

@@ -54,6 +54,7 @@ class ImageChange:
     progress: ImageProgress | None = None  # what happens now; None: nothing that was told yet
     name: str | None = None  # what the image is called, once it is made
     seconds: float | None = None  # how long it took, once it is over
+    noun: str = "image"  # or "environment"
 
 
 class Progress(Protocol):

@@ -344,6 +344,7 @@ class RayBackend(ClusterBackend):
         ),
         secrets=frozenset({"env", "file"}),
         images=False,
+        environments=True,
         remote=True,
         strict=True,
     )

@@ -389,6 +389,7 @@ class SlurmBackend(ClusterBackend):
         ),
         secrets=frozenset({"env", "file"}),
         images=False,
+        environments=True,
         remote=True,
         strict=True,
         buckets=True,

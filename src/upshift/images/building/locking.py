@@ -186,7 +186,7 @@ def _pretend(have: Mapping[str, str], folder: Path) -> None:
 
 def _prefer(have: Mapping[str, str], file: Path) -> None:
     """An earlier lock with these versions, which uv keeps where they fit."""
-    lines = ['lock-version = "1.0"', 'created-by = "upshift"']
+    lines = ['lock-version = "1.0"', 'created-by = "upshift"', *([] if have else ["packages = []"])]
     for name, version in have.items():
         lines += ["[[packages]]", f'name = "{name}"', f'version = "{version}"']
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")

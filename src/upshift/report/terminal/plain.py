@@ -48,7 +48,7 @@ class PlainProgress:
             self._say(ending(change))
         elif self._images.due(change, self._tally.clock()):
             now = "" if change.progress is None else f": {making(change.progress)}"
-            self._say(f"{image_of(change.steps)}{now or ': being made'}")
+            self._say(f"{image_of(change.steps, change.noun)}{now or ': being made'}")
 
     def task_changed(self, change: TaskChange) -> None:
         step = self._tally.change(change)

@@ -140,7 +140,7 @@ class RunTally:
 
     def image(self, change: ImageChange) -> None:
         """An image that the run needs is further."""
-        name = image_of(change.steps)
+        name = image_of(change.steps, change.noun)
         if change.status != "making":
             self.images.pop(name, None)
             return
@@ -204,10 +204,10 @@ _NAMED = 3
 """Steps that an image is called by."""
 
 
-def image_of(steps: Sequence[str]) -> str:
+def image_of(steps: Sequence[str], noun: str = "image") -> str:
     """What an image is called, by the steps that run in it: ``image of train, score and 2 more``."""
     more = len(steps) - _NAMED
-    return f"image of {', '.join(steps[:_NAMED])}" + (f" and {more:,} more" if more > 0 else "")
+    return f"{noun} of {', '.join(steps[:_NAMED])}" + (f" and {more:,} more" if more > 0 else "")
 
 
 def making(progress: Progress) -> str:
@@ -229,7 +229,7 @@ def ending(change: ImageChange) -> str:
 
     took = "" if change.seconds is None else f" {_TOOK[change.status]} {duration(change.seconds)}"
     name = f": {shortened(change.name)}" if change.name else ""
-    return f"{image_of(change.steps)}: {change.status}{took}{name}"
+    return f"{image_of(change.steps, change.noun)}: {change.status}{took}{name}"
 
 
 _VERBS = {

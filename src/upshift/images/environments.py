@@ -1,0 +1,283 @@
+"""The Python environments that steps run in without an image: found by content, or made.
+
+::
+
+    UPSHIFT_HOME/environments/DIGEST         the environment, at the path at which it was made
+    UPSHIFT_HOME/environments/DIGEST.json    there once it is complete: its Python
+    UPSHIFT_HOME/environments/DIGEST.lock    held by whoever makes it
+
+The digest is of what exactly is installed, so that no environment changes once it is there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from upshift.errors import ImageError, MissingExtra, RecipeError
+from upshift.images.base import Contents, Image, Lock, Progress, Recipe, Tell
+from upshift.images.building.locking import (
+    installer_options,
+    keep_lock,
+    kept_lock,
+    resolve,
+    write_requirements,
+)
+from upshift.images.building.uv import find_uv, run_uv
+from upshift.images.cache import workshop
+from upshift.images.recipes.reading import read_text
+from upshift.images.recipes.recipe import make_ingredients
+from upshift.images.reference import digest_of
+from upshift.model.home import home
+from upshift.model.settings.docker import DockerSettings
+from upshift.model.settings.environment import PythonEnvironment
+
+LEAST = (3, 10)
+LOOK = 0.5
+"""Seconds between two looks at an environment that somebody else makes."""
+_ASKED = (
+    "import importlib.metadata as m, json, platform, sys; "
+    "found = {f'{one.metadata[\"Name\"]}=={one.version}' for one in m.distributions()}; "
+    "print(json.dumps([platform.python_version(), sorted(found)]))"
+)
+_CONDA = ("micromamba", "mamba", "conda")
+
+
+@attrs.frozen(kw_only=True)
+class PreparedEnvironment:
+    """An environment that could be made, or is there already."""
+
+    digest: str  # of its content, which is what results are reused for
+    python: str | None = None  # the interpreter that is there already; None: it is in a folder of ours
+    recipe: Recipe | None = None  # of what uv installs
+    paths: Mapping[str, Path] = attrs.field(factory=dict)  # files that its requirements name
+    lock: Lock | None = None  # what its requirements were resolved to
+    conda: Path | None = None
+    minor: str | None = None  # the version of Python that a step needs that travels by value: "3.11"
+    where: str | None = None  # the user's line
+
+    @property
+    def same(self) -> object:
+        """What is equal for environments that are made once."""
+        return self.digest, self.minor
+
+    noun = "environment"
+
+    @property
+    def folder(self) -> Path:
+        """Where it is, or will be."""
+        name = _digest([self.digest, sys.base_prefix]).partition(":")[2][:32]
+        return home() / "environments" / name
+
+    @property
+    def interpreter(self) -> str:
+        """The path of its Python."""
+        return self.python or str(self.folder / "bin" / "python")
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing has to be made."""
+        return self.python is not None or self._complete.exists()
+
+    @property
+    def _complete(self) -> Path:
+        return self.folder.with_suffix(".json")
+
+    def make(self, tell: Tell) -> Image:
+        """Its interpreter: of one that is there, or of a new one. What ``tell`` raises ends it."""
+        if not self.is_there:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.folder.with_suffix(".lock"), "ab") as lock:
+                while not _locks(lock.fileno()):
+                    tell(Progress(stage="install", text="another run makes this environment"))
+                    time.sleep(LOOK)
+                if not self.is_there:
+                    self._make(tell)
+        if self.python is None:
+            _refuse(str(json.loads(self._complete.read_text())["python"]), self)
+        return Image(
+            reference="", recipe=self.digest, interpreter=self.interpreter, name=str(self.interpreter)
+        )
+
+    def _make(self, tell: Tell) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)  # what a process has left that was killed
+        if self.conda is not None:
+            self._by_conda(self.conda, tell)
+        else:
+            self._by_uv(tell)
+        version, packages = _asked(self.interpreter, self.where)
+        draft = self.folder.with_suffix(".new")
+        draft.write_text(json.dumps({"python": version, "packages": packages}))
+        os.replace(draft, self._complete)
+
+    def _by_uv(self, tell: Tell) -> None:
+        assert self.recipe is not None and self.lock is not None
+        uv = find_uv("the environment of a step cannot be made")
+        with workshop() as folder:
+            write_requirements(folder, self.lock.text.splitlines(), self.paths)
+            options = [word for option in installer_options(self.recipe) for word in option]
+            for command in (
+                [uv, "venv", "--python", sys.executable, str(self.folder)],
+                [
+                    *(uv, "pip", "install", "--python", self.interpreter, "--no-deps"),
+                    *("--requirements", "requirements.txt", *options),
+                ],
+            ):
+                first = Progress(stage="install", text=", ".join(self.lock.versions))
+                run_uv(command, folder=folder, tell=tell, first=first, where=self.where, locked=True)
+
+    def _by_conda(self, file: Path, tell: Tell) -> None:
+        program = next(filter(None, map(shutil.which, _CONDA)), None)
+        if program is None:
+            raise MissingExtra(
+                f"the environment of {file.name} cannot be made: none of {', '.join(_CONDA)} is on the PATH",
+                where=self.where,
+                fix="Install micromamba, or load the module that has conda.",
+            )
+        create = ["create", "--yes"] if Path(program).name == "micromamba" else ["env", "create"]
+        command = [program, *create, "--prefix", str(self.folder), "--file", str(file)]
+        tell(Progress(stage="install", text=f"{Path(program).name} {' '.join(create)}"))
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, cwd=file.parent
+            )
+            try:
+                while True:
+                    try:
+                        status = process.wait(LOOK)
+                        break
+                    except subprocess.TimeoutExpired:
+                        tell(Progress(stage="install", text=f"packages of {file.name}"))
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+            if status != 0:
+                said.seek(0)
+                last = said.read().decode(errors="replace").strip().splitlines()[-10:]
+                raise RecipeError(
+                    f"{Path(program).name} cannot make the environment of {file.name}",
+                    where=self.where,
+                    why="\n".join(last) or f"It ended with {status}.",
+                    fix=f"Correct {file.name}.",
+                )
+
+
+def prepare(
+    settings: PythonEnvironment, *, project: Path, minor: str | None = None, where: str | None = None
+) -> PreparedEnvironment:
+    """Find out what exactly an environment has; nothing is made.
+
+    Parameters
+    ----------
+    minor
+        The version of Python that is needed: ``"3.11"``; None: any from 3.10.
+    where
+        The user's line.
+
+    Raises
+    ------
+    ImageError
+        Its requirements cannot be met, or its Python will not do.
+    SettingsError
+        A file is missing, or is none of the kind.
+    MissingExtra
+        uv is not installed.
+    """
+    if settings.python is not None:
+        python = os.path.abspath(project / os.path.expanduser(settings.python))
+        version, packages = _asked(python, where)
+        known = PreparedEnvironment(
+            digest=_digest(["python", version, packages]), python=python, minor=minor, where=where
+        )
+        _refuse(version, known)
+        return known
+    if settings.conda is not None:
+        file = project / settings.conda
+        text = read_text(file, where or "conda")
+        return PreparedEnvironment(
+            digest=_digest(["conda", text, os.uname().machine]), conda=file, minor=minor, where=where
+        )
+    asked = DockerSettings(
+        requirements=None if settings.requirements is None else list(settings.requirements),
+        pyproject_path=settings.lock,
+    )
+    machine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(os.uname().machine, "linux/amd64")
+    origins = {"requirements": where, "pyproject_path": where} if where else {}
+    ingredients = make_ingredients(asked, project=project, platform=machine, origins=origins)
+    recipe, version = ingredients.recipe, ".".join(map(str, sys.version_info[:3]))
+    base = _digest(["uv", version])
+    lock = kept_lock(recipe.digest(base))
+    if lock is None:
+        here = Contents(python=version, glibc=platform.libc_ver()[1] or None, packages={})
+        with workshop() as folder:
+            lock = resolve(recipe, ingredients.paths, here, folder, where=where)
+        keep_lock(recipe.digest(base), lock)
+    known = PreparedEnvironment(
+        digest=recipe.identity(base, lock),
+        recipe=recipe,
+        paths=ingredients.paths,
+        lock=lock,
+        minor=minor,
+        where=where,
+    )
+    _refuse(version, known)
+    return known
+
+
+def _asked(python: str, where: str | None) -> tuple[str, Sequence[str]]:
+    """The version and the packages of an interpreter."""
+    try:
+        done = subprocess.run([python, "-I", "-c", _ASKED], capture_output=True, text=True, timeout=60)
+        version, packages = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        why = str(error) if isinstance(error, OSError) else "It does not say its version."
+        raise ImageError(
+            f"{python} is no Python that steps can run with",
+            where=where,
+            why=why,
+            fix="Name the interpreter of an environment that this machine and the nodes see.",
+        ) from None
+    return version, packages
+
+
+def _refuse(version: str, known: PreparedEnvironment) -> None:
+    """Raise where steps cannot run with this version of Python."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) < LEAST:
+        raise ImageError(
+            f"{known.interpreter} is Python {version}",
+            where=known.where,
+            why="Steps need Python 3.10 or newer.",
+            fix="Name a newer one, or ask for it in the environment.",
+        )
+    if known.minor not in (None, f"{major}.{minor}"):
+        raise ImageError(
+            f"{known.interpreter} is Python {version}, and the step needs {known.minor}",
+            where=known.where,
+            why="The step is no function of a module: it travels by value, for the same version.",
+            fix=f"Use an environment with Python {known.minor}, or define the step at the top of a file.",
+        )
+
+
+def _locks(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _digest(said: object) -> str:
+    return digest_of(json.dumps(said, sort_keys=True, separators=(",", ":")).encode())
