@@ -144,7 +144,7 @@ def settings_said(owner: str, *, settings: Settings | None, **options: Any) -> S
         if key not in _OWN:
             backends |= _of_backend(owner, key, value)
         elif value is not None:
-            records[key] = _record(owner, key, value, _OWN[key])
+            records[_FIELDS.get(key, key)] = _record(owner, key, value, _OWN[key])
     options["retry"] = options.pop("retries")
     return StepSettings.said(owner, {**records, "backends": backends}, **options)
 
@@ -169,6 +169,8 @@ _OWN: Mapping[str, Any] = {
     "docker": DockerSettings,
     "environment": PythonEnvironment,
 }
+_FIELDS = {"environment": "python_environment"}
+"""Of :class:`StepSettings` what is not called as here."""
 
 
 def _record(owner: str, key: str, value: Any, cls: Any) -> Any:

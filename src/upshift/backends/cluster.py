@@ -181,7 +181,11 @@ class ClusterBackend:
             yield from self._cluster.findings(self._options)
         except NotNow as error:
             raise BackendError(str(error), fix="Try again in a moment.") from None
-        yield Finding(
+        yield self.images()
+
+    def images(self) -> Finding:
+        """What steps run in."""
+        return Finding(
             name="images",
             text=f"none: steps run in {sys.executable}, which each node has to have under this path",
         )

@@ -43,7 +43,7 @@ from upshift.runtime.masking import Mask
 from upshift.runtime.storage import artifacts
 
 if TYPE_CHECKING:
-    from upshift.images.base import Announce
+    from upshift.images.base import Announce, Image
 
 
 def make_plan(
@@ -181,6 +181,8 @@ def _code(code: Code, found: Prospect) -> tuple[PlannedCode, UsageError | None]:
 
 RUN = "RUN"
 """What stands for the id of a run that nobody has started."""
+IMAGE = "IMAGE"
+"""What stands for an image that nobody has made, or looked for."""
 
 
 class _Drafts:
@@ -207,8 +209,22 @@ class _Drafts:
 
     def _job(self, task: TaskState, index: int | None, plan: GrantPlan) -> Job:
         task_id = TaskId(run=RUN, step=task.node.node.name, index=index)
-        spec = self._specs.make(task, task_id, 1, {}, plan, degraded=plan.degraded)
+        image = self._image(task.node.node.step)
+        spec = self._specs.make(task, task_id, 1, {}, plan, degraded=plan.degraded, image=image)
         return Job(spec=spec, spec_path=self._found.store.spec_path(task_id, 1))
+
+    def _image(self, step: str) -> Image | None:
+        """What a step would run in: the image that is there, or one that only a run makes."""
+        images = self._found.images
+        if step in images.prepared:
+            from upshift.images.base import Image  # for steps with images alone
+
+            prepared = images.prepared[step]
+            user = prepared.ingredients.recipe.user
+            return prepared.image or Image(reference=IMAGE, recipe="", user=user)
+        if step in images.environments:
+            return images.environments[step].image
+        return None
 
 
 REUSED = "reused"

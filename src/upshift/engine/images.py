@@ -13,7 +13,7 @@ import attrs
 from upshift.engine.keys import PACKAGE
 from upshift.engine.offers import needed_by
 from upshift.engine.targets import OpenTarget
-from upshift.errors import BackendError, ImageError, UpshiftError
+from upshift.errors import BackendError, ImageError, RequestRefused, UpshiftError
 from upshift.model.graph import Graph, StepDefinition
 from upshift.model.spec.hardware import Device, Hardware
 
@@ -145,7 +145,13 @@ def step_images(
     """What is known of the image of each step that is used, as long as registries are open."""
     on = {name: places[graph.steps[name].settings.on] for name in graph.used}
     destinations = {place: _destination(place) for place in dict.fromkeys(on.values())}
-    used = {name: graph.steps[name] for name, place in on.items() if destinations[place] is not None}
+    used = {
+        name: graph.steps[name]
+        for name, place in on.items()
+        if destinations[place] is not None
+        # Where there are images and environments, what asks for neither runs in that of the run.
+        and (graph.steps[name].settings.docker is not None or not place.backend.capabilities.environments)
+    }
     environments, unfit = _environments(graph, on, project=project, announce=announce)
     if not used:
         yield StepImages(environments=environments, problems=unfit)
@@ -194,12 +200,20 @@ def _environments(
     problems: dict[str, UpshiftError] = {}
     for name, place in on.items():
         definition = graph.steps[name]
-        environment = definition.settings.environment
+        environment = definition.settings.python_environment
         if environment is None or not place.backend.capabilities.environments:
+            continue
+        where = definition.settings.origins.get("python_environment") or definition.location
+        if definition.settings.docker is not None and place.backend.capabilities.images:
+            problems[name] = RequestRefused(
+                f"step {name} asks for an image, and for a Python environment",
+                where=where,
+                why="An image has its own.",
+                fix="Leave one of them out; DockerSettings(requirements=[…]) says what the image has.",
+            )
             continue
         from upshift.images.environments import prepare  # for those alone
 
-        where = definition.settings.origins.get("environment") or definition.location
         try:
             found[name] = prepare(
                 environment, project=Path(project), minor=definition.entry.python, where=where

@@ -153,7 +153,7 @@ def _with_image(offer: Offer, definition: StepDefinition, backend: Backend, proj
 
 def _with_environment(offer: Offer, definition: StepDefinition, backend: Backend) -> Offer:
     """The offer, with a word on the Python environment where steps do not get one."""
-    environment, capabilities = definition.settings.environment, backend.capabilities
+    environment, capabilities = definition.settings.python_environment, backend.capabilities
     if environment is None or capabilities.environments:
         return offer
     shortfall = Shortfall(

@@ -86,6 +86,11 @@ class PreparedEnvironment:
         return self.python or str(self.folder / "bin" / "python")
 
     @property
+    def image(self) -> Image:
+        """What a spec has of it."""
+        return Image(reference="", recipe=self.digest, interpreter=self.interpreter, name=self.interpreter)
+
+    @property
     def is_there(self) -> bool:
         """Whether nothing has to be made."""
         return self.python is not None or self._complete.exists()
@@ -106,9 +111,7 @@ class PreparedEnvironment:
                     self._make(tell)
         if self.python is None:
             _refuse(str(json.loads(self._complete.read_text())["python"]), self)
-        return Image(
-            reference="", recipe=self.digest, interpreter=self.interpreter, name=str(self.interpreter)
-        )
+        return self.image
 
     def _make(self, tell: Tell) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)  # what a process has left that was killed

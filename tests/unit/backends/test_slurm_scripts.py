@@ -11,11 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from upshift.backends.scheduler import Launch
-from upshift.backends.slurm.backend import environment
+from upshift.backends.slurm.backend import SlurmBackend, environment
+from upshift.backends.slurm.containers import KINDS, Containers
 from upshift.backends.slurm.script import script_of
 from upshift.backends.slurm.site import findings, offer, read_site
 from upshift.cli.commands import upshift
-from upshift.errors import RequestRefused, SettingsError
+from upshift.errors import ConfigError, RequestRefused, SettingsError
+from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.slurm import SlurmSettings, minutes_of
 from upshift.model.spec import Device, Hardware
@@ -79,6 +81,54 @@ def test_a_script_asks_for_what_was_granted_and_said(name: str, launch: Launch) 
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(script)
     assert script == golden.read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_with_an_image_runs_in_a_container_by_what_the_cluster_has(kind: str) -> None:
+    store, data = "/shared/store", "/scratch/data of ann"
+    containers = Containers(
+        kind=kind, home="/home/ann/.upshift", mounts={"/home/ann/.upshift": "/home/ann/.upshift"}
+    )
+    containers = attrs.evolve(containers, mounts={**containers.mounts, store: store, "/data": data})
+    image = "registry.example.org/ml/train@sha256:" + 64 * "a"
+    inside = attrs.evolve(LARGE, image=image, command=("python3", *LARGE.command[1:]), settings={})
+    mapped = attrs.evolve(MAPPED, image=image, user="1000:1000")
+    several = attrs.evolve(inside, granted=SEVERAL.granted)
+    script = "\n".join(script_of(launch, containers) for launch in (inside, mapped, several))
+    golden = GOLDEN / f"in_{kind}.sh"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(script)
+    assert script == golden.read_text()
+    assert script_of(LARGE, containers) == script_of(LARGE)
+
+
+@pytest.mark.parametrize(
+    ("programs", "found"),
+    [
+        ({"srun": "echo '--container-image=…'"}, "by pyxis, images in registry.example.org/ml"),
+        ({"srun": "true", "apptainer": "true"}, "by apptainer, images in"),
+        ({"srun": "true", "docker": "true"}, "none: steps run in"),
+    ],
+)
+def test_what_runs_containers_is_found(
+    programs: dict[str, str], found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, code in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    registry = "registry.example.org/ml"
+    target = Target(name="cluster", backend="slurm", registry=registry)
+    backend = SlurmBackend(target, store=str(tmp_path), sink=lambda event: None)
+    assert found in backend.images().text
+    assert backend.capabilities.images == ("by" in found)
+    assert (backend.destination() is not None) == ("by" in found)
+
+
+def test_a_kind_of_containers_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    target = Target(name="cluster", backend="slurm", options={"containers": "lxc"})
+    with pytest.raises(ConfigError, match=r"containers = 'lxc' is invalid"):
+        SlurmBackend(target, store=str(tmp_path), sink=lambda event: None)
 
 
 def test_a_timeout_of_the_step_is_a_time_limit_with_room_around_it() -> None:

@@ -10,24 +10,31 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
 from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
-from upshift.backends.scheduler import Full, Launch, NotNow, State, options_of
+from upshift.backends.scheduler import Full, Launch, NotNow, Reach, State, options_of
+from upshift.backends.slurm.containers import KINDS, Containers
 from upshift.backends.slurm.script import ranges, script_of
 from upshift.backends.slurm.site import Site, findings, offer, read_site
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target
+from upshift.model.home import home
 from upshift.model.settings.slurm import SlurmSettings, minutes_of
+from upshift.model.spec import TaskSpec
 from upshift.runtime.launch import seats
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
+
+if TYPE_CHECKING:
+    from upshift.images.building.builder import Destination
 
 PATIENCE = 60.0
 """Seconds for one command."""
@@ -101,6 +108,7 @@ class Slurm:
     seat: Mapping[str, str] = attrs.field(factory=lambda: dict(SEAT), repr=False)
     signals: bool = True
     dense: bool = False
+    containers: Containers | None = None  # what steps with an image run in
     _environment: Mapping[str, str] = attrs.field(factory=lambda: environment(), repr=False)
     _accounting: bool = attrs.field(init=False, default=True)  # whether sacct is worth asking
 
@@ -163,7 +171,7 @@ class Slurm:
 
     def render(self, launch: Launch) -> str:
         """As :func:`.script.script_of`."""
-        return script_of(launch)
+        return script_of(launch, self.containers)
 
     @cached_property
     def site(self) -> Site:
@@ -388,7 +396,7 @@ class SlurmBackend(ClusterBackend):
             }
         ),
         secrets=frozenset({"env", "file"}),
-        images=False,
+        images=True,
         environments=True,
         remote=True,
         strict=True,
@@ -396,7 +404,22 @@ class SlurmBackend(ClusterBackend):
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        options = options_of(target, SlurmSettings, store=store, title="Slurm", buckets=True)
+        kind = target.options.get("containers")
+        if kind is not None and kind not in KINDS:
+            raise ConfigError(
+                f"target {target.name!r}: containers = {kind!r} is invalid",
+                fix=f"Write one of {', '.join(KINDS)}, whichever the nodes have.",
+            )
+        kind = kind or _found_containers()
+        options = options_of(
+            target,
+            SlurmSettings,
+            store=store,
+            title="Slurm",
+            own=("containers",),
+            buckets=True,
+            mounts=kind is not None,
+        )
         if re.search(r"[\"'\\\n]", store):
             raise ConfigError(
                 f"target {target.name!r}: the path of its store has a quote or a backslash: {store}",
@@ -404,7 +427,46 @@ class SlurmBackend(ClusterBackend):
                 fix="Name another folder: store = …",
             )
         slurm = Slurm()
+        if kind is not None:
+            folders = [str(home()), *([] if "://" in store else [store])]
+            mounts = {**{folder: folder for folder in folders}, **target.mounts}
+            slurm.containers = Containers(kind=kind, home=str(home()), mounts=mounts)
+        else:
+            self.capabilities = attrs.evolve(type(self).capabilities, images=False)
+        self._registry = target.registry
         super().__init__(slurm, name=self.name, store=store, sink=sink, options=options, arrays=slurm)
+        self._slurm = slurm
+
+    def reach(self, spec: TaskSpec) -> Reach:
+        """Folders of this machine, in an image under their own paths, with the Python of the image."""
+        return Reach(python=spec.interpreter or ("python3" if spec.image else None))
+
+    def destination(self) -> Destination | None:
+        """The registry of the target, if the cluster runs containers."""
+        if self._slurm.containers is None:
+            return None
+        from upshift.images.building.builder import Destination
+
+        machine = "arm64" if os.uname().machine == "aarch64" else "amd64"
+        return Destination(platform=f"linux/{machine}", registry=self._registry)
+
+    def images(self) -> Finding:
+        """What steps with an image run in."""
+        if self._slurm.containers is None:
+            return super().images()
+        where = f", images in {self._registry}" if self._registry else ", images that are there already"
+        return Finding(name="images", text=f"by {self._slurm.containers.kind}{where}")
+
+
+def _found_containers() -> str | None:
+    """What this machine, and so its nodes, runs containers with; Docker and Podman are to be named."""
+    if shutil.which("srun") is None:
+        return None
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        told = subprocess.run(["srun", "--help"], capture_output=True, text=True, timeout=PATIENCE)
+        if "--container-image" in told.stdout:
+            return "pyxis"
+    return "apptainer" if shutil.which("apptainer") else None
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

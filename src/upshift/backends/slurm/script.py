@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Collection, Iterator
 
 from upshift.backends.scheduler import Launch
+from upshift.backends.slurm.containers import Containers
 from upshift.model.settings.slurm import minutes_of
 
 MIB = 1 << 20
@@ -19,13 +20,20 @@ LEAVING = 60
 """Seconds that the supervisors of an attempt are given to end once one of them has."""
 
 
-def script_of(launch: Launch) -> str:
-    """The script, for ``sbatch`` on its standard input."""
+def script_of(launch: Launch, containers: Containers | None = None) -> str:
+    """The script, for ``sbatch`` on its standard input; a step with an image runs in a container."""
     options = "".join(f"#SBATCH {option}\n" for option in options_of(launch))
-    command = (*_on_all_nodes(launch), *launch.command)
+    inside = containers if launch.image is not None else None
+    before = "" if inside is None else inside.before(launch)
+    command = shlex.join(launch.command) if inside is None else inside.command(launch)
+    starter = [*_on_all_nodes(launch, *(inside.of_srun(launch) if inside else ()))]
+    if starter and inside is not None and inside.differs:  # which devices it has, each node knows of its own
+        before, command = "", shlex.join(["sh", "-c", f"{before}exec {command}"])
+    if starter:
+        command = f"{shlex.join(starter)} {command}"
     element = ' "$SLURM_ARRAY_TASK_ID"' if launch.elements else ""
     # exec: signals reach the supervisor itself, or srun, which hands them on to all of them.
-    return f"#!/bin/sh\n{options}\nexec {shlex.join(command)}{element}\n"
+    return f"#!/bin/sh\n{options}\n{before}exec {command}{element}\n"
 
 
 def options_of(launch: Launch) -> Iterator[str]:
@@ -74,17 +82,22 @@ def options_of(launch: Launch) -> Iterator[str]:
     yield from said.get("extra", ())
 
 
-def _on_all_nodes(launch: Launch) -> Iterator[str]:
-    """What starts a supervisor on each of several nodes: what ends one of them, the others find out."""
+def _on_all_nodes(launch: Launch, *more: str) -> Iterator[str]:
+    """What starts a supervisor on each of several nodes: what ends one of them, the others find out.
+
+    Where srun has ``more`` to do, it starts one on a single node, too.
+    """
     granted = launch.granted
-    if (granted.nodes or 1) == 1:
+    nodes = granted.nodes or 1
+    if nodes == 1 and not more:
         return
-    yield from ("srun", f"--nodes={granted.nodes}", f"--ntasks={granted.nodes}", "--ntasks-per-node=1")
+    yield from ("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
     if granted.cpu_count is not None:  # srun(1): it does not follow from that of sbatch since 22.05
         yield f"--cpus-per-task={math.ceil(granted.cpu_count)}"
     # Whatever a site has set: the processes are pinned, and their failures told, by the supervisors.
     yield from ("--cpu-bind=none", "--mpi=none", "--input=none", "--export=ALL", "--kill-on-bad-exit=0")
     yield f"--wait={LEAVING}"
+    yield from more
 
 
 def time_of(launch: Launch) -> int | None:

@@ -76,7 +76,7 @@ class StepSettings:
     ----------
     resources, docker
         What it asks for, and the image that it runs in.
-    environment
+    python_environment
         The Python environment that it runs in where it runs in no image; None: that of the run.
     backends
         Fields of backends' own settings, by backend.
@@ -104,12 +104,12 @@ class StepSettings:
         Seconds after which it is stopped if its GPUs have been idle so long.
     origins
         Where each value comes from, as ``file:line (@decorator)``: of ``resources`` by field, of the others
-        as ``docker.FIELD``, ``BACKEND.FIELD``, ``secrets.NAME``, ``environment`` and ``on``.
+        as ``docker.FIELD``, ``BACKEND.FIELD``, ``secrets.NAME``, ``python_environment`` and ``on``.
     """
 
     resources: ResourceSettings = attrs.field(factory=ResourceSettings)
     docker: DockerSettings | None = None
-    environment: PythonEnvironment | None = None
+    python_environment: PythonEnvironment | None = None
     backends: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     retry: Retry | None = _option(_checked_retry)
     catch: Catch | None = None
@@ -133,7 +133,7 @@ class StepSettings:
         owner
             Where: ``"@step"``, ``"@pipeline"``, ``"with_options"``.
         records
-            ``resources``, ``docker``, ``environment`` and ``backends``, checked already.
+            ``resources``, ``docker``, ``python_environment`` and ``backends``, checked already.
         options
             The other fields, as typed.
 
@@ -259,7 +259,7 @@ class StepSettings:
             *(f"docker.{name}" for name in (self.docker.explicit() if self.docker else ())),
             *(f"{backend}.{name}" for backend, fields in self.backends.items() for name in fields),
             *(f"secrets.{name}" for name in self.secret_sources),
-            *(name for name in ("environment", "on") if getattr(self, name) is not None),
+            *(name for name in ("python_environment", "on") if getattr(self, name) is not None),
         ]
 
 

@@ -56,6 +56,8 @@ def show_scripts(plan: Plan, page: Page) -> str:
     parts = [_script_of(step, page) for step in plan.steps]
     if any(step.scripts for step in plan.steps):
         note = "RUN in them stands for the id of the run, and names of jobs follow from it."
+        if any("IMAGE" in script for step in plan.steps for script in step.scripts or ()):
+            note += " IMAGE stands for an image that is not made yet."
         parts.append("\n".join(wrap(note, page.width)))
     return "\n\n".join([*parts, *filter(None, [_to_come(plan, page)])])
 
