@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from contract_kit import BACKENDS, BUCKET, Ground, Watched
 
-from buckets import BucketHere
+from batch_here import BatchHere, batch_here
+from buckets import KEYS, BucketHere
 from containers import CONF, EngineWithImage, engine_with_image
 from kubernetes_here import cluster
 from ray_here import ray_here
@@ -40,6 +41,16 @@ def ground(
         yield made
         made.close()
         return
+    if request.param == "aws-batch":
+        here, image = request.getfixturevalue("batch_with_image")
+        for name, value in here.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
+        store = f"{here.bucket.address}/{tmp_path.name}"
+        made = Ground(request.param, tmp_path, image=image, options=here.options, store=store)
+        yield made
+        made.close()
+        return
     if request.param not in IN_CONTAINERS:
         made = Ground(request.param, tmp_path)
         yield made
@@ -56,6 +67,14 @@ def ground(
 def one_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the runtime is unpacked once for all jobs of a scheduler."""
     return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def batch_with_image() -> Iterator[tuple[BatchHere, str]]:
+    """AWS Batch, and an image for its jobs, which have their credentials by it as from a role."""
+    for engine in engine_with_image("docker", KEYS):
+        with batch_here() as here:
+            yield here, engine.image
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph, Node, StepDefinition, needs, references, taken_by
-from upshift.model.settings.secrets import read_secrets, secret_files
+from upshift.model.settings.secrets import at_node, read_secrets, secret_files
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code, TaskId
@@ -204,7 +204,8 @@ class _Drafts:
         if scripts is None:
             return None
         secrets = self._found.graph.steps[step.step].settings.secret_sources
-        mask = Mask(read_secrets(secrets, project=self._found.project).values())
+        here = at_node(secrets, there=False)
+        mask = Mask(read_secrets(here, project=self._found.project).values())
         return tuple(map(mask.text, scripts)) if secrets else tuple(scripts)
 
     def _job(self, task: TaskState, index: int | None, plan: GrantPlan) -> Job:

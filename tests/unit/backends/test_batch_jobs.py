@@ -279,7 +279,9 @@ def test_what_nobody_asks_for_is_a_small_job_or_the_share_of_the_devices() -> No
 
 def test_sizes_are_rounded_up_to_what_batch_counts_in() -> None:
     granted = offered(CPU, cpu_count=1.5, memory="1GB").granted
-    assert (granted.cpu_count, granted.memory) == (2, 954 << 20)
+    assert (granted.cpu_count, granted.memory) == (2, 10**9)
+    requirements = request_of(attrs.evolve(SMALL, granted=granted))[SUBMIT]["containerOverrides"]
+    assert {"type": "MEMORY", "value": "954"} in requirements["resourceRequirements"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import attrs
 
 from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink
 from upshift.backends.batch.api import Api, Refused
-from upshift.backends.batch.definition import LOGS, REGISTER, SUBMIT, job_name, request_of
+from upshift.backends.batch.definition import LOGS, NOT_BUILT, REGISTER, SUBMIT, job_name, request_of
 from upshift.backends.batch.queues import Queue, findings, offer, read_queue
 from upshift.backends.batch.states import BY_US, WAITING, state_of
 from upshift.backends.cluster import ClusterBackend
@@ -166,6 +166,8 @@ class AwsBatch:
         """Register the definition if nobody has, and submit; again, if it was deregistered meanwhile."""
         request = json.loads(script)
         definition, submission = request[REGISTER], request[SUBMIT]
+        if any(one["image"] == NOT_BUILT for one in _containers(definition)):
+            raise BackendError("it has no image to run in", fix="Name one: the option image of the target.")
         for overrides in _overrides(submission):
             variables = {one["name"]: one["value"] for one in overrides["environment"]} | dict(environment)
             overrides["environment"] = [
@@ -390,6 +392,13 @@ def _their(id: str) -> str:
     return id.replace("_", ":")
 
 
+def _containers(definition: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if "containerProperties" in definition:
+        yield definition["containerProperties"]
+    for one in definition.get("nodeProperties", {}).get("nodeRangeProperties", ()):
+        yield one["container"]
+
+
 def _overrides(submission: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if "containerOverrides" in submission:
         yield submission["containerOverrides"]
@@ -434,7 +443,7 @@ class BatchBackend(ClusterBackend):
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        own = ("region", "profile")
+        own = ("image", "profile", "region")
         options = options_of(target, BatchSettings, store=store, title="AWS Batch", own=own, buckets=True)
         owner = f"target {target.name!r}"
         for name in own:
@@ -466,7 +475,11 @@ class BatchBackend(ClusterBackend):
             queue = _soon(lambda: self._batch_api.queue(self._options["queue"]))
             architectures = {one.architecture for one in queue.types}
         arm = architectures == {"arm64"}
-        return Destination(platform=f"linux/{'arm64' if arm else 'amd64'}", registry=self._target.registry)
+        return Destination(
+            platform=f"linux/{'arm64' if arm else 'amd64'}",
+            registry=self._target.registry,
+            parent=self._target.options.get("image"),
+        )
 
     def findings(self) -> Iterator[Finding]:
         """The queue, its compute environments, the roles, and where images are."""

@@ -32,6 +32,8 @@ LOGS = "/aws/batch/job"
 """The group of logs where nothing else is said: AWS Batch, "Use the awslogs log driver"."""
 ELEMENT = "$AWS_BATCH_JOB_ARRAY_INDEX"
 """The number of an element is in this variable of its container."""
+NOT_BUILT = "image-of-the-step"
+"""The image of a step in a definition that is shown before it is built."""
 REGISTER, SUBMIT = "RegisterJobDefinition", "SubmitJob"
 _ALL = "0:"
 """All nodes of a job of several."""
@@ -113,7 +115,7 @@ def _container(launch: Launch) -> dict[str, Any]:
     fargate = _platform(launch) == FARGATE
     arguments = ["Ref::runtime", "Ref::spec", *([ELEMENT] if launch.elements else [])]
     found: dict[str, Any] = {
-        "image": launch.image or "",
+        "image": launch.image or NOT_BUILT,
         "command": [*launch.command[:-2], *arguments],
         # Each job has its own, instead of these.
         "resourceRequirements": [

@@ -256,7 +256,7 @@ def _on_instances(request: ResourceSettings, said: Mapping[str, Any], queue: Que
     return Offer(
         granted=Hardware(
             cpu_count=vcpus,
-            memory=memory * MIB,
+            memory=request.memory or memory * MIB,
             gpus=_devices(chosen, smallest) if request.gpu_count is not None else None,
             nodes=nodes,
             shared_memory=request.shared_memory,
@@ -322,8 +322,11 @@ def _too_large(
         else f"the largest type of {queue} is {largest}"
     )
     fix = "No instance type of EC2 could. Ask for less, or for several nodes."
+    architecture = "arm64" if {one.architecture for one in types} == {"arm64"} else "x86_64"
+    every = [one for one in table().values() if not one.name.endswith(".metal")]
+    common, every = types_of([f"default_{architecture}"])[0], sorted(every, key=size)
     could = next(
-        (found for one in wanted if (found := _holding(sorted(table().values(), key=size), one, least))), ()
+        (found for of in (common, every) for one in wanted if (found := _holding(of, one, least))), ()
     )
     if could:
         fix = f"The smallest type that could is {could[0]}: have a compute environment of the queue start it."

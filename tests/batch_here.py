@@ -1,0 +1,141 @@
+"""AWS Batch on loopback: moto, whose jobs are real containers of Docker, and S3 beside it.
+
+What moto leaves out, and AWS documents, is added here: an element's number, and the exit code of a container
+that failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from buckets import KEYS, BucketHere
+
+REGION = KEYS["AWS_REGION"]
+_SERVER = """
+import logging
+import moto.s3.models
+from moto.batch.models import Job
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+logging.disable(logging.CRITICAL)
+moto.s3.models.S3_UPLOAD_PART_MIN_SIZE = 1 << 20
+properties, describe = Job._get_container_property, Job.describe
+
+def with_index(self, name, default):
+    found = properties(self, name, default)
+    if name != "environment":
+        return found
+    found = [one for one in found if one["name"] != "AWS_BATCH_JOB_ARRAY_INDEX"]
+    if "index" in self.array_properties:
+        found.append({"name": "AWS_BATCH_JOB_ARRAY_INDEX", "value": str(self.array_properties["index"])})
+    return found
+
+def with_exit_code(self):
+    found = describe(self)
+    if self.exit_code is not None:
+        found.setdefault("container", {})["exitCode"] = self.exit_code
+    return found
+
+Job._get_container_property, Job.describe = with_index, with_exit_code
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+print(server.port, flush=True)
+server.serve_forever()
+"""
+
+
+@attrs.frozen
+class BatchHere:
+    """A queue for jobs, and a bucket for their store."""
+
+    endpoint: str
+    queue: str
+    role: str
+    bucket: BucketHere
+    client: Any = attrs.field(repr=False)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a process needs to find it."""
+        return {**KEYS, "AWS_ENDPOINT_URL": self.endpoint, "AWS_ENDPOINT_URL_S3": self.endpoint}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of a target."""
+        return {"queue": self.queue, "iam_role": self.role, "region": REGION}
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All that it was given, the newest last."""
+        found = []
+        for status in ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED", "FAILED"):
+            answer = self.client.list_jobs(jobQueue=self.queue, jobStatus=status)
+            found += answer["jobSummaryList"]
+        return sorted(found, key=lambda job: int(job["createdAt"]))
+
+
+@contextmanager
+def batch_here(environment: Mapping[str, str] | None = None) -> Iterator[BatchHere]:
+    """AWS Batch and S3, as long as a session of tests takes."""
+    variables = {**os.environ, **KEYS, **(environment or {}), "MOTO_DOCKER_NETWORK_MODE": "host"}
+    command = [sys.executable, "-c", _SERVER]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
+    assert server.stdout is not None
+    try:
+        port = server.stdout.readline().strip()
+        assert port, "moto did not start"
+        yield _set_up(f"http://127.0.0.1:{port}")
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+
+def _set_up(endpoint: str) -> BatchHere:
+    import boto3
+
+    def client(service: str) -> Any:
+        return boto3.client(
+            service,
+            endpoint_url=endpoint,
+            region_name=REGION,
+            aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    iam, ec2, batch, s3 = map(client, ("iam", "ec2", "batch", "s3"))
+    trust = json.dumps({"Statement": [{"Principal": {"Service": "ecs-tasks.amazonaws.com"}}]})
+    roles = [
+        iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+        for name in ("steps", "batch", "instances")
+    ]
+    iam.create_instance_profile(InstanceProfileName="instances")
+    iam.add_role_to_instance_profile(InstanceProfileName="instances", RoleName="instances")
+    subnets = [one["SubnetId"] for one in ec2.describe_subnets()["Subnets"]]
+    groups = [one["GroupId"] for one in ec2.describe_security_groups()["SecurityGroups"]]
+    made = batch.create_compute_environment(
+        computeEnvironmentName="machines",
+        type="MANAGED",
+        state="ENABLED",
+        serviceRole=roles[1],
+        computeResources={
+            "type": "EC2",
+            "minvCpus": 0,
+            "maxvCpus": 256,
+            "instanceTypes": ["m5.large"],
+            "subnets": subnets[:1],
+            "securityGroupIds": groups[:1],
+            "instanceRole": roles[2].replace(":role/", ":instance-profile/"),
+        },
+    )
+    order = [{"order": 1, "computeEnvironment": made["computeEnvironmentArn"]}]
+    batch.create_job_queue(jobQueueName="cpu", state="ENABLED", priority=1, computeEnvironmentOrder=order)
+    s3.create_bucket(Bucket="store")
+    return BatchHere(endpoint, "cpu", roles[0], BucketHere("store", endpoint, s3), batch)
