@@ -10,6 +10,7 @@ import hmac
 import http.client
 import importlib
 import json
+import logging
 import os
 import time
 from base64 import b64decode, b64encode
@@ -232,6 +233,7 @@ def from_login() -> Token | None:
         identity: Any = importlib.import_module("azure.identity")
     except ImportError:
         return None
+    logging.getLogger("azure.identity").addHandler(logging.NullHandler())  # what it says is told below
     names = ("AzureCliCredential", "AzureDeveloperCliCredential", "AzurePowerShellCredential")
     try:
         found = identity.ChainedTokenCredential(*(getattr(identity, name)() for name in names))

@@ -33,6 +33,7 @@ class GoogleWallet(Wallet[Token]):
     """The Google Cloud credentials of this process."""
 
     cloud = "Google Cloud"
+    early = 225.0  # as google-auth: a metadata server gives a new token not much earlier
 
     def __init__(self, providers: Sequence[Provider[Token]] | None = None) -> None:
         super().__init__(providers or (from_environment, from_file, from_machine))

@@ -18,8 +18,6 @@ from upshift.errors import StoreUnavailable
 from upshift.runtime import forks
 from upshift.runtime.storage.objects.connections import Connections
 
-_EARLY = 300.0
-"""Seconds before their end at which credentials are renewed, so that none ends on its way."""
 _TRIES = 3
 NO_MACHINE = 1.0
 """Seconds after which no metadata service is taken to be there: elsewhere its address may never answer."""
@@ -51,9 +49,16 @@ Provider = Callable[[], "I | None"]
 
 
 class Wallet(ABC, Generic[I]):
-    """The credentials of this process, renewed before they end."""
+    """The credentials of this process, renewed before they end.
+
+    Attributes
+    ----------
+    early
+        Seconds before their end at which they are renewed, so that none ends on its way.
+    """
 
     cloud: ClassVar[str]
+    early: ClassVar[float] = 300.0
 
     def __init__(self, providers: Sequence[Provider[I]]) -> None:
         self._providers = providers
@@ -75,7 +80,7 @@ class Wallet(ABC, Generic[I]):
         """
         with self._lock:
             known = self._known
-            if known is None or (known.expires is not None and known.expires - _EARLY < time.time()):
+            if known is None or (known.expires is not None and known.expires - self.early < time.time()):
                 known = self._known = self._found(known)
             return known
 
