@@ -277,7 +277,8 @@ def train() -> int:
 def example():
     return train()
 """
-    said = run(two, code, env={"UPSHIFT_NODES_SILENCE": "2"})
+    Path(two.folder, "upshift.toml").write_text(f'{TARGET}nodes_silence = "2s"\n')
+    said = run(two, code)
     assert "node 1 (127.0.0.2) is gone: nothing has come from it for" in said
     assert upshift.get_run("latest").output == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,11 @@ from upshift.engine.targets import GrantPlan, OpenTarget
 from upshift.engine.tasks import TaskState
 from upshift.errors import UpshiftError
 from upshift.model.graph import Graph
+from upshift.model.settings.spans import parse_span
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec.artifact import Value
 from upshift.model.spec.task import Code, OutputSpec, TaskId, TaskSpec
+from upshift.runtime.launch import seats
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
 
@@ -94,6 +97,7 @@ class Specs:
             interpreter=image.interpreter if image else None,
             user=image.user if image else None,
             launch=plan.launch,
+            silence=_silence(plan),
             cwd=None if remote else self._cwd,
             location=definition.location,
             key=task.key,
@@ -103,6 +107,13 @@ class Specs:
             draws=self._draws,
             stream=task.stream,
         )
+
+
+def _silence(plan: GrantPlan) -> float | None:
+    """After how many seconds a node counts as lost, where there are several."""
+    if (plan.granted.nodes or 1) == 1:
+        return None
+    return seats.silence(os.environ, parse_span(plan.place.target.nodes_silence))
 
 
 def ship(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,11 +44,14 @@ class Target:
         The backend's own options.
     start_within
         How long a task may wait there until it starts: ``"12h"``.
+    nodes_silence
+        How long nothing may come from one of a step's several nodes until it counts as lost: ``"15s"``.
     """
 
     name: str
     backend: str
     start_within: str = "7d"
+    nodes_silence: str = "15s"
     store: str | None = None
     registry: str | None = None
     mounts: Mapping[str, str] = attrs.field(factory=dict)
@@ -166,6 +170,11 @@ def load_configuration(start: Path | None = None, environ: Mapping[str, str] = o
             raise ConfigError(
                 f"bucket_cache: {error}", where=where, fix='Write "100GB", for example.'
             ) from None
+    silence = environ.get("UPSHIFT_NODES_SILENCE") or "15"
+    if not re.fullmatch(r"\d*\.?\d+", silence) or not float(silence):
+        raise ConfigError(
+            f"UPSHIFT_NODES_SILENCE = {shown(silence)} is invalid", fix="Expected a number of seconds: 60."
+        )
     if not isinstance(targets, dict):
         raise ConfigError("targets is not a table", where=where, fix="Write [targets.NAME].")
     return Configuration(
@@ -199,12 +208,14 @@ def _target(name: str, table: Any, where: str | None) -> Target:
         raise ConfigError(
             f"target {name!r} names no backend", where=where, fix='Add a line such as backend = "local".'
         )
-    try:
-        parse_span(fields.get("start_within", "7d"))
-    except ValueError as error:
-        raise ConfigError(
-            f"target {name!r}: start_within: {error}", where=where, fix=f"Write {FORMS}."
-        ) from None
+    for field in ("start_within", "nodes_silence"):
+        try:
+            if field in fields:
+                parse_span(fields[field])
+        except ValueError as error:
+            raise ConfigError(
+                f"target {name!r}: {field}: {error}", where=where, fix=f"Write {FORMS}."
+            ) from None
     return Target(name=name, **fields)
 
 

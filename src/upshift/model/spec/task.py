@@ -175,6 +175,8 @@ class TaskSpec:
         The user that the image is to run as; None: as the backend has it.
     launch
         How many processes make this one task, and how they are started; None: one.
+    silence
+        Seconds without a sign of life after which one of its several nodes counts as lost; None: as usual.
     target, backend
         Names of the target that it goes to, and of the backend that runs it.
     store, durability, verify
@@ -218,6 +220,7 @@ class TaskSpec:
     interpreter: str | None = None
     user: str | None = None
     launch: Launch | None = None
+    silence: float | None = None
     cwd: str | None = None
     location: str | None = None
     key: str | None = None

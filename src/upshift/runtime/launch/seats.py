@@ -122,9 +122,9 @@ def name_of(environment: Mapping[str, str]) -> str:
     return _value(environment, NAME) or environment.get("SLURMD_NODENAME") or os.uname().nodename
 
 
-def silence(environment: Mapping[str, str]) -> float:
+def silence(environment: Mapping[str, str], otherwise: float = SILENCE) -> float:
     """Seconds without a sign of life after which a node counts as lost."""
-    return _seconds(environment, QUIET) or SILENCE
+    return _seconds(environment, QUIET) or otherwise
 
 
 def usual_port(token: str) -> int:

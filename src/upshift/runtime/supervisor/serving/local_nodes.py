@@ -75,7 +75,7 @@ class LocalNodes:
         self._tell_ended = ended
         self._running: dict[int, _Supervisor] = {}
         count = (spec.granted.nodes if spec.granted is not None else None) or 1
-        token, silence = secrets.token_hex(16), seats.silence(os.environ)
+        token, silence = secrets.token_hex(16), spec.silence or seats.silence(os.environ)
         main = Seat(
             node=0,
             nodes=count,

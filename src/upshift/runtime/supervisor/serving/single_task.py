@@ -238,6 +238,8 @@ def _part(
     mine: bool = False,
 ) -> Role:
     """What this supervisor does of the task: what its seat says. It is claimed already if it is ``mine``."""
+    if seat is not None and spec.silence is not None:
+        seat = attrs.evolve(seat, silence=spec.silence)
     if seat is None or seat.node == 0:
         return FirstNode(spec, store, loop, supervisor, secrets, starter=starter, seat=seat, mine=mine)
     from upshift.runtime.supervisor.several.remote_supervisor import (
