@@ -167,6 +167,7 @@ def test_a_run_whose_engine_was_killed_is_finished_by_another_machine(
     assert "it goes on" in second.upshift("logs", run).out, outcome.err
     assert [attempt["number"] for attempt in second.tasks("wait", run)[0]["attempts"]] == [1]
     assert second.show(run)["status"] == "completed"
+    whole(store)
 
 
 def test_a_run_is_cancelled_while_its_step_is_on_a_node(project: Project, store: str, tmp_path: Path) -> None:

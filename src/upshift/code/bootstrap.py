@@ -11,6 +11,8 @@ import sys
 if sys.version_info < (3, 10):  # noqa: UP036
     sys.exit(f"upshift: steps need Python 3.10, and {sys.executable} is {sys.version.split()[0]}")
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import os
@@ -31,11 +33,15 @@ def main(runtime: str, spec: str, *element: str) -> None:
     home = os.path.expandvars(os.environ.get("UPSHIFT_NODE_HOME", "")) or own_folder()
     digest = "".join(runtime.split("/")[-2:])
     folder = os.path.join(home, "code", digest)
-    if not os.path.exists(os.path.join(folder, "__main__.py")):
-        content = fetch(runtime)
-        if hashlib.sha256(content).hexdigest() != digest:
-            sys.exit(f"upshift: {runtime} is damaged: its content has another digest")
-        unpack(content, folder)
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    with open(f"{folder}.lock", "w") as lock:
+        with contextlib.suppress(OSError):  # without locks several workers of a node may fetch it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(os.path.join(folder, "__main__.py")):
+            content = fetch(runtime)
+            if hashlib.sha256(content).hexdigest() != digest:
+                sys.exit(f"upshift: {runtime} is damaged: its content has another digest")
+            unpack(content, folder)
     os.environ["UPSHIFT_HOME"] = home
     os.execv(sys.executable, [sys.executable, folder, "--scheduled", spec, *element])
 
@@ -49,9 +55,7 @@ def own_folder() -> str:
 
 
 def unpack(content: bytes, folder: str) -> None:
-    parent = os.path.dirname(folder)
-    os.makedirs(parent, exist_ok=True)
-    draft = tempfile.mkdtemp(prefix=".", dir=parent)
+    draft = tempfile.mkdtemp(prefix=".", dir=os.path.dirname(folder))
     os.chmod(draft, 0o755)
     zipfile.ZipFile(io.BytesIO(content)).extractall(draft)
     try:

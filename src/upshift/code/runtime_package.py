@@ -108,6 +108,7 @@ def bootstrap(store: str = "s3://") -> str:
     names = [_BOOTSTRAPS[scheme]] if remote else []
     files = [Path(program.__file__).with_name(f"{name}.py") for name in (*names, "bootstrap")]
     every = [line for path in files for line in path.read_text(encoding="utf-8").splitlines() if line]
+    every = [line.partition("  # ")[0] for line in every]
     imports = {line for line in every if line.startswith(("import ", "from ")) and "upshift" not in line}
     rest = (line for line in every if not line.startswith(("import ", "from ")))
     lines = (*sorted(imports), *rest)

@@ -77,6 +77,7 @@ class Publisher:
         self._put: dict[str, Signature | None] = {}
         self._live: dict[str, tuple[float, int]] = {}
         self._done: set[str] = set()
+        self._own: set[str] = set()  # specs of attempts on this machine
         self._at_nodes = False  # whether nodes of a cluster have published attempts
         self._uploads = uploads_of(store)
         self._ended = threading.Event()
@@ -182,7 +183,7 @@ class Publisher:
     def _put_attempt(self, folder: str, base: str, names: Sequence[str]) -> None:
         """Publish an attempt: all of it, if it has ended; else what it has logged so far."""
         result, spec = (f"{folder}/{base}{ending}" for ending in ("result.json", "spec.json"))
-        asked = None if spec in self._there else self._read(spec)
+        asked = None if spec in self._there and spec in self._own else self._read(spec)
         if asked is not None and json.loads(asked)["store"] == self.replica.address:
             self._done.add(f"{folder}/{base}")  # its node publishes it, and its backend has put the spec
             self._at_nodes = True
@@ -192,7 +193,8 @@ class Publisher:
         new = content is not None and self._there.get(result) != len(content)
         if content is not None and ended and new:
             self._uploads.put(result, content)
-        if asked is not None:
+        self._own.add(spec)
+        if spec not in self._there and asked is not None:
             self._uploads.put(spec, asked)
             self._create(spec, asked)
         for name in names:

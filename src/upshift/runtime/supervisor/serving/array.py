@@ -47,6 +47,7 @@ class Element:
         self._share = float(json.loads(content)["share"])
         self._specs = unpack(content)
         self._first = True
+        self._taken: set[str] | None = None  # claims that are known, where to look for them is a request
 
     def candidates(self) -> Iterator[str]:
         """Specs of tasks that may be claimed now, the best first: at first only its own."""
@@ -55,11 +56,15 @@ class Element:
             yield f"{self._folder}/{self._specs[self.number]}"
             return
         while time.monotonic() - self._began <= self._share:
-            claimed = set(self._store.names_beside(self._list))
-            free = [number for number, name in self._specs.items() if _claim(name) not in claimed]
+            if self._taken is None or not self._store.direct:
+                self._taken = set(self._store.names_beside(self._list))
+            free = [number for number, name in self._specs.items() if _claim(name) not in self._taken]
             if not free:
                 return
-            yield f"{self._folder}/{self._specs[random.choice(sorted(free)[-_AMONG:])]}"
+            name = self._specs[random.choice(sorted(free)[-_AMONG:])]
+            self._taken.add(_claim(name))
+            yield f"{self._folder}/{name}"
+            self._taken = None  # somebody was faster, and may be with others, too
 
 
 def is_taken(path: str, number: int) -> bool:
