@@ -114,7 +114,7 @@ def instead(program: str, code: str, folder: Path, monkeypatch: pytest.MonkeyPat
     """Put a program of ours before Slurm's own, which it knows as ``real``."""
     real = shutil.which(program)
     own = folder / "bin" / program
-    own.parent.mkdir(exist_ok=True)
+    own.parent.mkdir(parents=True, exist_ok=True)
     code = f"import os, re, signal, subprocess, sys\nreal = {real!r}\n{textwrap.dedent(code)}"
     own.write_text(f"#!{sys.executable} -IS\n{code}")
     own.chmod(0o755)

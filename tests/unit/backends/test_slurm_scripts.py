@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from upshift.backends.scheduler import Launch
 from upshift.backends.slurm.backend import SlurmBackend, environment
 from upshift.backends.slurm.containers import KINDS, Containers
+from upshift.backends.slurm.login import Login
 from upshift.backends.slurm.script import script_of
 from upshift.backends.slurm.site import findings, offer, read_site
 from upshift.cli.commands import upshift
@@ -370,3 +372,35 @@ def test_a_partition_or_account_that_is_not_there_is_refused() -> None:
         found({"partition": "gpus"})
     with pytest.raises(RequestRefused, match="wants to know the account"):
         found({"partition": "gpu"})
+
+
+@pytest.mark.parametrize(
+    ("ssh", "store", "words"),
+    [
+        ("-oProxyCommand=true", "/shared/store", "ssh = '-oProxyCommand=true' is invalid"),
+        (7, "/shared/store", "ssh = 7 is invalid"),
+        ("ann@login", "s3://team/store", "its jobs are submitted through ssh"),
+    ],
+)
+def test_a_login_node_that_makes_no_sense_is_refused(ssh: Any, store: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        SlurmBackend(
+            Target(name="cluster", backend="slurm", options={"ssh": ssh}),
+            store=store,
+            sink=lambda event: None,
+        )
+
+
+def test_what_ssh_would_say_again_is_an_error_and_all_else_is_tried_again() -> None:
+    login = Login("ann@login")
+    assert "ssh-copy-id" in str(login.refusal("ann@login: Permission denied (publickey,password)."))
+    assert login.refusal("Host key verification failed.") is not None
+    assert login.refusal("ssh: connect to host login port 22: Connection refused") is None
+    assert login.refusal("client_loop: send disconnect: Broken pipe") is None
+
+
+def test_variables_reach_a_login_node_before_the_script_and_on_no_command_line() -> None:
+    given = Login("ann@login").input({"UPSHIFT_ORDER": "it's {secret}"}, "#!/bin/sh\ntrue\n")
+    reader = Login("ann@login").command(["sh", "-c", 'cat; echo "$UPSHIFT_ORDER"'])[-1]
+    done = subprocess.run(["sh", "-c", reader], input=given, capture_output=True, text=True, check=True)
+    assert done.stdout == "#!/bin/sh\ntrue\nit's {secret}\n"

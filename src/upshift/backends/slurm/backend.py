@@ -23,6 +23,7 @@ from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.scheduler import Full, Launch, NotNow, Reach, State, options_of
 from upshift.backends.slurm.containers import KINDS, Containers
+from upshift.backends.slurm.login import FAILED, Login, login_of
 from upshift.backends.slurm.script import ranges, script_of
 from upshift.backends.slurm.site import Site, findings, offer, read_site
 from upshift.errors import BackendError, ConfigError, RequestRefused
@@ -93,6 +94,8 @@ NOISE = re.compile(
     r"srun: (?!error: )|srun: error: \S+: tasks? \S+ (Killed|Terminated)|slurmstepd\S*: error: \*\*\*"
 )
 """What srun and its daemons print as they end the tasks of others because one has ended."""
+_NO_COMMAND = 127
+"""What a shell ends with that does not find a command."""
 _ELEMENT = re.compile(r"\d+_\d+")
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _HERE = frozenset({"TMPDIR", "DISPLAY", "XAUTHORITY", "HOSTNAME", "DBUS_SESSION_BUS_ADDRESS", *_DEVICES})
@@ -109,6 +112,7 @@ class Slurm:
     signals: bool = True
     dense: bool = False
     containers: Containers | None = None  # what steps with an image run in
+    login: Login | None = None  # where its commands run; None: on this machine
     _environment: Mapping[str, str] = attrs.field(factory=lambda: environment(), repr=False)
     _accounting: bool = attrs.field(init=False, default=True)  # whether sacct is worth asking
 
@@ -134,7 +138,8 @@ class Slurm:
     def findings(self, settings: Mapping[str, Any]) -> Iterator[Finding]:
         """What ``sinfo`` and ``squeue`` would show, and whether ``sbatch`` would take a job."""
         site = self.site
-        yield Finding(name="access", text=f"{self._said('sinfo', '--version').strip()} answers")
+        where = "" if self.login is None else f", through ssh {self.login.address}"
+        yield Finding(name="access", text=f"{self._said('sinfo', '--version').strip()} answers{where}")
         yield from findings(settings, site)
         jobs = Counter(self._quietly("squeue", "--noheader", "--array", "--format=%T").split())
         waiting, total = jobs["PENDING"], jobs.total()
@@ -227,9 +232,9 @@ class Slurm:
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
         """The newest job of each name."""
-        found = self._listed(f"--user={os.getuid()}", f"--name={','.join(sorted(names))}")
+        found = self._listed("--me", f"--name={','.join(sorted(names))}")
         forgotten = sorted(set(names) - {name for _, name, _ in found})
-        found += self._accounted(forgotten, f"--starttime={SINCE}", f"--user={os.getuid()}", "--name=")
+        found += self._accounted(forgotten, f"--starttime={SINCE}", "--name=")
         ids = {(int(id.partition("_")[0]), name) for id, name, _ in found}
         return {name: str(id) for id, name in sorted(ids)}
 
@@ -338,8 +343,13 @@ class Slurm:
         patience: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         patience = PATIENCE if patience is None else patience
+        login, given, known = self.login, more or {}, command
+        if login is not None:
+            # Of variables of this machine the login node gets none but those of the job.
+            script = login.input({"UPSHIFT_HOME": str(home()), **given} if given else {}, script)
+            command, given = login.command(command), {}
         try:
-            return subprocess.run(
+            answer = subprocess.run(
                 command,
                 input=script,
                 stdin=subprocess.DEVNULL if script is None else None,
@@ -347,9 +357,21 @@ class Slurm:
                 text=True,
                 errors="replace",
                 timeout=patience,
-                env={**self._environment, **(more or {})},
+                env={**self._environment, **given},
                 start_new_session=True,  # whoever interrupts the engine does not interrupt a submission
             )
+            if login is None:
+                return answer
+            if answer.returncode == FAILED:
+                said = " ".join(_complaints(answer.stderr)) or "the connection was lost."
+                raise login.refusal(said) or NotNow(f"ssh {login.address} does not answer: {said}")
+            if answer.returncode == _NO_COMMAND and known[0] in answer.stderr:
+                raise BackendError(
+                    f"{known[0]} is not on the PATH of {login.address}",
+                    why="Slurm is driven by its own commands, as a login shell there finds them.",
+                    fix="Name a login node of the cluster: ssh = …",
+                )
+            return answer
         except FileNotFoundError:
             raise BackendError(
                 f"{command[0]} is not on the PATH",
@@ -410,13 +432,15 @@ class SlurmBackend(ClusterBackend):
                 f"target {target.name!r}: containers = {kind!r} is invalid",
                 fix=f"Write one of {', '.join(KINDS)}, whichever the nodes have.",
             )
-        kind = kind or _found_containers()
+        login = login_of(target, store)
+        if kind is None and login is None:
+            kind = _found_containers()
         options = options_of(
             target,
             SlurmSettings,
             store=store,
             title="Slurm",
-            own=("containers",),
+            own=("containers", "ssh"),
             buckets=True,
             mounts=kind is not None,
         )
@@ -426,7 +450,7 @@ class SlurmBackend(ClusterBackend):
                 why="The scripts of Slurm's jobs name it.",
                 fix="Name another folder: store = …",
             )
-        slurm = Slurm()
+        slurm = Slurm(login=login)
         if kind is not None:
             folders = [str(home()), *([] if "://" in store else [store])]
             mounts = {**{folder: folder for folder in folders}, **target.mounts}
