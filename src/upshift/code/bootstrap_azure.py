@@ -22,10 +22,12 @@ def from_bucket(address: str) -> bytes:
     url = f"{at.rstrip('/')}/{quote(address, safe='/-_.~')}"
     headers = {"x-ms-date": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())}
     headers["x-ms-version"] = "2021-12-02"
-    if given.get("AZURE_STORAGE_KEY"):
+    said = given.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";")
+    key = dict(part.partition("=")[::2] for part in said).get("AccountKey") or given.get("AZURE_STORAGE_KEY")
+    if key:
         lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
         text = f"GET{chr(10) * 12}{lines}/{account}{urlsplit(url).path}"
-        mark = hmac.digest(base64.b64decode(given["AZURE_STORAGE_KEY"]), text.encode(), "sha256")
+        mark = hmac.digest(base64.b64decode(key), text.encode(), "sha256")
         headers["authorization"] = f"SharedKey {account}:{base64.b64encode(mark).decode()}"
     elif given.get("AZURE_STORAGE_SAS_TOKEN"):
         url += "?" + given["AZURE_STORAGE_SAS_TOKEN"].lstrip("?")
@@ -38,15 +40,14 @@ def token() -> str:
     """As pods of AKS, services and machines get it: that of their identity."""
     given = os.environ
     client = {"client_id": given["AZURE_CLIENT_ID"]} if given.get("AZURE_CLIENT_ID") else {}
-    if given.get("AZURE_FEDERATED_TOKEN_FILE"):
+    if given.get("AZURE_FEDERATED_TOKEN_FILE") or given.get("AZURE_CLIENT_SECRET"):
         host = given.get("AZURE_AUTHORITY_HOST") or "https://login.microsoftonline.com"
-        form = {
-            **client,
-            "grant_type": "client_credentials",
-            "scope": f"{RESOURCE}/.default",
-            "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
-            "client_assertion": text_of(given["AZURE_FEDERATED_TOKEN_FILE"]),
-        }
+        form = {**client, "grant_type": "client_credentials", "scope": f"{RESOURCE}/.default"}
+        if given.get("AZURE_FEDERATED_TOKEN_FILE"):
+            form["client_assertion_type"] = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+            form["client_assertion"] = text_of(given["AZURE_FEDERATED_TOKEN_FILE"])
+        else:
+            form["client_secret"] = given["AZURE_CLIENT_SECRET"]
         url = f"{host.rstrip('/')}/{given['AZURE_TENANT_ID']}/oauth2/v2.0/token"
         return known(ask(url, {}, "POST", body=urlencode(form).encode()))
     if given.get("IDENTITY_ENDPOINT"):

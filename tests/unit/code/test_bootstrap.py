@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from buckets import Answers, BucketHere
+from buckets import KEY, Answers, BucketHere
 from upshift.code import bootstrap_azure, bootstrap_google
 from upshift.code import bootstrap_s3 as program
 from upshift.code.runtime_package import bootstrap
@@ -59,7 +59,10 @@ def test_a_worker_starts_from_a_bucket_and_the_next_one_from_the_node(place: str
     node = str(tmp_path / "node")
     spec = f"{objects.address}/runs/r/tasks/s/0.1.spec.json"
     told = f"{[''.join(key.split('/')[-2:]), '--scheduled', spec, '7']} {node}\n"
-    first = started(f"{objects.address}/{key}", spec, "7", UPSHIFT_NODE_HOME=node)
+    more = {}
+    if place.startswith("az://"):
+        more = {"AZURE_STORAGE_KEY": "", "AZURE_STORAGE_CONNECTION_STRING": f"AccountKey={KEY};"}
+    first = started(f"{objects.address}/{key}", spec, "7", UPSHIFT_NODE_HOME=node, **more)
     assert (first.stdout, first.stderr) == (told, "")
     second = started(
         f"{objects.address}/{key}",
@@ -185,10 +188,14 @@ def test_pods_and_machines_of_other_clouds_have_credentials(
 
     def exchange(request: BaseHTTPRequestHandler) -> tuple[int, str]:
         asked = request.rfile.read(int(request.headers["content-length"])).decode()
-        return (200, said) if "client_assertion=of+the+pod" in asked else (401, "")
+        known = "client_assertion=of+the+pod" in asked or "client_secret=secret" in asked
+        return (200, said) if known else (401, "")
 
     answers["POST", "/tenant/oauth2/v2.0/token"] = exchange
     monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(tmp_path / "token"))
     monkeypatch.setenv("AZURE_TENANT_ID", "tenant")
     monkeypatch.setenv("AZURE_AUTHORITY_HOST", address)
+    assert bootstrap_azure.token() == "theirs"
+    monkeypatch.delenv("AZURE_FEDERATED_TOKEN_FILE")
+    monkeypatch.setenv("AZURE_CLIENT_SECRET", "secret")
     assert bootstrap_azure.token() == "theirs"
