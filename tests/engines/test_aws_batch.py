@@ -31,8 +31,8 @@ def here(running_registry: LoopbackRegistry) -> Iterator[BatchHere]:
 
 @pytest.fixture(scope="module")
 def image(image_maker: ImageMaker) -> str:
-    """An image with the running Python, whose containers have credentials by it as from a role."""
-    return image_maker.push("batch/steps:1", environment=KEYS)
+    """An image with the running Python, whose containers have by it what they have of a role and of ECS."""
+    return image_maker.push("batch/steps:1", environment={**KEYS, "HF_TOKEN": "hf_abcdefgh"})
 
 
 @pytest.fixture
@@ -62,6 +62,9 @@ options = {{ queue = "{here.queue}", iam_role = "{here.role}", region = "{KEYS["
     )
     with containers_removed(docker, session_label):  # as moto does once it has said that a job has ended
         yield made
+
+
+SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:hugging-face"
 
 
 def settings(image: str) -> str:
@@ -125,8 +128,11 @@ def test_a_failure_is_told_with_its_own_words_and_the_plan_shows_the_requests(
     project: Project, image: str
 ) -> None:
     project.write(f"""
-        @step({settings(image)})
+        import os
+
+        @step({settings(image)}, secrets={{"HF_TOKEN": "aws:{SECRET}"}})
         def breaks() -> int:
+            print("with", os.environ["HF_TOKEN"])
             raise ValueError("no such luck")
 
         @pipeline
@@ -136,11 +142,26 @@ def test_a_failure_is_told_with_its_own_words_and_the_plan_shows_the_requests(
     shown = project.upshift("plan", "pipeline.py", "--on", "batch", "--show").out
     start = shown.index('{\n  "RegisterJobDefinition"')
     requests = json.JSONDecoder().raw_decode(shown[start:])[0]
-    assert requests["RegisterJobDefinition"]["containerProperties"]["image"] == "image-of-the-step"
+    name = requests["RegisterJobDefinition"]["containerProperties"]["image"]
+    assert name.startswith(f"{image.rpartition(':')[0]}@sha256:")
+    secrets = requests["RegisterJobDefinition"]["containerProperties"]["secrets"]
+    assert secrets == [{"name": "HF_TOKEN", "valueFrom": SECRET}]
     assert requests["SubmitJob"]["parameters"]["spec"].startswith("s3://store/")
     said = project.upshift("run", "pipeline.py", "--on", "batch", expect=1, timeout=LONG)
     assert "no such luck" in said.err and "pipeline.py:" in said.err
     assert project.attempt("breaks")["reason"] == "user-error"
+    assert project.upshift("logs", "latest", "breaks").out.startswith("with ***")
+    project.write("""
+        @step(secrets={"HF_TOKEN": "env:HOME"})
+        def sees() -> int:
+            return 1
+
+        @pipeline
+        def example():
+            return sees()
+    """)
+    refused = project.upshift("run", "pipeline.py", "--on", "batch", expect=2)
+    assert "cannot bring it to the step" in refused.err and "It takes aws:…" in refused.err
 
 
 def test_a_run_whose_engine_was_killed_goes_on_with_its_job(
