@@ -282,7 +282,13 @@ class Scripted:
             "pods",
             meta["namespace"],
             {
-                "metadata": {"name": name, "labels": dict(template["metadata"]["labels"])},
+                "metadata": {
+                    "name": name,
+                    "labels": {
+                        **template["metadata"]["labels"],
+                        "batch.kubernetes.io/job-completion-index": str(number),
+                    },
+                },
                 "spec": {**template["spec"], "nodeName": "here"},
                 "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]},
             },
@@ -332,7 +338,7 @@ class Scripted:
         for variable in ("HOME", "UPSHIFT_NODE_HOME"):
             environment[variable] = str(home)
         environment["JOB_COMPLETION_INDEX"] = str(number)
-        environment["UPSHIFT_POD_NODE"] = "here"
+        environment["UPSHIFT_NODE_NAME"] = "here"
         if "UPSHIFT_MAIN_NODE" in environment:
             environment["UPSHIFT_MAIN_NODE"] = "127.0.0.1"
         command = [part.replace("$$(", "$(") for part in container["command"]]

@@ -162,7 +162,7 @@ CASES: dict[str, tuple[Launch, Site]] = {
         attrs.evolve(
             SMALL,
             comment="upshift 20260101-000000-aaaa add, 3 tasks",
-            command=(*SMALL.command[:-1], "s3://b/runs/add.array", "$JOB_COMPLETION_INDEX"),
+            command=(*SMALL.command[:-1], "s3://b/runs/add.array"),
             elements=(0, 1, 2),
         ),
         BUCKET,

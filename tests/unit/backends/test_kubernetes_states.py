@@ -17,7 +17,8 @@ from upshift.backends.base import Ask, Ended, Event, Job, Waiting
 from upshift.backends.kubernetes.access import Access, read_access
 from upshift.backends.kubernetes.api import Api, remedy_of
 from upshift.backends.kubernetes.backend import KubernetesBackend
-from upshift.backends.kubernetes.states import PULLING, Known, explained, state_of
+from upshift.backends.kubernetes.manifest import ELEMENT
+from upshift.backends.kubernetes.states import PULLING, Known, element_of, explained, state_of
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target
 from upshift.model.settings.kubernetes import KubernetesSettings
@@ -270,6 +271,20 @@ def test_what_a_job_waits_for_is_told_and_whether_that_is_hopeless(
     assert words in (state.why or "")
 
 
+def test_an_element_of_an_array_is_as_its_own_pod_says() -> None:
+    whole = job({"type": "Failed", "message": "indexes have failed"}, completions=5)
+    whole["status"] |= {"completedIndexes": "0,3-4", "failedIndexes": "1"}
+    named = [pod("Succeeded"), pod("Failed", state=terminated(137, "OOMKilled")), pod()]
+    for number, one in enumerate(named):
+        one["metadata"]["labels"] = {ELEMENT: str(number)}
+    seen = known(whole, *named)
+    states = [state_of(element_of(seen, number, None), 0.0) for number in range(5)]
+    assert [state.phase for state in states] == ["ended", "ended", "running", "ended", "ended"]
+    assert [state.reason for state in states] == [None, "out-of-memory", None, None, None]
+    waits = state_of(element_of(known(job(completions=9), named[2]), 7, None), 0.0)
+    assert (waits.phase, waits.why) == ("pending", "only some of its 9 pods are made at a time")
+
+
 def test_a_job_that_kueue_evicts_is_preempted() -> None:
     seen = known(job(suspend=True, **{"kueue.x-k8s.io__queue-name": "gpus"}), pod(startTime="now"))
     assert state_of(seen, 0.0).reason == "preempted"
@@ -461,6 +476,17 @@ def test_a_supervisor_that_is_killed_is_told_as_such_and_its_job_is_removed(engi
     engine.until(Ended)
     engine.backend.close()
     assert engine.server.all("jobs") == engine.server.all("pods") == engine.server.all("secrets") == []
+
+
+def test_mapped_tasks_are_one_job_that_is_removed_when_all_have_ended(engine: Engine) -> None:
+    jobs = [engine.job() for _ in range(3)]
+    handles = set(map(str, engine.backend.submit(jobs)))
+    ended = {engine.until(Ended).handle for _ in jobs}
+    assert ended == handles
+    made = {path for method, path in engine.server.asked if method == "POST" and path.endswith("/jobs")}
+    assert len(made) == 1 and len(engine.server.all("jobs")) == 1
+    engine.backend.close()
+    assert engine.server.all("jobs") == []
 
 
 def test_nothing_of_an_order_is_in_a_manifest(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

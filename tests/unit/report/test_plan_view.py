@@ -307,10 +307,10 @@ def test_scripts_are_shown_as_they_are_and_where_there_are_none_that_is_said() -
         mapped(RUNS, RUNS, target="cluster", backend="slurm", secrets=(secret,), scripts=(long, "b\n")),
     )
     assert show_scripts(plan(*steps), Page()).split("\n\n") == [
-        "load on local: reused, nothing is submitted",
-        "clean on local: backend local starts tasks itself, there is no script to show",
-        "score ×2 on cluster, with TOKEN=*** in its environment",
+        "# load on local: reused, nothing is submitted",
+        "# clean on local: backend local starts tasks itself, there is no script to show",
+        "# score ×2 on cluster, with TOKEN=*** in its environment",
         long,
         "b",
-        "RUN in them stands for the id of the run, and names of jobs follow from it.",
+        "# RUN in them stands for the id of the run, and names of jobs follow from it.",
     ]

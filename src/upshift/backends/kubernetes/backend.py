@@ -26,7 +26,7 @@ from upshift.backends.kubernetes.access import read_access
 from upshift.backends.kubernetes.api import Api, Exists, Forbidden, Missing
 from upshift.backends.kubernetes.manifest import MANAGED, Mount, Site, job_name, manifests
 from upshift.backends.kubernetes.nodes import Node, findings, offer, read_nodes
-from upshift.backends.kubernetes.states import Known, explained, state_of, words_of
+from upshift.backends.kubernetes.states import Known, element_of, explained, state_of, words_of
 from upshift.backends.kubernetes.watching import Watching
 from upshift.backends.scheduler import Full, Launch, NotNow, Reach, State, options_of
 from upshift.errors import BackendError, ConfigError, RequestRefused, UpshiftError
@@ -43,13 +43,15 @@ FEW = 5
 """Jobs that are asked for one by one; more of them by a list of all that are Upshift's."""
 EVENTS = (5, 10.0)
 """For how many jobs events are asked at once, and after how many seconds again for one job."""
+SHARE = 20.0
+"""Seconds for which an element of an array may begin further tasks."""
 CLOSING = 5.0
 """Seconds for removing what has ended when a run is over."""
 LEAVING = 10.0
 """Seconds that a supervisor is left to go by itself before its Job is removed."""
 RULES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("batch", "jobs", ("create", "delete", "get", "list", "watch")),
-    ("", "pods", ("list", "watch")),
+    ("", "pods", ("delete", "list", "watch")),
     ("", "pods/log", ("get",)),
     ("", "secrets", ("create", "delete", "patch")),
     ("", "services", ("create", "patch")),
@@ -79,6 +81,9 @@ class Kubernetes:
     _namespaces: set[str] = attrs.field(factory=set, repr=False)
     _tested: set[str] = attrs.field(factory=set, repr=False)
     _asked: dict[str, float] = attrs.field(factory=dict, repr=False)  # when events of a job were
+    dense: bool = True
+    largest: int = 10_000
+    _elements: dict[str, Known] = attrs.field(factory=dict, repr=False)  # what is known of them, by id
     _ended: deque[tuple[float, str]] = attrs.field(factory=deque, repr=False)
 
     @cached_property
@@ -287,9 +292,18 @@ class Kubernetes:
     def states(self, ids: Collection[str]) -> Mapping[str, State]:
         """As watches have told it; why a job waits, events say."""
         self._remove(time.monotonic())
-        known, now = self.watching.known(ids), time.monotonic()
+        known, now = self._known(ids), time.monotonic()
         self._ask_events(known, now)
         return {id: state_of(one, now) for id, one in known.items()}
+
+    def share(self, launch: Launch) -> float:
+        """A pod takes a while to start: it goes on with further tasks for about as long."""
+        return SHARE
+
+    def withdraw(self, ids: Collection[str]) -> None:
+        """Their pods; a Job goes once all of its elements have been told of."""
+        for id, known in self._known(ids).items():
+            self._delete_pods(id, known)
 
     def find(self, names: Collection[str]) -> Mapping[str, str]:
         """The Jobs of these names, wherever jobs of this target are."""
@@ -304,13 +318,17 @@ class Kubernetes:
     def stop(self, ids: Collection[str], *, grace: bool, kill: bool = False) -> None:
         """What waits is deleted; what runs has word in the store unless it is to be killed."""
         now = time.monotonic()
-        for id, known in self.watching.known(ids).items():
-            if kill or state_of(known, now).phase == "pending":
+        for id, known in self._known(ids).items():
+            if not kill and state_of(known, now).phase != "pending":
+                continue
+            if "_" in id:
+                self._delete_pods(id, known)
+            else:
                 self._delete(id)
 
     def words(self, id: str) -> str | None:
         """Exit code and last lines of its container."""
-        known = self.watching.known([id]).get(id)
+        known = self._known([id]).get(id)
         if known is None:
             return None
         said = words_of(known)
@@ -356,6 +374,29 @@ class Kubernetes:
             _, id = self._ended.popleft()
             self._delete(id)
             self.watching.forget(id)
+            for element in [one for one in self._elements if one.startswith(f"{id}_")]:
+                del self._elements[element]
+
+    def _known(self, ids: Collection[str]) -> dict[str, Known]:
+        """What is known of these jobs, and elements of arrays."""
+        bases = self.watching.known({id.partition("_")[0] for id in ids})
+        found: dict[str, Known] = {}
+        for id in ids:
+            base, _, number = id.partition("_")
+            if base in bases and number:
+                found[id] = self._elements[id] = element_of(bases[base], int(number), self._elements.get(id))
+            elif base in bases:
+                found[id] = bases[base]
+        return found
+
+    def _delete_pods(self, id: str, known: Known) -> None:
+        """Those of an element: the Job does not make others in their place."""
+        for pod in known.pods.values():
+            meta = pod["metadata"]
+            if pod.get("status", {}).get("phase") in ("Pending", "Running") and not pod.get("deleted"):
+                path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+                with contextlib.suppress(Missing, Exists):
+                    self.api.ask("DELETE", path)
 
     def _create(self, item: Mapping[str, Any], **query: str) -> Any:
         path = PATHS[item["kind"]].format(item["metadata"]["namespace"])
@@ -489,7 +530,14 @@ class KubernetesBackend(ClusterBackend):
         )
         self._image = said.get("image")
         self._registry = target.registry
-        super().__init__(self._kubernetes, name=self.name, store=store, sink=sink, options=options)
+        super().__init__(
+            self._kubernetes,
+            name=self.name,
+            store=store,
+            sink=sink,
+            options=options,
+            arrays=self._kubernetes,
+        )
 
     def offer(self, ask: Ask) -> Offer:
         """What a pod would get, if it sees the store."""
@@ -546,13 +594,32 @@ class KubernetesBackend(ClusterBackend):
         """The manifests as YAML, for ``kubectl apply -f -``."""
         import yaml
 
-        shown = []
-        for text in super().scripts(jobs):
-            items = json.loads(text)["items"]
-            shown.append(
-                "---\n".join(yaml.safe_dump(item, sort_keys=False, allow_unicode=True) for item in items)
+        class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+            """Texts of several lines, as the bootstrap is, stay that."""
+
+        Dumper.add_representer(
+            str,
+            lambda dumper, text: dumper.represent_scalar(
+                "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+            ),
+        )
+        known = [self._with_image(job) for job in jobs]
+        return [
+            yaml.dump_all(
+                json.loads(text)["items"],
+                Dumper=Dumper,
+                sort_keys=False,
+                allow_unicode=True,
+                explicit_start=True,
             )
-        return shown
+            for text in super().scripts(known)
+        ]
+
+    def _with_image(self, job: Job) -> Job:
+        """With the target's own image, where nothing else is to be in it."""
+        if job.spec.image is not None or job.spec.settings.docker is not None or self._image is None:
+            return job
+        return attrs.evolve(job, spec=attrs.evolve(job.spec, image=self._image))
 
     def attach(self, jobs: Mapping[Handle, Job]) -> dict[Handle, Ended | None]:
         """As for any scheduler, in all namespaces that these name."""
@@ -565,8 +632,9 @@ class KubernetesBackend(ClusterBackend):
         return super().find(jobs)
 
     def forget(self, id: str) -> None:
-        """A Job is removed once its end was told."""
-        self._kubernetes.forget(id)
+        """A Job is removed once its end was told, and that of all of its elements."""
+        if not any(watched.base == id for watched in list(self._jobs.values())):
+            self._kubernetes.forget(id)
 
     def close(self) -> None:
         """Let go of the jobs, which go on."""

@@ -31,6 +31,10 @@ Object = dict[str, Any]
 
 LONGEST = 52
 """Characters of a name: pods add the number of their node and five of their own, and 63 is the most."""
+AT_ONCE = 100
+"""Pods of an array that wait or run at once: while they do, each begins tasks of those that have none yet."""
+ELEMENT = "batch.kubernetes.io/job-completion-index"
+"""The label of a pod with its number in an Indexed Job."""
 CONTAINER = "step"
 HOME = "/upshift"
 """A folder of the pod's own: the runtime, code and what was brought."""
@@ -154,7 +158,7 @@ def _job(launch: Launch, nodes: int) -> Object:
             **spec,
             "completionMode": "Indexed",
             "completions": len(launch.elements),
-            "parallelism": len(launch.elements),
+            "parallelism": min(len(launch.elements), AT_ONCE),
             # One element that fails is one task that fails.
             "backoffLimit": 2**31 - 1,
             "backoffLimitPerIndex": 0,
@@ -207,7 +211,11 @@ def pod_template(launch: Launch, site: Site, *, labels: Mapping[str, str]) -> Ob
     container: Object = {
         "name": CONTAINER,
         "image": launch.image or "",
-        "command": [part.replace("$(", "$$(") for part in launch.command],  # which Kubernetes would expand
+        # Kubernetes would expand $(NAME); a supervisor reads $NAME where it is the number of its element.
+        "command": [
+            *(part.replace("$(", "$$(") for part in launch.command),
+            *([f"${INDEX}"] if launch.elements else []),
+        ],
         "env": list(_environment(launch, name, nodes)),
         "envFrom": [{"secretRef": {"name": one}} for one in (*said.get("secrets", ()), name)],
         "resources": {"requests": requests, **({"limits": limits} if limits else {})},
@@ -306,13 +314,12 @@ def _environment(launch: Launch, name: str, nodes: int) -> Iterator[Object]:
     for variable, value in launch.environment.items():
         yield {"name": variable, "value": value}
     yield {"name": "HOME", "value": HOME}
-    yield {"name": "UPSHIFT_POD_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    yield {"name": seats.NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     if said.get("use_tmpfs") and said.get("tmpfs_tempdir") is not False:
         yield {"name": "TMPDIR", "value": said.get("tmpfs_path") or TMPFS_PATH}
     if nodes > 1:
         yield {"name": seats.NODE, "value": f"${INDEX}"}
         yield {"name": seats.MAIN, "value": f"{name}-0.{name}"}
-        yield {"name": seats.NAME, "value": "$UPSHIFT_POD_NODE"}
     for variable, source in launch.secrets.items():
         secret, _, key = source.partition(":")[2].rpartition("/")
         yield {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

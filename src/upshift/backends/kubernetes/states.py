@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from upshift.backends.kubernetes.manifest import CONTAINER, QUEUE
+from upshift.backends.kubernetes.manifest import CONTAINER, ELEMENT, QUEUE
 from upshift.backends.scheduler import State
 
 PULLING = 120.0
@@ -38,14 +38,49 @@ class Known:
     """What is known of one job."""
 
     job: Mapping[str, Any] | None = None
-    pods: dict[str, Mapping[str, Any]] = attrs.field(
-        factory=dict
-    )  # by uid; those that are gone as they were last
+    pods: dict[str, Mapping[str, Any]] = attrs.field(factory=dict)  # by uid; one that is gone as it was last
     gone: bool = False  # whether the Job itself is
     since: dict[str, float] = attrs.field(factory=dict)  # of each trouble, when it was seen first
     told: str | None = None  # what events say of what it waits for
     about: str | None = None  # whose events these are
     pull: str | None = None  # why its image could not be pulled when that was last tried
+
+
+def element_of(known: Known, number: int, before: Known | None) -> Known:
+    """What is known of an element of an array, as if it were a job by itself."""
+    pods = {
+        uid: pod
+        for uid, pod in known.pods.items()
+        if pod["metadata"].get("labels", {}).get(ELEMENT) == str(number)
+    }
+    job = dict(known.job or {})
+    status, spec = job.get("status", {}), job.get("spec", {})
+    ended = [
+        {"type": kind, "status": "True", "message": "one of its pods failed"}
+        for kind, field in (("Complete", "completedIndexes"), ("Failed", "failedIndexes"))
+        if _is_among(number, status.get(field) or "")
+    ]
+    over = [c for c in status.get("conditions") or () if c["type"] == "Failed" and not known.pods]
+    job |= {"status": {"conditions": ended or over}, "spec": {**spec, "completions": 1}}
+    found = Known(job=job, pods=pods, gone=known.gone)
+    if before is not None:
+        found.since, found.told, found.about, found.pull = (
+            before.since,
+            before.told,
+            before.about,
+            before.pull,
+        )
+    if known.pods and not pods:  # it is not its turn yet, of which no event says more
+        meta = job.get("metadata", {})
+        found.job = job | {"metadata": {name: meta[name] for name in ("namespace", "labels") if name in meta}}
+        found.told = f"only some of its {spec.get('completions')} pods are made at a time"
+    return found
+
+
+def _is_among(number: int, listed: str) -> bool:
+    """Whether a number is in a list such as ``0-3,7``."""
+    spans = (part.partition("-") for part in listed.split(",") if part)
+    return any(int(first) <= number <= int(last or first) for first, _, last in spans)
 
 
 def state_of(known: Known, now: float) -> State:

@@ -52,14 +52,19 @@ def show_plan(plan: Plan, *, page: Page | None = None) -> str:
 
 
 def show_scripts(plan: Plan, page: Page) -> str:
-    """What the targets of the steps would be given: each script as it is."""
+    """What the targets of the steps would be given: each script as it is; words beside them are comments."""
     parts = [_script_of(step, page) for step in plan.steps]
     if any(step.scripts for step in plan.steps):
         note = "RUN in them stands for the id of the run, and names of jobs follow from it."
         if any("IMAGE" in script for step in plan.steps for script in step.scripts or ()):
             note += " IMAGE stands for an image that is not made yet."
-        parts.append("\n".join(wrap(note, page.width)))
-    return "\n\n".join([*parts, *filter(None, [_to_come(plan, page)])])
+        parts.append(_comment(note, page))
+    return "\n\n".join([*parts, *filter(None, [_to_come(plan, page, comment=True)])])
+
+
+def _comment(text: str, page: Page, style: str | None = None) -> str:
+    lines = (f"# {line}" for line in wrap(text, page.width - 2))
+    return "\n".join(page.paint(line, style) if style else line for line in lines)
 
 
 def _script_of(step: PlannedStep, page: Page) -> str:
@@ -75,16 +80,17 @@ def _script_of(step: PlannedStep, page: Page) -> str:
             told += f", with {', '.join(f'{secret.name}=***' for secret in step.secrets)} in its environment"
         if step.mapped and step.length is None:
             told += ", one of its tasks: how many there are is not known yet"
-    lines = "\n".join(page.paint(line, "bold") for line in wrap(told, page.width))
-    return "\n\n".join([lines, *(script.rstrip("\n") for script in step.scripts or ())])
+    return "\n\n".join(
+        [_comment(told, page, "bold"), *(script.rstrip("\n") for script in step.scripts or ())]
+    )
 
 
-def _to_come(plan: Plan, page: Page) -> str:
+def _to_come(plan: Plan, page: Page, *, comment: bool = False) -> str:
     """What is not known before steps have chosen where to go."""
     if not plan.to_come:
         return ""
     text = f"then, as steps choose while the run goes on: {', '.join(plan.to_come)}"
-    return "\n".join(wrap(text, page.width))
+    return _comment(text, page) if comment else "\n".join(wrap(text, page.width))
 
 
 def action(step: PlannedStep) -> str:
