@@ -26,11 +26,12 @@ INTERNAL = {
     "UPSHIFT_DEVICES_TAKER",
     "UPSHIFT_ENVIRONMENT",
     "UPSHIFT_ORDER",
+    "UPSHIFT_ORDER_FILE",
     "UPSHIFT_PARENT",
     "UPSHIFT_POD_NODE",
     "UPSHIFT_SCRATCH",
     "UPSHIFT_SUPERVISOR",
-    *seats.VARIABLES,
+    *(name for name in seats.VARIABLES if name != seats.QUIET),
 }
 """Variables by which processes of Upshift, and backends, tell each other something, or a build its steps; not
 for users."""

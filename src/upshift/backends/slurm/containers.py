@@ -18,14 +18,15 @@ KINDS = ("pyxis", "apptainer", "docker", "podman")
 NOT_INSIDE = ("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 """Variables of this machine's Python, where an image would get all of them."""
 INSIDE = (
-    *("UPSHIFT_ORDER", "UPSHIFT_NODES_SILENCE", "UPSHIFT_NODES_WAIT"),
+    "UPSHIFT_ORDER",
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET"),
+    "AZURE_STORAGE_CONNECTION_STRING",
     *("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_CPUS_PER_TASK"),
     *("SLURM_NODEID", "SLURM_LAUNCH_NODE_IPADDR", "SLURMD_NODENAME"),
 )
 """Those that Docker and Podman hand on, by name alone, so that no value is on a command line."""
-_OF_NODES = (seats.NODE, seats.MAIN, seats.NAME, seats.NODES, seats.TOKEN)
 
 
 @attrs.frozen(kw_only=True)
@@ -83,7 +84,7 @@ class Containers:
         options += self._limits(launch)
         for inside, there in self.mounts.items():
             options += ["--volume", f"{there}:{inside}"]
-        for name in dict.fromkeys((*INSIDE, *_OF_NODES, *launch.environment)):
+        for name in dict.fromkeys((*INSIDE, *seats.VARIABLES, *launch.environment)):
             options += ["--env", name]
         options += ["--env", "HOME=/tmp", "--env", f"UPSHIFT_HOME={self.home}"]
         user = f"--user={shlex.quote(launch.user)}" if launch.user else '--user="$(id -u):$(id -g)"'
