@@ -146,7 +146,8 @@ def test_a_failure_is_told_with_its_own_words_and_the_plan_shows_the_requests(
     assert name.startswith(f"{image.rpartition(':')[0]}@sha256:")
     secrets = requests["RegisterJobDefinition"]["containerProperties"]["secrets"]
     assert secrets == [{"name": "HF_TOKEN", "valueFrom": SECRET}]
-    assert requests["SubmitJob"]["parameters"]["spec"].startswith("s3://store/")
+    variables = {v["name"]: v["value"] for v in requests["SubmitJob"]["containerOverrides"]["environment"]}
+    assert variables["UPSHIFT_SPEC"].startswith("s3://store/")
     said = project.upshift("run", "pipeline.py", "--on", "batch", expect=1, timeout=LONG)
     assert "no such luck" in said.err and "pipeline.py:" in said.err
     assert project.attempt("breaks")["reason"] == "user-error"

@@ -29,7 +29,9 @@ INTERNAL = {
     "UPSHIFT_ORDER_FILE",
     "UPSHIFT_PARENT",
     "UPSHIFT_POD_NODE",
+    "UPSHIFT_RUNTIME",
     "UPSHIFT_SCRATCH",
+    "UPSHIFT_SPEC",
     "UPSHIFT_SUPERVISOR",
     *(name for name in seats.VARIABLES if name != seats.QUIET),
 }

@@ -106,4 +106,4 @@ def text_of(path: str) -> str:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*map(os.path.expandvars, sys.argv[1:]))

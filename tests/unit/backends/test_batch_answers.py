@@ -267,12 +267,14 @@ def test_a_definition_is_registered_once_and_reused_by_its_content(aws: Aws) -> 
             "jobName": SMALL.name,
             "jobQueue": "cpu",
             "jobDefinition": _registered(3)["jobDefinitionArn"],
-            **dict.fromkeys(("parameters", "retryStrategy", "propagateTags", "tags"), ANY),
+            **dict.fromkeys(("retryStrategy", "propagateTags", "tags"), ANY),
             "containerOverrides": {
                 "resourceRequirements": ANY,
                 "environment": [
                     {"name": "AWS_REGION", "value": "eu-west-1"},
                     {"name": "UPSHIFT_ORDER", "value": "{}"},
+                    {"name": "UPSHIFT_RUNTIME", "value": SMALL.command[-2]},
+                    {"name": "UPSHIFT_SPEC", "value": SMALL.command[-1]},
                 ],
             },
         }

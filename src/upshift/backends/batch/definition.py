@@ -5,8 +5,10 @@ its name follows from its content. A submission has the rest, since what overrid
 8,192 characters (metaflow #977)::
 
     RegisterJobDefinition   image, command, roles, volumes, devices, logs, secrets' sources
-    SubmitJob               queue, name, vCPUs, memory, GPUs, time limit, tags; and by parameters, for which
-                            the definition's command has Ref::NAME, runtime and spec
+    SubmitJob               queue, name, vCPUs, memory, GPUs, time limit, tags; and in variables, which the
+                            command names as $NAME, where runtime and spec are
+
+With parameters (``Ref::NAME``) the whole command would be an override by the time that ECS sees it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ LOGS = "/aws/batch/job"
 """The group of logs where nothing else is said: AWS Batch, "Use the awslogs log driver"."""
 ELEMENT = "$AWS_BATCH_JOB_ARRAY_INDEX"
 """The number of an element is in this variable of its container."""
+RUNTIME, SPEC = "UPSHIFT_RUNTIME", "UPSHIFT_SPEC"
+"""Variables with the arguments of the bootstrap."""
 NOT_BUILT = "image-of-the-step"
 """The image of a step in a definition that is shown before it is built."""
 REGISTER, SUBMIT = "RegisterJobDefinition", "SubmitJob"
@@ -73,14 +77,14 @@ def definition_of(launch: Launch) -> dict[str, Any]:
 def submission_of(launch: Launch) -> dict[str, Any]:
     """What is different for each job."""
     granted, said = launch.granted, launch.settings
+    variables = {**launch.environment, **dict(zip((RUNTIME, SPEC), launch.command[-2:], strict=True))}
     overrides: dict[str, Any] = {
         "resourceRequirements": list(_requirements(launch)),
-        "environment": [{"name": name, "value": text} for name, text in sorted(launch.environment.items())],
+        "environment": [{"name": name, "value": text} for name, text in sorted(variables.items())],
     }
     request: dict[str, Any] = {
         "jobName": job_name(launch.name),
         "jobQueue": said.get("queue", ""),
-        "parameters": dict(zip(("runtime", "spec"), launch.command[-2:], strict=True)),
         "retryStrategy": {"attempts": 1},
         "propagateTags": True,
         "tags": {**said.get("tags", {}), "upshift": re.sub(r"[^\w\s+\-=.:/@]", "_", launch.comment)[:256]},
@@ -113,7 +117,7 @@ def _platform(launch: Launch) -> str:
 def _container(launch: Launch) -> dict[str, Any]:
     said = launch.settings
     fargate = _platform(launch) == FARGATE
-    arguments = ["Ref::runtime", "Ref::spec", *([ELEMENT] if launch.elements else [])]
+    arguments = [f"${RUNTIME}", f"${SPEC}", *([ELEMENT] if launch.elements else [])]
     found: dict[str, Any] = {
         "image": launch.image or NOT_BUILT,
         "command": [*launch.command[:-2], *arguments],
