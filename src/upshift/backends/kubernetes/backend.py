@@ -240,7 +240,7 @@ class Kubernetes:
             attrs.evolve(launch, image=image),
             self.site if launch.user is None else attrs.evolve(self.site, user=None),
         )
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1, ensure_ascii=False)
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, ensure_ascii=False)
 
     def submit(self, script: str, more: Mapping[str, str]) -> str:
         """The Secret and the Service first: the pod needs them; they belong to the Job, and go with it."""
