@@ -15,6 +15,7 @@
     │   └── RecipeError       … for what it is to be made from
     ├── RunOwned              another engine owns the run                           exit 2
     ├── LeaseLost             another engine took the run over from this one        exit 1
+    ├── EngineStopped         a detached engine was told to leave its run           exit 1
     ├── MissingExtra          an optional package is needed                         exit 2
     ├── RunFailed             a run ended without completing; has ``.run``          exit 1
     │   └── RunCancelled      … because it was cancelled                            exit 130
@@ -204,6 +205,10 @@ class RunOwned(UpshiftError):
     """Another engine owns the run."""
 
     exit_code = 2
+
+
+class EngineStopped(UpshiftError):
+    """A detached engine was told to leave its run, which can be resumed: the time limit of its job."""
 
 
 class LeaseLost(UpshiftError):

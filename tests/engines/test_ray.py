@@ -664,3 +664,31 @@ def lines_of_processes() -> Iterator[tuple[int, list[str]]]:
                 yield int(entry.name), (entry / "cmdline").read_text().rstrip("\0").split("\0")
             except OSError:
                 continue
+
+
+def test_an_engine_may_be_a_job_of_rays_which_gets_no_secret(project: Project) -> None:
+    project.write("""
+        @step(cache=False)
+        def f() -> str:
+            print("it runs")
+            return "done"
+
+        @step(secrets={"TOKEN": "env:TOKEN"})
+        def g(x: str) -> str:
+            return x
+
+        @pipeline
+        def plain():
+            return f()
+
+        @pipeline
+        def secret():
+            return g(f())
+    """)
+    detached = ("--on", "cluster", "--detach")
+    said = project.upshift("run", "pipeline.py:secret", *detached, env={"TOKEN": "abcdef"}, expect=2).err
+    assert "secret TOKEN (env:TOKEN) cannot be brought to an engine on 'cluster'" in said
+    said = project.upshift("run", "pipeline.py:plain", *detached).err
+    assert "its engine is job engine-plain-" in said
+    assert "[f] it runs\n" in project.upshift("logs", "latest", "-f").out
+    assert "f: completed in" in project.upshift("logs", "latest", "--engine", "-f").out

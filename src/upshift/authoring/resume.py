@@ -19,6 +19,7 @@ from upshift.model.spec.codec import decode, from_json
 
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
+    from upshift.engine.detached import Order
     from upshift.report.progress import Progress
     from upshift.runs.catalog import RunRow
     from upshift.runs.history import Run
@@ -85,11 +86,11 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         Fields of :class:`~upshift.engine.RunOptions` that the user says anew; None: as recorded.
     """
     from upshift.authoring.project import code_of, places_of
-    from upshift.authoring.running import as_graph_errors, merged, remembered, source_of
+    from upshift.authoring.running import as_graph_errors, doer, merged, remembered, source_of
     from upshift.code.fingerprint import look_up
     from upshift.engine.debug import recorded_code
-    from upshift.engine.run import execute
     from upshift.model.configuration import load_configuration
+    from upshift.runs.detached import KEY, awaits_engine
     from upshift.runs.history import get_run
     from upshift.runs.publishing import publish_left
     from upshift.runs.rebuild import known_run, open_catalog
@@ -120,7 +121,12 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
             code_named = look_up(*places_of(pipeline.callee.function))
             source = {**source_of(pipeline), "cwd": row.source.get("cwd")}
             settled = merged(pipeline, asked)
-        return execute(
+        if awaits_engine(row):
+            from upshift.engine.awaited import confirm_free
+
+            confirm_free(row, configuration)
+        source = {name: said for name, said in source.items() if name != KEY}
+        return doer(settled)(
             graph,
             code=code,
             source={**source, "run": remembered(asked, settled)},
@@ -129,6 +135,30 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
             progress=progress,
             resume=row.id,
             code_named=code_named,
+        )
+
+
+def resume_detached(order: Order, progress: Progress) -> Run[Any]:
+    """Do a run as the engine that was submitted for it: all that it is was recorded then."""
+    from upshift.engine.debug import recorded_code
+    from upshift.engine.run import execute
+    from upshift.runs.rebuild import known_run, open_catalog
+    from upshift.runtime.storage.store import open_store
+
+    configuration = order.configuration
+    with contextlib.closing(open_catalog(configuration)) as catalog:
+        row = known_run(order.run, catalog, configuration)
+    store = open_store(row.store, **configuration.store_options)
+    with store.claims.held():
+        return execute(
+            recorded_graph(row, store),
+            code=recorded_code(row, package=True),
+            source=row.source,
+            configuration=configuration,
+            options=recorded_options(row, settled=True),
+            progress=progress,
+            resume=row.id,
+            detached=order.token,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,7 @@ from upshift.authoring.options import checked_tags
 from upshift.authoring.project import code_of, file_of, places_of
 from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions
-from upshift.engine.run import execute
-from upshift.errors import GraphError, UpshiftError
+from upshift.errors import GraphError, UpshiftError, UsageError
 from upshift.model.configuration import load_configuration
 from upshift.model.home import recordable, working_folder
 from upshift.model.spec.codec import encode
@@ -56,7 +55,7 @@ def start(
     with store.claims.held():
         graph = pipeline.build(arguments, store)
         with watched(progress) as watcher:
-            return execute(
+            return doer(settled)(
                 graph,
                 code=code_of(pipeline.callee.function),
                 source={
@@ -69,6 +68,23 @@ def start(
                 progress=watcher,
                 code_named=look_up(*places_of(pipeline.callee.function)),
             )
+
+
+def doer(options: RunOptions) -> Callable[..., Run[Any]]:
+    """What does a run: an engine in this process, or what submits one."""
+    if not options.detach:
+        from upshift.engine.run import execute
+
+        return execute
+    from upshift.engine.detached import submit
+
+    if options.debug is not None:
+        raise UsageError(
+            "--detach and --debug exclude each other",
+            why="A step that is debugged runs in this process.",
+            fix="Leave one of them out.",
+        )
+    return submit
 
 
 def plan(
@@ -221,7 +237,10 @@ def remembered(asked: RunOptions, settled: RunOptions) -> dict[str, Any]:
     settled
         With what the pipeline said: for a graph that is taken as it was recorded.
     """
-    return {kind: encode(attrs.evolve(o, debug=None)) for kind, o in (("asked", asked), ("settled", settled))}
+    return {
+        kind: encode(attrs.evolve(o, debug=None, detach=False))
+        for kind, o in (("asked", asked), ("settled", settled))
+    }
 
 
 def source_of(pipeline: Pipeline[Any, Any]) -> dict[str, Any]:

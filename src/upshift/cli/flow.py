@@ -126,6 +126,7 @@ def _run(pipeline: FlowPipeline) -> click.Command:
     @_place
     @shared.takes_how
     @shared.keep_going("Default: stop.")
+    @shared.detach
     def run(
         target: str | None,
         strict: bool | None,
@@ -136,6 +137,7 @@ def _run(pipeline: FlowPipeline) -> click.Command:
         max_num_splits: int | None,
         run_id_file: str | None,
         tags: tuple[str, ...],
+        detach: bool,
         **params: str | None,
     ) -> int:
         decorated = _decorated(pipeline, decorators)
@@ -151,8 +153,9 @@ def _run(pipeline: FlowPipeline) -> click.Command:
             tags=(*tags, *_branch(pipeline)),
             max_workers=max_workers,
             max_splits=max_num_splits,
+            detach=detach,
         )
-        with shown(live=True, run_id_file=run_id_file) as progress:
+        with shown(live=not detach, run_id_file=run_id_file) as progress:
             decorated.run(arguments, options=options, progress=progress)
         return 0
 
@@ -196,6 +199,7 @@ def _resume(pipeline: FlowPipeline) -> click.Command:
     @shared.strict("Default: as before.")
     @shared.takes_how
     @shared.keep_going("Default: as before.")
+    @shared.detach
     def resume(
         step: str | None,
         run: str | None,
@@ -206,6 +210,7 @@ def _resume(pipeline: FlowPipeline) -> click.Command:
         max_num_splits: int | None,
         run_id_file: str | None,
         tags: tuple[str, ...],
+        detach: bool,
     ) -> int:
         """Without STEP and --origin-run-id the last run itself is finished. With one of them, a new run takes
         over what that run has completed, whatever its code; of STEP and what follows it, nothing."""
@@ -215,9 +220,16 @@ def _resume(pipeline: FlowPipeline) -> click.Command:
 
         decorated = _decorated(pipeline, decorators)
         origin = run or _latest(pipeline)
-        with shown(live=True, run_id_file=run_id_file) as progress:
+        with shown(live=not detach, run_id_file=run_id_file) as progress:
             if run is None and step is None and not tags and decorated is pipeline:
-                resume_run(origin, same_code=False, progress=progress, strict=strict, keep_going=keep_going)
+                resume_run(
+                    origin,
+                    same_code=False,
+                    progress=progress,
+                    strict=strict,
+                    keep_going=keep_going,
+                    detach=detach or None,
+                )
             else:
                 options = RunOptions(
                     strict=strict,
@@ -225,6 +237,7 @@ def _resume(pipeline: FlowPipeline) -> click.Command:
                     tags=(*tags, *_branch(pipeline)),
                     max_workers=max_workers,
                     max_splits=max_num_splits,
+                    detach=detach,
                 )
                 again = [] if step is None else _from(pipeline, step)
                 resume_from(decorated, origin, again=again, options=options, progress=progress)

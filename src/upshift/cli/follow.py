@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import select
 import struct
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from upshift.cli.output import echo
-from upshift.cli.selection import log_files
+from upshift.cli.selection import found, log_files
+from upshift.errors import NotFound
 from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
 from upshift.report.terminal.streams import cleaned, label
+from upshift.runs.detached import Detached
 from upshift.runs.history import Run, get_run
 from upshift.runs.rebuild import open_catalog
 from upshift.runtime.storage.log_text import last_frames
@@ -24,6 +29,8 @@ from upshift.runtime.storage.store import open_store
 PATIENCE = 2.0
 """Seconds without any event after which everything is looked at anyway: files that another machine
 writes to a shared folder raise no events here, nor does an engine that is killed."""
+ASK = 10.0
+"""Seconds between two questions to a target whether a run's engine still waits there."""
 _LOG = re.compile(r"(\d+)\.(\d+)\.(?:rank(\d+)\.)?log")
 _UNFINISHED = ("pending", "running")
 
@@ -42,6 +49,32 @@ def follow(
         follower.follow()
     finally:
         follower.watch.close()
+
+
+def follow_engine(run: Run, *, follow: bool) -> None:
+    """Print what the engine of a detached run has printed; ``follow``: and prints, until it has left it."""
+    engine = Detached.of(run.row)
+    if engine is None:
+        raise NotFound(
+            f"run {run.id} has no detached engine",
+            fix=f"Its engine prints where upshift run was typed. What its steps print: upshift logs {run.id}",
+        )
+    path, merged = Path(engine.log), Merged(sys.stdout, named=False)
+    with contextlib.closing(Inotify()) as watch:
+        if path.parent.is_dir():
+            watch.add(path.parent)
+        while True:
+            over = not follow or run.status not in _UNFINISHED  # what it printed by then is there
+            if path.exists():
+                merged.grow("", path)
+            if over:
+                break
+            watch.wait(PATIENCE)
+            run = found(run.id)
+    merged.finish("", path)
+    if not path.exists():
+        lost = f": {engine.lost}" if engine.lost else ", or cannot be seen from here"
+        echo(f"its engine has printed nothing yet{lost}", err=True)
 
 
 class _Follower:
@@ -66,6 +99,7 @@ class _Follower:
         self._watched: set[Path] = set()
         self._names: dict[Path, str] = {}
         self._reused: set[Path] = set()
+        self._ask_at = 0.0
 
     def follow(self) -> None:
         if self._tasks is None:
@@ -80,7 +114,7 @@ class _Follower:
             self._look_for_folders()
             for path in changed:
                 self._look_at(path)
-            if not changed and not self._look_at_everything() and self._run.interrupted:
+            if not changed and not self._look_at_everything() and self._is_left():
                 echo(
                     f"Run {self._run.id} is not over, but its engine is gone. "
                     f"To finish it: upshift resume {self._run.id}",
@@ -98,6 +132,13 @@ class _Follower:
         return self._run.interrupted or any(
             self._run.by_name[name].status in _UNFINISHED for name in self._steps.values()
         )
+
+    def _is_left(self) -> bool:
+        """Whether no engine is at work on the run, nor is going to be."""
+        if self._run.row.status == "pending" and time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + ASK
+            self._run = found(self._run.id)
+        return self._run.interrupted
 
     def _show_reused(self) -> None:
         steps = [self._run.by_name[name] for name in self._steps.values()]

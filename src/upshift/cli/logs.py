@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from upshift.cli.output import echo
+from upshift.errors import UsageError
 
 if TYPE_CHECKING:
     from upshift.runs.history import Attempt, Run, Step, Task
@@ -22,8 +23,13 @@ _FAILURES = 5
 @click.argument("step", metavar="[STEP[INDEX]]", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run, or the step, is over.")
 @click.option("--attempt", metavar="N", type=click.IntRange(min=1), help="Default: the last one.")
+@click.option(
+    "--engine", is_flag=True, help="What the engine of a detached run printed, in place of its steps."
+)
 @click.option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this one of several processes.")
-def logs(run: str, step: str | None, follow: bool, attempt: int | None, rank: int | None) -> None:
+def logs(
+    run: str, step: str | None, follow: bool, attempt: int | None, rank: int | None, engine: bool
+) -> None:
     """Print what the steps of a run printed.
 
     STEP is a step, or one task of a mapped step, as in 'train[3]'. Of a task whose result was reused this is
@@ -31,12 +37,17 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None, rank: in
     of one task with their rank: with --rank they are as that process printed them. Why a step failed comes
     last, on standard error.
     """
-    from upshift.cli.follow import Merged
+    from upshift.cli import selection
+    from upshift.cli.follow import Merged, follow_engine
     from upshift.cli.follow import follow as follow_run
     from upshift.cli.selection import log_files, refuse_rank, selected
-    from upshift.runs.history import get_run
 
-    found = get_run(run)
+    found = selection.found(run)
+    if engine:
+        if step is not None or attempt is not None or rank is not None:
+            raise UsageError("--engine is about no step", fix=f"upshift logs {run} --engine")
+        follow_engine(found, follow=follow)
+        return
     steps, index = selected(found, step)
     if rank is not None:
         refuse_rank(found, steps, index, rank)
@@ -44,7 +55,7 @@ def logs(run: str, step: str | None, follow: bool, attempt: int | None, rank: in
     merged = Merged(sys.stdout, named=not single)
     if follow and (found.interrupted or found.status in ("pending", "running")):
         follow_run(found, [s.name for s in steps], index, attempt, merged, rank)
-        found = get_run(found.id)
+        found = selection.found(found.id)
         _tell_of_gaps(found, steps, index, attempt, rank)
         _tell_of_failures(found, steps, index, attempt, rank)
         return

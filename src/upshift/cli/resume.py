@@ -18,6 +18,7 @@ from upshift.cli import shared_options as shared
     "--cache/--no-cache", "cache", default=None, help="Whether results of other runs may be reused."
 )
 @shared.keep_going("Default: as before.")
+@shared.detach
 @shared.debug
 def resume(
     run: str,
@@ -25,6 +26,7 @@ def resume(
     strict: bool | None,
     cache: bool | None,
     keep_going: bool | None,
+    detach: bool,
     debug: str | None,
 ) -> int:
     """Finish a run; what is done is not run again.
@@ -35,7 +37,7 @@ def resume(
     from upshift.authoring.resume import resume_run
     from upshift.cli.watch import shown
 
-    with shown(live=debug is None) as progress:
+    with shown(live=debug is None and not detach) as progress:
         resume_run(
             run,
             same_code=same_code,
@@ -44,5 +46,6 @@ def resume(
             reuse=cache,
             keep_going=keep_going,
             debug=debug,
+            detach=detach or None,
         )
     return 0

@@ -13,6 +13,7 @@ from upshift.cli import shared_options as shared
 @shared.takes_how
 @click.option("--branch", metavar="NAME", help="The branch of the @project of a flow that the run is on.")
 @click.option("--production", is_flag=True, help="The run is one of the production of that project.")
+@shared.detach
 @shared.debug
 def run(
     file: str,
@@ -30,6 +31,7 @@ def run(
     tags: tuple[str, ...],
     branch: str | None,
     production: bool,
+    detach: bool,
     debug: str | None,
 ) -> int:
     """Run a pipeline.
@@ -49,11 +51,12 @@ def run(
         debug=debug,
         max_workers=max_workers,
         max_splits=max_num_splits,
+        detach=detach,
     )
     if decorators:
         from upshift.authoring.flow.step_decorators import with_decorators
 
         pipeline = with_decorators(pipeline, decorators)
-    with shown(live=debug is None, run_id_file=run_id_file) as progress:
+    with shown(live=debug is None and not detach, run_id_file=run_id_file) as progress:
         pipeline.run(arguments, options=options, progress=progress)
     return 0

@@ -55,6 +55,7 @@ def runs(
     as_json: bool,
 ) -> None:
     """List runs, newest first."""
+    from upshift.cli.selection import settle
     from upshift.model.configuration import load_configuration
     from upshift.runs.catalog import no_pipeline
     from upshift.runs.rebuild import open_catalog
@@ -62,14 +63,18 @@ def runs(
 
     shown = limit or (None if as_json else SCREENFUL)
     chosen = bool(statuses or sort)  # among all runs, and not the newest ones
-    catalog = open_catalog(load_configuration())
+    configuration = load_configuration()
+    catalog = open_catalog(configuration)
     try:
         # One more than is shown tells whether there are more.
         most = None if chosen or shown is None else shown + 1
         rows = catalog.runs(pipeline=pipeline, user=user, tag=tag, limit=most)
         if pipeline is not None and not rows and not catalog.runs(pipeline=pipeline, limit=1):
             raise no_pipeline(pipeline, catalog)
-        rows = [row for row in standing(rows, catalog) if not statuses or _is(row, statuses)]
+        rows = standing(rows, catalog)
+        if settle(rows[:shown], catalog, configuration):
+            rows = standing(map(catalog.run, (row.id for row in rows)), catalog)
+        rows = [row for row in rows if not statuses or _is(row, statuses)]
         found = _compared(rows if sort else rows[:shown], catalog, metrics, params, sort)
     finally:
         catalog.close()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upshift.model.checks import shown
 
 if TYPE_CHECKING:
+    from upshift.model.configuration import Configuration
+    from upshift.runs.catalog import Catalog
     from upshift.runs.history import Attempt, Run, Step, Task
+    from upshift.runs.rows import RunRow
 
 _STEP = re.compile(r"(?P<name>.*?)(?:\[(?P<index>[0-9]{1,18})\])?", re.DOTALL)
 
@@ -60,6 +64,34 @@ def _world_sizes(step: Step, index: int | None) -> Iterator[int | None]:
         return
     attempts = [a for task in step.tasks if index in (None, task.index) for a in task.attempts]
     yield from ((len(attempt.ranks) or None for attempt in attempts) if attempts else (None,))
+
+
+def found(run: str) -> Run:
+    """A run as it stands; of one that has lost a detached engine, its target was asked why."""
+    from upshift.model.configuration import load_configuration
+    from upshift.runs.history import get_run
+    from upshift.runs.rebuild import open_catalog
+
+    configuration = load_configuration()
+    one = get_run(run, configuration)
+    if one.row.status in ("pending", "interrupted"):
+        with contextlib.closing(open_catalog(configuration)) as catalog:
+            asked = settle([one.row], catalog, configuration)
+        one = get_run(one.id, configuration) if asked else one
+    return one
+
+
+def settle(rows: Sequence[RunRow], catalog: Catalog, configuration: Configuration) -> bool:
+    """Record why detached runs have lost their engines; False: there is nothing to find out."""
+    from upshift.runs.detached import Detached
+
+    engines = [(row, Detached.of(row)) for row in rows if row.status in ("pending", "interrupted")]
+    open_ = [row for row, engine in engines if engine is not None and engine.lost is None]
+    if open_:
+        from upshift.engine import awaited  # other runs need no engine here
+
+        awaited.settle(open_, catalog, configuration)
+    return bool(open_)
 
 
 def log_files(

@@ -36,6 +36,11 @@ debug = click.option(
     help="Run this step, or one task 'train[3]' of it, in this process: breakpoint() works in it, and the "
     "debugger opens where it raises. It runs though earlier results are there, and its own is not reused.",
 )  # fmt: skip
+detach = click.option(
+    "--detach", is_flag=True,
+    help="Submit the engine itself to the target, or start it in the background of this machine, and return "
+    "as soon as it has been taken.",
+)  # fmt: skip
 _CONFIGS = "upshift.configs"
 
 

@@ -22,10 +22,9 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
 
     STEP is one of its steps, such as 'train', or one task of a mapped step, such as 'train[3]'.
     """
-    from upshift.cli.selection import selected
-    from upshift.runs.history import get_run
+    from upshift.cli import selection
 
-    found = get_run(run)
+    found = selection.found(run)
     if as_json:
         import json
 
@@ -33,7 +32,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
 
         shown = run_as_json(found)
         if step is not None:
-            (chosen,), index = selected(found, step)
+            (chosen,), index = selection.selected(found, step)
             shown["steps"] = [one for one in shown["steps"] if one["name"] == chosen.name]
             for one in shown["steps"]:
                 one["tasks"] = [task for task in one["tasks"] if index in (None, task["index"])]
@@ -49,7 +48,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
         return
     from upshift.report.terminal.steps_table import show_task, tasks_table
 
-    (chosen,), index = selected(found, step)
+    (chosen,), index = selection.selected(found, step)
     if chosen.mapped and index is None:
         echo(tasks_table(chosen, page, sort=sort))
         return

@@ -20,3 +20,4 @@ class RunOptions:
     max_splits: int | None = None  # how many items a list has, at most, that a step is mapped over
     origin: str | None = None  # the run whose completed tasks are taken over, whatever its code
     again: tuple[str, ...] = ()  # steps of which none is taken over
+    detach: bool = False  # whether the engine is submitted to the target, and not this process

@@ -26,6 +26,7 @@ import attrs
 from upshift.backends.base import Ended, Job
 from upshift.backends.registry import open_backend
 from upshift.engine.attempts import fence, rejoin
+from upshift.engine.awaited import withdraw
 from upshift.engine.recovery import is_at, take_over
 from upshift.engine.targets import AttemptState
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
@@ -36,6 +37,7 @@ from upshift.model.spec.task import Failure, TaskId
 from upshift.report.human import count, delay
 from upshift.report.terminal.tally import image_of
 from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
+from upshift.runs.detached import awaits_engine
 from upshift.runs.endings import record_ending
 from upshift.runs.lease import BEAT, Lease, ask_to_cancel, owner
 from upshift.runs.rebuild import known_run, open_catalog
@@ -80,7 +82,7 @@ def _are(jobs: list[AttemptState]) -> str:
 
 
 @contextlib.contextmanager
-def interrupts(tell: Callable[[], None]) -> Iterator[None]:
+def interrupts(tell: Callable[[], None], number: signal.Signals = signal.SIGINT) -> Iterator[None]:
     """Call ``tell`` at each SIGINT, instead of raising ``KeyboardInterrupt`` wherever the engine is.
 
     ``tell`` runs between any two instructions, so it may only do what is safe there:
@@ -94,11 +96,11 @@ def interrupts(tell: Callable[[], None]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         tell()
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
 _PATIENCE = 10.0
@@ -222,6 +224,9 @@ def cancel(ref: str, configuration: Configuration) -> str:
                     return _ended(row)
                 with published(store, row.id, lease):
                     stopped = _cancel_ownerless(row, configuration, catalog)
+                if awaits_engine(row):
+                    withdraw(row, configuration)
+                    return f"run {row.id} is cancelled: its engine had not begun"
                 left = f", {stopped} of its tasks still ran and were stopped" if stopped else ""
                 return f"run {row.id} is cancelled: no engine was at work on it any more{left}"
         except RunOwned:

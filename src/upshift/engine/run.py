@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from upshift.engine.images import StepImages
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import short_of_processes
-from upshift.engine.prospects import prospects
+from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.recovery import Recovery, take_over
 from upshift.engine.reuse import Reuse
 from upshift.engine.specs import Keeper, Shipped, Specs, ship
@@ -34,7 +35,16 @@ from upshift.engine.targets import (
     grant_plans,
 )
 from upshift.engine.walk import Walk
-from upshift.errors import LeaseLost, NotFound, RunCancelled, RunFailed, UpshiftError, together
+from upshift.errors import (
+    EngineStopped,
+    LeaseLost,
+    NotFound,
+    RunCancelled,
+    RunFailed,
+    RunOwned,
+    UpshiftError,
+    together,
+)
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
 from upshift.model.home import home, user_name
@@ -47,6 +57,7 @@ from upshift.report.human import count, on_rank, worth_a_look
 from upshift.report.progress import Progress
 from upshift.runs.backlog import Backlog
 from upshift.runs.catalog import RunRow
+from upshift.runs.detached import Detached, awaits_engine
 from upshift.runs.endings import record_ending
 from upshift.runs.growth import growth_of
 from upshift.runs.history import Run
@@ -74,6 +85,7 @@ def execute(
     progress: Progress,
     resume: str | None = None,
     code_named: CodeNamed | None = None,  # None: only a record of the code is at hand
+    detached: str | None = None,  # the token of the submission that this engine is; None: it is none
     open_backend: OpenBackend = open_registered,
     clock: Clock | None = None,
 ) -> Run:
@@ -94,17 +106,8 @@ def execute(
             )
         )
         graph, store, places, images = found.graph, found.store, found.places, found.images
-        launcher = None
-        if resume is None and any(proposal.missing for proposal in found.offered.values()):
-            from upshift.engine.forecast import forecast, launcher_missing  # other runs foretell nothing
-
-            with contextlib.closing(open_catalog(configuration)) as catalog:
-                reusing = options.reuse
-                forecasts = forecast(found, catalog, Keys(code_named), reusing=reusing, now=clock.now())
-                launcher = launcher_missing(found, forecasts)
-        problem = together([*found.problems, *filter(None, (launcher,))])
-        if problem is not None:
-            raise problem
+        keys = Keys(code_named)
+        refuse(found, configuration, options, keys if resume is None else None, now=clock.now())
         plans = grant_plans(found.offered)
         debug = None
         if options.debug:
@@ -132,12 +135,34 @@ def execute(
                 contextlib.closing(Backlog(open_catalog(configuration), store, progress.notice))
             ),
             inbox=inbox,
-            keys=Keys(code_named),
+            keys=keys,
             clock=clock,
             shipped=shipped,
+            detached=detached,
             bucket_cache=parse_size(configuration.bucket_cache),
         )
         return run.execute(resume)
+
+
+def refuse(
+    found: Prospect,
+    configuration: Configuration,
+    options: RunOptions,
+    keys: Keys | None,  # None: of a run that is resumed
+    *,
+    now: float,
+) -> None:
+    """Raise what a run is refused for before anything runs."""
+    launcher = None
+    if keys is not None and any(proposal.missing for proposal in found.offered.values()):
+        from upshift.engine.forecast import forecast, launcher_missing  # other runs foretell nothing
+
+        with contextlib.closing(open_catalog(configuration)) as catalog:
+            forecasts = forecast(found, catalog, keys, reusing=options.reuse, now=now)
+            launcher = launcher_missing(found, forecasts)
+    problem = together([*found.problems, *filter(None, (launcher,))])
+    if problem is not None:
+        raise problem
 
 
 @attrs.define(kw_only=True)
@@ -160,6 +185,7 @@ class _Run:
     keys: Keys
     clock: Clock
     shipped: Shipped | None
+    detached: str | None
     bucket_cache: int  # bytes of content of a bucket that stay on this machine
     row: RunRow = attrs.field(init=False)
     publisher: Publisher | None = attrs.field(init=False, default=None)  # of a store in a bucket
@@ -181,6 +207,7 @@ class _Run:
         with lease:
             if earlier is not None:
                 earlier = take_over(run_id, self.catalog, self.store)
+                self._confirm_submitted(earlier)
             if not self.store.claim_run(run_id):
                 raise removed(run_id)
             if self.store.replica is not None:
@@ -222,6 +249,17 @@ class _Run:
             raise self.unpublished
         return run
 
+    def _confirm_submitted(self, row: RunRow) -> None:
+        """A submitted engine takes the run as it was left for it, and as nobody has taken it since."""
+        engine = Detached.of(row)
+        if self.detached is None or (awaits_engine(row) and engine and engine.token == self.detached):
+            return
+        raise RunOwned(
+            f"this engine was submitted for run {row.id}, which does not wait for it any more",
+            why=f"It is {row.status}: it was cancelled, or resumed.",
+            fix=f"See how the run stands: upshift show {row.id}",
+        )
+
     def _notices(self) -> list[str]:
         lines = []
         if not self.graph.nodes:
@@ -258,12 +296,14 @@ class _Run:
 
         driver = self._driver(resumed=resumed, submitted=start_threads)
         try:
-            with interrupts(lambda: self.inbox.put(Command.INTERRUPT)):
+            with interrupts(lambda: self.inbox.put(Command.INTERRUPT)), self._stoppable():
                 try:
                     status = driver.run()
                     lease.renew()
-                except LeaseLost:
+                except (EngineStopped, LeaseLost) as error:
                     driver.abandon(elsewhere=False)  # its new owner watches what runs on other machines
+                    if isinstance(error, EngineStopped):
+                        self._publish_rest()
                     raise
                 except BaseException:
                     driver.abandon()
@@ -374,6 +414,21 @@ class _Run:
             raise error
 
         self.inbox.put(stop)
+
+    def _stoppable(self) -> contextlib.AbstractContextManager[None]:
+        """Of a detached engine: SIGTERM, as before the time limit of its job, ends it and not the run."""
+        if self.detached is None:
+            return contextlib.nullcontext()
+
+        def stop() -> None:
+            raise EngineStopped(
+                f"the engine of run {self.row.id} was told to stop, and leaves it",
+                why="Its job was cancelled, or has reached its time limit. "
+                "What runs on other machines goes on.",
+                fix=f"upshift resume {self.row.id} continues from the last completed step.",
+            )
+
+        return interrupts(lambda: self.inbox.put(stop), signal.SIGTERM)
 
     def _end(self, status: str) -> None:
         """Record that the run is over; in the store first, since the catalog can be made anew from there."""

@@ -78,7 +78,7 @@ class PreparedEnvironment:
     def folder(self) -> Path:
         """Where it is, or will be."""
         name = _digest([self.digest, sys.base_prefix]).partition(":")[2][:32]
-        return home() / "environments" / name
+        return (home() / "environments").resolve() / name
 
     @property
     def interpreter(self) -> str:

@@ -15,6 +15,7 @@ from upshift.model.spec.hardware import Device, Hardware
 from upshift.model.spec.task import TaskId
 from upshift.runs.catalog import AttemptRow, Catalog
 from upshift.runs.history_records import utc
+from upshift.runs.rebuild import see_running
 from upshift.runs.rows import RunRow
 from upshift.runs.standing import INTERRUPTED, standing
 from upshift.runtime.storage.series import Number, Series, given, read_series
@@ -144,6 +145,10 @@ class Now:
         }
 
 
+_SEE = 5.0
+"""Seconds between two looks into stores, for what engines of other homes have started."""
+
+
 class Watch:
     """Looks at what runs, again and again."""
 
@@ -154,6 +159,7 @@ class Watch:
         self._granted: dict[tuple[TaskId, int], Hardware | None] = {}
         self._devices: tuple[Device, ...] = ()
         self._discovery: threading.Thread | None = None
+        self._see_at = 0.0
 
     def look(self, *, wait: bool = True) -> Now:
         """What runs now, by run and step."""
@@ -171,6 +177,9 @@ class Watch:
         self._devices = tuple(device for inventory in discover() for device in inventory.devices)
 
     def _running_now(self) -> list[Running]:
+        if time.monotonic() >= self._see_at:
+            self._see_at = time.monotonic() + _SEE
+            see_running(self._catalog)
         rows = self._catalog.running()
         runs = self._runs({row.task.run for row in rows})
         granted, self._granted = self._granted, {}

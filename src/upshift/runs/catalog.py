@@ -369,6 +369,10 @@ class Catalog:
         sql = _GET_RUNS + " WHERE store = ? AND status IN ('pending', 'running')"
         return ids, _run_rows(self._database.query(sql, (store,)))
 
+    def unfinished(self) -> list[RunRow]:
+        """The runs that are not recorded as ended."""
+        return _run_rows(self._database.query(f"{_GET_RUNS} WHERE status IN ('pending', 'running')"))
+
     def tasks(self, run: str, step: str | None = None) -> list[TaskRow]:
         """The tasks of a run, or of one of its steps; those of a step in the order of their indices."""
         condition, values = _of(run, step)

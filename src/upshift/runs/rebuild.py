@@ -26,12 +26,13 @@ from upshift.model.spec.task import TaskId, TaskResult
 from upshift.runs.catalog import Catalog, catalog_place, notes_of_lacking
 from upshift.runs.claimed import Claimed
 from upshift.runs.database import Damaged
+from upshift.runs.detached import awaits_engine
 from upshift.runs.endings import read_ending
 from upshift.runs.history_records import UNFINISHED, attempt_of
 from upshift.runs.lease import held, here
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.version_rows import recorded_versions
-from upshift.runtime.storage.records import REMOVED
+from upshift.runtime.storage.records import REMOVED, live_path
 from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ def open_catalog(configuration: Configuration) -> Catalog:
             take_what_lacks(catalog, configuration)
         if configuration.has_buckets:
             take_from_buckets(catalog, configuration)
+        if isinstance(place, Path):
+            take_from_folders(catalog, configuration)
 
     return Catalog(place, flush=configuration.durability == "power", fill=fill, opened=catch_up)
 
@@ -240,6 +243,26 @@ def take_from_buckets(catalog: Catalog, configuration: Configuration) -> None:
             _say(f"runs of other machines in {store.replica.address} are not seen: {error.why or error.what}")
 
 
+def take_from_folders(catalog: Catalog, configuration: Configuration) -> None:
+    """See how runs stand that engines of other homes work on: in shared folders, if anything has changed."""
+    for known in catalog.unfinished():
+        if known.source.get("engine", here()) == here() and not awaits_engine(known):
+            continue
+        with contextlib.suppress(UpshiftError, ValueError):  # what the catalog has can be shown all the same
+            store = open_store(known.store, **configuration.store_options)
+            content = None if store.replica is not None else store.read_record(known.id, "run.json")
+            if content is not None and from_json(RunRow, content) != known:
+                bring_in(known.id, catalog, store)
+
+
+def see_running(catalog: Catalog) -> None:
+    """See how far runs are that engines of other homes work on."""
+    for known in catalog.unfinished():
+        if known.status == "running" and known.source.get("engine", here()) != here():
+            with contextlib.suppress(UpshiftError):  # what the catalog has can be shown all the same
+                bring_in(known.id, catalog, open_store(known.store))
+
+
 def _take(note: Path, catalog: Catalog, configuration: Configuration) -> None:
     store = open_store(os.readlink(note), **configuration.store_options)
     claimed = Claimed(store.address)
@@ -307,15 +330,36 @@ def _merge(run: str, catalog: Catalog, store: Store, known: RunRow | None) -> No
     if row is None or row.status not in UNFINISHED:
         catalog.replace_runs([rows])
     else:
-        if known is None:
-            catalog.add_run(row)
+        catalog.add_run(row)
+        recorded = catalog.attempts(run)
+        better = {(a.task, a.number) for a in recorded if a.handle is not None}  # by its engine, in here
+        begun = [a for a in _begun(run, store) if (a.task, a.number) not in better]
+        attempts = [*attempts, *begun]
+        tasks = [*tasks, *(TaskRow(task=attempt.task, status=attempt.status) for attempt in begun)]
         done = {task.task for task in catalog.tasks(run) if task.status not in UNFINISHED}
-        over = {(a.task, a.number) for a in catalog.attempts(run) if a.status not in UNFINISHED}
+        over = {(a.task, a.number) for a in recorded if a.status not in UNFINISHED}
         catalog.record(
             [task for task in tasks if task.task not in done],
             [attempt for attempt in attempts if (attempt.task, attempt.number) not in over],
         )
     catalog.versions.put(recorded_versions(run, store))
+
+
+def _begun(run: str, store: Store) -> Iterator[AttemptRow]:
+    """Attempts that have left no result yet: what runs has left something else."""
+    for spec in store.unfinished(run):
+        if spec.backend is not None:
+            left = (store.log_path, store.series_path)
+            began = (store.root / live_path(spec.task, spec.attempt)).exists() or any(
+                path(spec.task, spec.attempt).exists() for path in left
+            )
+            yield AttemptRow(
+                task=spec.task,
+                number=spec.attempt,
+                status="running" if began else "pending",
+                target=spec.target,
+                backend=spec.backend,
+            )
 
 
 def _known(run: str, catalog: Catalog) -> RunRow | None:

@@ -2,7 +2,8 @@
 
 A run that is recorded as running and whose lease nobody holds is *interrupted*. People read that word;
 the status of such a run, in JSON and in Python, is ``cancelled``: it was stopped before its end, though
-nothing of it failed. That it has no time of its end tells it from one that was stopped in order.
+nothing of it failed. That it has no time of its end tells it from one that was stopped in order. So is a run
+whose engine was submitted and is known never to have begun.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import attrs
 
 from upshift.errors import NotFound
 from upshift.runs.catalog import Catalog
+from upshift.runs.detached import Detached
 from upshift.runs.lease import held
 from upshift.runs.rows import RunRow
 
@@ -22,7 +24,7 @@ INTERRUPTED = "interrupted"
 
 def standing(rows: Iterable[RunRow], catalog: Catalog) -> list[RunRow]:
     """The rows of runs as these stand. Leases are asked for those only that are recorded as running."""
-    return [_standing(row, catalog) if row.status == "running" else row for row in rows]
+    return [_standing(row, catalog) if row.status in ("pending", "running") else row for row in rows]
 
 
 def plain_status(row: RunRow) -> str:
@@ -31,6 +33,9 @@ def plain_status(row: RunRow) -> str:
 
 
 def _standing(row: RunRow, catalog: Catalog) -> RunRow:
+    if row.status == "pending":  # nobody has a lease yet
+        engine = Detached.of(row)
+        return row if engine is None or engine.lost is None else attrs.evolve(row, status=INTERRUPTED)
     if _owned(row):
         return row
     # An engine records the end before it gives the lease up: so the row that was read may be older.

@@ -29,6 +29,7 @@ import attrs
 
 from upshift.backends.base import Ask, Capabilities, Capacity, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
+from upshift.backends.engines import Engines
 from upshift.backends.ray import gang
 from upshift.backends.ray.dashboard import Dashboard, Unknown, address_of
 from upshift.backends.ray.nodes import TYPE, Node, findings, offer, read_nodes
@@ -350,7 +351,9 @@ class RayBackend(ClusterBackend):
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        options = options_of(target, RaySettings, store=store, title="Ray", own=("address", "autoscaling"))
+        options = options_of(
+            target, RaySettings, store=store, title="Ray", own=("address", "autoscaling", "detach")
+        )
         owner = f"target {target.name!r}"
         address, grows = target.options.get("address"), target.options.get("autoscaling", False)
         if not isinstance(grows, bool):
@@ -362,6 +365,7 @@ class RayBackend(ClusterBackend):
         cluster = Ray(Dashboard(address_of(address)), grows=grows)
         super().__init__(cluster, name=self.name, store=store, sink=sink, options=options, is_seen=True)
         self._dashboard = cluster.dashboard
+        self.engines = Engines(target, cluster, RaySettings, options, private=False)
 
     def capacity(self) -> Capacity:
         """Ray queues jobs itself, and its head has a process's memory for each."""

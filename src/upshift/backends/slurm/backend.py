@@ -21,11 +21,12 @@ import attrs
 
 from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
+from upshift.backends.engines import Engines
 from upshift.backends.scheduler import Full, Launch, NotNow, Reach, State, options_of
 from upshift.backends.slurm.containers import KINDS, Containers
 from upshift.backends.slurm.login import FAILED, Login, login_of
 from upshift.backends.slurm.script import ranges, script_of
-from upshift.backends.slurm.site import Site, findings, offer, read_site
+from upshift.backends.slurm.site import Site, chosen, findings, offer, read_site
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target
 from upshift.model.home import home
@@ -53,6 +54,8 @@ class Refused(BackendError):
         self.said = said
 
 
+WEEK = 7 * 24 * 60
+"""Minutes."""
 SHARE = 20.0
 """Seconds for which an element of an array may begin further tasks, at most."""
 PENDING = frozenset(
@@ -173,6 +176,11 @@ class Slurm:
             by_array.setdefault(base, []).append(int(number))
         those = [f"{base}_[{ranges(numbers)}]" for base, numbers in by_array.items()]
         self._quietly("scancel", *those)
+
+    def longest(self, settings: Mapping[str, Any]) -> str:
+        """The time limit of an engine: a week, or what its partitions allow."""
+        limits = [p.most_minutes for p in chosen(settings, self.site) if p.most_minutes is not None]
+        return f"{min([WEEK, *limits])}m"
 
     def render(self, launch: Launch) -> str:
         """As :func:`.script.script_of`."""
@@ -440,7 +448,7 @@ class SlurmBackend(ClusterBackend):
             SlurmSettings,
             store=store,
             title="Slurm",
-            own=("containers", "ssh"),
+            own=("containers", "detach", "ssh"),
             buckets=True,
             mounts=kind is not None,
         )
@@ -460,6 +468,9 @@ class SlurmBackend(ClusterBackend):
         self._registry = target.registry
         super().__init__(slurm, name=self.name, store=store, sink=sink, options=options, arrays=slurm)
         self._slurm = slurm
+        engines = Engines(target, slurm, SlurmSettings, options, private=True, longest=slurm.longest)
+        # Beyond ssh, neither the Python of this machine nor its folders are to be found.
+        self.engines = engines if slurm.login is None else None
 
     def reach(self, spec: TaskSpec) -> Reach:
         """Folders of this machine, in an image under their own paths, with the Python of the image."""

@@ -80,7 +80,7 @@ def findings(said: Mapping[str, Any], site: Site) -> Iterator[Finding]:
     RequestRefused
         A partition or account is none of this cluster's.
     """
-    for partition in _chosen(said, site):
+    for partition in chosen(said, site):
         nodes = [node for node in site.nodes if partition.name in node.partitions]
         able = [node for node in nodes if node.takes_jobs]
         where = f"partition {partition.name!r}"
@@ -128,9 +128,11 @@ def offer(
     RequestRefused
         A partition or account is none of this cluster's.
     """
-    chosen = _chosen(said, site)
-    nodes = [node for node in site.nodes if not node.partitions.isdisjoint(p.name for p in chosen)]
-    where = "partition" + (" " if len(chosen) == 1 else "s ") + ", ".join(repr(p.name) for p in chosen)
+    partitions = chosen(said, site)
+    nodes = [node for node in site.nodes if not node.partitions.isdisjoint(p.name for p in partitions)]
+    where = (
+        "partition" + (" " if len(partitions) == 1 else "s ") + ", ".join(repr(p.name) for p in partitions)
+    )
     short: list[Shortfall] = []
     largest = max(nodes, key=lambda n: (sum(n.gpus.values()), n.cpus, n.memory), default=None)
     why = f"{where} has no nodes" if largest is None else f"the largest node of {where} is {largest}"
@@ -168,11 +170,11 @@ def offer(
         left = [node for node in of_these if node.name not in avoids]
         if request.is_elastic:
             left = [node for node in left if node.takes_jobs]
-        if _most_nodes(chosen, left)[0] >= request.least_nodes:
-            count = min(count, _most_nodes(chosen, left)[0])
+        if _most_nodes(partitions, left)[0] >= request.least_nodes:
+            count = min(count, _most_nodes(partitions, left)[0])
         else:  # it waits until enough of them take jobs
             avoids, count = [], request.least_nodes
-            most, why = _most_nodes(chosen, of_these)
+            most, why = _most_nodes(partitions, of_these)
             if count > most:
                 short.append(Shortfall(field="num_nodes", asked=f"{count} nodes", got=str(most), why=why))
                 count = most
@@ -199,8 +201,14 @@ def offer(
     )
 
 
-def _chosen(said: Mapping[str, Any], site: Site) -> list[Partition]:
-    """The partitions that a job may run in."""
+def chosen(said: Mapping[str, Any], site: Site) -> list[Partition]:
+    """The partitions that a job with these settings may run in.
+
+    Raises
+    ------
+    RequestRefused
+        One of them is none of this cluster's, or may not be used like that.
+    """
     by_name = {partition.name: partition for partition in site.partitions}
     names = (
         said["partition"].split(",")
@@ -217,9 +225,9 @@ def _chosen(said: Mapping[str, Any], site: Site) -> list[Partition]:
             raise RequestRefused(
                 f"this cluster has no partition {name!r}", fix=f"{suggestion(name, by_name)}"
             )
-    chosen = [by_name[name] for name in names]
+    found = [by_name[name] for name in names]
     account = said.get("account")
-    for partition in chosen:
+    for partition in found:
         if partition.accounts and account not in partition.accounts:
             raise RequestRefused(
                 f"account {account!r} may not use partition {partition.name!r}"
@@ -234,7 +242,7 @@ def _chosen(said: Mapping[str, Any], site: Site) -> list[Partition]:
                 why=f"No job runs longer there than {_span(partition.most_minutes)}.",
                 fix="Ask for less, or choose another partition.",
             )
-    return chosen
+    return found
 
 
 def _most_nodes(partitions: Iterable[Partition], fits: Sequence[Node]) -> tuple[int, str]:

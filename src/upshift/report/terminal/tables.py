@@ -19,6 +19,7 @@ from upshift.report.terminal.layout import (
     labelled,
     wrap,
 )
+from upshift.runs.detached import Detached
 
 if TYPE_CHECKING:
     from upshift.runs.history import Run
@@ -139,6 +140,11 @@ def _header(run: Run, page: Page) -> str:
         "params": [f"{name}={text}" for name, text in run.param_texts.items()],
     }
     status = run.row.status
+    engine = Detached.of(run.row)
+    if engine is not None:
+        where = f"a process of {engine.host}" if engine.target is None else f"a job of {engine.target}"
+        lost = f"lost: {engine.lost}" if engine.lost else f"{where}, {engine.name}"
+        facts["engine"] = f"{lost}; upshift logs {run.id} --engine"
     if run.status == "cancelled":
         facts["next"] = f"upshift resume {run.id} continues from the last completed step" + _still(run)
     title = f"run {run.id} · {run.pipeline} · {page.paint(status, STATUS_STYLES.get(status))}"

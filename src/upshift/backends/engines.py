@@ -1,0 +1,197 @@
+"""The engine of a run as a job of a cluster: what ``--detach`` submits there, and finds again by its name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from upshift.backends.base import Ask
+from upshift.backends.scheduler import Cluster, Launch, NotNow, State
+from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsError
+from upshift.model.configuration import Target
+from upshift.model.settings.resources import ResourceSettings
+
+AGAIN = (0.5, 1.0, 2.0, 5.0)
+"""Seconds until a scheduler that does not answer is given the engine again; whoever submits it waits."""
+_REQUEST = ("cpu_count", "memory")
+_DEFAULTS: Mapping[str, Any] = {"cpu_count": 1, "memory": "1GB"}
+
+
+@attrs.frozen(kw_only=True)
+class EngineJob:
+    """An engine, as a job."""
+
+    name: str  # no other job has it
+    comment: str
+    command: tuple[str, ...]
+    output: str  # the file for what it prints
+
+
+class Engines:
+    """Where a target runs engines, by its option ``detach``.
+
+    Parameters
+    ----------
+    target
+        The target.
+    cluster
+        Its scheduler.
+    settings
+        The class of its backend's settings.
+    options
+        What the target says to its steps, checked; ``detach`` says otherwise for engines, field by field.
+    private
+        Whether its jobs have the variables of this process, and nobody else can read them.
+    longest
+        The time limit of an engine where none is said, by its settings; None: that is for the scheduler.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        cluster: Cluster,
+        settings: type,
+        options: Mapping[str, Any],
+        *,
+        private: bool,
+        longest: Callable[[Mapping[str, Any]], str | None] = lambda said: None,
+    ) -> None:
+        self._target = target
+        self._cluster = cluster
+        self._longest = longest
+        self.private = private
+        own = _checked(target, settings)
+        asked = {**_DEFAULTS, **{name: own[name] for name in _REQUEST if name in own}}
+        try:
+            self._request = ResourceSettings(**asked)
+        except SettingsError as error:
+            raise _invalid(target, error, "ResourceSettings") from None
+        unwanted = ("gres", "exclusive", "time")  # of steps
+        self._said = {
+            **{name: value for name, value in options.items() if name not in unwanted},
+            **{name: value for name, value in own.items() if name not in _REQUEST},
+        }
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is said of an engine, with its time limit."""
+        if "time" in self._said:
+            return dict(self._said)
+        longest = self._longest(self._said)
+        return self._said if longest is None else {**self._said, "time": longest}
+
+    def launch(self, job: EngineJob) -> Launch:
+        """The job of an engine.
+
+        Raises
+        ------
+        RequestRefused, BackendError
+            The target does not take it.
+        """
+        settings = self.settings
+        try:
+            offer = self._cluster.offer(Ask(request=self._request), settings)
+        except NotNow as error:
+            raise BackendError(str(error), fix="Try again in a moment.") from None
+        if offer.shortfalls or offer.granted is None:
+            why = "; ".join(
+                f"asked {short.asked}, gets {short.got}: {short.why}" for short in offer.shortfalls
+            )
+            raise RequestRefused(
+                f"target {self._target.name!r} cannot give what the engine of the run asks for",
+                why=why or None,
+                fix=f"Say what it gets: [targets.{self._target.name}] options = "
+                '{ detach = { memory = "500MB" } }. Or leave --detach out.',
+            )
+        return Launch(
+            name=job.name,
+            comment=job.comment,
+            command=job.command,
+            granted=offer.granted,
+            settings=settings,
+            output=job.output,
+        )
+
+    def submit(self, launch: Launch, environment: Mapping[str, str], *, tries: int = len(AGAIN)) -> str:
+        """Give it to the scheduler, with these variables, which are secret; where it is, in words.
+
+        Raises
+        ------
+        BackendError
+            It is refused, or the scheduler does not answer.
+        """
+        script = self._cluster.render(launch)
+        for number in range(tries + 1):
+            try:
+                # It may have been taken though the scheduler did not say so.
+                id = self._cluster.find([launch.name]).get(launch.name) if number else None
+                return self._named(id or self._cluster.submit(script, environment))
+            except NotNow as error:
+                if number == tries:
+                    raise BackendError(
+                        str(error), fix="Try again, when the cluster answers: nothing was submitted."
+                    ) from None
+                time.sleep(AGAIN[min(number, len(AGAIN) - 1)])
+        raise AssertionError("unreachable")
+
+    def state(self, name: str) -> tuple[str, State] | None:
+        """Where the job of this name is, in words, and how; None: the scheduler knows none.
+
+        Raises
+        ------
+        BackendError
+            It does not answer.
+        """
+        try:
+            id = self._cluster.find([name]).get(name)
+            if id is None:
+                return None
+            state = self._cluster.states([id]).get(id)
+            if state is None:
+                return None
+            if state.phase == "ended" and state.message is None:
+                words = self._cluster.words(id)
+                state = attrs.evolve(state, message=f"it ended: {words}" if words else "it ended")
+            return self._named(id), state
+        except NotNow as error:
+            raise BackendError(str(error)) from None
+
+    def withdraw(self, name: str) -> None:
+        """Take it back, or end it. Raises ``BackendError`` where the scheduler does not answer."""
+        try:
+            id = self._cluster.find([name]).get(name)
+            if id is not None:
+                self._cluster.stop([id], grace=False, kill=True)
+        except NotNow as error:
+            raise BackendError(str(error)) from None
+
+    def _named(self, id: str) -> str:
+        return f"job {id} of {self._cluster.title}"
+
+
+def _checked(target: Target, settings: type) -> dict[str, Any]:
+    given = target.options.get("detach", {})
+    known = [*_REQUEST, *(field.name for field in attrs.fields(settings))]
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"target {target.name!r}: detach = {given!r} is invalid",
+            fix='Write what the engine of a run gets: detach = { memory = "2GB" }.',
+        )
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"target {target.name!r}: detach has no option {name!r}", fix=f"Options: {', '.join(known)}."
+            )
+    try:
+        said = settings(**{name: value for name, value in given.items() if name not in _REQUEST})
+    except SettingsError as error:
+        raise _invalid(target, error, settings.__name__) from None
+    return {name: given[name] if name in _REQUEST else getattr(said, name) for name in given}
+
+
+def _invalid(target: Target, error: SettingsError, name: str) -> ConfigError:
+    what = error.what.replace(name, f"target {target.name!r}: detach", 1)
+    return ConfigError(what, why=error.why, fix=error.fix)

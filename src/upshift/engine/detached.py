@@ -1,0 +1,306 @@
+"""A run whose engine is a job of its target, or a process of its own on this machine: ``--detach``.
+
+::
+
+    here:   checks; graph, options and code into the store; the run pending, for this submission's token
+            └─► Cluster.submit, or a process in a session of its own
+    there:  the lease, the token, and then the run from its record, as resume --same-code has it
+
+So what was submitted is what runs, whatever becomes of the files. What the engine needs to know beside that,
+it gets in one variable of its environment, where a catalog's password is as safe as a step's secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import attrs
+
+from upshift.backends.engines import EngineJob, Engines
+from upshift.backends.scheduler import Launch
+from upshift.code.packages import make_package
+from upshift.engine import RunOptions
+from upshift.engine.awaited import confirm_free, record_lost
+from upshift.engine.keys import CodeNamed, Keys
+from upshift.engine.prospects import Prospect, prospects
+from upshift.engine.recovery import take_over
+from upshift.engine.run import new_run_id, refuse, removed
+from upshift.errors import BackendError, RequestRefused, UpshiftError, UsageError
+from upshift.model.configuration import Configuration
+from upshift.model.graph import Graph
+from upshift.model.home import home, make_folder, user_name
+from upshift.model.settings.secrets import secret_files
+from upshift.model.spec.codec import decode, encode, to_json
+from upshift.model.spec.task import Code
+from upshift.report.progress import Progress
+from upshift.runs.catalog import RunRow, catalog_place
+from upshift.runs.detached import Detached
+from upshift.runs.history import Run, get_run
+from upshift.runs.lease import Lease, here
+from upshift.runs.publishing import published
+from upshift.runs.rebuild import open_catalog
+from upshift.runtime.storage import edits
+
+ORDER = "UPSHIFT_ENGINE"
+"""The variable in which a submitted engine finds its :class:`Order`."""
+_COMMAND = (sys.executable, "-m", "upshift.cli.detached")
+
+
+@attrs.frozen(kw_only=True)
+class Order:
+    """What an engine is to do."""
+
+    run: str
+    token: str
+    configuration: Configuration  # as it was when it was submitted
+    log: str  # where it prints
+    home: str | None = None  # a folder of its own for its state; None: that of its environment
+    environments: str | None = None  # where those of steps are kept, which nodes see
+
+    @classmethod
+    def taken(cls, environ: Any = os.environ) -> Order:
+        """That of this process, whose environment keeps nothing of it."""
+        text = environ.pop(ORDER, None)
+        if text is None:
+            raise UsageError("this is what upshift run --detach starts", fix="Use that.")
+        order = decode(cls, json.loads(text))
+        if order.home is not None:
+            environ["UPSHIFT_HOME"] = order.home
+            make_folder(home())
+            if order.environments is not None:
+                make_folder(Path(order.environments))
+                (home() / "environments").symlink_to(order.environments)
+        return order
+
+    def clear(self, *, over: bool) -> None:
+        """Remove the home of this engine; where the run is over, those of its earlier engines, too.
+
+        Jobs that an engine has left behind run code that is there.
+        """
+        if self.home is not None:
+            own = Path(self.home)
+            for folder in own.parent.glob(f"{self.run}.*") if over else [own]:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def text(self) -> str:
+        """As it travels."""
+        return json.dumps(encode(self))
+
+
+def submit(
+    graph: Graph,
+    *,
+    code: Code,
+    source: Mapping[str, Any],
+    configuration: Configuration,
+    options: RunOptions,
+    progress: Progress,
+    resume: str | None = None,
+    code_named: CodeNamed | None = None,
+) -> Run:
+    """Have a run done, or finished, by an engine that is submitted; as :func:`~upshift.engine.run.execute`.
+
+    Gives the run as it is once the engine was taken.
+
+    Raises
+    ------
+    UpshiftError
+        It is refused, and nothing runs.
+    """
+    now = time.time()
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(
+            prospects(
+                graph,
+                configuration,
+                options,
+                project=code.project,
+                inbox=SimpleQueue(),
+                announce=progress.notice,
+            )
+        )
+        refuse(found, configuration, options, Keys(code_named) if resume is None else None, now=now)
+        store = found.store
+        engines = _engines_of(found, configuration.catalog)
+        stack.enter_context(store.claims.held())
+        if code.package is None:
+            package = make_package(Path(code.project), store, exclude=secret_files(code.project))
+            code = attrs.evolve(code, package=package.digest)
+        catalog = stack.enter_context(contextlib.closing(open_catalog(configuration)))
+        earlier = None if resume is None else catalog.run(resume)
+        run = earlier.id if earlier else new_run_id(now)
+        token = secrets.token_hex(6)
+        engine = Detached(
+            token=token,
+            name=f"engine-{re.sub(r'[^a-zA-Z0-9_.-]+', '-', graph.pipeline)[:40]}-{token}",
+            log=str(store.root / "runs" / run / f"engine-{token}.log"),
+            host=socket.gethostname(),
+            since=now,
+            target=None if engines is None else found.target.name,
+        )
+        launch = None
+        if engines is not None:
+            launch = engines.launch(
+                EngineJob(
+                    name=engine.name,
+                    comment=f"upshift {run} engine",
+                    command=_COMMAND,
+                    output=engine.log,
+                )
+            )
+        row = RunRow(
+            id=run,
+            pipeline=graph.pipeline,
+            status="pending",
+            target=found.target.name,
+            user=options.user or (earlier.user if earlier else None) or user_name(),
+            tags=options.tags,
+            started=earlier.started if earlier else now,
+            store=store.address,
+            source={
+                **{name: encode(value) for name, value in source.items()},
+                "code": encode(code),
+                "engine": here(),
+                **engine.source(),
+            },
+            params={name: encode(artifact) for name, artifact in graph.params.items()},
+        )
+        with Lease(run, store.address, notice=progress.notice) as lease:
+            if earlier is not None:
+                earlier = take_over(run, catalog, store)
+                confirm_free(earlier, configuration)
+            if not store.claim_run(run):
+                raise removed(run)
+            if store.replica is not None:
+                store.replica.prepare()
+            with published(store, run, lease):
+                store.write_record(run, "graph.json", to_json(attrs.evolve(graph, sources={})))
+                store.write_record(run, edits.RECORD, to_json({}))
+                store.write_record(run, "run.json", to_json(row))
+                catalog.add_run(row)
+        order = _order(run, engine, configuration, apart=launch is not None)
+        try:
+            where = _start(order, engine, launch, engines)
+        except UpshiftError as error:
+            with Lease(run, store.address) as lease:
+                record_lost(row, catalog, store, lease, f"it was not taken: {error.in_short}")
+            raise
+        names = [node.name for node in graph.nodes]
+        progress.run_started(run, graph.pipeline, row.target, names)
+        progress.notice(f"its engine is {where}")
+        progress.notice(f"upshift logs {run} -f follows it, upshift cancel {run} stops it")
+    return get_run(run, configuration)
+
+
+# -- parts ---------------------------------------------------------------------------------------------
+
+
+def _engines_of(found: Prospect, catalog: str | None) -> Engines | None:
+    """Where the engine is to run; None: on this machine."""
+    place = found.places[None]
+    backend = place.backend
+    if not backend.capabilities.remote or backend.name in ("docker", "podman"):
+        return None
+    engines: Engines | None = getattr(backend, "engines", None)
+    if engines is None:
+        raise RequestRefused(
+            f"target {place.target.name!r} runs no engines",
+            why="Engines need the Python and the folders of this machine: on Ray, or on Slurm without ssh.",
+            fix="Leave --detach out, and keep this machine on; or log in to the cluster, and type it there.",
+        )
+    needed = [secret for some in found.secrets.values() for secret in some]
+    lacking = [secret for secret in needed if secret.source.startswith("env:")]
+    if lacking and not engines.private:
+        first = lacking[0]
+        raise RequestRefused(
+            f"secret {first.name} ({first.source}) cannot be brought to an engine on {place.target.name!r}",
+            where=first.origin,
+            why="The variables of its jobs can be read by others.",
+            fix="Leave --detach out, or keep the value in a file: file:PATH.",
+        )
+    if not engines.private and re.search(r"//[^/@]*:[^/@]*@", catalog or ""):
+        raise RequestRefused(
+            f"the password of the catalog cannot be brought to an engine on {place.target.name!r}",
+            why="The variables of its jobs can be read by others.",
+            fix="Leave --detach out, or keep the password in ~/.pgpass.",
+        )
+    return engines
+
+
+def _start(order: Order, engine: Detached, launch: Launch | None, engines: Engines | None) -> str:
+    if engines is not None and launch is not None:
+        return engines.submit(launch, {ORDER: order.text()})
+    return _start_here(order, engine)
+
+
+def _start_here(order: Order, engine: Detached) -> str:
+    """Start the engine on this machine, out of reach of this terminal, and wait until it has the run."""
+    told, tells = os.pipe()
+    with open(engine.log, "ab") as log, open(told, "rb") as answers:
+        try:
+            process = subprocess.Popen(
+                [*_COMMAND, str(tells)],
+                env={**os.environ, ORDER: order.text()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[tells],
+                start_new_session=True,
+            )
+        finally:
+            os.close(tells)
+        if answers.read(1):
+            process.returncode = 0  # it is nobody's child any more
+            return f"process {process.pid} on {engine.host}"
+        process.wait()
+    said = Path(engine.log).read_text(errors="replace").strip()
+    raise BackendError(
+        "the engine has not begun",
+        why="\n".join(said.splitlines()[-10:]) or f"It ended with {process.returncode}.",
+        fix=f"All that it printed is in {engine.log}.",
+    )
+
+
+def _order(run: str, engine: Detached, configuration: Configuration, *, apart: bool) -> Order:
+    """What the engine is told; ``apart``: on another machine, where it has a home of its own."""
+    place = catalog_place(configuration.catalog)
+    catalog = configuration.catalog
+    if isinstance(place, Path):  # a file cannot be written from two machines at once
+        catalog = None if apart else str(place)
+    targets = {
+        name: attrs.evolve(target, store=_absolute(target.store))
+        for name, target in configuration.targets.items()
+    }
+    return Order(
+        run=run,
+        token=engine.token,
+        log=engine.log,
+        configuration=attrs.evolve(
+            configuration,
+            source=None,
+            catalog=catalog,
+            store=_absolute(configuration.store) or str(home() / "store"),
+            targets=targets,
+        ),
+        home=str(home() / "detached" / f"{run}.{engine.token}") if apart else None,
+        environments=str((home() / "environments").resolve()) if apart else None,
+    )
+
+
+def _absolute(address: str | None) -> str | None:
+    if address is None or "://" in address:
+        return address
+    return os.path.abspath(os.path.expanduser(address))
