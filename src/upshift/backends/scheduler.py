@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import attrs
 
 from upshift.backends.base import Ask, Finding, Offer, refuse_options
-from upshift.errors import ConfigError, SettingsError
+from upshift.errors import ConfigError, SettingsError, UpshiftError
 from upshift.model.configuration import Target
 from upshift.model.spec import Hardware, TaskSpec
 
@@ -202,3 +202,10 @@ def options_of(
             fix='Name one: store = "/shared/upshift".',
         )
     return {name: value for name, value in attrs.asdict(said).items() if name in given}
+
+
+def words_of(error: Exception) -> str:
+    """What an error says, in a line."""
+    if isinstance(error, NotNow):
+        return str(error)
+    return error.in_short if isinstance(error, UpshiftError) else f"{type(error).__name__}: {error}"

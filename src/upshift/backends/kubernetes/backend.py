@@ -632,9 +632,8 @@ class KubernetesBackend(ClusterBackend):
         return super().find(jobs)
 
     def forget(self, id: str) -> None:
-        """A Job is removed once its end was told, and that of all of its elements."""
-        if not any(watched.base == id for watched in list(self._jobs.values())):
-            self._kubernetes.forget(id)
+        """A Job is removed."""
+        self._kubernetes.forget(id)
 
     def close(self) -> None:
         """Let go of the jobs, which go on."""

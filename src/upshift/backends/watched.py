@@ -1,0 +1,187 @@
+"""The jobs of a cluster that somebody waits for: their records, and how their end is told.
+
+The thread that submits and the thread that watches share them, under one lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from upshift.backends.arrays import Draft
+from upshift.backends.base import Ended, Handle, Job, Sink, Waiting
+from upshift.backends.scheduler import State, nodes_of
+from upshift.errors import BackendError, UpshiftError
+from upshift.model.spec import TaskSpec
+from upshift.runtime.storage.records import attempt_path
+from upshift.runtime.storage.replica import side_by_side
+from upshift.runtime.storage.store import Store, open_direct, store_of
+
+if TYPE_CHECKING:
+    from upshift.runs.uploads import Uploads
+
+
+@attrs.define(eq=False)
+class Watched:
+    """A job, from before the scheduler has it until its end was told."""
+
+    job: Job
+    handle: Handle
+    base: str | None = None  # the id of the scheduler's job, or array
+    own: int | None = None  # its element of an array
+    element: int | None = None  # that which has it
+    printed: Path | None = None
+    waits: str | None = None
+    started: bool = False
+    said: Mapping[str, Any] = attrs.field(factory=dict)
+    told: float | None = None  # since when it is said to be over, by the monotonic clock
+    over: State | None = None  # how it ended
+    missing: float | None = None  # since when its result is looked for, by the monotonic clock
+    cancelled: bool = False
+    fenced: bool = False  # whether it begins no more, unless it had begun before
+    stops: list[tuple[float, bool, bool]] = attrs.field(factory=list)  # when, with grace, by force
+
+    @property
+    def spec(self) -> TaskSpec:
+        return self.job.spec
+
+    @property
+    def id(self) -> str | None:
+        """The id of the job that it is in."""
+        return self.base if self.base is None or self.element is None else f"{self.base}_{self.element}"
+
+
+@attrs.define(eq=False)
+class Batch:
+    """What the scheduler is given at once."""
+
+    draft: Draft
+    script: str
+    watched: list[Watched]
+
+
+class Jobs:
+    """The jobs, by handle, until their end is told."""
+
+    def __init__(self, address: str, sink: Sink, *, is_seen: bool, forget: Callable[[str], None]) -> None:
+        self.root = open_direct(address).address  # the folder that is there, or follows the bucket
+        self.by_handle: dict[Handle, Watched] = {}
+        self.changed = threading.Condition()
+        self.closed = False
+        self.is_seen = is_seen  # whether others see the environment of jobs
+        self._sink = sink
+        self._forget = forget
+        self._stores: dict[str, Store] = {}
+        self._uploads: Uploads | None = None
+        self._over: list[Watched] = []  # whose live records may go
+
+    def store_of(self, spec: TaskSpec) -> Store:
+        """The store of an attempt, opened once."""
+        found = self._stores.get(spec.store)
+        if found is None:
+            found = self._stores[spec.store] = store_of(spec)
+        return found
+
+    def tell(self, event: Any) -> None:
+        """Tell the engine."""
+        self._sink(event)
+
+    def wait(self, watched: Watched, why: str) -> None:
+        """Tell why a job waits, once."""
+        if why != watched.waits and not watched.started:
+            watched.waits = why
+            self._sink(Waiting(handle=watched.handle, why=why))
+
+    def end(self, watched: Watched, reason: str | None, message: str | None) -> None:
+        """Tell the end of a job, once; reason and message are those of the scheduler."""
+        with self.changed:
+            if self.by_handle.get(watched.handle) is not watched:
+                return
+            del self.by_handle[watched.handle]
+            last = not any(other.base == watched.base for other in self.by_handle.values())
+        with contextlib.suppress(UpshiftError):  # then what it printed last is in the bucket only
+            self._bring(watched, self.store_of(watched.spec))
+        with self.changed:
+            self._over.append(watched)
+        for path in order_files(self.root, watched.job) if self.is_seen else ():
+            with contextlib.suppress(OSError):
+                path.unlink()
+        with contextlib.suppress(OSError):
+            if watched.printed and (reason is None or not watched.printed.stat().st_size):
+                watched.printed.unlink()
+        if watched.base is not None and last:
+            self._forget(watched.base)
+        lost = watched.said.get("node") if watched.said.get("lost") else None
+        self._sink(Ended(handle=watched.handle, reason=reason, message=message, node=lost))
+
+    def sweep(self) -> None:
+        """Remove live records of attempts that are over."""
+        with self.changed:
+            over, self._over = self._over, []
+        by_store: dict[str, list[Watched]] = {}
+        for watched in over:
+            by_store.setdefault(watched.spec.store, []).append(watched)
+        for those in by_store.values():
+            store = self.store_of(those[0].spec)
+            for watched in those:
+                store.forget_stop(watched.spec.task, watched.spec.attempt)
+            store.live.forget([(watched.spec.task, watched.spec.attempt) for watched in those])
+
+    def put(self, batch: Batch) -> None:
+        """Have what the batch needs where its nodes see it: a folder is as they do."""
+        first = batch.watched[0].spec
+        store = self.store_of(first)
+        if store.direct:
+            uploads = self.uploads_of(store)
+            uploads.put_blobs(filter(None, {watched.spec.runtime for watched in batch.watched}))
+            side_by_side(partial(self._put_spec, store), [watched.job.spec_path for watched in batch.watched])
+        if batch.draft.content is not None:
+            store.write_array(batch.draft.path, batch.draft.content)
+
+    def _put_spec(self, store: Store, path: str) -> None:
+        content = Path(store.address, path).read_bytes()
+        self.uploads_of(store).put(path, content)
+        if not store.put_spec(path, content):
+            raise BackendError(
+                f"another engine has begun {path}", fix="See who owns the run: upshift show RUN."
+            )
+
+    def _bring(self, watched: Watched, store: Store) -> None:
+        """Have all that an attempt has left in a bucket here, once it is over."""
+        if not store.direct or store.replica is None:
+            return
+        base = attempt_path(watched.spec.task, watched.spec.attempt, "")
+        if "ended" not in watched.said:  # nor what it printed last
+            store.replica.bring_appended(base)
+        content = store.result_record(watched.spec.task, watched.spec.attempt)
+        if content is not None:
+            self.uploads_of(store).found(content)
+
+    def uploads_of(self, store: Store) -> Uploads:
+        """What puts content into the bucket of a store."""
+        from upshift.runs.uploads import uploads_of  # where all is in a folder, nothing goes anywhere
+
+        if self._uploads is None:
+            self._uploads = uploads_of(store)
+        return self._uploads
+
+
+def order_files(address: str, job: Job) -> list[Path]:
+    """Where the supervisor on each node of an attempt finds what nobody else may see."""
+    spec = os.path.join(address, job.spec_path).removesuffix(".spec.json")
+    return [Path(f"{spec}.order.{node}") for node in range(nodes_of(job.spec))]
+
+
+def printed_of(output: str | None, element: int | None) -> Path | None:
+    """The file of what a job prints."""
+    if output is None:
+        return None
+    path = Path(output)
+    return path if element is None else path.with_name(f"{path.stem}.{element}{path.suffix}")
