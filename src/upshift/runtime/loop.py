@@ -30,6 +30,12 @@ class Timer:
         self.call = None
 
 
+class _Pace:
+    """When the calls of a turn began; None: it waits."""
+
+    since: float | None = None
+
+
 class Loop:
     """Single-threaded. Nothing is done but in answer to an event."""
 
@@ -38,6 +44,13 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._failed: Failed | None = None
+        self._pace = _Pace()
+
+    @property
+    def held_up(self) -> float:
+        """Seconds that what is done in this turn has taken up to now; 0 while it waits. For other threads."""
+        since = self._pace.since
+        return 0.0 if since is None else time.monotonic() - since
 
     def confined(self, failed: Failed) -> Loop:
         """This loop for one of many who use it: what its calls raise goes to ``failed``, and on it goes."""
@@ -75,7 +88,10 @@ class Loop:
         wait = None
         if self._timers:
             wait = min(max(0.0, self._timers[0][0] - time.monotonic()), LONGEST_WAIT)
-        for key, _ in self._selector.select(wait):
+        self._pace.since = None
+        come = self._selector.select(wait)
+        self._pace.since = time.monotonic()
+        for key, _ in come:
             # An earlier callback of this very turn may have stopped watching this one.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()

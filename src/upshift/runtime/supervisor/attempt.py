@@ -45,6 +45,7 @@ from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
     from upshift.runtime.supervisor.hang_detector import HangDetector
+    from upshift.runtime.supervisor.output.overflow import Overflow
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 
@@ -97,8 +98,10 @@ class SupervisedAttempt:
         secrets: Mapping[str, str],
         sources: Sources,
         nodes: Nodes | None = None,
+        overflow: Overflow | None = None,
     ) -> None:
         self.spec = spec
+        self._overflow = overflow
         self._left = False
         self._nodes = nodes
         self._store = store
@@ -162,6 +165,8 @@ class SupervisedAttempt:
 
     def _begin(self, members: Sequence[LocalMember]) -> None:
         """Its processes on this node are there: look after them."""
+        if self._overflow is not None:
+            self._overflow.start()
         if self._nodes is not None:
             self._gang.members += self._nodes.start(self, log=self.log.of, told=self._hear)
         if self.spec.settings.timeout is not None:
@@ -183,7 +188,14 @@ class SupervisedAttempt:
             self._nodes.look_after()
 
     def _member(self, born: Spawned, rank: Rank | None) -> LocalMember:
-        member = LocalMember(born, rank, loop=self._loop, log=self.log.of(rank), told=self._hear)
+        member = LocalMember(
+            born,
+            rank,
+            loop=self._loop,
+            log=self.log.of(rank),
+            told=self._hear,
+            overflow=self._overflow,
+        )
         if self._nodes is not None:
             member.host = self._nodes.name
         return member

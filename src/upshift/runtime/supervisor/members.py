@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from upshift.model.spec import Failure, Rank, from_json
 from upshift.runtime import asking, proc
@@ -21,6 +22,9 @@ from upshift.runtime.messages import HEEDS, Lines
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.output.logs import Log
 from upshift.runtime.supervisor.starters.starter import Spawned
+
+if TYPE_CHECKING:
+    from upshift.runtime.supervisor.output.overflow import Overflow
 
 CHUNK = 1 << 16
 
@@ -136,9 +140,11 @@ class LocalMember(Member):
         loop: Loop,
         log: Log,
         told: Callable[[Member, list[bytes]], None],
+        overflow: Overflow | None = None,
     ) -> None:
         super().__init__(rank, log=log, told=told)
         self.pid = born.pid
+        self._overflow = overflow
         self.baseline = born.baseline
         self._loop = loop
         self._sightings = born.seen
@@ -148,7 +154,10 @@ class LocalMember(Member):
         self._feeds = {born.log: self.feed_log, born.messages: self.feed_messages}
         for descriptor in self._feeds:
             os.set_blocking(descriptor, False)
-            loop.watch(descriptor, partial(self._ready, descriptor))
+            ready = partial(self._ready, descriptor)
+            loop.watch(descriptor, ready)
+            if overflow is not None:
+                overflow.add(descriptor, ready, droppable=descriptor == born.log)
 
     def signal(self, number: int) -> None:
         if not self.ended:
@@ -208,12 +217,14 @@ class LocalMember(Member):
             self._sightings = -1
 
     def _ready(self, descriptor: int) -> None:
-        self._read(descriptor)
+        if descriptor in self._feeds:
+            self._read(descriptor)
 
     def _read(self, descriptor: int) -> bool:
         """Take what one read gives; False if that was nothing."""
         try:
-            data = os.read(descriptor, CHUNK)
+            kept = self._overflow is not None and descriptor in (self._log, self._messages)
+            data = self._overflow.read(descriptor) if kept and self._overflow else os.read(descriptor, CHUNK)
         except BlockingIOError:
             return False
         if not data:
@@ -234,6 +245,8 @@ class LocalMember(Member):
     def _forget(self, descriptor: int) -> None:
         if self._feeds.pop(descriptor, None) is not None:
             self._rest(descriptor)
+            if self._overflow is not None:
+                self._overflow.forget(descriptor)
             os.close(descriptor)
         if descriptor == self._sightings:
             self._sightings = -1

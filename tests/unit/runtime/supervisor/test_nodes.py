@@ -6,7 +6,9 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,38 @@ def is_gone(pid: int) -> bool:
         return bool(select.select([descriptor], [], [], 30)[0])
     finally:
         os.close(descriptor)
+
+
+def test_a_store_that_does_not_answer_keeps_no_rank_from_printing(cluster, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    two = cluster(
+        "def train():\n"
+        "    for number in range(20_000):\n"
+        "        print(os.environ['RANK'], number, 'x' * 50, flush=True)\n"
+        f"    open('{tmp_path}/printed' + os.environ['RANK'], 'w').close()\n"
+        f"    while not os.path.exists('{tmp_path}/go'):\n        time.sleep(0.01)\n"
+        "    return 1\n"
+    )
+    spec = two.spec("train", per_node=2)
+    own = two.bench.store.rank_log_path(spec.task, 1, 0)
+    own.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(own)  # whoever opens it to write waits until somebody reads
+    printed = [tmp_path / f"printed{rank}" for rank in range(4)]
+    deadline = time.monotonic() + 60
+    with ThreadPoolExecutor() as pool:
+        started = [two.start(spec, node) for node in range(2)]
+        ended = [pool.submit(process.communicate, timeout=90) for process in started]
+        while not all(path.exists() for path in printed):
+            if time.monotonic() > deadline:
+                two.close()
+                pytest.fail("a rank still prints")
+            time.sleep(0.05)
+        (tmp_path / "go").touch()
+        assert sum(line.startswith(b"0 ") for line in own.read_bytes().splitlines()) == 20_000
+        two.said = [one.result() for one in ended]
+    assert two.result(spec).status == "completed"
+    for rank in range(4):
+        of_rank = [line for line in two.log(spec).splitlines() if line.startswith(f"[rank {rank}] {rank} ")]
+        assert [int(line.split()[3]) for line in of_rank] == list(range(20_000))
 
 
 def test_a_node_that_dies_ends_the_attempt_and_is_named(cluster, fifo: Path) -> None:  # type: ignore[no-untyped-def]

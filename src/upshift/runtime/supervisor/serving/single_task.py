@@ -43,6 +43,7 @@ from upshift.runtime.storage.replica import Replica
 from upshift.runtime.storage.serializers import registry, scratch
 from upshift.runtime.storage.store import Store, open_direct, store_of
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
+from upshift.runtime.supervisor.output.overflow import Overflow
 from upshift.runtime.supervisor.serving.array import Element, claim_of
 from upshift.runtime.supervisor.serving.protocol import (
     AT_ONCE,
@@ -83,9 +84,10 @@ def run_by_hand(path: str, store_address: str | None) -> int:
     except (UpshiftError, ValueError) as error:
         return _complain(str(error))
     loop, console = Loop(), Console()
-    supervisor = Supervisor(f"worker-{os.getpid()}", loop=loop, watcher=console)
+    overflow = Overflow(loop)
+    supervisor = Supervisor(f"worker-{os.getpid()}", loop=loop, watcher=console, overflow=overflow)
     starter = FreshStarter(loop, exited=supervisor.exited, kin=lambda: supervisor.kin)
-    part = _part(spec, store, loop, supervisor, secrets, seat=seat, starter=starter)
+    part = _part(spec, store, loop, supervisor, secrets, seat=seat, starter=starter, overflow=overflow)
     course = TaskLoop(loop, supervisor, ordered=False)
     course.begin(spec, part)
 
@@ -133,6 +135,7 @@ def run_for_backend(
     Where the container serves several attempts, this one has a ``name``, and its order was read already.
     """
     loop = Loop()
+    overflow = Overflow(loop)
     record = LiveRecord(loop, element=element, node=seats.name_of(os.environ))
     reporter = record if live else Reporter(loop, of=name)
     address, relative = _parted(path)
@@ -153,7 +156,10 @@ def run_for_backend(
         for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
             unpacking.use(str(folder))
         supervisor = Supervisor(
-            f"worker-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}", loop=loop, watcher=reporter
+            f"worker-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}",
+            loop=loop,
+            watcher=reporter,
+            overflow=overflow,
         )
         starter = ForkStarter(loop, store, exited=supervisor.exited, kin=lambda: supervisor.kin)
         if given is None:
@@ -179,7 +185,17 @@ def run_for_backend(
             reporter.end(str(error))
             return 2
         known = {**order.secrets, **there}
-        part = _part(spec, store, loop, supervisor, known, seat=seat, starter=starter, mine=share is not None)
+        part = _part(
+            spec,
+            store,
+            loop,
+            supervisor,
+            known,
+            seat=seat,
+            starter=starter,
+            overflow=overflow,
+            mine=share is not None,
+        )
         course.begin(spec, part, named=None if share is None else store)
         if order.wait is None:
             part.start(grant)
@@ -235,6 +251,7 @@ def _part(
     *,
     seat: Seat | None,
     starter: FreshStarter,
+    overflow: Overflow,
     mine: bool = False,
 ) -> Role:
     """What this supervisor does of the task: what its seat says. It is claimed already if it is ``mine``."""
@@ -247,7 +264,14 @@ def _part(
     )
 
     part = RemoteSupervisor(
-        spec, store, loop=loop, seat=seat, machine=supervisor.machine, starter=starter, secrets=secrets
+        spec,
+        store,
+        loop=loop,
+        seat=seat,
+        machine=supervisor.machine,
+        starter=starter,
+        secrets=secrets,
+        overflow=overflow,
     )
     starter.tell(part.exited)
     return part

@@ -24,6 +24,7 @@ from upshift.runtime.supervisor.starters.starter import Starter
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
     from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.output.overflow import Overflow
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 Key = tuple[TaskId, int]
@@ -32,12 +33,13 @@ Key = tuple[TaskId, int]
 class Supervisor:
     """The attempts that run under this process."""
 
-    def __init__(self, name: str, *, loop: Loop, watcher: Watcher) -> None:
+    def __init__(self, name: str, *, loop: Loop, watcher: Watcher, overflow: Overflow | None = None) -> None:
         self.attempts: dict[Key, SupervisedAttempt] = {}
         self._by_pid: dict[int, SupervisedAttempt] = {}
         self._lasting: list[SupervisedAttempt] = []
         self._loop = loop
         self._watcher = watcher
+        self._overflow = overflow
         self.machine = Machine(name, lambda: self.accelerators)
         self.mark = marks.make(name)
         """The descriptor that marks what is forked below; :mod:`upshift.runtime.marks`."""
@@ -107,6 +109,7 @@ class Supervisor:
             secrets=secrets or {},
             sources=self._sources_of(store, spec),
             nodes=nodes,
+            overflow=self._overflow,
         )
         self.attempts[spec.task, spec.attempt] = attempt
         self._lasting.append(attempt)

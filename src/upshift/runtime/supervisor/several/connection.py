@@ -25,8 +25,8 @@ HELD_UP = 4
 """How many times the silence a supervisor is waited for whose machine acknowledges what is sent to it."""
 PARTING = 5.0
 """Seconds that what was said before the end is given to leave."""
-MUCH = 1 << 20
-"""Bytes that wait to be sent at which no more should be given."""
+MUCH = 64 << 20
+"""Bytes that wait to be sent at which no more should be given: as many as a node 0 that is held up keeps."""
 CHUNK = 1 << 17
 
 

@@ -34,6 +34,7 @@ from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.output.overflow import Overflow
 
 
 TRYING = 5.0
@@ -47,7 +48,8 @@ class ForwardedMember(LocalMember):
     def __init__(self, born: Spawned, rank: Rank, *, loop: Loop, supervisor: RemoteSupervisor) -> None:
         self._supervisor = supervisor
         self._paused = False
-        super().__init__(born, rank, loop=loop, log=Log(loop), told=_listen)
+        overflow = supervisor.overflow
+        super().__init__(born, rank, loop=loop, log=Log(loop), told=_listen, overflow=overflow)
         self._feeds[born.seen] = self.feed_sight
         loop.watch(born.seen, partial(self._ready, born.seen))
 
@@ -103,8 +105,10 @@ class RemoteSupervisor:
         machine: Machine,
         starter: Starter,
         secrets: Mapping[str, str],
+        overflow: Overflow | None = None,
     ) -> None:
         self.problem: str | None = None
+        self.overflow = overflow
         self._spec = spec
         self._store = store
         self._loop = loop.confined(self._troubled)
@@ -229,6 +233,8 @@ class RemoteSupervisor:
             message = f"node {self._seat.node} could not start its processes: {error.strerror or error}"
             self._fail(Failure(reason="infrastructure", message=message))
             return
+        if self.overflow is not None:
+            self.overflow.start()
         self._node_runtime.watch(self._members, tell=self._remark, stop=self._fail, kill=self._kill)
         granted = self._node_runtime.granted()
         self._say("granted", hardware=None if granted is None else encode(granted))
