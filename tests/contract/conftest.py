@@ -13,6 +13,7 @@ from buckets import KEYS, BucketHere
 from containers import CONF, EngineWithImage, engine_with_image
 from kubernetes_here import cluster
 from ray_here import ray_here
+from skypilot_here import sky_stand_in
 from slurm_here import slurm_here
 
 IN_CONTAINERS = ("docker", "podman")
@@ -40,6 +41,15 @@ def ground(
         made = Ground("slurm", tmp_path, store=f"{bucket.address}/team")
         yield made
         made.close()
+        return
+    if request.param == "skypilot":
+        store = request.getfixturevalue("bucket")
+        monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
+        with sky_stand_in(tmp_path, monkeypatch) as sky:
+            options = {"sky": str(sky.command), "envs": {"UPSHIFT_NODE_HOME": f"{tmp_path}/node"}}
+            made = Ground(request.param, tmp_path, options=options, store=f"{store.address}/team")
+            yield made
+            made.close()
         return
     if request.param == "aws-batch":
         here, image = request.getfixturevalue("batch_with_image")

@@ -23,7 +23,7 @@ from upshift.model.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, T
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
 
-BACKENDS = ["fake", "local", "docker", "podman", "slurm", "ray", "kubernetes", "aws-batch"]
+BACKENDS = ["fake", "local", "docker", "podman", "slurm", "ray", "kubernetes", "aws-batch", "skypilot"]
 FENCED = [name for name in BACKENDS if name != "local"]
 """Those where a job may be accepted late; ``local`` takes jobs from a socket, in order."""
 

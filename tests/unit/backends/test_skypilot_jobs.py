@@ -97,8 +97,6 @@ def test_a_machine_has_at_least_what_is_asked_for(request: ResourceSettings) -> 
 @pytest.mark.parametrize(
     ("request_", "settings", "what"),
     [
-        (ResourceSettings(gpu_count=2), {}, "SkyPilot rents machines by the name of their accelerators"),
-        (ResourceSettings(gpu_memory="40GB"), {}, "1 × GPU, ≥ 40 GB has none"),
         (ResourceSettings(accelerator="A100-80GB/1g.10gb:2"), {}, "SkyPilot rents no slices of GPUs"),
         (ResourceSettings(accelerator="H100:8"), {"accelerators": "A100:8"}, "asks for: 8 × H100"),
         (ResourceSettings(gpu_count=0), {"accelerators": "A100:8"}, "asks for: no GPUs"),
@@ -112,6 +110,18 @@ def test_what_skypilot_cannot_be_told_is_refused(
         grants(request_, settings)
     assert what in caught.value.what
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("request_", "asked"),
+    [(ResourceSettings(gpu_count=2), "2 × GPU"), (ResourceSettings(gpu_memory="40GB"), "1 × GPU, ≥ 40 GB")],
+)
+def test_accelerators_without_a_name_are_not_granted(
+    skypilot: SkyPilot, request_: ResourceSettings, asked: str
+) -> None:
+    offer = skypilot.offer(Ask(request=request_), {})
+    assert [(one.asked, one.got) for one in offer.shortfalls] == [(asked, "none")]
+    assert 'accelerator="A100:2"' in offer.shortfalls[0].why
 
 
 def test_both_may_say_the_same() -> None:

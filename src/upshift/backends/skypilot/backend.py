@@ -18,7 +18,7 @@ from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.scheduler import Launch, NotNow, Reach, State, options_of
 from upshift.backends.skypilot.sdk import Refused, Sdk
-from upshift.backends.skypilot.task import FIRST_NODE, grants, task_of
+from upshift.backends.skypilot.task import FIRST_NODE, grants, task_of, unnamed
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.images.building.builder import Destination
 from upshift.model.configuration import Target
@@ -59,6 +59,12 @@ class SkyPilot:
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
         """The first alternative for which SkyPilot's optimizer finds a machine."""
+        lacking = unnamed(ask.request, settings)
+        if lacking is not None:
+            plain = attrs.evolve(
+                ask.request, gpu_count=None, gpu_memory=None, gpu_vendor=None, accelerator=None
+            )
+            return Offer(granted=grants(plain, settings)[0], shortfalls=(lacking,))
         refusal: Refused | None = None
         for granted in grants(ask.request, settings):
             sketch = Launch(name="test", comment="", command=("true",), granted=granted, settings=settings)

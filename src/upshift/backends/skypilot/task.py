@@ -14,7 +14,7 @@ from upshift.errors import RequestRefused
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.wanted import Wanted
-from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware
+from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware, Shortfall
 
 _GIB, _GB = 1 << 30, 10**9
 FIRST_NODE = "SKYPILOT_FIRST_NODE_IP"
@@ -38,13 +38,27 @@ _RESOURCES = (
 """Settings that are fields of a task's resources."""
 
 
+def unnamed(request: ResourceSettings, said: Mapping[str, Any]) -> Shortfall | None:
+    """That a request does not say which accelerators it wants; None: it does, or wants none."""
+    nameless = next((one for one in request.alternatives if one.count and one.name is None), None)
+    if nameless is None or said.get("accelerators") is not None:
+        return None
+    return Shortfall(
+        field="gpu_count",
+        asked=str(nameless),
+        got="none",
+        why="SkyPilot rents machines by the name of their accelerators. Name them: "
+        'accelerator="A100:2", or several, the best first: accelerator=["H100:8", "A100-80GB:8"]',
+    )
+
+
 def grants(request: ResourceSettings, said: Mapping[str, Any]) -> tuple[Hardware, ...]:
     """What would meet a request, the best first; a step has its machines for itself.
 
     Raises
     ------
     RequestRefused
-        It asks for accelerators that SkyPilot cannot be told of.
+        It asks for accelerators that SkyPilot does not rent.
     """
     return tuple(
         Hardware(
@@ -104,13 +118,7 @@ def _name_of(wanted: Wanted) -> str:
         raise RequestRefused(
             f"SkyPilot rents no slices of GPUs: {wanted}", fix="Ask for a whole one, or name another target."
         )
-    if wanted.name is None:
-        raise RequestRefused(
-            f"SkyPilot rents machines by the name of their accelerators, and {wanted} has none",
-            fix='Name it: ResourceSettings(accelerator="A100:2"), or several, the best first: '
-            'accelerator=["H100:8", "A100-80GB:8"].',
-        )
-    name = _NAMES.get(wanted.name, wanted.name)
+    name = _NAMES.get(wanted.name or "", wanted.name or "")
     slices = None if wanted.kind is None else wanted.kind.slices
     return name if slices is None else f"{name}-{wanted.count * slices.cores}"
 
