@@ -253,6 +253,7 @@ def test_doctor_says_how_the_cluster_is_and_what_becomes_of_a_step(project: Proj
     assert "partition 'main': 3 nodes" in found["queue"]
     assert "12 × h200" in found["devices"]
     assert list(found)[-6:] == ["submitted", "running", "node", "seen", "ended", "store"]
+    assert found["node"] in ("n1", "n2", "n3")  # as the cluster calls it
     assert "Python 3" in found["ended"]
     assert "CPU" in found["seen"]
 

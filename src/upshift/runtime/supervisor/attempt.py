@@ -430,7 +430,7 @@ class SupervisedAttempt:
             edited=self._sources.edited() if status == "completed" and spec.code.package is None else (),
             started=self._node_runtime.started,
             ended=self._node_runtime.started + seconds,
-            node=os.uname().nodename,
+            node=self._host["host"],
             target=spec.target,
             backend=spec.backend,
             image=spec.image,

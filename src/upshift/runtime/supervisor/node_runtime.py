@@ -37,13 +37,16 @@ if TYPE_CHECKING:
 class Machine:
     """What the attempts of one supervisor share on this machine."""
 
-    def __init__(self, supervisor: str, accelerators: Callable[[], DeviceMonitor]) -> None:
+    def __init__(
+        self, supervisor: str, accelerators: Callable[[], DeviceMonitor], *, host: str | None = None
+    ) -> None:
         self.supervisor = supervisor
         self.accelerators = accelerators
         self.cpus = CpuSet()
         self.kills = HostMemory()
         self.node = SharedCounters()
         self.facts = {key: value for key, value in host_facts().items() if key != "memory"}
+        self.facts |= {} if host is None else {"host": host}  # a pod's own is not its node's
 
 
 class NodeRuntime:

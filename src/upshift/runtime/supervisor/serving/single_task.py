@@ -135,8 +135,8 @@ def run_for_backend(
     Where the container serves several attempts, this one has a ``name``, and its order was read already.
     """
     loop = Loop()
-    overflow = Overflow(loop)
-    record = LiveRecord(loop, element=element, node=seats.name_of(os.environ))
+    overflow, node = Overflow(loop), seats.name_of(os.environ)
+    record = LiveRecord(loop, element=element, node=node)
     reporter = record if live else Reporter(loop, of=name)
     address, relative = _parted(path)
     share: Element | None = None
@@ -160,6 +160,7 @@ def run_for_backend(
             loop=loop,
             watcher=reporter,
             overflow=overflow,
+            host=node,
         )
         starter = ForkStarter(loop, store, exited=supervisor.exited, kin=lambda: supervisor.kin)
         if given is None:

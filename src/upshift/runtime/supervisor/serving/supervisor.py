@@ -33,14 +33,22 @@ Key = tuple[TaskId, int]
 class Supervisor:
     """The attempts that run under this process."""
 
-    def __init__(self, name: str, *, loop: Loop, watcher: Watcher, overflow: Overflow | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        loop: Loop,
+        watcher: Watcher,
+        overflow: Overflow | None = None,
+        host: str | None = None,
+    ) -> None:
         self.attempts: dict[Key, SupervisedAttempt] = {}
         self._by_pid: dict[int, SupervisedAttempt] = {}
         self._lasting: list[SupervisedAttempt] = []
         self._loop = loop
         self._watcher = watcher
         self._overflow = overflow
-        self.machine = Machine(name, lambda: self.accelerators)
+        self.machine = Machine(name, lambda: self.accelerators, host=host)
         self.mark = marks.make(name)
         """The descriptor that marks what is forked below; :mod:`upshift.runtime.marks`."""
         self._claimed: set[tuple[str, str]] = set()
