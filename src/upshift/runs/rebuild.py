@@ -333,7 +333,12 @@ def _merge(run: str, catalog: Catalog, store: Store, known: RunRow | None) -> No
         catalog.add_run(row)
         recorded = catalog.attempts(run)
         better = {(a.task, a.number) for a in recorded if a.handle is not None}  # by its engine, in here
-        begun = [a for a in _begun(run, store) if (a.task, a.number) not in better]
+        # What an engine has given up leaves no result either: only the newest attempt of a task may run.
+        newest = {result.task: result.number for result in sorted(attempts, key=lambda a: a.number)}
+        last = {a.task: a for a in sorted(_begun(run, store), key=lambda a: a.number)}
+        begun = [
+            a for a in last.values() if a.number > newest.get(a.task, 0) and (a.task, a.number) not in better
+        ]
         attempts = [*attempts, *begun]
         tasks = [*tasks, *(TaskRow(task=attempt.task, status=attempt.status) for attempt in begun)]
         done = {task.task for task in catalog.tasks(run) if task.status not in UNFINISHED}
