@@ -169,7 +169,8 @@ def test_whatever_request_is_the_last_one_the_bucket_holds_nothing_that_is_torn(
                 [meta.key for meta in FolderObjects(here.bucket.root).list("")]
             )
             here.bucket.writes = 10**9
-            here.store.replica.prepare()  # type: ignore[union-attr]
+            here = machine(f"again{writes}")
+            a_run(here.store)
         else:
             break
     else:

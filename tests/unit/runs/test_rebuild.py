@@ -14,14 +14,25 @@ import pytest
 
 from upshift.errors import ConfigError, StoreUnavailable
 from upshift.model.configuration import Configuration, Target
-from upshift.model.spec import Artifact, Failure, Hardware, TaskId, TaskResult, encode, to_json
+from upshift.model.spec import (
+    Artifact,
+    Code,
+    EntryPoint,
+    Failure,
+    Hardware,
+    TaskId,
+    TaskResult,
+    TaskSpec,
+    encode,
+    to_json,
+)
 from upshift.runs.catalog import Catalog
 from upshift.runs.catalog_migrations import MIGRATIONS
 from upshift.runs.collect import collect
 from upshift.runs.database import Server
 from upshift.runs.endings import record_ending
 from upshift.runs.lease import Lease
-from upshift.runs.rebuild import open_catalog, put_aside_if_damaged, rebuild
+from upshift.runs.rebuild import bring_in, open_catalog, put_aside_if_damaged, rebuild
 from upshift.runs.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.sqlite import SqliteDatabase
 from upshift.runtime.storage.store import Store, open_store
@@ -248,6 +259,60 @@ def test_an_end_that_only_the_store_has_counts_once_nobody_works_on_the_run(
         assert catalog.run("one").status == "running"
     rebuild(catalog, [store])
     assert content(catalog) == before
+
+
+def test_of_a_run_that_another_home_works_on_a_given_up_attempt_hides_no_later_one(
+    store: Store, catalog: Catalog
+) -> None:
+    row = RunRow(
+        id="r",
+        pipeline="p",
+        status="running",
+        target="here",
+        store=store.address,
+        started=1.0,
+        user="ada",
+        tags=(),
+        source={"engine": "another home"},
+        params={},
+    )
+    store.write_record("r", "run.json", to_json(row))
+
+    def spec(index: int, attempt: int) -> TaskSpec:
+        made = TaskSpec(
+            task=TaskId(run="r", step="one", index=index),
+            attempt=attempt,
+            pipeline="p",
+            entry=EntryPoint(module="m", qualname="f"),
+            code=Code(project="/p"),
+            store=store.address,
+            backend="slurm",
+        )
+        store.write_spec(made)
+        return made
+
+    given_up, completed, waiting = spec(0, 1), spec(0, 2), spec(1, 1)
+    store.log_path(given_up.task, 1).write_text("it had begun\n")
+    store.create_result(
+        TaskResult(
+            task=completed.task,
+            attempt=2,
+            status="completed",
+            started=3.0,
+            ended=4.0,
+            node="n",
+            backend="slurm",
+        )
+    )
+    bring_in("r", catalog, store)
+    assert {(task.task.index, task.status) for task in catalog.tasks("r")} == {
+        (0, "completed"),
+        (1, "pending"),
+    }
+    assert {(a.task.index, a.number, a.status) for a in catalog.attempts("r")} == {
+        (0, 2, "completed"),
+        (waiting.task.index, 1, "pending"),
+    }
 
 
 def test_a_record_that_cannot_be_read_is_named_and_the_others_come_back(
