@@ -13,6 +13,7 @@ from upshift.authoring.options import checked_tags
 from upshift.authoring.project import code_of, file_of, places_of
 from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions
+from upshift.engine.run import execute
 from upshift.errors import GraphError, UpshiftError, UsageError
 from upshift.model.configuration import load_configuration
 from upshift.model.home import recordable, working_folder
@@ -73,8 +74,6 @@ def start(
 def doer(options: RunOptions) -> Callable[..., Run[Any]]:
     """What does a run: an engine in this process, or what submits one."""
     if not options.detach:
-        from upshift.engine.run import execute
-
         return execute
     from upshift.engine.detached import submit
 

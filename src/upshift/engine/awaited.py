@@ -18,7 +18,6 @@ from upshift.model.spec.codec import to_json
 from upshift.runs.catalog import Catalog, RunRow
 from upshift.runs.detached import Detached, awaits_engine
 from upshift.runs.lease import Lease, held
-from upshift.runs.publishing import published
 from upshift.runs.rebuild import known_run, open_catalog
 from upshift.runs.standing import INTERRUPTED
 from upshift.runtime.storage.store import Store, open_store
@@ -72,6 +71,8 @@ def record_refused(run: str, token: str, error: UpshiftError, configuration: Con
 
 def record_lost(row: RunRow, catalog: Catalog, store: Store, lease: Lease, why: str) -> None:
     """Record why its engine does not work on a run."""
+    from upshift.runs.publishing import published  # starts threads, for a bucket only
+
     engine = Detached.of(row)
     assert engine is not None
     with published(store, row.id, lease):

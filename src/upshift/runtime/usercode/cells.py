@@ -14,6 +14,7 @@ from typing import Any, cast
 from upshift.errors import cell_title
 from upshift.model.spec.artifact import Artifact
 from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.serializers.pickled import picklers
 from upshift.runtime.storage.store import Store
 
 
@@ -22,11 +23,10 @@ def save(function: Callable[..., Any], store: Store) -> Artifact | None:
     titles = {file: title for file in list(linecache.cache) if (title := cell_title(file)) is not None}
     if not titles:
         return None
-    import cloudpickle  # type: ignore[import-untyped,unused-ignore]
-
+    pickler, _ = picklers()
     pickled = io.BytesIO()
     # Arrays are left out: what is looked for are names of files, which code objects hold as they are.
-    cloudpickle.Pickler(pickled, protocol=5, buffer_callback=lambda _: None).dump(function)
+    pickler(pickled, 5, lambda _: None).dump(function)
     content = pickled.getvalue()
     used = {
         file: [title, "".join(linecache.getlines(file))]

@@ -15,7 +15,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from upshift.runtime.storage.digest import Bytes
@@ -61,7 +61,7 @@ def pickled(value: object, numbers: Mapping[int, int] | None = None) -> tuple[Bu
     """
     main = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
-    pickler = _picklers()[numbers is not None](main, 5, buffers.append)
+    pickler = picklers()[numbers is not None](main, 5, buffers.append)
     pickler.numbers = numbers
     pickler.dump(value)
     parts = [main.getbuffer(), *(buffer.raw() for buffer in buffers)]
@@ -105,7 +105,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 @functools.cache
-def _picklers() -> tuple[Any, Any]:
+def picklers() -> tuple[Any, Any]:
     """cloudpickle's pickler, which also notes the classes and functions that it comes across.
 
     The second one writes numbers for some parts; it asks for each, and takes longer.
@@ -121,6 +121,8 @@ def _picklers() -> tuple[Any, Any]:
 
         def reducer_override(self, obj: Any) -> Any:
             kind = type(obj)
+            if kind is CodeType:
+                return _with_its_file(self.dispatch_table[CodeType](obj), obj)
             if kind.__module__ in STORAGES and (apart := self.storages.apart(obj)) is not None:
                 return apart
             self.reached.add(obj if kind in _BY_NAME or isinstance(obj, type) else kind)
@@ -141,6 +143,15 @@ def _picklers() -> tuple[Any, Any]:
             return number
 
     return Pickler, NumberingPickler
+
+
+def _with_its_file(reduced: tuple[Any, tuple[Any, ...]], code: CodeType) -> tuple[Any, tuple[Any, ...]]:
+    """Code as cloudpickle takes it apart, which from 3.1.3 on leaves out the name of its file.
+
+    Tracebacks show the user's own lines by it, also those of a notebook's cells.
+    """
+    make, parts = reduced
+    return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
 
 
 def _is_importable(function: Any) -> bool:
