@@ -11,7 +11,7 @@ import pytest
 
 from contract.contract_kit import PATIENCE, Ground, Watched
 from slurm_here import SlurmHere, instead, slurm_here
-from upshift.backends import cluster
+from upshift.backends import watcher
 from upshift.backends.base import Ended, Job, Started, Waiting
 from upshift.engine.attempts import judge, rejoin
 from upshift.model.settings.resources import ResourceSettings
@@ -244,7 +244,7 @@ def test_slurm_is_asked_as_seldom_for_many_tasks_as_for_one(
     handles = one.submit([{"path": go, "says": str(i), "ends": "dies"} for i in range(20)])
     assert all(one.failure(handle) is not None for handle in handles)
     one.watched.backend.close()
-    most = cluster.BURST + (time.monotonic() - began) / cluster.ASK
+    most = watcher.BURST + (time.monotonic() - began) / watcher.ASK
     assert 0 < len(asked.read_text().splitlines()) <= most
 
 
