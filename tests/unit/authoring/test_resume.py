@@ -13,8 +13,8 @@ import pytest
 from silent_progress import Silent
 
 import upshift
-import upshift.engine.run
 from upshift import LoadError, NotFound, Pipeline
+from upshift.authoring import running
 from upshift.authoring.loading import load_pipeline
 from upshift.authoring.resume import resume_run
 from upshift.authoring.running import remembered, source_of
@@ -53,9 +53,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the engine is given."""
     given: dict[str, Any] = {}
-    monkeypatch.setattr(
-        upshift.engine.run, "execute", lambda graph, **rest: given.update(graph=graph, **rest)
-    )
+    monkeypatch.setattr(running, "execute", lambda graph, **rest: given.update(graph=graph, **rest))
     return given
 
 
