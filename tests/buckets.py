@@ -26,11 +26,19 @@ import logging
 import threading
 import moto.s3.models
 from google_dialect import Google
+from moto.s3.responses import S3Response
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 logging.disable(logging.ERROR)
 moto.s3.models.S3_UPLOAD_PART_MIN_SIZE = 1 << 20
+put, one_at_a_time = S3Response.put_object, threading.Lock()
+
+def put_object(self):
+    with one_at_a_time:
+        return put(self)
+
+S3Response.put_object = put_object
 s3 = DomainDispatcherApplication(create_backend_app)
 server = make_server("127.0.0.1", 0, s3, threaded=True)
 google = make_server("127.0.0.1", 0, Google(s3), threaded=True)
@@ -38,7 +46,10 @@ threading.Thread(target=google.serve_forever, daemon=True).start()
 print(server.port, google.port, flush=True)
 server.serve_forever()
 """
-"""As ``moto_server`` does it, without a line for each request, and with parts of 1 MiB, where S3 wants 5."""
+"""As ``moto_server`` does it, without a line for each request, and with parts of 1 MiB, where S3 wants 5.
+
+A conditional write is one step in S3; moto looks first and writes then, and another thread may come between.
+"""
 AZURITE = Path(__file__).parents[1] / ".engines/azurite-3.35.0"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
