@@ -36,9 +36,8 @@ from upshift.errors import (
 )
 from upshift.model.spec.codec import from_json
 from upshift.runs.claimed import Claimed
-from upshift.runs.history_records import UNFINISHED
 from upshift.runs.references import References
-from upshift.runs.rows import RunRow
+from upshift.runs.rows import UNFINISHED, RunRow
 from upshift.runtime.storage.blobs import digest_of_file
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import discard, make_folder, temporary

@@ -22,13 +22,14 @@ from upshift.runs.catalog import Catalog, RunRow
 from upshift.runs.history_attempts import Attempt
 from upshift.runs.history_json import row_as_json, run_as_json
 from upshift.runs.history_outputs import Outputs
-from upshift.runs.history_records import UNFINISHED, RunRecords, utc
+from upshift.runs.history_records import RunRecords, utc
 from upshift.runs.history_steps import Step, StepList
 from upshift.runs.history_tasks import Task, TaskList
 from upshift.runs.measures import qualified
 from upshift.runs.params import flat_params
 from upshift.runs.places import Placed, confirm_in_namespace
 from upshift.runs.rebuild import known_run, open_catalog
+from upshift.runs.rows import UNFINISHED
 from upshift.runs.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.tabular import Drawn, Rows, measured, named
 from upshift.runtime.storage.artifacts import described

@@ -18,9 +18,10 @@ from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.model.spec.telemetry import MetricSummary
-from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
+from upshift.runs.catalog import Catalog
 from upshift.runs.growth import grown
 from upshift.runs.measures import last_values
+from upshift.runs.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
 from upshift.runs.standing import INTERRUPTED
 from upshift.runtime.storage.metrics import read_by_rank, summaries_of
 from upshift.runtime.storage.state import State
@@ -29,7 +30,6 @@ from upshift.runtime.storage.store import Store, open_store
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Hardware
 
-UNFINISHED = ("pending", "running")
 _Row = TypeVar("_Row", TaskRow, AttemptRow)
 _NAMED = 3
 """Steps that are named; of more than these only the first ones are."""
@@ -353,22 +353,6 @@ def step_status(counts: Mapping[str, int], run: str) -> str:
     if present & {"cancelled", *UNFINISHED}:
         return "cancelled"
     return "skipped" if present == {"skipped"} else "completed"
-
-
-def attempt_of(result: TaskResult) -> AttemptRow:
-    """The attempt that made a result, as far as the result knows it."""
-    return AttemptRow(
-        task=result.task,
-        number=result.attempt,
-        status=result.status,
-        reason=result.failure.reason if result.failure else None,
-        target=result.target,
-        backend=result.backend or "unknown",
-        node=result.node,
-        started=result.started,
-        ended=result.ended,
-        result=result,
-    )
 
 
 def utc(seconds: float) -> datetime:

@@ -11,10 +11,11 @@ from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.spec.launch import Launch
 from upshift.runs.history_outputs import Outputs
-from upshift.runs.history_records import UNFINISHED, RunRecords
+from upshift.runs.history_records import RunRecords
 from upshift.runs.history_tasks import Maker, Task, TaskList, no_output, run_of
 from upshift.runs.measures import best_of, known_mode
 from upshift.runs.places import nodes_after, nodes_before
+from upshift.runs.rows import UNFINISHED
 from upshift.runs.tabular import Rows
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from upshift.model.spec.work import UNCACHED
 from upshift.runs.catalog import TaskRow
 from upshift.runs.history_attempts import Attempt
 from upshift.runs.history_outputs import Artifacts, DataArtifact, Outputs, set_by_step
-from upshift.runs.history_records import UNFINISHED, RunRecords
+from upshift.runs.history_records import RunRecords
 from upshift.runs.measures import last_values
 from upshift.runs.places import Placed, inputs_of, tasks_after, tasks_before
+from upshift.runs.rows import UNFINISHED
 from upshift.runs.tabular import Drawn, Rows, named
 from upshift.runtime.storage.artifacts import described, items_of
 from upshift.runtime.storage.state import State

@@ -28,9 +28,8 @@ from upshift.runs.claimed import Claimed
 from upshift.runs.database import Damaged
 from upshift.runs.detached import awaits_engine
 from upshift.runs.endings import read_ending
-from upshift.runs.history_records import UNFINISHED, attempt_of
 from upshift.runs.lease import held, here
-from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
 from upshift.runs.version_rows import recorded_versions
 from upshift.runtime.storage.records import REMOVED, live_path
 from upshift.runtime.storage.store import Store, open_store

@@ -9,6 +9,9 @@ import attrs
 
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 
+UNFINISHED = ("pending", "running")
+"""Status of a run, task or attempt that is not over."""
+
 
 @attrs.frozen(kw_only=True)
 class RunRow:
@@ -154,3 +157,19 @@ class VersionRow:
     store: str
     made: float | None = None
     tags: tuple[str, ...] = ()
+
+
+def attempt_of(result: TaskResult) -> AttemptRow:
+    """The attempt that made a result, as far as the result knows it."""
+    return AttemptRow(
+        task=result.task,
+        number=result.attempt,
+        status=result.status,
+        reason=result.failure.reason if result.failure else None,
+        target=result.target,
+        backend=result.backend or "unknown",
+        node=result.node,
+        started=result.started,
+        ended=result.ended,
+        result=result,
+    )
