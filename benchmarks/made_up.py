@@ -26,9 +26,9 @@ from upshift.model.spec import (
     encode,
     to_json,
 )
-from upshift.runs.catalog import Catalog
-from upshift.runs.history import Run
-from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.history.runs import Run
 from upshift.runtime.storage.artifacts import save
 from upshift.runtime.storage.metrics import header as metrics_header
 from upshift.runtime.storage.series import GPU_COLUMNS, header, sample

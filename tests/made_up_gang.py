@@ -11,7 +11,7 @@ from benchmarks.made_up import MadeUp, definition, devices, series, used
 from upshift.config import ResourceSettings
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Card, Code, EntryPoint, Failure, Hardware, Launch, Stack, TaskSpec
-from upshift.runs.history import Run
+from upshift.runs.history.runs import Run
 from upshift.runtime.storage.metrics import header, read_by_rank, summaries_of
 
 ASKED = ResourceSettings(cpu_count=8, memory="64GB", accelerator="H100:2", num_nodes=2)

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from upshift.runs.database import Server
+from upshift.runs.catalog.database import Server
 
 FOLDER = Path("/run/upshift-engines/postgres")
 SCRIPT = Path(__file__).parent / "engines" / "postgres"

@@ -15,9 +15,9 @@ from upshift.model.graph.growth import ITEMS, Growth
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec import Artifact, EntryPoint, Failure, Hardware, TaskId, TaskResult, encode, to_json
 from upshift.model.spec.work import UNCACHED
-from upshift.runs.catalog import Catalog
-from upshift.runs.history import Run
-from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.history.runs import Run
 from upshift.runtime.storage.artifacts import load, save
 from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import open_store

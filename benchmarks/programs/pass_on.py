@@ -13,7 +13,7 @@ import numpy as np
 from blake3 import blake3
 
 from upshift import pipeline, step
-from upshift.runs.history import Step
+from upshift.runs.history.steps import Step
 
 
 def random_array(size: int, seed: int) -> np.ndarray:

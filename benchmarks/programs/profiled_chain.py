@@ -18,7 +18,7 @@ from typing import Any
 
 from upshift import pipeline, step
 from upshift.backends.local.backend import LocalBackend
-from upshift.runs.catalog import Catalog
+from upshift.runs.catalog.catalog import Catalog
 from upshift.runtime.step import step as step_process
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import SupervisedAttempt

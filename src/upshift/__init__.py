@@ -77,12 +77,12 @@ if TYPE_CHECKING:
     from upshift.model.settings.retry import Retry
     from upshift.model.settings.skypilot import SkyPilotSettings
     from upshift.model.settings.slurm import SlurmSettings
-    from upshift.runs.client import Flow, Metaflow, get_metadata
-    from upshift.runs.history import Run, get_run, list_runs
-    from upshift.runs.history_outputs import DataArtifact
-    from upshift.runs.history_tasks import Task
-    from upshift.runs.places import default_namespace, get_namespace, namespace
-    from upshift.runs.versions import get_artifact, list_artifacts, tag_artifact
+    from upshift.runs.history.client import Flow, Metaflow, get_metadata
+    from upshift.runs.history.outputs import DataArtifact
+    from upshift.runs.history.places import default_namespace, get_namespace, namespace
+    from upshift.runs.history.runs import Run, get_run, list_runs
+    from upshift.runs.history.tasks import Task
+    from upshift.runs.history.versions import get_artifact, list_artifacts, tag_artifact
     from upshift.runtime.step.cards import HTML
     from upshift.runtime.step.cleanup import cleanup_memory
     from upshift.runtime.step.context import current
@@ -190,22 +190,22 @@ _HOMES = {
     "BatchSettings": "upshift.model.settings.batch",
     "CaughtException": "upshift.authoring.flow.task",
     "Config": "upshift.authoring.flow.parameters",
-    "DataArtifact": "upshift.runs.history_outputs",
+    "DataArtifact": "upshift.runs.history.outputs",
     "DockerSettings": "upshift.model.settings.docker",
     "External": "upshift.runtime.storage.external",
-    "Flow": "upshift.runs.client",
+    "Flow": "upshift.runs.history.client",
     "FlowSpec": "upshift.authoring.flow.spec",
     "HTML": "upshift.runtime.step.cards",
     "IncludeFile": "upshift.authoring.flow.parameters",
     "JSONType": "upshift.authoring.flow.parameters",
     "KubernetesSettings": "upshift.model.settings.kubernetes",
-    "Metaflow": "upshift.runs.client",
+    "Metaflow": "upshift.runs.history.client",
     "Parameter": "upshift.authoring.flow.parameters",
     "Pipeline": "upshift.authoring.pipelines",
     "RaySettings": "upshift.model.settings.ray",
     "ResourceSettings": "upshift.model.settings.resources",
     "Retry": "upshift.model.settings.retry",
-    "Run": "upshift.runs.history",
+    "Run": "upshift.runs.history.runs",
     "NBRunner": "upshift.authoring.flow.runner",
     "Runner": "upshift.authoring.flow.runner",
     "S3": "upshift.authoring.flow.s3",
@@ -215,7 +215,7 @@ _HOMES = {
     "PythonEnvironment": "upshift.model.settings.environment",
     "SlurmSettings": "upshift.model.settings.slurm",
     "Step": "upshift.authoring.steps",
-    "Task": "upshift.runs.history_tasks",
+    "Task": "upshift.runs.history.tasks",
     "batch": "upshift.authoring.flow.step_decorators",
     "card": "upshift.authoring.flow.step_decorators",
     "catch": "upshift.authoring.flow.step_decorators",
@@ -225,18 +225,18 @@ _HOMES = {
     "conda_base": "upshift.authoring.flow.flow_decorators",
     "config_expr": "upshift.authoring.flow.parameters",
     "current": "upshift.runtime.step.context",
-    "default_namespace": "upshift.runs.places",
+    "default_namespace": "upshift.runs.history.places",
     "environment": "upshift.authoring.flow.step_decorators",
-    "get_artifact": "upshift.runs.versions",
-    "get_metadata": "upshift.runs.client",
-    "get_namespace": "upshift.runs.places",
-    "get_run": "upshift.runs.history",
+    "get_artifact": "upshift.runs.history.versions",
+    "get_metadata": "upshift.runs.history.client",
+    "get_namespace": "upshift.runs.history.places",
+    "get_run": "upshift.runs.history.runs",
     "gpu_profile": "upshift.authoring.decorators",
     "kubernetes": "upshift.authoring.flow.step_decorators",
-    "list_artifacts": "upshift.runs.versions",
-    "list_runs": "upshift.runs.history",
+    "list_artifacts": "upshift.runs.history.versions",
+    "list_runs": "upshift.runs.history.runs",
     "log": "upshift.runtime.step.metrics",
-    "namespace": "upshift.runs.places",
+    "namespace": "upshift.runs.history.places",
     "parallel": "upshift.authoring.flow.parallel",
     "pipeline": "upshift.authoring.pipelines",
     "project": "upshift.authoring.flow.flow_decorators",
@@ -251,7 +251,7 @@ _HOMES = {
     "secrets": "upshift.authoring.flow.step_decorators",
     "slurm": "upshift.authoring.flow.step_decorators",
     "step": "upshift.authoring.steps",
-    "tag_artifact": "upshift.runs.versions",
+    "tag_artifact": "upshift.runs.history.versions",
     "timeout": "upshift.authoring.decorators",
     "torchrun": "upshift.authoring.flow.parallel",
     "trigger": "upshift.authoring.flow.flow_decorators",

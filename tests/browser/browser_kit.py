@@ -12,7 +12,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 from upshift.report.html.page import report_page
-from upshift.runs.history import Run
+from upshift.runs.history.runs import Run
 
 PATIENCE = 30
 _LOCAL = ("file:", "data:", "about:", "blob:", "chrome:", "chrome-untrusted:")

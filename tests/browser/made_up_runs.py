@@ -9,8 +9,8 @@ from benchmarks.made_up import MadeUp, definition, devices, metrics, series, use
 from upshift.config import ResourceSettings
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Artifact, Failure, Hardware
-from upshift.runs.history import Run
-from upshift.runs.rows import TaskRow
+from upshift.runs.catalog.rows import TaskRow
+from upshift.runs.history.runs import Run
 from upshift.runtime.storage.artifacts import save
 
 DEEP = ResourceSettings(cpu_count=8, memory="32GB", accelerator="H100:2")

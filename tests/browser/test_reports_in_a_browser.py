@@ -22,8 +22,8 @@ from made_up_gang import HANG, RAISED, finetuning
 from upshift.model.graph import Graph, Node
 from upshift.report.html.escaping import visible
 from upshift.report.html.page import report_page
-from upshift.runs.history import Run
-from upshift.runs.rows import TaskRow
+from upshift.runs.catalog.rows import TaskRow
+from upshift.runs.history.runs import Run
 from upshift.runtime.storage.series import read_series
 
 NASTY = {

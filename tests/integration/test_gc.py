@@ -16,8 +16,8 @@ import pytest
 
 import upshift
 from project import Project
-from upshift.runs.catalog import Catalog
-from upshift.runs.rows import RunRow
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rows import RunRow
 
 SUMS = """
 @step
@@ -471,7 +471,7 @@ def test_two_gcs_at_once_are_refused(project: Project) -> None:
     project.run(SUMS)
     code = (
         "import sys\n"
-        "from upshift.runs.claimed import Claimed\n"
+        "from upshift.runs.stores.claimed import Claimed\n"
         "with Claimed(sys.argv[1]).working():\n"
         "    print('works', flush=True)\n"
         "    sys.stdin.read()\n"

@@ -13,7 +13,7 @@ import pytest
 import upshift
 from project import Project
 from upshift.errors import NotFound, UsageError
-from upshift.runs import database
+from upshift.runs.catalog import database
 
 TRAINING = """
 import upshift

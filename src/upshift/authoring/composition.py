@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from upshift.authoring.scope import PipelineScope
     from upshift.authoring.steps import Step
     from upshift.model.spec.artifact import Artifact
-    from upshift.runs.versions import ArtifactVersion
+    from upshift.runs.history.versions import ArtifactVersion
     from upshift.runtime.storage.edits import Stamp
     from upshift.runtime.storage.store import Store
 

@@ -123,7 +123,7 @@ def _settled(pipeline: Pipeline[Any, Any], name: str, given: Given, current: Any
     default = signature.defaults.get(name, UNSET)
     hint = hint_for(_hints(pipeline).get(name, Any), None if default is UNSET else default)
     if isinstance(given.value, str) and given.value.startswith(_ARTIFACT) and hint is not str:
-        from upshift.runs.versions import get_artifact
+        from upshift.runs.history.versions import get_artifact
 
         return get_artifact(given.value.removeprefix(_ARTIFACT))
     try:

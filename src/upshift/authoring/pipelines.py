@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from upshift.engine import RunOptions
     from upshift.model.graph.model import Graph
     from upshift.report.progress import Progress
-    from upshift.runs.history import Run
+    from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ R = TypeVar("R")
 class Pipeline(Generic[P, R]):
     """A function that composes steps. Make one with :func:`pipeline`.
 
-    Called, it runs, and gives the :class:`~upshift.runs.history.Run`. Called inside another
+    Called, it runs, and gives the :class:`~upshift.runs.history.runs.Run`. Called inside another
     pipeline, its steps become steps of that one; ``.output`` is what its function returned there,
     and the call itself may be passed on, returned or unpacked as well.
     """

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from upshift.engine import RunOptions
     from upshift.engine.detached import Order
     from upshift.report.progress import Progress
-    from upshift.runs.catalog import RunRow
-    from upshift.runs.history import Run
+    from upshift.runs.catalog.rows import RunRow
+    from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store
 
 
@@ -90,10 +90,10 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.code.fingerprint import look_up
     from upshift.engine.debug import recorded_code
     from upshift.model.configuration import load_configuration
-    from upshift.runs.detached import KEY, awaits_engine
-    from upshift.runs.history import get_run
-    from upshift.runs.publishing import publish_left
-    from upshift.runs.rebuild import known_run, open_catalog
+    from upshift.runs.catalog.detached import KEY, awaits_engine
+    from upshift.runs.catalog.rebuild import known_run, open_catalog
+    from upshift.runs.history.runs import get_run
+    from upshift.runs.stores.publishing import publish_left
     from upshift.runtime.storage.store import open_store
 
     configuration = load_configuration()
@@ -142,7 +142,7 @@ def resume_detached(order: Order, progress: Progress) -> Run[Any]:
     """Do a run as the engine that was submitted for it: all that it is was recorded then."""
     from upshift.engine.debug import recorded_code
     from upshift.engine.run import execute
-    from upshift.runs.rebuild import known_run, open_catalog
+    from upshift.runs.catalog.rebuild import known_run, open_catalog
     from upshift.runtime.storage.store import open_store
 
     configuration = order.configuration
@@ -184,7 +184,7 @@ def resume_from(
         As for :func:`~upshift.authoring.running.start`.
     """
     from upshift.model.configuration import load_configuration
-    from upshift.runs.rebuild import open_catalog
+    from upshift.runs.catalog.rebuild import open_catalog
     from upshift.runtime.storage.store import open_store
 
     configuration = load_configuration()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from upshift.model.configuration import Configuration
     from upshift.report.planned import Plan
     from upshift.report.progress import Progress
-    from upshift.runs.history import Run
+    from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store
 
 

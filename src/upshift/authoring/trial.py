@@ -16,7 +16,7 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import TaskId
 from upshift.report.progress import TaskChange
 from upshift.report.terminal.plain import PlainProgress
-from upshift.runs.history import Run
+from upshift.runs.history.runs import Run
 
 _PROGRAM = """
 import os

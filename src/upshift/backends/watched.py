@@ -25,7 +25,7 @@ from upshift.runtime.storage.replica import side_by_side
 from upshift.runtime.storage.store import Store, open_direct, store_of
 
 if TYPE_CHECKING:
-    from upshift.runs.uploads import Uploads
+    from upshift.runs.stores.uploads import Uploads
 
 
 @attrs.define(eq=False)
@@ -166,7 +166,7 @@ class Jobs:
 
     def uploads_of(self, store: Store) -> Uploads:
         """What puts content into the bucket of a store."""
-        from upshift.runs.uploads import uploads_of  # where all is in a folder, nothing goes anywhere
+        from upshift.runs.stores.uploads import uploads_of  # where all is in a folder, nothing goes anywhere
 
         if self._uploads is None:
             self._uploads = uploads_of(store)

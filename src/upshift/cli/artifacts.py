@@ -11,7 +11,7 @@ from upshift.cli.group import LazyCommand, LazyGroup
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:
-    from upshift.runs.versions import ArtifactVersion
+    from upshift.runs.history.versions import ArtifactVersion
 
 _COMMANDS = {
     "show": LazyCommand(
@@ -34,7 +34,7 @@ def artifacts(context: click.Context, as_json: bool) -> None:
         return
     from upshift.report.terminal.artifacts import names_table
     from upshift.report.terminal.layout import Page
-    from upshift.runs.versions import list_artifacts
+    from upshift.runs.history.versions import list_artifacts
 
     found = list_artifacts()
     if as_json:
@@ -54,7 +54,7 @@ def show(name: str, sort: str | None, as_json: bool) -> None:
     """
     from upshift.report.terminal.artifacts import lineage, versions_table
     from upshift.report.terminal.layout import Page
-    from upshift.runs.versions import get_artifact, list_artifacts
+    from upshift.runs.history.versions import get_artifact, list_artifacts
 
     if "@" in name:
         one = get_artifact(name)
@@ -79,14 +79,14 @@ def tag(name: str, tag: str, remove: bool) -> None:
 
     VERSION is a number or a tag. Default: the latest.
     """
-    from upshift.runs.versions import tag_artifact
+    from upshift.runs.history.versions import tag_artifact
 
     found = tag_artifact(name, tag, remove=remove)
     echo(f"{found.name}@{found.version}: {', '.join(found.tags) or 'no tags'}")
 
 
 def _as_json(one: ArtifactVersion) -> dict[str, Any]:
-    from upshift.runs.history_json import time_text
+    from upshift.runs.history.as_json import time_text
 
     maker = one.maker
     return {

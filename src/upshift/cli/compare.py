@@ -11,7 +11,7 @@ from upshift.cli.output import echo
 from upshift.model.checks import MOST_RUNS
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Run
+    from upshift.runs.history.runs import Run
 
 
 @click.command()
@@ -55,7 +55,7 @@ def compare(
 
 def _found(runs: tuple[str, ...], last: int | None, pipeline: str | None, tag: str | None) -> list[Run[Any]]:
     from upshift.errors import UsageError
-    from upshift.runs.history import get_run, list_runs
+    from upshift.runs.history.runs import get_run, list_runs
 
     for option, value in (("--pipeline", pipeline), ("--tag", tag)):
         if value is not None and last is None:

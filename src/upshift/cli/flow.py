@@ -249,7 +249,7 @@ def _resume(pipeline: FlowPipeline) -> click.Command:
 def _latest(pipeline: FlowPipeline) -> str:
     """The last run of the flow."""
     from upshift.errors import NotFound
-    from upshift.runs.history import list_runs
+    from upshift.runs.history.runs import list_runs
 
     latest = list_runs(pipeline=pipeline.name, limit=1)
     if not latest:
@@ -332,7 +332,7 @@ def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
     """The tasks of a step of a run, with their places."""
     from upshift.errors import NotFound, UsageError
     from upshift.model.graph.flow import task_id
-    from upshift.runs.history import get_run
+    from upshift.runs.history.runs import get_run
 
     parts = place.split("/")
     parts = parts[1:] if len(parts) > 2 and parts[0] == pipeline.name else parts
@@ -363,7 +363,7 @@ def _tag(pipeline: FlowPipeline) -> click.Command:
     @click.argument("tags", nargs=-1, required=True)
     def add(run: str, tags: tuple[str, ...]) -> int:
         from upshift.authoring.options import checked_tags
-        from upshift.runs.history import get_run
+        from upshift.runs.history.runs import get_run
 
         get_run(run).add_tag(checked_tags("tag add", tags))
         return 0
@@ -372,7 +372,7 @@ def _tag(pipeline: FlowPipeline) -> click.Command:
     @click.argument("run")
     @click.argument("tags", nargs=-1, required=True)
     def remove(run: str, tags: tuple[str, ...]) -> int:
-        from upshift.runs.history import get_run
+        from upshift.runs.history.runs import get_run
 
         get_run(run).remove_tag(tags)
         return 0
@@ -380,7 +380,7 @@ def _tag(pipeline: FlowPipeline) -> click.Command:
     @tag.command("list", help="List the tags of a run.")
     @click.argument("run", default="latest")
     def listed(run: str) -> int:
-        from upshift.runs.history import get_run
+        from upshift.runs.history.runs import get_run
 
         for one in get_run(run).tags:
             echo(one)

@@ -20,9 +20,9 @@ from upshift.errors import NotFound
 from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
 from upshift.report.terminal.streams import cleaned, label
-from upshift.runs.detached import Detached
-from upshift.runs.history import Run, get_run
-from upshift.runs.rebuild import open_catalog
+from upshift.runs.catalog.detached import Detached
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.history.runs import Run, get_run
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import open_store
 

@@ -12,7 +12,10 @@ from upshift.cli.output import echo
 from upshift.errors import UsageError
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Attempt, Run, Step, Task
+    from upshift.runs.history.attempts import Attempt
+    from upshift.runs.history.runs import Run
+    from upshift.runs.history.steps import Step
+    from upshift.runs.history.tasks import Task
 
 _FAILURES = 5
 """Kinds of failure whose tracebacks are shown."""

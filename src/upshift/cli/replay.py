@@ -10,7 +10,7 @@ from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from upshift.engine.debug import Replayed
-    from upshift.runs.history import Attempt
+    from upshift.runs.history.attempts import Attempt
 
 _EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
 
@@ -33,7 +33,7 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     from upshift.engine.debug import offered_here, read_attempt, recorded_code
     from upshift.engine.debug import replay as run_again
     from upshift.errors import NotFound
-    from upshift.runs.history import get_run
+    from upshift.runs.history.runs import get_run
     from upshift.runtime.step.debugging import at_a_terminal
     from upshift.runtime.storage.store import open_store
 
@@ -75,7 +75,7 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
 def _chosen(run: str, text: str, number: int | None) -> Attempt:
     from upshift.cli.selection import selected
     from upshift.errors import NotFound
-    from upshift.runs.history import get_run
+    from upshift.runs.history.runs import get_run
 
     found = get_run(run)
     (step,), index = selected(found, text)

@@ -12,7 +12,7 @@ import click
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Run
+    from upshift.runs.history.runs import Run
 
 
 @click.command()
@@ -33,7 +33,7 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
 
     from upshift.report.html.page import report_page
     from upshift.report.html.writing import write_page, write_until_over
-    from upshift.runs.history import get_run
+    from upshift.runs.history.runs import get_run
 
     def look() -> tuple[Run, Sequence[Run]]:
         run, *others = (get_run(ref) for ref in names)

@@ -13,8 +13,8 @@ from upshift.model.checks import MOST_RUNS
 
 if TYPE_CHECKING:
     from upshift.report.comparing import Comparison
-    from upshift.runs.catalog import Catalog
-    from upshift.runs.rows import RunRow
+    from upshift.runs.catalog.catalog import Catalog
+    from upshift.runs.catalog.rows import RunRow
 
 SCREENFUL = 50
 _STATUSES = ("pending", "running", "completed", "failed", "cancelled", "interrupted")
@@ -57,9 +57,9 @@ def runs(
     """List runs, newest first."""
     from upshift.cli.selection import settle
     from upshift.model.configuration import load_configuration
-    from upshift.runs.catalog import no_pipeline
-    from upshift.runs.rebuild import open_catalog
-    from upshift.runs.standing import standing
+    from upshift.runs.catalog.catalog import no_pipeline
+    from upshift.runs.catalog.rebuild import open_catalog
+    from upshift.runs.catalog.standing import standing
 
     shown = limit or (None if as_json else SCREENFUL)
     chosen = bool(statuses or sort)  # among all runs, and not the newest ones
@@ -105,7 +105,7 @@ def _compared(
     if not rows or not (metrics or params or sort):
         return None
     from upshift.report.comparing import compare, rows_of_runs
-    from upshift.runs.history import Run, RunList
+    from upshift.runs.history.runs import Run, RunList
 
     runs = RunList(Run(row, catalog) for row in rows)
     runs.measure()
@@ -124,7 +124,7 @@ def _columns(rows: Sequence[RunRow], found: Comparison | None) -> dict[str, list
 def _print_json(rows: Sequence[RunRow], found: Comparison | None) -> None:
     import json
 
-    from upshift.runs.history import row_as_json
+    from upshift.runs.history.as_json import row_as_json
 
     every = [row_as_json(row) for row in rows]
     if found is not None:

@@ -12,9 +12,12 @@ from upshift.model.checks import shown
 
 if TYPE_CHECKING:
     from upshift.model.configuration import Configuration
-    from upshift.runs.catalog import Catalog
-    from upshift.runs.history import Attempt, Run, Step, Task
-    from upshift.runs.rows import RunRow
+    from upshift.runs.catalog.catalog import Catalog
+    from upshift.runs.catalog.rows import RunRow
+    from upshift.runs.history.attempts import Attempt
+    from upshift.runs.history.runs import Run
+    from upshift.runs.history.steps import Step
+    from upshift.runs.history.tasks import Task
 
 _STEP = re.compile(r"(?P<name>.*?)(?:\[(?P<index>[0-9]{1,18})\])?", re.DOTALL)
 
@@ -69,8 +72,8 @@ def _world_sizes(step: Step, index: int | None) -> Iterator[int | None]:
 def found(run: str) -> Run:
     """A run as it stands; of one that has lost a detached engine, its target was asked why."""
     from upshift.model.configuration import load_configuration
-    from upshift.runs.history import get_run
-    from upshift.runs.rebuild import open_catalog
+    from upshift.runs.catalog.rebuild import open_catalog
+    from upshift.runs.history.runs import get_run
 
     configuration = load_configuration()
     one = get_run(run, configuration)
@@ -83,7 +86,7 @@ def found(run: str) -> Run:
 
 def settle(rows: Sequence[RunRow], catalog: Catalog, configuration: Configuration) -> bool:
     """Record why detached runs have lost their engines; False: there is nothing to find out."""
-    from upshift.runs.detached import Detached
+    from upshift.runs.catalog.detached import Detached
 
     engines = [(row, Detached.of(row)) for row in rows if row.status in ("pending", "interrupted")]
     open_ = [row for row, engine in engines if engine is not None and engine.lost is None]

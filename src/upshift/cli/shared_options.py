@@ -232,7 +232,7 @@ def named_pipeline(
         confirm_configs(pipeline, typed[1::3])
     earlier = None
     if params_from is not None:
-        from upshift.runs.history import get_run
+        from upshift.runs.history.runs import get_run
 
         earlier = get_run(params_from).params
     return pipeline, parse_params(pipeline, list(params), params_file, earlier)

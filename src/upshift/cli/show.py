@@ -28,7 +28,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
     if as_json:
         import json
 
-        from upshift.runs.history import run_as_json
+        from upshift.runs.history.as_json import run_as_json
 
         shown = run_as_json(found)
         if step is not None:

@@ -47,8 +47,8 @@ def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_j
     from upshift.model.settings.sizes import format_size
     from upshift.report.human import count
     from upshift.report.terminal.cleaned import Ticker
+    from upshift.runs.catalog.rebuild import add_runs, open_catalog
     from upshift.runs.copying import copy_store
-    from upshift.runs.rebuild import add_runs, open_catalog
     from upshift.runtime.storage.objects.base import open_objects
     from upshift.runtime.storage.objects.folder import FolderObjects
     from upshift.runtime.storage.store import open_store

@@ -21,7 +21,7 @@ def top(once: bool, as_json: bool) -> None:
     from upshift.report.running import Watch
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.top import lines
-    from upshift.runs.rebuild import open_catalog
+    from upshift.runs.catalog.rebuild import open_catalog
 
     watch = Watch(open_catalog(load_configuration()))
     if as_json:

@@ -15,11 +15,12 @@ from upshift.engine.recovery import take_over
 from upshift.errors import RunOwned, UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.spec.codec import to_json
-from upshift.runs.catalog import Catalog, RunRow
-from upshift.runs.detached import Detached, awaits_engine
-from upshift.runs.lease import Lease, held
-from upshift.runs.rebuild import known_run, open_catalog
-from upshift.runs.standing import INTERRUPTED
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.detached import Detached, awaits_engine
+from upshift.runs.catalog.rebuild import known_run, open_catalog
+from upshift.runs.catalog.rows import RunRow
+from upshift.runs.catalog.standing import INTERRUPTED
+from upshift.runs.stores.lease import Lease, held
 from upshift.runtime.storage.store import Store, open_store
 
 _SUBMITTING = 60.0
@@ -71,7 +72,7 @@ def record_refused(run: str, token: str, error: UpshiftError, configuration: Con
 
 def record_lost(row: RunRow, catalog: Catalog, store: Store, lease: Lease, why: str) -> None:
     """Record why its engine does not work on a run."""
-    from upshift.runs.publishing import published  # starts threads, for a bucket only
+    from upshift.runs.stores.publishing import published  # starts threads, for a bucket only
 
     engine = Detached.of(row)
     assert engine is not None

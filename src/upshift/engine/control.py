@@ -36,11 +36,12 @@ from upshift.model.home import home, make_folder
 from upshift.model.spec.task import Failure, TaskId
 from upshift.report.human import count, delay
 from upshift.report.terminal.tally import image_of
-from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
-from upshift.runs.detached import awaits_engine
-from upshift.runs.endings import record_ending
-from upshift.runs.lease import BEAT, Lease, ask_to_cancel, owner
-from upshift.runs.rebuild import known_run, open_catalog
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.detached import awaits_engine
+from upshift.runs.catalog.endings import record_ending
+from upshift.runs.catalog.rebuild import known_run, open_catalog
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.stores.lease import BEAT, Lease, ask_to_cancel, owner
 from upshift.runtime import forks, sockets
 from upshift.runtime.storage.store import Store, open_store
 
@@ -212,7 +213,7 @@ _KILLED_AFTER = 60.0
 
 def cancel(ref: str, configuration: Configuration) -> str:
     """Stop a run; what is done is kept. Gives a sentence for the user."""
-    from upshift.runs.publishing import published  # an engine cancels no run without one
+    from upshift.runs.stores.publishing import published  # an engine cancels no run without one
 
     with contextlib.closing(open_catalog(configuration)) as catalog:
         row = known_run(ref, catalog, configuration)

@@ -46,12 +46,13 @@ from upshift.model.settings.secrets import secret_files
 from upshift.model.spec.codec import decode, encode, to_json
 from upshift.model.spec.task import Code
 from upshift.report.progress import Progress
-from upshift.runs.catalog import RunRow, catalog_place
-from upshift.runs.detached import Detached
-from upshift.runs.history import Run, get_run
-from upshift.runs.lease import Lease, here
-from upshift.runs.publishing import published
-from upshift.runs.rebuild import open_catalog
+from upshift.runs.catalog.catalog import catalog_place
+from upshift.runs.catalog.detached import Detached
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.rows import RunRow
+from upshift.runs.history.runs import Run, get_run
+from upshift.runs.stores.lease import Lease, here
+from upshift.runs.stores.publishing import published
 from upshift.runtime.storage import edits
 
 ORDER = "UPSHIFT_ENGINE"

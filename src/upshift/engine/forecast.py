@@ -36,9 +36,9 @@ from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code, TaskId
 from upshift.model.spec.work import UNCACHED
 from upshift.report.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
-from upshift.runs.catalog import Catalog
-from upshift.runs.growth import growth_of
-from upshift.runs.rebuild import open_catalog
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.history.growth import growth_of
 from upshift.runtime.masking import Mask
 from upshift.runtime.storage import artifacts
 

@@ -18,12 +18,18 @@ from upshift.images import cache
 from upshift.model.configuration import Configuration
 from upshift.model.home import home
 from upshift.model.settings.sizes import parse_size
-from upshift.runs.catalog import Catalog, catalog_place, no_pipeline
-from upshift.runs.claimed import Claimed
+from upshift.runs.catalog.catalog import Catalog, catalog_place, no_pipeline
+from upshift.runs.catalog.rebuild import (
+    Rebuilt,
+    configured_stores,
+    open_catalog,
+    put_aside_if_damaged,
+    rebuild,
+)
+from upshift.runs.catalog.rows import RunRow
 from upshift.runs.collect import ABANDONED, Collected, Tally, Tell, collect
-from upshift.runs.lease import Lease, held, leases
-from upshift.runs.rebuild import Rebuilt, configured_stores, open_catalog, put_aside_if_damaged, rebuild
-from upshift.runs.rows import RunRow
+from upshift.runs.stores.claimed import Claimed
+from upshift.runs.stores.lease import Lease, held, leases
 from upshift.runtime import marks
 from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.files import available, stale

@@ -28,7 +28,8 @@ from upshift.model.spec.hardware import Shortfall
 from upshift.model.spec.task import Failure, TaskId
 from upshift.model.spec.telemetry import MetricValue
 from upshift.report.progress import ImageChange, Progress, TaskChange
-from upshift.runs.catalog import AttemptRow, Catalog, TaskRow
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rows import AttemptRow, TaskRow
 
 
 @attrs.define(eq=False)

@@ -24,7 +24,7 @@ from upshift.model.spec.codec import from_json
 from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.launch import Launch
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.runs.catalog import Catalog
+from upshift.runs.catalog.catalog import Catalog
 from upshift.runtime.storage.store import Store
 
 _LACKING_SHOWN = 6

@@ -30,7 +30,8 @@ from upshift.model.spec.artifact import Value
 from upshift.model.spec.codec import encode, from_json
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.model.spec.work import same_inputs, same_work
-from upshift.runs.catalog import Catalog, RunRow, TaskRow
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
 

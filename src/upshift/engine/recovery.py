@@ -26,9 +26,10 @@ from upshift.model.spec.artifact import Value
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.model.spec.work import same_work
-from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
-from upshift.runs.lease import here
-from upshift.runs.rebuild import bring_in
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rebuild import bring_in
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.stores.lease import here
 from upshift.runtime.storage.checkpoints import discard
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.serving import server_files

@@ -17,7 +17,7 @@ from upshift.model.graph import Graph
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.model.spec.work import ONCE, UNCACHED
-from upshift.runs.catalog import FOUND_AT_MOST, Catalog
+from upshift.runs.catalog.catalog import FOUND_AT_MOST, Catalog
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
 

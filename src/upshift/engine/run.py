@@ -55,21 +55,21 @@ from upshift.model.spec.launch import Stack
 from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report.human import count, on_rank, worth_a_look
 from upshift.report.progress import Progress
-from upshift.runs.backlog import Backlog
-from upshift.runs.catalog import RunRow
-from upshift.runs.detached import Detached, awaits_engine
-from upshift.runs.endings import record_ending
-from upshift.runs.growth import growth_of
-from upshift.runs.history import Run
-from upshift.runs.lease import Lease, here
-from upshift.runs.rebuild import open_catalog
+from upshift.runs.catalog.backlog import Backlog
+from upshift.runs.catalog.detached import Detached, awaits_engine
+from upshift.runs.catalog.endings import record_ending
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.rows import RunRow
+from upshift.runs.history.growth import growth_of
+from upshift.runs.history.runs import Run
+from upshift.runs.stores.lease import Lease, here
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts, edits
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
     from upshift.engine.debug import Debugged
-    from upshift.runs.publishing import Publisher
+    from upshift.runs.stores.publishing import Publisher
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without those that are easily taken for another."""
@@ -211,7 +211,7 @@ class _Run:
             if not self.store.claim_run(run_id):
                 raise removed(run_id)
             if self.store.replica is not None:
-                from upshift.runs.publishing import Publisher  # runs in folders publish nothing
+                from upshift.runs.stores.publishing import Publisher  # runs in folders publish nothing
 
                 self.publisher = Publisher(self.store, run_id, lease, self.progress.notice)
                 self.publisher.begin(known=earlier is not None)
@@ -445,7 +445,7 @@ class _Run:
         """Have the bucket hold all of the run, and what earlier ones have left."""
         if self.publisher is None:
             return
-        from upshift.runs.publishing import publish_left
+        from upshift.runs.stores.publishing import publish_left
 
         try:
             self.publisher.finish()

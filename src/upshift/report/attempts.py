@@ -25,8 +25,9 @@ from upshift.report.human import (
     short_image,
     together,
 )
-from upshift.runs.history import Attempt, Run, Task
-from upshift.runs.history_attempts import AttemptRank
+from upshift.runs.history.attempts import Attempt, AttemptRank
+from upshift.runs.history.runs import Run
+from upshift.runs.history.tasks import Task
 from upshift.runtime.storage.series import Series
 
 _FULL = 16

@@ -11,7 +11,7 @@ from upshift.model.spec.telemetry import MetricValue
 from upshift.report.charts import Cell, Chart, Line, Parts, Table, between
 from upshift.report.groups import Group
 from upshift.report.human import TIMES, amount, count
-from upshift.runs.history import Attempt
+from upshift.runs.history.attempts import Attempt
 from upshift.runtime.storage.metrics import Curve
 
 MOST_TASKS = 200

@@ -8,7 +8,8 @@ import re
 import attrs
 
 from upshift.errors import StoreError
-from upshift.runs.history import Attempt, Run
+from upshift.runs.history.attempts import Attempt
+from upshift.runs.history.runs import Run
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.series import Series, read_series
 from upshift.runtime.storage.store import open_store

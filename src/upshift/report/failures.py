@@ -13,7 +13,9 @@ from upshift.report.comparing import differing_in, short_names
 from upshift.report.evidence import Evidence
 from upshift.report.groups import Group
 from upshift.report.human import count
-from upshift.runs.history import Attempt, Run, Task
+from upshift.runs.history.attempts import Attempt
+from upshift.runs.history.runs import Run
+from upshift.runs.history.tasks import Task
 
 _NAMED = 12
 """Tasks that failed alike and are named."""

@@ -15,8 +15,11 @@ from upshift.model.spec.hardware import Hardware
 from upshift.report.human import TIMES
 from upshift.report.records import RECORDS, side_by_side
 from upshift.report.verdicts import Verdicts
-from upshift.runs.history import Attempt, Run, Step, Task
-from upshift.runs.history_records import step_status
+from upshift.runs.history.attempts import Attempt
+from upshift.runs.history.records import step_status
+from upshift.runs.history.runs import Run
+from upshift.runs.history.steps import Step
+from upshift.runs.history.tasks import Task
 
 Rows = Sequence[tuple[str, str, str, str]]
 MOST_STEPS = 150

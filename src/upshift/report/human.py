@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from upshift.model.spec.hardware import Hardware
     from upshift.model.spec.launch import Stack
     from upshift.model.spec.task import Failure
-    from upshift.runs.history import Attempt, Task
+    from upshift.runs.history.attempts import Attempt
+    from upshift.runs.history.tasks import Task
 
 DASH = "\N{EN DASH}"
 """Between two ends of a range, and where nothing is known."""

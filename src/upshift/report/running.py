@@ -13,11 +13,11 @@ import attrs
 from upshift.errors import NotFound, StoreError
 from upshift.model.spec.hardware import Device, Hardware
 from upshift.model.spec.task import TaskId
-from upshift.runs.catalog import AttemptRow, Catalog
-from upshift.runs.history_records import utc
-from upshift.runs.rebuild import see_running
-from upshift.runs.rows import RunRow
-from upshift.runs.standing import INTERRUPTED, standing
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rebuild import see_running
+from upshift.runs.catalog.rows import AttemptRow, RunRow
+from upshift.runs.catalog.standing import INTERRUPTED, standing
+from upshift.runs.history.records import utc
 from upshift.runtime.storage.series import Number, Series, given, read_series
 from upshift.runtime.storage.store import Store, open_store
 

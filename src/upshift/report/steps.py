@@ -16,8 +16,11 @@ from upshift.report.evidence import TAIL, Evidence
 from upshift.report.groups import Group, Rows, records_of, since, took
 from upshift.report.human import DASH, because, count, counted, duration, short_image, span
 from upshift.report.records import RECORDS, SAME, SHORT
-from upshift.runs.history import Attempt, Run, Step, Task
-from upshift.runs.measures import best_of, mode_of, number
+from upshift.runs.history.attempts import Attempt
+from upshift.runs.history.measures import best_of, mode_of, number
+from upshift.runs.history.runs import Run
+from upshift.runs.history.steps import Step
+from upshift.runs.history.tasks import Task
 
 _TAIL_OF_MANY = 4096
 """Bytes of the end of the log of one of many tasks."""

@@ -11,7 +11,7 @@ import attrs
 
 from upshift.report.groups import Group, since
 from upshift.report.human import clock, count, duration, span
-from upshift.runs.history import Run
+from upshift.runs.history.runs import Run
 
 _MOST_BARS = 60
 """Tries of a step that are bars; more become a profile of how many ran at once."""

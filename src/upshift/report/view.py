@@ -36,7 +36,8 @@ from upshift.report.human import TIMES, amount, duration, moment, of_tasks
 from upshift.report.records import RECORDS, SHORT
 from upshift.report.steps import StepView, TaskTable, memory_peak, step_view, task_table
 from upshift.report.timeline import Timeline, timeline
-from upshift.runs.history import Attempt, Run
+from upshift.runs.history.attempts import Attempt
+from upshift.runs.history.runs import Run
 from upshift.runtime.storage.artifacts import described
 
 _FAILURES = 20

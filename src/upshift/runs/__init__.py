@@ -1,1 +1,1 @@
-"""Runs on record: the catalog, looking back at them, rebuilding it, and collecting what nobody needs."""
+"""Runs on record: catalog, views, the stores they share, and removing what nobody needs."""

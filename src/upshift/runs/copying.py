@@ -35,9 +35,9 @@ from upshift.errors import (
     suggestion,
 )
 from upshift.model.spec.codec import from_json
-from upshift.runs.claimed import Claimed
-from upshift.runs.references import References
-from upshift.runs.rows import UNFINISHED, RunRow
+from upshift.runs.catalog.rows import UNFINISHED, RunRow
+from upshift.runs.stores.claimed import Claimed
+from upshift.runs.stores.references import References
 from upshift.runtime.storage.blobs import digest_of_file
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import discard, make_folder, temporary

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from recorder import Recorder
 from upshift.cli.commands import upshift
 from upshift.model.spec import TaskId
-from upshift.runs.lease import Lease
-from upshift.runs.rows import AttemptRow, TaskRow
+from upshift.runs.catalog.rows import AttemptRow, TaskRow
+from upshift.runs.stores.lease import Lease
 
 
 @pytest.fixture

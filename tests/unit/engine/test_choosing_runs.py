@@ -16,10 +16,10 @@ from upshift.errors import NotFound, StoreError, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.settings.spans import parse_span
 from upshift.report.terminal.cleaned import Ticker, cleaned_text, rebuilt_text
-from upshift.runs.catalog import Catalog
-from upshift.runs.lease import Lease, leases
-from upshift.runs.rebuild import open_catalog
-from upshift.runs.rows import RunRow
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.rows import RunRow
+from upshift.runs.stores.lease import Lease, leases
 from upshift.runtime.storage.files import boot_id
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import open_store

@@ -17,11 +17,12 @@ from upshift.engine import gc
 from upshift.errors import StoreError
 from upshift.model.configuration import load_configuration
 from upshift.model.graph import FromStep, Graph, Node
-from upshift.runs import backlog, postgres
-from upshift.runs.backlog import Backlog
-from upshift.runs.catalog import notes_of_lacking
-from upshift.runs.history import Run, run_as_json
-from upshift.runs.rebuild import open_catalog
+from upshift.runs.catalog import backlog, postgres
+from upshift.runs.catalog.backlog import Backlog
+from upshift.runs.catalog.catalog import notes_of_lacking
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.history.as_json import run_as_json
+from upshift.runs.history.runs import Run
 
 
 @pytest.fixture

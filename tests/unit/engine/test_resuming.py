@@ -20,9 +20,9 @@ from upshift.engine.clock import SystemClock
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node
-from upshift.runs.backlog import Backlog
-from upshift.runs.lease import Lease
-from upshift.runs.rebuild import rebuild
+from upshift.runs.catalog.backlog import Backlog
+from upshift.runs.catalog.rebuild import rebuild
+from upshift.runs.stores.lease import Lease
 
 
 def one() -> int:

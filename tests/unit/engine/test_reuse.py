@@ -10,8 +10,8 @@ from upshift.backends.fake import Fail, Outcome
 from upshift.errors import RunFailed
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Artifact
-from upshift.runs.catalog import FOUND_AT_MOST
-from upshift.runs.history import Run
+from upshift.runs.catalog.catalog import FOUND_AT_MOST
+from upshift.runs.history.runs import Run
 
 
 def numbers(n: int) -> list[int]:

@@ -24,7 +24,7 @@ from upshift.engine.control import Control, ask, cancel, socket_path
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node
-from upshift.runs.lease import Lease, leases
+from upshift.runs.stores.lease import Lease, leases
 
 
 def one() -> int:
@@ -219,7 +219,7 @@ def test_a_forked_child_does_not_keep_the_lease(upshift_home: Path) -> None:
     child.start()
     lease.release()
     try:
-        script = "import sys; from upshift.runs.lease import Lease; Lease('r1', sys.argv[1]).release()"
+        script = "import sys; from upshift.runs.stores.lease import Lease; Lease('r1', sys.argv[1]).release()"
         subprocess.run([sys.executable, "-c", script, store], check=True)
     finally:
         release.set()

@@ -10,9 +10,9 @@ from upshift.config import ResourceSettings, Retry
 from upshift.errors import GraphError, RunFailed
 from upshift.model.graph import Collection, FromStep, Graph, Node
 from upshift.model.spec import Code, Hardware, decode, from_json
-from upshift.runs.catalog import RunRow
-from upshift.runs.endings import Ending, read_ending
-from upshift.runs.rebuild import rebuild
+from upshift.runs.catalog.endings import Ending, read_ending
+from upshift.runs.catalog.rebuild import rebuild
+from upshift.runs.catalog.rows import RunRow
 
 
 def one() -> int:

@@ -11,8 +11,8 @@ import pytest
 
 from upshift.model.configuration import Configuration
 from upshift.model.home import home, make_folder
-from upshift.runs.lease import Lease
-from upshift.runs.rebuild import open_catalog
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.stores.lease import Lease
 from upshift.runtime.storage.memo import Memo, now
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import open_store

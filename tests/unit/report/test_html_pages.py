@@ -19,9 +19,9 @@ from upshift.report.groups import connections, grouped
 from upshift.report.html.page import report_page
 from upshift.report.html.writing import write_page, write_until_over
 from upshift.report.view import run_view
-from upshift.runs.history import Run
-from upshift.runs.rows import TaskRow
-from upshift.runs.standing import INTERRUPTED
+from upshift.runs.catalog.rows import TaskRow
+from upshift.runs.catalog.standing import INTERRUPTED
+from upshift.runs.history.runs import Run
 
 ONE = Graph(pipeline="p", steps={"f": definition()}, nodes=(Node(name="f", step="f"),))
 

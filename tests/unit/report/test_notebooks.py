@@ -17,8 +17,8 @@ from upshift.model.spec import Failure, TaskId
 from upshift.report.html.objects import _metrics
 from upshift.report.html.progress import NotebookProgress
 from upshift.report.progress import TaskChange
-from upshift.runs.history import Run, RunList
-from upshift.runs.tabular import Rows
+from upshift.runs.history.runs import Run, RunList
+from upshift.runs.history.tabular import Rows
 
 
 def words(page: str) -> str:

@@ -24,7 +24,9 @@ from upshift.report.terminal.compare import compared, compared_json
 from upshift.report.terminal.plain import PlainProgress
 from upshift.report.terminal.tables import show_run
 from upshift.report.view import run_view
-from upshift.runs.history import Attempt, Run, run_as_json
+from upshift.runs.history.as_json import run_as_json
+from upshift.runs.history.attempts import Attempt
+from upshift.runs.history.runs import Run
 
 GRANTED = Hardware(cpu_count=2, nodes=2, processes=4)
 

@@ -14,8 +14,8 @@ from upshift.model.spec import Failure, TaskId
 from upshift.model.spec.work import UNCACHED
 from upshift.report.terminal.layout import Page, cells
 from upshift.report.terminal.tables import runs_table, show_run, summary
-from upshift.runs.history_json import run_as_json
-from upshift.runs.rows import RunRow, TaskRow
+from upshift.runs.catalog.rows import RunRow, TaskRow
+from upshift.runs.history.as_json import run_as_json
 from upshift.runtime.storage.artifacts import save
 
 

@@ -9,7 +9,7 @@ from upshift.model.spec import Device, Hardware, TaskId
 from upshift.report.running import DeviceNow, GpuNow, Now, Running
 from upshift.report.terminal.layout import Page, cells
 from upshift.report.terminal.top import lines
-from upshift.runs.rows import RunRow
+from upshift.runs.catalog.rows import RunRow
 from upshift.runtime.storage.series import Series
 
 GB = 1_000_000_000

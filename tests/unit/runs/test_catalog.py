@@ -16,12 +16,13 @@ import pytest
 from upshift.errors import ConfigError, NotFound, StoreError, StoreUnavailable
 from upshift.model.configuration import Configuration
 from upshift.model.spec import Artifact, Failure, Hardware, TaskId, TaskResult
-from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
-from upshift.runs.catalog_migrations import MIGRATIONS
-from upshift.runs.database import Database, Migrations, Server
-from upshift.runs.postgres import PostgresDatabase
-from upshift.runs.rebuild import open_catalog
-from upshift.runs.sqlite import SqliteDatabase
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.database import Database, Migrations, Server
+from upshift.runs.catalog.migrations import MIGRATIONS
+from upshift.runs.catalog.postgres import PostgresDatabase
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.sqlite import SqliteDatabase
 
 VALUE = Artifact(digest="blake3:" + "0" * 64, serializer="json", type="int", bytes=1, inline="MQ==")
 
@@ -223,7 +224,7 @@ def test_ten_thousand_runs_are_listed_without_sorting(file: Catalog) -> None:
     rows = [
         run_row(f"run{number:05}", started=float(number), tags=(f"t{number}",)) for number in range(10_000)
     ]
-    from upshift.runs import catalog as module
+    from upshift.runs.catalog import catalog as module
 
     with file._database.writing() as connection:
         connection.executemany(module._PUT_RUN, map(module._run_values, rows))
@@ -247,7 +248,7 @@ def test_a_run_changes_its_status(catalog: Catalog) -> None:
 WRITER = """
 import sys
 from upshift.model.spec import TaskId, TaskResult
-from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow, catalog_place
+from upshift.runs.catalog.catalog import AttemptRow, Catalog, RunRow, TaskRow, catalog_place
 
 catalog, run = Catalog(catalog_place(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)

@@ -16,10 +16,11 @@ from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
 from upshift.model.configuration import Configuration
 from upshift.model.spec import Failure, TaskId, TaskResult
 from upshift.model.spec.telemetry import MetricSummary
-from upshift.runs import catalog as catalogs
-from upshift.runs.catalog import AttemptRow, Catalog, TaskRow
-from upshift.runs.database import Locked, Server
-from upshift.runs.rebuild import open_catalog
+from upshift.runs.catalog import catalog as catalogs
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.database import Locked, Server
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.rows import AttemptRow, TaskRow
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_an_address_that_postgresql_cannot_read_is_refused() -> None:
 
 def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    monkeypatch.delitem(sys.modules, "upshift.runs.postgres", raising=False)
+    monkeypatch.delitem(sys.modules, "upshift.runs.catalog.postgres", raising=False)
     with pytest.raises(MissingExtra, match=r"pip install \"upshift\[postgres\]\""):
         open_catalog(Configuration(catalog="postgresql://host/db"))
 
@@ -142,7 +143,7 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_psycopg_is_imported_only_where_it_is_asked_for() -> None:
     asked = (
         "import sys\nfrom upshift.model.configuration import Configuration\n"
-        "from upshift.runs.rebuild import open_catalog\n"
+        "from upshift.runs.catalog.rebuild import open_catalog\n"
         "open_catalog(Configuration()).runs()\nassert 'psycopg' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", asked], check=True, timeout=60)

@@ -14,9 +14,9 @@ from upshift.errors import StoreError, UsageError
 from upshift.model.graph.model import Constant, Graph, Node, StepDefinition
 from upshift.model.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpec, encode, to_json
 from upshift.runs import collect
-from upshift.runs.catalog import Catalog
-from upshift.runs.endings import Ending
-from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.endings import Ending
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runtime.storage import claims, files
 from upshift.runtime.storage.artifacts import save
 from upshift.runtime.storage.checkpoints import Name, Part, TaskCheckpoints, put_aside

@@ -27,14 +27,16 @@ from upshift.model.spec import (
     to_json,
 )
 from upshift.report.terminal.tables import show_run
-from upshift.runs import rebuild
-from upshift.runs.catalog import AttemptRow, Catalog, RunRow, TaskRow
-from upshift.runs.endings import record_ending
-from upshift.runs.history import Run, get_run, list_runs, row_as_json, run_as_json
-from upshift.runs.history_records import step_status
-from upshift.runs.lease import Lease
-from upshift.runs.rebuild import open_catalog
-from upshift.runs.standing import standing
+from upshift.runs.catalog import rebuild
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.endings import record_ending
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.standing import standing
+from upshift.runs.history.as_json import row_as_json, run_as_json
+from upshift.runs.history.records import step_status
+from upshift.runs.history.runs import Run, get_run, list_runs
+from upshift.runs.stores.lease import Lease
 from upshift.runtime.storage.artifacts import save
 from upshift.runtime.storage.store import Store, open_store
 

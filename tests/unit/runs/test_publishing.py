@@ -14,12 +14,12 @@ import pytest
 
 from upshift.errors import BlobDamaged, BlobMissing, LeaseLost, RunOwned, StoreUnavailable
 from upshift.model.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpec, to_json
-from upshift.runs import bucket_lease
+from upshift.runs.catalog.endings import Ending
+from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runs.copying import check_store
-from upshift.runs.endings import Ending
-from upshift.runs.lease import BEAT, EXPIRY, Lease, Time, ask_to_cancel, held
-from upshift.runs.publishing import Publisher, publish_left
-from upshift.runs.rows import RunRow, TaskRow
+from upshift.runs.stores import bucket_lease
+from upshift.runs.stores.lease import BEAT, EXPIRY, Lease, Time, ask_to_cancel, held
+from upshift.runs.stores.publishing import Publisher, publish_left
 from upshift.runtime.storage.objects.base import Got, Meta, Version
 from upshift.runtime.storage.objects.folder import FolderObjects
 from upshift.runtime.storage.store import Store, open_store

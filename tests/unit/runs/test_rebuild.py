@@ -26,15 +26,15 @@ from upshift.model.spec import (
     encode,
     to_json,
 )
-from upshift.runs.catalog import Catalog
-from upshift.runs.catalog_migrations import MIGRATIONS
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.database import Server
+from upshift.runs.catalog.endings import record_ending
+from upshift.runs.catalog.migrations import MIGRATIONS
+from upshift.runs.catalog.rebuild import bring_in, open_catalog, put_aside_if_damaged, rebuild
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.sqlite import SqliteDatabase
 from upshift.runs.collect import collect
-from upshift.runs.database import Server
-from upshift.runs.endings import record_ending
-from upshift.runs.lease import Lease
-from upshift.runs.rebuild import bring_in, open_catalog, put_aside_if_damaged, rebuild
-from upshift.runs.rows import AttemptRow, RunRow, TaskRow
-from upshift.runs.sqlite import SqliteDatabase
+from upshift.runs.stores.lease import Lease
 from upshift.runtime.storage.store import Store, open_store
 
 VALUE = Artifact(digest="blake3:" + "0" * 64, serializer="json", type="int", bytes=1, inline="MQ==")

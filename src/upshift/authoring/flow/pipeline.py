@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from upshift.engine import RunOptions
     from upshift.model.graph.model import Graph
     from upshift.report.progress import Progress
-    from upshift.runs.history import Run
+    from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store
 
 _PIPELINE = "__upshift_pipeline__"

@@ -25,7 +25,7 @@ from upshift.model.checks import shown
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from upshift.runs.history import Run
+    from upshift.runs.history.runs import Run
 
 _STREAMS = ("stdout", "stderr")
 _LOOK = 0.05
@@ -99,7 +99,7 @@ class ExecutingRun(_Cleaned):
         UsageError
             It did not: :attr:`stderr` says why.
         """
-        from upshift.runs.history import get_run
+        from upshift.runs.history.runs import get_run
 
         file = self.folder / "run"
         while not file.exists() or not file.read_text():

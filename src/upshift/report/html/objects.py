@@ -19,8 +19,11 @@ from upshift.report.html.page import asset, environment
 from upshift.report.human import count, duration, moment
 from upshift.report.records import RECORDS, side_by_side
 from upshift.report.view import result_of
-from upshift.runs.history import Attempt, Run, Step, Task
-from upshift.runs.tabular import SHOWN, Rows, cell_text, measured
+from upshift.runs.history.attempts import Attempt
+from upshift.runs.history.runs import Run
+from upshift.runs.history.steps import Step
+from upshift.runs.history.tabular import SHOWN, Rows, cell_text, measured
+from upshift.runs.history.tasks import Task
 from upshift.runtime.storage.metrics import value_text
 
 _FAILURES = 3

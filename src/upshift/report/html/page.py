@@ -19,7 +19,7 @@ from upshift.report.html.cards import Cards
 from upshift.report.html.escaping import as_data, digest, finalized
 from upshift.report.human import clock
 from upshift.report.view import RunView, run_view
-from upshift.runs.history import Run
+from upshift.runs.history.runs import Run
 
 _SCRIPTS = ("common.js", "charts.js", "scatter.js", "tables.js", "page.js")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from upshift.errors import UsageError
 from upshift.report.html.page import report_page
-from upshift.runs.history import Run
+from upshift.runs.history.runs import Run
 from upshift.runtime.storage.files import replacing
 
 _UNFINISHED = ("pending", "running")

@@ -10,7 +10,7 @@ from upshift.report.comparing import Row, compare
 from upshift.report.human import DASH, count, moment
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, labelled
 from upshift.report.terminal.sheets import sheet, title
-from upshift.runs.versions import ArtifactVersion
+from upshift.runs.history.versions import ArtifactVersion
 from upshift.runtime.storage.metrics import value_text
 
 _DIGEST = 19

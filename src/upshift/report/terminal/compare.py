@@ -16,12 +16,14 @@ from upshift.report.human import DASH, count, duration, moment, span
 from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, cut, spark
 from upshift.report.terminal.metrics import lasts
 from upshift.report.terminal.sheets import sheet, title
-from upshift.runs.history import RunList
-from upshift.runs.history_json import metrics_as_json, row_as_json
+from upshift.runs.history.as_json import metrics_as_json, row_as_json
+from upshift.runs.history.runs import RunList
 from upshift.runtime.storage.metrics import as_json
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Run, Step, Task
+    from upshift.runs.history.runs import Run
+    from upshift.runs.history.steps import Step
+    from upshift.runs.history.tasks import Task
     from upshift.runtime.storage.metrics import Curve
 
 _COLUMNS = 2

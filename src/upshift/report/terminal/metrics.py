@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, TIMES, count
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, spark
-from upshift.runs.measures import best_of, mode_of
+from upshift.runs.history.measures import best_of, mode_of
 from upshift.runtime.storage.metrics import of_rank, value_text
 
 if TYPE_CHECKING:
     from upshift.model.spec.task import TaskId
     from upshift.model.spec.telemetry import MetricSummary, MetricValue
-    from upshift.runs.history import Attempt, Run, Task
+    from upshift.runs.history.attempts import Attempt
+    from upshift.runs.history.runs import Run
+    from upshift.runs.history.tasks import Task
 
 ROWS = 40
 """Metrics, and cards, of a run that are listed."""

@@ -13,7 +13,10 @@ from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, 
 from upshift.report.verdicts import Verdicts
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Attempt, Run, Step, Task
+    from upshift.runs.history.attempts import Attempt
+    from upshift.runs.history.runs import Run
+    from upshift.runs.history.steps import Step
+    from upshift.runs.history.tasks import Task
 
 Only = Collection[TaskId] | None
 """The tasks that are told of; None: all."""

@@ -36,7 +36,9 @@ from upshift.report.terminal.sheets import sheet, title
 
 if TYPE_CHECKING:
     from upshift.model.spec.task import TaskId
-    from upshift.runs.history import Run, Step, Task
+    from upshift.runs.history.runs import Run
+    from upshift.runs.history.steps import Step
+    from upshift.runs.history.tasks import Task
 
 _LEFT = (8, 9, 8)
 """Least widths of name, status and time."""

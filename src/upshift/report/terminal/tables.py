@@ -19,11 +19,11 @@ from upshift.report.terminal.layout import (
     labelled,
     wrap,
 )
-from upshift.runs.detached import Detached
+from upshift.runs.catalog.detached import Detached
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Run
-    from upshift.runs.rows import RunRow
+    from upshift.runs.catalog.rows import RunRow
+    from upshift.runs.history.runs import Run
 
 _HEADINGS = ("run", "pipeline", "status", "started", "", "took", "tags")
 _AGO = 4

@@ -36,8 +36,8 @@ from upshift.report.terminal.layout import (
     wrap,
 )
 from upshift.report.terminal.streams import cleaned
-from upshift.runs.rows import RunRow
-from upshift.runs.standing import INTERRUPTED
+from upshift.runs.catalog.rows import RunRow
+from upshift.runs.catalog.standing import INTERRUPTED
 from upshift.runtime.storage.series import Number
 
 _SPARK = 8

@@ -11,9 +11,9 @@ import pytest
 
 from upshift.errors import ConfigError, StoreError
 from upshift.model.spec import TaskId, TaskResult
-from upshift.runs import claimed as everybody
-from upshift.runs.claimed import Claimed
 from upshift.runs.collect import collect
+from upshift.runs.stores import claimed as everybody
+from upshift.runs.stores.claimed import Claimed
 from upshift.runtime.storage import claims
 from upshift.runtime.storage.format import VERSION
 from upshift.runtime.storage.store import Store, open_store

@@ -25,7 +25,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from upshift.errors import ConfigError, StoreUnavailable, UpshiftError
-from upshift.runs.database import Database, Locked, Migrations, Server, Transaction
+from upshift.runs.catalog.database import Database, Locked, Migrations, Server, Transaction
 
 _T = TypeVar("_T")
 _Connection = psycopg.Connection[tuple[Any, ...]]
@@ -90,7 +90,7 @@ _PROBLEMS = (  # the first whose sign is in what PostgreSQL says: why, and what 
 
 
 class PostgresDatabase(Database):
-    """A database of a PostgreSQL server; see :class:`~upshift.runs.sqlite.SqliteDatabase`."""
+    """A database of a PostgreSQL server; see :class:`~upshift.runs.catalog.sqlite.SqliteDatabase`."""
 
     def __init__(
         self,

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.spec.launch import Launch
-from upshift.runs.history_outputs import Outputs
-from upshift.runs.history_records import RunRecords
-from upshift.runs.history_tasks import Maker, Task, TaskList, no_output, run_of
-from upshift.runs.measures import best_of, known_mode
-from upshift.runs.places import nodes_after, nodes_before
-from upshift.runs.rows import UNFINISHED
-from upshift.runs.tabular import Rows
+from upshift.runs.catalog.rows import UNFINISHED
+from upshift.runs.history.measures import best_of, known_mode
+from upshift.runs.history.outputs import Outputs
+from upshift.runs.history.places import nodes_after, nodes_before
+from upshift.runs.history.records import RunRecords
+from upshift.runs.history.tabular import Rows
+from upshift.runs.history.tasks import Maker, Task, TaskList, no_output, run_of
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Run
+    from upshift.runs.history.runs import Run
 
 
 class Step(Maker):
@@ -43,7 +43,7 @@ class Step(Maker):
 
     @functools.cached_property
     def status(self) -> str:
-        """As :func:`upshift.runs.history_records.step_status` says."""
+        """As :func:`upshift.runs.history.records.step_status` says."""
         return self._records.status(*self._nodes)
 
     @functools.cached_property

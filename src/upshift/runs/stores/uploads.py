@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 
 from upshift.errors import BlobMissing
-from upshift.runs.references import References
+from upshift.runs.stores.references import References
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.replica import Replica, blob_key
 from upshift.runtime.storage.store import Store

@@ -13,8 +13,8 @@ from upshift.model.home import user_name
 from upshift.model.spec.artifact import Artifact, Collected, Value
 
 if TYPE_CHECKING:
-    from upshift.runs.history_records import RunRecords
-    from upshift.runs.rows import RunRow, TaskRow
+    from upshift.runs.catalog.rows import RunRow, TaskRow
+    from upshift.runs.history.records import RunRecords
 
 
 NAMESPACE = "UPSHIFT_NAMESPACE"

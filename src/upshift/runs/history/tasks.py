@@ -16,20 +16,19 @@ from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.task import Failure, TaskId
 from upshift.model.spec.telemetry import MetricValue
 from upshift.model.spec.work import UNCACHED
-from upshift.runs.catalog import TaskRow
-from upshift.runs.history_attempts import Attempt
-from upshift.runs.history_outputs import Artifacts, DataArtifact, Outputs, set_by_step
-from upshift.runs.history_records import RunRecords
-from upshift.runs.measures import last_values
-from upshift.runs.places import Placed, inputs_of, tasks_after, tasks_before
-from upshift.runs.rows import UNFINISHED
-from upshift.runs.tabular import Drawn, Rows, named
+from upshift.runs.catalog.rows import UNFINISHED, TaskRow
+from upshift.runs.history.attempts import Attempt
+from upshift.runs.history.measures import last_values
+from upshift.runs.history.outputs import Artifacts, DataArtifact, Outputs, set_by_step
+from upshift.runs.history.places import Placed, inputs_of, tasks_after, tasks_before
+from upshift.runs.history.records import RunRecords
+from upshift.runs.history.tabular import Drawn, Rows, named
 from upshift.runtime.storage.artifacts import described, items_of
 from upshift.runtime.storage.state import State
 
 if TYPE_CHECKING:
-    from upshift.runs.history import Run
-    from upshift.runs.history_steps import Step
+    from upshift.runs.history.runs import Run
+    from upshift.runs.history.steps import Step
 
 
 class Maker(Drawn, Placed, abc.ABC):
@@ -92,7 +91,7 @@ class Task(Maker):
         self, row: TaskRow | str, records: RunRecords | None = None, node: int | None = None
     ) -> None:
         if isinstance(row, str):
-            from upshift.runs.client import found
+            from upshift.runs.history.client import found
 
             task: Task = found(row, "task")
             row, records, node = task.row, task._records, task.node
@@ -415,7 +414,7 @@ class TaskList(Rows[Task]):
 
 def run_of(records: RunRecords) -> Run[Any]:
     """The run of these records."""
-    from upshift.runs.history import Run
+    from upshift.runs.history.runs import Run
 
     return Run(records.row, records.catalog, records.store)
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import attrs
 
 from upshift.errors import NotFound
-from upshift.runs.catalog import Catalog
-from upshift.runs.detached import Detached
-from upshift.runs.lease import held
-from upshift.runs.rows import RunRow
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.detached import Detached
+from upshift.runs.catalog.rows import RunRow
+from upshift.runs.stores.lease import held
 
 INTERRUPTED = "interrupted"
 """Status of the row of such a run; no record has it."""

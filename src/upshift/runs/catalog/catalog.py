@@ -1,7 +1,7 @@
 """The catalog: the queryable index of runs, tasks and attempts.
 
 The store decides what is done; the catalog only makes it quick to find, and
-:mod:`upshift.runs.rebuild` makes it anew from the store. SQLite by default, in ``UPSHIFT_HOME``; or
+:mod:`upshift.runs.catalog.rebuild` makes it anew from the store. SQLite by default, in ``UPSHIFT_HOME``; or
 PostgreSQL.
 """
 
@@ -22,11 +22,11 @@ from upshift.model.settings.fields import number, text
 from upshift.model.spec.codec import decode, encode, from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.model.spec.telemetry import MetricSummary
-from upshift.runs.catalog_migrations import MIGRATIONS
-from upshift.runs.database import Database, Server, Transaction, upsert
-from upshift.runs.rows import AttemptRow, RunRow, TaskRow
-from upshift.runs.sqlite import SqliteDatabase
-from upshift.runs.version_rows import VersionRows
+from upshift.runs.catalog.database import Database, Server, Transaction, upsert
+from upshift.runs.catalog.migrations import MIGRATIONS
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.sqlite import SqliteDatabase
+from upshift.runs.catalog.version_rows import VersionRows
 
 __all__ = ["AttemptRow", "Catalog", "RunRow", "TaskRow"]
 
@@ -95,7 +95,7 @@ def _database(place: Path | Server | Database, *, flush: bool, **options: Any) -
     if isinstance(place, Path):
         return SqliteDatabase(place, MIGRATIONS, flush=flush, **options)
     try:
-        from upshift.runs.postgres import PostgresDatabase
+        from upshift.runs.catalog.postgres import PostgresDatabase
     except ImportError as error:
         raise MissingExtra(
             f"the catalog {place} needs psycopg, which cannot be imported",
@@ -108,7 +108,7 @@ def _database(place: Path | Server | Database, *, flush: bool, **options: Any) -
 class Catalog:
     """Runs, tasks and attempts. Several engines may write it at once; see :class:`Database`.
 
-    Every method raises what :class:`~upshift.runs.database.Database` raises, too.
+    Every method raises what :class:`~upshift.runs.catalog.database.Database` raises, too.
 
     Parameters
     ----------

@@ -8,10 +8,10 @@ from typing import Any
 from upshift.errors import NotFound, UsageError, user_location
 from upshift.model.checks import shown
 from upshift.model.configuration import load_configuration
-from upshift.runs.catalog import catalog_place, no_pipeline
-from upshift.runs.history import Run, list_runs
-from upshift.runs.places import get_namespace
-from upshift.runs.rebuild import open_catalog
+from upshift.runs.catalog.catalog import catalog_place, no_pipeline
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.history.places import get_namespace
+from upshift.runs.history.runs import Run, list_runs
 
 _PARTS = ("flow", "run", "step", "task", "artifact")
 

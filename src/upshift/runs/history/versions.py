@@ -19,13 +19,14 @@ from upshift.errors import NotFound, StoreUnavailable, UsageError, suggestion
 from upshift.model.checks import shown
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.runs.catalog import Catalog
-from upshift.runs.history import Run, Task
-from upshift.runs.history_records import utc
-from upshift.runs.rebuild import open_catalog
-from upshift.runs.rows import VersionRow
-from upshift.runs.tabular import Rows, named
-from upshift.runs.version_rows import record_versions
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.rows import VersionRow
+from upshift.runs.catalog.version_rows import record_versions
+from upshift.runs.history.records import utc
+from upshift.runs.history.runs import Run
+from upshift.runs.history.tabular import Rows, named
+from upshift.runs.history.tasks import Task
 from upshift.runtime.storage.artifacts import load_value
 from upshift.runtime.storage.digest import digest_of
 from upshift.runtime.storage.store import Store, open_store

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from upshift.model.spec.codec import decode, encode
-from upshift.runs.rows import RunRow
+from upshift.runs.catalog.rows import RunRow
 
 KEY = "detached"
 

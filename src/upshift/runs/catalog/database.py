@@ -1,8 +1,8 @@
 """What the catalog asks of a database, whichever it is: SQLite's or PostgreSQL's.
 
-Statements are written once, in the SQL that SQLite takes; :mod:`upshift.runs.postgres` says them in its own
-words. A connection can not be carried across a fork, or even be closed there; so it is closed before a fork,
-and opened again where it is used next.
+Statements are written once, in the SQL that SQLite takes; :mod:`upshift.runs.catalog.postgres` says them in
+its own words. A connection can not be carried across a fork, or even be closed there; so it is closed
+before a fork, and opened again where it is used next.
 """
 
 from __future__ import annotations

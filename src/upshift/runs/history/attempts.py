@@ -13,9 +13,9 @@ from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.launch import Stack
 from upshift.model.spec.task import Failure
 from upshift.model.spec.telemetry import Gap, MetricSummary
-from upshift.runs.catalog import AttemptRow
-from upshift.runs.history_records import RunRecords, utc
-from upshift.runs.tabular import Drawn
+from upshift.runs.catalog.rows import AttemptRow
+from upshift.runs.history.records import RunRecords, utc
+from upshift.runs.history.tabular import Drawn
 from upshift.runtime.storage.cards import Shown, read_cards
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.metrics import Curve, first_of, read_by_rank, summaries_of

@@ -1,4 +1,4 @@
-"""What the views of :mod:`upshift.runs.history` are made from, read when it is first asked for."""
+"""What the views of :mod:`upshift.runs.history.runs` are made from, read when it is first asked for."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
 from upshift.model.spec.telemetry import MetricSummary
-from upshift.runs.catalog import Catalog
-from upshift.runs.growth import grown
-from upshift.runs.measures import last_values
-from upshift.runs.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
-from upshift.runs.standing import INTERRUPTED
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
+from upshift.runs.catalog.standing import INTERRUPTED
+from upshift.runs.history.growth import grown
+from upshift.runs.history.measures import last_values
 from upshift.runtime.storage.metrics import read_by_rank, summaries_of
 from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store, open_store
@@ -202,7 +202,7 @@ class RunRecords:
 
     def going_on(self) -> list[TaskId]:
         """Tasks recorded as running that have no result, where somebody is still at work for the run."""
-        from upshift.runs.claimed import Claimed  # what few runs need is not imported
+        from upshift.runs.stores.claimed import Claimed  # what few runs need is not imported
 
         claimed = Claimed(self.store.address)
         claimed.look()

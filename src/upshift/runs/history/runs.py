@@ -18,27 +18,24 @@ from upshift.model.plain import words
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, to_json
 from upshift.model.spec.task import TaskId
-from upshift.runs.catalog import Catalog, RunRow
-from upshift.runs.history_attempts import Attempt
-from upshift.runs.history_json import row_as_json, run_as_json
-from upshift.runs.history_outputs import Outputs
-from upshift.runs.history_records import RunRecords, utc
-from upshift.runs.history_steps import Step, StepList
-from upshift.runs.history_tasks import Task, TaskList
-from upshift.runs.measures import qualified
-from upshift.runs.params import flat_params
-from upshift.runs.places import Placed, confirm_in_namespace
-from upshift.runs.rebuild import known_run, open_catalog
-from upshift.runs.rows import UNFINISHED
-from upshift.runs.standing import INTERRUPTED, plain_status, standing
-from upshift.runs.tabular import Drawn, Rows, measured, named
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rebuild import known_run, open_catalog
+from upshift.runs.catalog.rows import UNFINISHED, RunRow
+from upshift.runs.catalog.standing import INTERRUPTED, plain_status, standing
+from upshift.runs.history.measures import qualified
+from upshift.runs.history.params import flat_params
+from upshift.runs.history.places import Placed, confirm_in_namespace
+from upshift.runs.history.records import RunRecords, utc
+from upshift.runs.history.steps import Step, StepList
+from upshift.runs.history.tabular import Drawn, Rows, measured, named
+from upshift.runs.history.tasks import Task
 from upshift.runtime.storage.artifacts import described
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers bring it; it need not be installed
 
     from upshift.model.configuration import Configuration
-    from upshift.runs.client import Flow
+    from upshift.runs.history.client import Flow
     from upshift.runtime.storage.state import State
     from upshift.runtime.storage.store import Store
 
@@ -47,21 +44,6 @@ else:
     from typing import TypeVar
 
     T = TypeVar("T")
-
-__all__ = [
-    "Attempt",
-    "Outputs",
-    "Run",
-    "RunList",
-    "Step",
-    "StepList",
-    "Task",
-    "TaskList",
-    "get_run",
-    "list_runs",
-    "row_as_json",
-    "run_as_json",
-]
 
 
 def get_run(ref: str, configuration: Configuration | None = None) -> Run[Any]:
@@ -295,7 +277,7 @@ class Run(Drawn, Placed, Generic[T]):
     @property
     def parent(self) -> Flow:
         """The flow that it is a run of."""
-        from upshift.runs.client import Flow
+        from upshift.runs.history.client import Flow
 
         return Flow(self.pipeline, check=False)
 
@@ -363,7 +345,7 @@ class Run(Drawn, Placed, Generic[T]):
         self.row = self._catalog.change_tags(self.id, gone, new)
         self.tags = self.row.tags
         if self.finished:  # else whoever runs it writes its record
-            from upshift.runs.publishing import published  # few change tags
+            from upshift.runs.stores.publishing import published  # few change tags
 
             with published(self._records.store, self.id):
                 self._records.store.write_record(self.id, "run.json", to_json(self.row))

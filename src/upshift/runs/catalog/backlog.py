@@ -17,10 +17,10 @@ import attrs
 
 from upshift.errors import NotFound, StoreError
 from upshift.model.spec.task import TaskId
-from upshift.runs.catalog import FOUND_AT_MOST, Catalog, notes_of_lacking
-from upshift.runs.database import Damaged, Locked
-from upshift.runs.rebuild import rows_of
-from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.catalog import FOUND_AT_MOST, Catalog, notes_of_lacking
+from upshift.runs.catalog.database import Damaged, Locked
+from upshift.runs.catalog.rebuild import rows_of
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runtime.storage.store import Store
 
 _T = TypeVar("_T")

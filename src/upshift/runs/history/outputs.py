@@ -13,11 +13,11 @@ from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.graph.growth import INPUTS, STATE
 from upshift.model.spec.artifact import Artifact, Collected, Value
-from upshift.runs.places import Placed
+from upshift.runs.history.places import Placed
 from upshift.runtime.storage.state import State
 
 if TYPE_CHECKING:
-    from upshift.runs.history_tasks import Task
+    from upshift.runs.history.tasks import Task
 
 
 Held = Callable[[Artifact], Mapping[str, Artifact]]
@@ -132,7 +132,7 @@ class DataArtifact(Placed):
 
     def __init__(self, task: Task | str, name: str = "") -> None:
         if isinstance(task, str):
-            from upshift.runs.client import found
+            from upshift.runs.history.client import found
 
             at, _, name = task.rpartition("/")
             owner: Task = found(at, "artifact").artifacts.named(name).parent

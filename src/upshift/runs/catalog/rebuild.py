@@ -1,7 +1,7 @@
 """The catalog anew, from what the stores hold: ``upshift gc --rebuild-catalog``, or where there is none.
 
-A run is found by its record ``run.json``, the JSON form of a :class:`~upshift.runs.rows.RunRow`; its
-attempts by their results; the rest by what :mod:`upshift.runs.endings` wrote down. Of a run that was
+A run is found by its record ``run.json``, the JSON form of a :class:`~upshift.runs.catalog.rows.RunRow`; its
+attempts by their results; the rest by what :mod:`upshift.runs.catalog.endings` wrote down. Of a run that was
 interrupted there is no such record: what it had reused or skipped by then, and attempts that left no
 result, are not found again until somebody resumes it.
 
@@ -23,14 +23,14 @@ import attrs
 from upshift.errors import ConfigError, NotFound, UpshiftError
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.runs.catalog import Catalog, catalog_place, notes_of_lacking
-from upshift.runs.claimed import Claimed
-from upshift.runs.database import Damaged
-from upshift.runs.detached import awaits_engine
-from upshift.runs.endings import read_ending
-from upshift.runs.lease import held, here
-from upshift.runs.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
-from upshift.runs.version_rows import recorded_versions
+from upshift.runs.catalog.catalog import Catalog, catalog_place, notes_of_lacking
+from upshift.runs.catalog.database import Damaged
+from upshift.runs.catalog.detached import awaits_engine
+from upshift.runs.catalog.endings import read_ending
+from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
+from upshift.runs.catalog.version_rows import recorded_versions
+from upshift.runs.stores.claimed import Claimed
+from upshift.runs.stores.lease import held, here
 from upshift.runtime.storage.records import REMOVED, live_path
 from upshift.runtime.storage.store import Store, open_store
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import attrs
 
 from upshift.model.spec.codec import from_json, to_json
-from upshift.runs.catalog import Catalog
-from upshift.runs.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runtime.storage.store import Store
 
 NAME = "tasks.json"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.runs.history_records import utc
-from upshift.runs.params import params_as_json
-from upshift.runs.standing import plain_status
+from upshift.runs.catalog.standing import plain_status
+from upshift.runs.history.params import params_as_json
+from upshift.runs.history.records import utc
 from upshift.runtime.storage.artifacts import described
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from upshift.model.spec.launch import Stack
     from upshift.model.spec.task import Failure
     from upshift.model.spec.telemetry import Card, MetricSummary
-    from upshift.runs.catalog import RunRow
-    from upshift.runs.history import Run
-    from upshift.runs.history_attempts import Attempt
-    from upshift.runs.history_steps import Step
-    from upshift.runs.history_tasks import Task
+    from upshift.runs.catalog.rows import RunRow
+    from upshift.runs.history.attempts import Attempt
+    from upshift.runs.history.runs import Run
+    from upshift.runs.history.steps import Step
+    from upshift.runs.history.tasks import Task
 
 _IN_SHORT = ("last", "step", "min", "max", "count")
 """What is told of a metric."""

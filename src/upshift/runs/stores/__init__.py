@@ -1,0 +1,1 @@
+"""What engines share in a store: ownership of runs, claims on content, and its way into a bucket."""
