@@ -1,9 +1,10 @@
 """Starts a worker where there is nothing but Python: ``python -c TEXT-OF-THIS-FILE RUNTIME SPEC [ELEMENT]``
 
-RUNTIME and SPEC are in a store: a folder, or a bucket. The runtime, a zip that is named by its digest, is
-fetched once for all workers of a node, compared, unpacked and started; it does the rest. UPSHIFT_NODE_HOME
-is the node's folder for that, and may name variables: $TMPDIR/upshift. Needs the standard library only, and
-only ever reads. How a bucket is asked comes before this text: bootstrap_s3.py, _google.py or _azure.py.
+Or an engine: ``… PACKAGE… -m MODULE ARGUMENT…``. RUNTIME, PACKAGE and SPEC are in a store: a folder, or a
+bucket. A package, a zip that is named by its digest, is fetched once for all workers of a node, compared and
+unpacked; the first one is started, and does the rest. UPSHIFT_NODE_HOME is the node's folder for that, and
+may name variables: $TMPDIR/upshift. Needs the standard library only, and only ever reads. How a bucket is
+asked comes before this text: bootstrap_s3.py, _google.py or _azure.py.
 """
 
 import sys
@@ -29,21 +30,30 @@ TRIES = 6
 AGAIN = (408, 429, 500, 502, 503, 504)
 
 
-def main(runtime: str, spec: str, *element: str) -> None:
+def main(*words: str) -> None:
     home = os.path.expandvars(os.environ.get("UPSHIFT_NODE_HOME", "")) or own_folder()
-    digest = "".join(runtime.split("/")[-2:])
+    end = words.index("-m") if "-m" in words else 1
+    first, *more = [unpacked(home, package) for package in words[:end]]
+    os.environ["UPSHIFT_HOME"] = home
+    if more:
+        os.environ["PYTHONPATH"] = ":".join(filter(None, (*more, os.environ.get("PYTHONPATH"))))
+    start = words[end:] if "-m" in words else ("--scheduled", *words[1:])
+    os.execv(sys.executable, [sys.executable, first, *start])
+
+
+def unpacked(home: str, package: str) -> str:
+    digest = "".join(package.split("/")[-2:])
     folder = os.path.join(home, "code", digest)
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:
         with contextlib.suppress(OSError):  # without locks several workers of a node may fetch it
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(os.path.join(folder, "__main__.py")):
-            content = fetch(runtime)
+        if not os.path.isdir(folder) or not os.listdir(folder):
+            content = fetch(package)
             if hashlib.sha256(content).hexdigest() != digest:
-                sys.exit(f"upshift: {runtime} is damaged: its content has another digest")
+                sys.exit(f"upshift: {package} is damaged: its content has another digest")
             unpack(content, folder)
-    os.environ["UPSHIFT_HOME"] = home
-    os.execv(sys.executable, [sys.executable, folder, "--scheduled", spec, *element])
+    return folder
 
 
 def own_folder() -> str:
@@ -61,7 +71,7 @@ def unpack(content: bytes, folder: str) -> None:
     try:
         os.rename(draft, folder)
     except OSError:  # another worker of this node was faster
-        if not os.path.exists(os.path.join(folder, "__main__.py")):
+        if not os.listdir(folder):
             raise
 
 

@@ -13,13 +13,14 @@ without bytecode, which differs between versions of Python. Packages of the imag
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import os
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 import upshift
 from upshift._version import __version__
@@ -28,6 +29,8 @@ from upshift.errors import StoreError
 from upshift.runtime.storage.memo import Memo, Signature, now, signature_of
 
 if TYPE_CHECKING:
+    import ast
+
     from upshift.runtime.storage.store import Store
 
 VENDORED = {
@@ -61,6 +64,8 @@ TRAVELS = (
     ),  # a user's module imports them, wherever it runs
 )
 """What of Upshift travels; everything else stays where the engine is."""
+Watched = dict[str, Union[Signature, None]]
+"""Files and folders that were looked at, as they were."""
 _LEFT_OUT = ("__pycache__", ".pyc", ".pyi")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold."""
@@ -86,33 +91,82 @@ def runtime_blob(store: Store) -> str:
     StoreUnavailable
         The store cannot be written.
     """
-    memo = Memo("runtime", "sha256", __version__, _home_of_upshift())
+    return packed(store, ("runtime",), _MAIN, _sources)
+
+
+def packed(
+    store: Store,
+    question: tuple[str, ...],
+    main: bytes,
+    sources: Callable[[Watched], Iterable[tuple[str, str]]],
+) -> str:
+    """Put a package into the store, unless it is there; gives its digest.
+
+    Parameters
+    ----------
+    store
+        Where it goes.
+    question
+        What tells this package from others, for what is remembered of it.
+    main
+        Its ``__main__.py``.
+    sources
+        Gives name and path of each file, and adds everything that it looks at to what it gets.
+    """
+    memo = Memo(*question, "sha256", __version__, _home_of_upshift())
     known = memo.recall()
     if known is not None and store.find(str(known)):
         return str(known)
     since = now()
-    watched: dict[str, Signature | None] = {}
+    watched: Watched = {}
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        _add(archive, "__main__.py", _MAIN)
-        for name, path in sorted(_sources(watched)):
+        _add(archive, "__main__.py", main)
+        for name, path in sorted(sources(watched)):
             _add(archive, name, Path(path).read_bytes())
     digest, _ = store.put(content.getbuffer(), algorithm="sha256")  # which any Python can compare
     memo.remember(digest, watched, since=since)
     return digest
 
 
+@functools.cache
 def bootstrap(store: str = "s3://") -> str:
     """The text of :mod:`upshift.code.bootstrap` for a store, short: it is an argument of a command."""
     scheme, remote, _ = store.partition("://")
     names = [_BOOTSTRAPS[scheme]] if remote else []
     files = [Path(program.__file__).with_name(f"{name}.py") for name in (*names, "bootstrap")]
-    every = [line for path in files for line in path.read_text(encoding="utf-8").splitlines() if line]
-    every = [line.partition("  # ")[0] for line in every]
+    texts = [_without_annotations(path.read_text(encoding="utf-8")) for path in files]
+    every = [line.partition("  # ")[0] for text in texts for line in text.splitlines() if line.strip()]
     imports = {line for line in every if line.startswith(("import ", "from ")) and "upshift" not in line}
     rest = (line for line in every if not line.startswith(("import ", "from ")))
     lines = (*sorted(imports), *rest)
     return "".join(f"{' ' * ((len(line) - len(line.lstrip())) // 4)}{line.strip()}\n" for line in lines)
+
+
+def _without_annotations(text: str) -> str:
+    """The same program without the types of its functions, and what is said of these."""
+    import ast
+
+    spans: list[tuple[int, int, int, int]] = []  # from line and column on, up to line and column
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            if ast.get_docstring(node) is not None:
+                said = node.body[0]
+                spans.append((said.lineno, said.col_offset, *_end(said)))
+            if node.returns is not None:
+                kind, arrow = node.returns, len(" -> ")
+                spans.append((kind.lineno, kind.col_offset - arrow, *_end(kind)))
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            spans.append((node.lineno, node.col_offset + len(node.arg), *_end(node.annotation)))
+    lines = text.splitlines()
+    for line, start, last, end in sorted(spans, reverse=True):
+        lines[line - 1 : last] = [lines[line - 1][:start] + lines[last - 1][end:]]
+    return "\n".join(lines)
+
+
+def _end(node: ast.stmt | ast.expr) -> tuple[int, int]:
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return node.end_lineno, node.end_col_offset
 
 
 def _home_of_upshift() -> str:
@@ -126,13 +180,23 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(entry, content)
 
 
-def _sources(watched: dict[str, Signature | None]) -> Iterator[tuple[str, str]]:
+def _sources(watched: Watched) -> Iterator[tuple[str, str]]:
     """Name in the blob and path of each file; everything that is looked at is added to ``watched``."""
-    yield from _tree("upshift", _home_of_upshift(), watched, only=TRAVELS)
+    yield from upshift_files(watched, only=TRAVELS)
     for distribution, modules in VENDORED.items():
-        for module in modules:
-            yield from _tree(f"_vendor/{module}", _location(module), watched)
+        yield from module_files(modules, watched)
         yield from _licenses(distribution)
+
+
+def upshift_files(watched: Watched, only: Collection[str] | None = None) -> Iterator[tuple[str, str]]:
+    """Upshift itself, or only these of its modules and packages."""
+    return _tree("upshift", _home_of_upshift(), watched, only=only)
+
+
+def module_files(modules: Iterable[str], watched: Watched) -> Iterator[tuple[str, str]]:
+    """These modules and packages, in ``_vendor``."""
+    for module in modules:
+        yield from _tree(f"_vendor/{module}", _location(module), watched)
 
 
 def _location(module: str) -> str:
@@ -146,7 +210,7 @@ def _location(module: str) -> str:
 
 
 def _tree(
-    name: str, path: str, watched: dict[str, Signature | None], only: Collection[str] | None = None
+    name: str, path: str, watched: Watched, only: Collection[str] | None = None
 ) -> Iterator[tuple[str, str]]:
     watched[path] = signature_of(path)
     if os.path.isfile(path):
