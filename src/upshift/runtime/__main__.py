@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -64,6 +63,8 @@ def main() -> NoReturn:
         from upshift.runtime.supervisor.serving import single_task
 
         sys.exit(single_task.run_for_scheduler(path, element))
+    import argparse  # what only people need: a supervisor of a backend starts without it
+
     parser = argparse.ArgumentParser(
         prog="python -m upshift.runtime", description="Run one task from its spec, and record its result."
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 import weakref
 from typing import Protocol, TypeVar
 
@@ -24,10 +26,25 @@ C = TypeVar("C", bound=Closable)
 _private: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
+_A_MOMENT = 0.0001
+"""Seconds between two looks whether a thread has gone, which takes less."""
+
+
 def private(resource: C) -> C:
     """Close this in every child that is forked from now on."""
     _private.add(resource)
     return resource
+
+
+def join(thread: threading.Thread) -> None:
+    """Wait for the end of a thread, so that a fork is safe after it.
+
+    Before Python 3.13 a thread that was joined may be in the kernel for a moment yet, where it counts as one
+    that nobody knows: :func:`~upshift.runtime.supervisor.starters.thread_pools.unsafe_to_fork`.
+    """
+    thread.join()
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+        time.sleep(_A_MOMENT)
 
 
 def _close_in_child() -> None:

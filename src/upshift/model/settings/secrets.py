@@ -10,7 +10,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +173,8 @@ def read_secret(name: str, source: str, *, project: str, environ: Mapping[str, s
 def _from_environment(name: str, source: str, environ: Mapping[str, str], variable: str) -> str:
     value = environ.get(variable)
     if value is None:
+        from difflib import get_close_matches  # for a mistake only
+
         close = get_close_matches(variable, environ, n=1, cutoff=0.8)
         guess = f" {close[0]} is set: did you mean env:{close[0]}?" if close else ""
         raise _refused(

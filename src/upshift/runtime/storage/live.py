@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from upshift.errors import StoreError, UpshiftError
 from upshift.model.home import make_folder
 from upshift.model.spec.task import TaskId
+from upshift.runtime import forks
 from upshift.runtime.storage.files import available
 from upshift.runtime.storage.records import Records, attempt_path, live_folder, live_path
 from upshift.runtime.storage.replica import APPENDED, Replica, side_by_side
@@ -239,7 +240,7 @@ class _Bulletins:
         """Tell the last thing, now."""
         self._ended.set()
         if self._thread is not None:
-            self._thread.join()
+            forks.join(self._thread)
         while self._tell():
             pass
 

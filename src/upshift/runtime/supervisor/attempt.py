@@ -103,6 +103,7 @@ class SupervisedAttempt:
         self.spec = spec
         self._overflow = overflow
         self._left = False
+        self.completed = False  # whether its result says so
         self._nodes = nodes
         self._store = store
         self._loop = loop.confined(self._troubled)
@@ -409,7 +410,10 @@ class SupervisedAttempt:
         self._let_go_of_port()
         result = self._result(self._records.verdict())
         try:
-            return None if self._store.create_result(result) else "this attempt has a result already"
+            if not self._store.create_result(result):
+                return "this attempt has a result already"
+            self.completed = result.status == "completed"
+            return None
         except StoreError as error:
             return f"the result could not be written: {error.in_short}"
 

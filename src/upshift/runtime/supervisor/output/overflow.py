@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 
 from upshift.model.settings.sizes import format_size
+from upshift.runtime import forks
 from upshift.runtime.loop import Loop
 
 LATE = 0.2
@@ -84,7 +85,7 @@ class Overflow:
             left = bool(self._kept)
         if not left and self._thread is not None:
             self._over.set()
-            self._thread.join()
+            forks.join(self._thread)
             self._thread = None
             self._loop.forget(self._wake[0])
             os.close(self._wake[1])

@@ -133,7 +133,6 @@ class Reporter:
     """
 
     def __init__(self, loop: Loop, descriptor: int = 1, *, of: str | None = None) -> None:
-        self._store: Store | None = None
         # The attempt's name is in each line where other attempts report there, too.
         self._of = {} if of is None else {"of": of}
         self._loop = loop
@@ -143,8 +142,7 @@ class Reporter:
         os.set_blocking(descriptor, False)
 
     def open(self, spec: TaskSpec, store: Store) -> None:
-        """It is known what the attempt is."""
-        self._store = store
+        """It is known what the attempt is: who reads this knows it, too."""
 
     def say(self, event: str, *, droppable: bool = False, **content: Any) -> None:
         """Say one thing."""
@@ -179,7 +177,7 @@ class Reporter:
 
     def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
         """The result is in the store, or is not."""
-        self.end(problem, completed=_completed(attempt.spec, self._store, problem))
+        self.end(problem, completed=attempt.completed)
 
     def _write(self) -> None:
         try:
@@ -260,7 +258,7 @@ class LiveRecord:
 
     def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
         """The result is in the store, or is not."""
-        self.end(problem, completed=_completed(attempt.spec, self._store, problem))
+        self.end(problem, completed=attempt.completed)
 
     def _gather(self) -> None:
         if self._timer is None:
@@ -273,9 +271,3 @@ class LiveRecord:
         if self._spec is not None and self._store is not None:
             with contextlib.suppress(UpshiftError):  # the next one says it again, or the result does
                 self._store.live.say(self._spec.task, self._spec.attempt, self._said, last=last)
-
-
-def _completed(spec: TaskSpec, store: Store | None, problem: str | None) -> bool:
-    """Whether the attempt has recorded that it completed."""
-    result = store.read_result(spec.task, spec.attempt) if store and not problem else None
-    return result is not None and result.status == "completed"

@@ -214,11 +214,11 @@ def run_for_backend(
             _leave(store.replica, spec, seat)
         if share is None or course.told or not record.completed:
             break
-        _prepare()
         following = _claimed(share, address)
         if following is None:
             break
         spec, store = following
+        _prepare()
         reporter.open(spec, store)
     supervisor.close()
     if not live:

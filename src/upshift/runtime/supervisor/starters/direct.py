@@ -163,6 +163,7 @@ class ForkStarter(FreshStarter):
     ) -> None:
         super().__init__(loop, exited=exited, kin=kin)
         self._store = store
+        self._host_memory: int = host_facts()["memory"]
 
     def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int] = ()) -> Spawned:
         if unsafe_to_fork() is not None:
@@ -215,7 +216,7 @@ class ForkStarter(FreshStarter):
             spec,
             self._store,
             bounds=bounds,
-            host_memory=host_facts()["memory"],
+            host_memory=self._host_memory,
             sightings=seen,
             messages=messages,
         )
