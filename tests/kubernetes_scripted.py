@@ -24,11 +24,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 KINDS = {
     "jobs": "Job",
+    "jobsets": "JobSet",
     "pods": "Pod",
     "secrets": "Secret",
     "services": "Service",
     "events": "Event",
     "nodes": "Node",
+    "workloads": "Workload",
 }
 Fault = Callable[[str, str], "tuple[int, str] | None"]
 """Given method and path: what to answer in place of the truth; None: the truth."""
@@ -59,6 +61,7 @@ class Scripted:
         self.faults: list[Fault] = []
         self.hold: Callable[[dict[str, Any]], Mapping[str, Any] | None] = lambda pod: None
         self.lose: Callable[[str, str], bool] = lambda method, path: False  # the first answer to these
+        self.may: Callable[[Mapping[str, str]], bool] = lambda attributes: True  # who asks do this
         self.asked: list[tuple[str, str]] = []
         self.put("nodes", "", node())
         outer = self
@@ -125,6 +128,19 @@ class Scripted:
             item.setdefault("status", {}).update(status)
             self.put(kind, item["metadata"].get("namespace", ""), item, change="MODIFIED")
 
+    def workload(self, message: str) -> None:
+        """Have Kueue here, which says this of whatever waits."""
+        held = [{"type": "QuotaReserved", "status": "False", "message": message}]
+        self.put("workloads", "ml", {"metadata": {"name": "w"}, "status": {"conditions": held}})
+
+    def admit(self, job: str) -> None:
+        """Let the pods of a suspended Job run, as Kueue does."""
+        with self._changed:
+            (item,) = (one for one in self.all("jobs") if one["metadata"]["name"] == job)
+            item["spec"]["suspend"] = False
+            self.put("jobs", item["metadata"]["namespace"], item, change="MODIFIED")
+        threading.Thread(target=self._control, args=("jobs", item), daemon=True).start()
+
     def forget(self) -> None:
         """Know nothing of what was, as a server does after a while: watches from before are Gone."""
         with self._changed:
@@ -183,8 +199,13 @@ class Scripted:
     def _do(self, method: str, path: str, query: Mapping[str, str], content: Any) -> tuple[int, Any]:
         if path == "/version":
             return 200, {"gitVersion": "v1.36.0-scripted"}
+        if path == "/apis/kueue.x-k8s.io" and self.all("workloads"):
+            return 200, {"preferredVersion": {"groupVersion": "kueue.x-k8s.io/v1beta2"}}
         if path.endswith("selfsubjectaccessreviews"):
-            return 201, {**content, "status": {"allowed": True}}
+            return 201, {
+                **content,
+                "status": {"allowed": self.may(content["spec"]["resourceAttributes"])},
+            }
         kind, namespace, name = _place(path)
         if kind not in KINDS:
             return 404, {"message": "the server could not find the requested resource"}
@@ -199,11 +220,13 @@ class Scripted:
             if query.get("dryRun"):
                 return 201, content
             made = self.put(kind, namespace, content)
-            if kind == "jobs" and not made["spec"].get("suspend"):
-                threading.Thread(target=self._control, args=(made,), daemon=True).start()
+            if kind in ("jobs", "jobsets") and not made["spec"].get("suspend"):
+                threading.Thread(target=self._control, args=(kind, made), daemon=True).start()
             return 201, made
         if method == "GET" and not name:
             chosen = [one for one in self._listed(kind, namespace) if _matches(one, query)]
+            if kind == "workloads":
+                chosen = self._listed(kind, namespace)
             return 200, {"items": chosen, "metadata": {"resourceVersion": str(self._version)}}
         if item is None:
             return 404, {"message": f'{kind} "{name}" not found'}
@@ -245,9 +268,19 @@ class Scripted:
 
     # -- what controllers and kubelets do -----------------------------------------------------------
 
-    def _control(self, job: dict[str, Any]) -> None:
-        """Have the pods of a job run, and say how it ended."""
-        spec, meta = job["spec"], job["metadata"]
+    def _control(self, kind: str, job: dict[str, Any]) -> None:
+        """Have the pods of a Job run, or of the one Job of a JobSet, and say how it ended."""
+        done = "Complete"
+        whole = job
+        if kind == "jobsets":
+            (only,) = job["spec"]["replicatedJobs"]
+            name = f"{job['metadata']['name']}-{only['name']}-0"
+            job = {
+                "metadata": {**job["metadata"], "name": name},
+                "spec": only["template"]["spec"],
+            }
+            done = "Completed"
+        spec, meta = job["spec"], whole["metadata"]
         count = spec.get("completions") or 1
         codes: dict[int, int] = {}
         threads = []
@@ -260,15 +293,15 @@ class Scripted:
         for thread in threads:
             thread.join()
         with self._changed:
-            if ("jobs", meta["namespace"], meta["name"]) not in self._objects or self._closed:
+            if (kind, meta["namespace"], meta["name"]) not in self._objects or self._closed:
                 return
             failed = any(codes.values())
             self.change(
-                "jobs",
+                kind,
                 meta["name"],
                 conditions=[
                     {
-                        "type": "Failed" if failed else "Complete",
+                        "type": "Failed" if failed else done,
                         "status": "True",
                         "message": "as it was told",
                     }
@@ -361,7 +394,7 @@ class Scripted:
         if kind == "pods" and name in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 self._processes[name].send_signal(signal.SIGTERM)
-        for owned in ("pods", "secrets", "services") if kind == "jobs" else ():
+        for owned in ("pods", "secrets", "services") if kind in ("jobs", "jobsets") else ():
             for one in list(self._listed(owned, namespace)):
                 if one["metadata"].get("labels", {}).get("upshift/job") == name:
                     self._delete(owned, namespace, one)

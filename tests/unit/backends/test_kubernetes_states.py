@@ -12,8 +12,9 @@ from typing import Any
 import attrs
 import pytest
 
-from kubernetes_scripted import Scripted, scripted
+from kubernetes_scripted import Scripted, node, scripted
 from upshift.backends.base import Ask, Ended, Event, Job, Waiting
+from upshift.backends.kubernetes import rights
 from upshift.backends.kubernetes.access import Access, read_access
 from upshift.backends.kubernetes.api import Api, remedy_of
 from upshift.backends.kubernetes.backend import KubernetesBackend
@@ -22,7 +23,8 @@ from upshift.backends.kubernetes.states import PULLING, Known, element_of, expla
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target
 from upshift.model.settings.kubernetes import KubernetesSettings
-from upshift.model.spec import Code, EntryPoint, OutputSpec, TaskId, TaskSpec
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, TaskSpec
 from upshift.model.spec.codec import encode
 from upshift.runtime.storage.store import open_store
 
@@ -320,7 +322,13 @@ class Engine:
     backend: KubernetesBackend
     inbox: SimpleQueue[Event]
     store: Any
+    target: Target
     jobs: int = 0
+
+    @property
+    def api(self) -> Api:
+        """Its server."""
+        return Api(read=read_access)
 
     def job(self, **settings: Any) -> Job:
         """A job whose step fails at once: what it does is of no matter here."""
@@ -364,7 +372,7 @@ def engine(server: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     store = open_store(str(tmp_path / "store"))
     target = Target(name="cluster", backend="kubernetes", mounts={str(tmp_path): str(tmp_path)})
     backend = KubernetesBackend(target, store=store.address, sink=inbox.put)
-    yield Engine(server, backend, inbox, store)
+    yield Engine(server, backend, inbox, store, target)
     backend.close()
 
 
@@ -487,6 +495,88 @@ def test_mapped_tasks_are_one_job_that_is_removed_when_all_have_ended(engine: En
     assert len(made) == 1 and len(engine.server.all("jobs")) == 1
     engine.backend.close()
     assert engine.server.all("jobs") == []
+
+
+def gang(engine: Engine, **said: Any) -> Job:
+    """A job on two nodes."""
+    job = engine.job()
+    settings = attrs.evolve(job.spec.settings, backends={"kubernetes": encode(KubernetesSettings(**said))})
+    spec = attrs.evolve(job.spec, granted=Hardware(nodes=2), settings=settings)
+    return attrs.evolve(job, spec=spec)
+
+
+def test_a_step_on_several_nodes_is_a_jobset_where_that_is_asked_for(engine: Engine) -> None:
+    free = held(engine.server, conditions=[UNSCHEDULABLE])
+    job = gang(engine, jobset=True)
+    engine.backend.submit([job])
+    engine.waits("Insufficient nvidia.com/gpu")
+    (made,) = engine.server.all("jobsets")
+    assert engine.server.all("jobs") == engine.server.all("services") == []
+    (secret,) = engine.server.all("secrets")
+    assert [owner["kind"] for owner in secret["metadata"]["ownerReferences"]] == ["JobSet"]
+    # An engine that comes later finds it, and takes what waits away.
+    other = KubernetesBackend(engine.target, store=engine.store.address, sink=lambda event: None)
+    (handle,) = other.find([job])
+    assert handle is not None
+    assert other.attach({handle: job}) == {handle: None}
+    other.close()
+    free.set()
+    engine.until(Ended)
+    engine.backend.close()
+    assert engine.server.all("jobsets") == engine.server.all("pods") == engine.server.all("secrets") == []
+    assert made["metadata"]["labels"]["upshift/run"] == "20260101-000000-aaaa"
+
+
+def test_a_cluster_without_jobset_refuses_it_before_anything_runs(engine: Engine) -> None:
+    engine.server.put("nodes", "", node("there"))
+    engine.server.faults.append(
+        lambda method, path: (404, "404 page not found") if "jobset" in path else None
+    )
+    two = Ask(request=ResourceSettings(num_nodes=2), settings={"jobset": True})
+    with pytest.raises(RequestRefused, match="the cluster has no JobSet") as caught:
+        engine.backend.offer(two)
+    assert "Leave it out" in (caught.value.fix or "")
+    assert engine.backend.offer(Ask(settings={"jobset": True})).granted is not None
+
+
+def test_a_gang_waits_in_its_queue_with_kueues_words_until_it_is_admitted_whole(engine: Engine) -> None:
+    said = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default"
+    engine.server.workload(said)
+    engine.backend.submit([gang(engine, queue="gangs")])
+    engine.waits(f"queue 'gangs' of Kueue has not admitted it: {said}")
+    (made,) = engine.server.all("jobs")
+    assert made["spec"]["suspend"] and made["spec"]["parallelism"] == 2
+    assert engine.server.all("pods") == []
+    engine.server.admit(made["metadata"]["name"])
+    engine.until(Ended)
+    assert len(engine.server.all("pods")) == 2
+
+
+@pytest.mark.parametrize(
+    ("lacks", "text", "remedy", "status"),
+    [
+        (("batch", "jobs", ("create", "watch")), "may not create or watch jobs",
+         '{apiGroups: ["batch"], resources: ["jobs"], verbs: ["create", "delete", "get", "list", "watch"]}',
+         "problem"),
+        (("", "secrets", ("patch",)), "may not patch secrets",
+         '{apiGroups: [""], resources: ["secrets"], verbs: ["create", "delete", "patch"]}', "problem"),
+        (("", "services", ("create",)), "may not create services",
+         '{apiGroups: [""], resources: ["services"], verbs: ["create", "patch"]}', "warning"),
+        (("kueue.x-k8s.io", "workloads", ("list",)), "may not list workloads",
+         '{apiGroups: ["kueue.x-k8s.io"], resources: ["workloads"], verbs: ["list"]}', "warning"),
+    ],
+)  # fmt: skip
+def test_doctor_names_the_rule_that_is_missing(
+    engine: Engine, lacks: tuple[str, str, tuple[str, ...]], text: str, remedy: str, status: str
+) -> None:
+    group, resource, verbs = lacks
+    engine.server.may = lambda asked: (
+        not ((asked["group"], asked["resource"]) == (group, resource) and asked["verb"] in verbs)
+    )
+    found = {one.name: one for one in rights.findings(engine.api, "ml", rights.QUEUES)}
+    assert found["rights"].text == f"{text} in namespace 'ml'"
+    assert found["rights"].remedy == f"Add this rule to the Role: {remedy}."
+    assert found["rights"].status == status
 
 
 def test_nothing_of_an_order_is_in_a_manifest(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,8 @@ class Api:
                     if response.status == 401:
                         self.access.refresh()
                         raise NotNow("the credentials have just been renewed")
-                    self._read_answer(response.status, response.read().decode(errors="replace"), "GET", path)
+                    said = response.read().decode(errors="replace")
+                    self._read_answer(response.status, said, "WATCH", path)
                 while line := response.readline():
                     event = json.loads(line)
                     if event["type"] == "ERROR":
@@ -258,7 +259,8 @@ def remedy_of(text: str, method: str, path: str) -> str | None:
             resource = f"{named[0]}/{named[2]}"
         elif len(named) == 2:
             resource = named[0]
-        verb = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update"}.get(method)
+        verbs = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "PUT": "update", "WATCH": "watch"}
+        verb = verbs.get(method)
         verb = verb or ("get" if len(named) >= 2 else "list")
         where = "Role" if at is not None else "ClusterRole"
         return (

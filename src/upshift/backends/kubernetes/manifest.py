@@ -4,7 +4,8 @@
 
     pod_template ──► Job, for one node
                  ──► Indexed Job, for the elements of an array
-                 ──► Service, headless ──► Indexed Job, for several nodes; JobSet, where that is asked for
+                 ──► Service, headless, and Indexed Job, for several nodes
+                                           └─► in a JobSet, where that is asked for: it makes the Service
 
 What no manifest may hold (an order, secrets) is in a Secret of the job's name, which is filled when the job
 is submitted: here it holds nothing but what the supervisor takes for an order of nobody.
@@ -36,6 +37,8 @@ AT_ONCE = 100
 ELEMENT = "batch.kubernetes.io/job-completion-index"
 """The label of a pod with its number in an Indexed Job."""
 CONTAINER = "step"
+GANG = "node"
+"""What the one Job of a JobSet is called: its pods are ``NAME-node-0-3``."""
 HOME = "/upshift"
 """A folder of the pod's own: the runtime, code and what was brought."""
 LEAST_GRACE = 10
@@ -106,8 +109,9 @@ def manifests(launch: Launch, site: Site) -> list[Object]:
     labels = {**said.get("labels", {}), **own}
     about = {"name": name, "namespace": namespace, "labels": labels}
     nodes = launch.granted.nodes or 1
+    is_set = nodes > 1 and bool(said.get("jobset"))
     found: list[Object] = []
-    if nodes > 1:
+    if nodes > 1 and not is_set:
         found.append(
             {
                 "apiVersion": "v1",
@@ -132,19 +136,43 @@ def manifests(launch: Launch, site: Site) -> list[Object]:
     template = patched(pod_template(launch, site, labels=labels), said.get("pod_patch", {}))
     annotations = {**said.get("annotations", {}), f"{OWN}/comment": launch.comment}
     queue = said.get("queue")
+    spec = {**_job(launch, nodes), "template": template}
+    suspended = {"suspend": True} if queue else {}
     found.append(
         {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
+            "apiVersion": "jobset.x-k8s.io/v1alpha2" if is_set else "batch/v1",
+            "kind": "JobSet" if is_set else "Job",
             "metadata": {
                 **about,
                 "labels": {**labels, **({QUEUE: queue} if queue else {})},
                 "annotations": annotations,
             },
-            "spec": {**_job(launch, nodes), **({"suspend": True} if queue else {}), "template": template},
+            "spec": {**suspended, **(_set_of(name, labels, spec) if is_set else spec)},
         }
     )
     return found
+
+
+def template_of(job: Mapping[str, Any]) -> Object:
+    """The template of the pods of a Job, or of a JobSet of ours."""
+    spec = job["spec"]
+    if job["kind"] == "JobSet":
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    template: Object = spec["template"]
+    return template
+
+
+def _set_of(name: str, labels: Mapping[str, str], job: Object) -> Object:
+    """A JobSet of one Job, which has the names of its pods in DNS from the JobSet."""
+    after = job.pop("ttlSecondsAfterFinished")
+    return {
+        "ttlSecondsAfterFinished": after,
+        "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
+        "failurePolicy": {"maxRestarts": 0},
+        "replicatedJobs": [
+            {"name": GANG, "replicas": 1, "template": {"metadata": {"labels": dict(labels)}, "spec": job}}
+        ],
+    }
 
 
 def _job(launch: Launch, nodes: int) -> Object:
@@ -239,7 +267,7 @@ def pod_template(launch: Launch, site: Site, *, labels: Mapping[str, str]) -> Ob
         "containers": [container],
         "volumes": volumes,
     }
-    if nodes > 1:
+    if nodes > 1 and not said.get("jobset"):  # a JobSet says it itself
         spec["subdomain"] = name
     for field, key in (
         ("service_account", "serviceAccountName"),
@@ -319,7 +347,8 @@ def _environment(launch: Launch, name: str, nodes: int) -> Iterator[Object]:
         yield {"name": "TMPDIR", "value": said.get("tmpfs_path") or TMPFS_PATH}
     if nodes > 1:
         yield {"name": seats.NODE, "value": f"${INDEX}"}
-        yield {"name": seats.MAIN, "value": f"{name}-0.{name}"}
+        first = f"{name}-{GANG}-0-0" if said.get("jobset") else f"{name}-0"
+        yield {"name": seats.MAIN, "value": f"{first}.{name}"}
     for variable, source in launch.secrets.items():
         secret, _, key = source.partition(":")[2].rpartition("/")
         yield {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

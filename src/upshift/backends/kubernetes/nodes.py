@@ -13,6 +13,7 @@ import attrs
 
 from upshift.backends.base import Finding, Offer
 from upshift.backends.kubernetes import devices
+from upshift.backends.shapes import Fit, largest
 from upshift.errors import RequestRefused
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
@@ -55,6 +56,11 @@ class Node:
     taints: tuple[Mapping[str, str], ...] = ()
     others: Mapping[str, int] = attrs.field(factory=dict)  # further resources: vpc.amazonaws.com/efa
     takes_pods: bool = True  # whether it is ready, and not cordoned
+
+    @property
+    def accelerators(self) -> int:
+        """Devices of all resources."""
+        return sum(self.devices.values())
 
     def product(self, vendor: str) -> str | None:
         """What its label calls the devices of a vendor."""
@@ -125,68 +131,43 @@ def offer(
     RequestRefused
         No node has the labels or lacks the taints that the settings name, or settings contradict the request.
     """
-    short: list[Shortfall] = []
     unknown = grows or nodes is None
     open_ = [node for node in nodes or () if not _refuses(node, said, request)]
     if nodes and not open_ and not unknown:
         raise _nowhere(said, nodes)
-    largest = max(open_, key=lambda node: (sum(node.devices.values()), node.cpus, node.memory), default=None)
-    why = "the cluster has no nodes" if largest is None else f"the largest node is {largest}"
-
-    def least(field: str, asked: float | None, of: Iterable[float], shown: Any, what: str) -> Any:
-        most = max(of, default=0)
-        if asked is None or asked <= most or unknown:
-            return asked
-        short.append(Shortfall(field=field, asked=f"{shown(asked)} {what}", got=shown(most), why=why))
-        return most
-
-    cpus = least("cpu_count", request.cpu_count, (n.cpus for n in open_), "{:g}".format, "CPUs")
-    memory = least("memory", request.memory, (n.memory for n in open_), format_size, "of memory")
-    disk = least("disk", request.disk, (n.disk for n in open_), format_size, "of disk")
-    fits = [n for n in open_ if (cpus or 0) <= n.cpus and (memory or 0) <= n.memory and (disk or 0) <= n.disk]
+    most = largest(open_)
+    why = "the cluster has no nodes" if most is None else f"the largest node is {most}"
+    fit = Fit(request=request, nodes=open_, why=why, unknown=unknown)
+    (cpus, memory, disk), fits = fit.sizes("cpu_count", "memory", "disk")
     efa = said.get("efa") or 0
     if efa and not unknown:
-        most = max((node.others.get(devices.EFA, 0) for node in fits), default=0)
-        if efa > most:
+        there = max((node.others.get(devices.EFA, 0) for node in fits), default=0)
+        if efa > there:
             raise RequestRefused(
-                f"no node has {efa} × {devices.EFA}", why=f"The most that one has is {most}."
+                f"no node has {efa} × {devices.EFA}", why=f"The most that one has is {there}."
             )
         fits = [node for node in fits if node.others.get(devices.EFA, 0) >= efa]
     gpus: tuple[Device, ...] | None = None if request.gpu_count is None else ()
     pod: dict[str, Any] = {}
-    count, hosts = request.most_nodes, 1
+    hosts = 1
     if request.gpu_count:
         found = next(filter(None, (_found(one, fits, said, unknown) for one in request.alternatives)), None)
         if found is not None:
             gpus, pod = (found.device,) * found.count, found.pod()
             hosts = found.hosts
             fits = [node for node in fits if found.is_on(node)]
-        elif not short:
-            asked = " or ".join(map(str, request.alternatives))
-            short.append(
-                Shortfall(field="gpu_count", asked=asked, got="none", why=_gpus_of(open_, nodes, why))
-            )
-    if not short and not fits and not unknown:
-        short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
-    avoids = sorted({node.name for node in nodes or ()}.intersection(avoid))
-    if hosts > 1:
-        count = hosts
-    if count > 1 and not short and not unknown:
-        left = [node for node in fits if node.name not in avoids]
-        if request.is_elastic:
-            left = [node for node in left if node.takes_pods]
-        least_nodes = max(request.least_nodes, hosts)
-        if len(left) >= least_nodes:
-            count = min(count, len(left))
-        else:  # it waits until enough of them take pods
-            avoids, count = [], least_nodes
-            if count > len(fits):
-                reason = "there are no more nodes with what is asked for on each"
-                got = max(1, len(fits))
-                short.append(Shortfall(field="num_nodes", asked=f"{count} nodes", got=str(got), why=reason))
-                count = got
+        elif not fit.short:
+            fit.lacks_devices(_gpus_of(open_, nodes, why))
+    fit.confirm(fits)
+    count, avoids = fit.spread(
+        fits,
+        avoid,
+        room=lambda some: (len(some), "there are no more nodes with what is asked for on each"),
+        takes=lambda node: node.takes_pods,
+        hosts=hosts,
+    )
     shared, lack = _shared(request.shared_memory, memory)
-    short += lack
+    fit.short += lack
     guaranteed = said.get("qos") == "Guaranteed"
     if guaranteed and (cpus is None or memory is None):
         raise RequestRefused(
@@ -209,7 +190,7 @@ def offer(
                 **({"avoids": avoids} if avoids else {}),
             },
         ),
-        shortfalls=tuple(short),
+        shortfalls=tuple(fit.short),
     )
 
 
@@ -402,8 +383,8 @@ def _gpus_of(open_: Sequence[Node], nodes: Sequence[Node] | None, why: str) -> s
 def findings(nodes: Sequence[Node], said: Mapping[str, Any]) -> Iterator[Finding]:
     """What a pod meets now: nodes, and their devices."""
     able = [node for node in nodes if node.takes_pods]
-    largest = max(able, key=lambda n: (sum(n.devices.values()), n.cpus, n.memory), default=None)
-    if largest is None:
+    most = largest(able)
+    if most is None:
         yield Finding(
             name="nodes",
             text=f"none of {len(nodes)} takes pods" if nodes else "the cluster has none",
@@ -415,7 +396,7 @@ def findings(nodes: Sequence[Node], said: Mapping[str, Any]) -> Iterator[Finding
     away = "" if len(able) == len(nodes) else f", {len(able)} of which take pods now"
     yield Finding(
         name="nodes",
-        text=f"{count}{away}, the largest {largest}",
+        text=f"{count}{away}, the largest {most}",
         status="ok" if len(able) == len(nodes) else "warning",
     )
     gpus: Counter[str] = Counter()

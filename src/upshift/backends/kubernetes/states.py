@@ -37,6 +37,7 @@ _QUOTA = re.compile(r"requested: ([^,]+?), used: [^,]+?, limited: ([^,\s]+)")
 class Known:
     """What is known of one job."""
 
+    kind: str = "jobs"  # of its object: "jobs", "jobsets"
     job: Mapping[str, Any] | None = None
     pods: dict[str, Mapping[str, Any]] = attrs.field(factory=dict)  # by uid; one that is gone as it was last
     gone: bool = False  # whether the Job itself is
@@ -62,7 +63,7 @@ def element_of(known: Known, number: int, before: Known | None) -> Known:
     ]
     over = [c for c in status.get("conditions") or () if c["type"] == "Failed" and not known.pods]
     job |= {"status": {"conditions": ended or over}, "spec": {**spec, "completions": 1}}
-    found = Known(job=job, pods=pods, gone=known.gone)
+    found = Known(kind=known.kind, job=job, pods=pods, gone=known.gone)
     if before is not None:
         found.since, found.told, found.about, found.pull = (
             before.since,

@@ -31,7 +31,11 @@ SYNCED = 20.0
 DEAF = 30.0
 """Seconds without a watch after which what is known is not said any more."""
 
-PATHS = {"jobs": "/apis/batch/v1/namespaces/{}/jobs", "pods": "/api/v1/namespaces/{}/pods"}
+PATHS = {
+    "jobs": "/apis/batch/v1/namespaces/{}/jobs",
+    "jobsets": "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
+    "pods": "/api/v1/namespaces/{}/pods",
+}
 
 
 @attrs.define(eq=False)
@@ -60,19 +64,24 @@ class Watching:
 
     def add(self, job: Mapping[str, Any]) -> None:
         """Watch a job, and all others of its run."""
-        meta = job["metadata"]
+        meta, kind = job["metadata"], f"{job['kind'].lower()}s"
         id, run = f"{meta['namespace']}/{meta['name']}", meta.get("labels", {}).get(RUN, "")
         with self._lock:
-            known = self._known.setdefault(id, Known())
-            known.job, known.gone = known.job or _slim(job), False
+            known = self._known.setdefault(id, Known(kind=kind))
+            known.job, known.gone = known.job or _slim(job, kind), False
             self._added[id] = self._clock()
-            for kind in PATHS:
-                key = (kind, meta["namespace"], run)
+            for watched in (kind, "pods"):
+                key = (watched, meta["namespace"], run)
                 if key not in self._scopes:
-                    scope = self._scopes[key] = _Scope(kind, meta["namespace"], run)
+                    scope = self._scopes[key] = _Scope(watched, meta["namespace"], run)
                     threading.Thread(
-                        target=self._keep, args=(scope,), name=f"upshift-{kind}", daemon=True
+                        target=self._keep, args=(scope,), name=f"upshift-{watched}", daemon=True
                     ).start()
+
+    def kind(self, id: str) -> str:
+        """What a job is: one of :data:`PATHS`."""
+        with self._lock:
+            return self._known[id].kind if id in self._known else "jobs"
 
     def forget(self, id: str) -> None:
         """Let go of what is known of a job."""
@@ -135,11 +144,16 @@ class Watching:
         path, query = self._path(scope)
         found, version = self._api.list(path, **query)
         with self._lock:
-            if scope.kind == "jobs":
+            if scope.kind != "pods":
                 there = {f"{scope.namespace}/{item['metadata']['name']}" for item in found}
                 for id, known in self._known.items():
                     mine = id.startswith(f"{scope.namespace}/") and _run_of(known) == scope.run
-                    if mine and id not in there and self._added.get(id, 0.0) < before:
+                    if (
+                        mine
+                        and known.kind == scope.kind
+                        and id not in there
+                        and self._added.get(id, 0.0) < before
+                    ):
                         known.gone = True
             else:
                 there = {item["metadata"]["uid"] for item in found}
@@ -164,23 +178,32 @@ class Watching:
 
     def _take(self, kind: str, item: Mapping[str, Any], *, deleted: bool) -> None:
         meta = item["metadata"]
-        name = meta["name"] if kind == "jobs" else meta.get("labels", {}).get(NAMED)
+        name = meta.get("labels", {}).get(NAMED) if kind == "pods" else meta["name"]
         known = self._known.get(f"{meta['namespace']}/{name}")
         if known is None:  # another engine's of the same run, or one that was forgotten
             return
-        if kind == "jobs":
-            known.job, known.gone = _slim(item), deleted
-        else:
-            known.pods[meta["uid"]] = {**_slim(item), **({"deleted": True} if deleted else {})}
+        if kind == "pods":
+            known.pods[meta["uid"]] = {**_slim(item, kind), **({"deleted": True} if deleted else {})}
+        elif kind == known.kind:
+            known.job, known.gone = _slim(item, kind), deleted
 
 
 def _run_of(known: Known) -> str:
     return str((known.job or {}).get("metadata", {}).get("labels", {}).get(RUN, ""))
 
 
-def _slim(item: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an object says how it is: a thousand of them are kept."""
+def _slim(item: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """What of an object says how it is, as a thousand of them are kept; of a JobSet in a Job's words."""
     meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
+    if kind == "jobsets":
+        own = spec["replicatedJobs"][0]["template"]["spec"]
+        spec = {"suspend": spec.get("suspend", False), "completions": own["completions"]}
+        status = {
+            "conditions": [
+                {**c, "type": "Complete" if c["type"] == "Completed" else c["type"]}
+                for c in status.get("conditions") or ()
+            ]
+        }
     kept = ("name", "namespace", "uid", "labels", "deletionTimestamp", "deletionGracePeriodSeconds")
     return {
         "metadata": {name: meta[name] for name in kept if name in meta},

@@ -10,12 +10,12 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Finding, Offer
+from upshift.backends.shapes import Fit, largest
 from upshift.errors import RequestRefused
-from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.settings.wanted import Wanted
-from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware, Shortfall
+from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware
 
 TYPE = "accelerator_type:"
 """What the resource is called by which a node says of which type its accelerators are."""
@@ -34,6 +34,11 @@ class Node:
     kind: str | None  # of its GPUs, as Ray calls it; None: it has not said
     resources: Mapping[str, float]  # the cluster's own
     labels: Mapping[str, str]
+
+    @property
+    def accelerators(self) -> int:
+        """Its GPUs."""
+        return self.gpus
 
     def __str__(self) -> str:
         gpus = f", {self.gpus} × {self.kind or 'GPU'}" if self.gpus else ""
@@ -68,65 +73,36 @@ def offer(
     RequestRefused
         No node has a resource or a label that the settings name.
     """
-    short: list[Shortfall] = []
-    largest = max(nodes, key=lambda node: (node.gpus, node.cpus, node.memory), default=None)
-    why = "the cluster has no nodes" if largest is None else f"its largest node is {largest}"
-
-    def least(field: str, asked: float | None, of: Iterable[float], shown: Any, what: str) -> Any:
-        most = max(of, default=0)
-        if asked is None or asked <= most or grows:
-            return asked
-        short.append(Shortfall(field=field, asked=f"{shown(asked)} {what}", got=shown(most), why=why))
-        return most
-
-    cpus = least("cpu_count", request.cpu_count, (n.cpus for n in nodes), "{:g}".format, "CPUs")
-    memory = least("memory", request.memory, (n.memory for n in nodes), format_size, "of memory")
-    fits = [node for node in nodes if (cpus or 0) <= node.cpus and (memory or 0) <= node.memory]
+    most = largest(nodes)
+    why = "the cluster has no nodes" if most is None else f"its largest node is {most}"
+    fit = Fit(request=request, nodes=nodes, why=why, unknown=grows)
+    (cpus, memory), fits = fit.sizes("cpu_count", "memory")
     lacking = [] if grows else _lacking(said, nodes)
     if lacking:
         raise RequestRefused(f"no node of the cluster has {lacking[0]}", why=_listed(nodes))
     fits = [node for node in fits if not _lacking(said, [node])]
     gpus: tuple[Device, ...] | None = None if request.gpu_count is None else ()
     if request.gpu_count:
-        wanted = request.alternatives
-        for number in dict.fromkeys((request.least_nodes, 1)):
-            found = (_devices(one, fits, grows=grows, least=number) for one in wanted)
-            gpus = gpus or next(filter(None, found), ())
-        if not gpus and not short:
-            asked = " or ".join(map(str, wanted))
+        gpus = fit.devices(
+            (node.kind for node in fits),
+            lambda devices: sum(_has(node, devices) for node in fits),
+            added=_added if grows else lambda wanted: (),
+        )
+        if not gpus and not fit.short:
             untold = any(node.gpus and node.kind is None for node in nodes)
             more = "; it does not say of which type all of its GPUs are: gpu_count alone asks for any"
-            short.append(
-                Shortfall(field="gpu_count", asked=asked, got="none", why=why + (more if untold else ""))
-            )
-    if not short and not fits and not grows:
-        short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
-    count, avoids = request.most_nodes, sorted({node.name for node in nodes}.intersection(avoid))
-    if count > 1 and not short and not grows:
-        able = [node for node in fits if _has(node, gpus or ())]
-        left = [node for node in able if node.name not in avoids]
-        if len(left) >= request.least_nodes:
-            count = min(count, len(left))
-        else:  # it waits until others have what it asks for
-            avoids, count = [], request.least_nodes
-            if count > len(able):
-                has = "what is asked for on each" if able else "what is asked for"
-                short.append(
-                    Shortfall(
-                        field="num_nodes",
-                        asked=f"{count} nodes",
-                        got=str(len(able)),
-                        why=f"no more nodes of the cluster have {has}. {_listed(nodes)}",
-                    )
-                )
-                count = max(1, len(able))
+            fit.lacks_devices(why + (more if untold else ""))
+    fit.confirm(fits)
+    count, avoids = fit.spread(
+        [node for node in fits if _has(node, gpus or ())], avoid, room=lambda some: _room(some, nodes)
+    )
     for field, reason in (
         ("disk", "Ray does not hand out disk"),
         ("shared_memory", "/dev/shm is that of the node, and Ray hands out none of it"),
     ):
         value = getattr(request, field)
         if value is not None:
-            short.append(Shortfall(field=field, asked=format_size(value), got="no promise", why=reason))
+            fit.lacks(field, format_size(value), "no promise", reason)
     enforced_by = {"cpu": SCHEDULER, "memory": SUPERVISOR} | ({"gpus": SCHEDULER} if gpus else {})
     return Offer(
         granted=Hardware(
@@ -136,18 +112,18 @@ def offer(
             nodes=count,
             details={"enforced_by": enforced_by} | ({"avoids": avoids} if avoids else {}),
         ),
-        shortfalls=tuple(short),
+        shortfalls=tuple(fit.short),
     )
 
 
 def findings(nodes: Sequence[Node]) -> Iterator[Finding]:
     """What a job meets now: nodes, and their devices."""
-    largest = max(nodes, key=lambda node: (node.gpus, node.cpus, node.memory), default=None)
-    if largest is None:
+    most = largest(nodes)
+    if most is None:
         yield Finding(name="nodes", text="none is up", status="problem", remedy="Start some: ray start.")
         return
     count = f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
-    yield Finding(name="nodes", text=f"{count}, the largest {largest}")
+    yield Finding(name="nodes", text=f"{count}, the largest {most}")
     gpus: Counter[str] = Counter()
     for node in nodes:
         gpus[node.kind or "GPU"] += node.gpus
@@ -183,25 +159,19 @@ def _has(node: Node, devices: Sequence[Device]) -> bool:
     return node.gpus >= len(devices) and model in (None, node.kind)
 
 
-def _devices(wanted: Wanted, nodes: Sequence[Node], *, grows: bool, least: int = 1) -> tuple[Device, ...]:
-    """Devices of so many nodes at least that are what is wanted; none: there are not so many."""
-    said = (wanted.kind, wanted.name, wanted.vendor, wanted.memory, wanted.partition)
-    if not any(said) and (grows or sum(node.gpus >= wanted.count for node in nodes) >= least):
-        return (Device(),) * wanted.count
-    for node in nodes:
-        kind = kind_of_model(node.kind)
-        vendor, name, memory = (kind.vendor, kind.name, kind.memory) if kind else (None, None, None)
-        if node.kind is None or node.gpus < wanted.count:
-            continue
-        if wanted.admits(vendor=vendor, model=node.kind, kind=name, memory=memory):
-            found = (Device(vendor=vendor, model=node.kind, kind=name),) * wanted.count
-            if grows or sum(_has(other, found) for other in nodes) >= least:
-                return found
-    if grows and wanted.kind is not None and wanted.partition is None and wanted.memory is None:
-        return (
-            Device(vendor=wanted.kind.vendor, model=wanted.kind.name, kind=wanted.kind.name),
-        ) * wanted.count
-    return ()
+def _room(some: Sequence[Node], nodes: Sequence[Node]) -> tuple[int, str]:
+    has = "what is asked for on each" if some else "what is asked for"
+    return len(some), f"no more nodes of the cluster have {has}. {_listed(nodes)}"
+
+
+def _added(wanted: Wanted) -> tuple[Device, ...]:
+    """Devices of a node that an autoscaler may add: any, or those of a kind."""
+    if wanted.partition is not None or wanted.memory is not None:
+        return ()
+    if wanted.kind is not None:
+        kind = wanted.kind
+        return (Device(vendor=kind.vendor, model=kind.name, kind=kind.name),) * wanted.count
+    return (Device(),) * wanted.count if wanted.name is None and wanted.vendor is None else ()
 
 
 def _node(record: Mapping[str, Any]) -> Node:

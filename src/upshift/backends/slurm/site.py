@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Finding, Offer
+from upshift.backends.shapes import Fit, largest
 from upshift.errors import RequestRefused, suggestion
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.settings.slurm import minutes_of
-from upshift.model.settings.wanted import Wanted
-from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware, Shortfall
+from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware
 
 MIB = 1 << 20
 
@@ -32,6 +32,11 @@ class Node:
     gpus: Mapping[str | None, int]  # by type; None: the site has not said
     partitions: frozenset[str]
     state: str = "IDLE"  # in Slurm's words: IDLE+DRAIN, DOWN*
+
+    @property
+    def accelerators(self) -> int:
+        """GPUs of all types."""
+        return sum(self.gpus.values())
 
     @property
     def takes_jobs(self) -> bool:
@@ -96,11 +101,10 @@ def findings(said: Mapping[str, Any], site: Site) -> Iterator[Finding]:
             continue
         away = "" if len(able) == len(nodes) else f", {len(able)} of which take jobs now"
         limit = "" if partition.most_minutes is None else f", jobs of {_span(partition.most_minutes)} at most"
-        largest = max(able, key=lambda n: (sum(n.gpus.values()), n.cpus, n.memory))
         count = f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
         yield Finding(
             name="queue",
-            text=f"{where}: {count}{away}, the largest {largest}{limit}",
+            text=f"{where}: {count}{away}, the largest {largest(able)}{limit}",
             status="ok" if len(able) == len(nodes) else "warning",
         )
         gpus: Counter[str] = Counter()
@@ -114,9 +118,6 @@ def offer(
     request: ResourceSettings, said: Mapping[str, Any], site: Site, *, avoid: Iterable[str] = ()
 ) -> Offer:
     """What a request gets, where it is submitted with these settings.
-
-    A step on a fixed number of nodes waits for nodes that are down; one that will do with fewer does not
-    count on them.
 
     Parameters
     ----------
@@ -133,59 +134,31 @@ def offer(
     where = (
         "partition" + (" " if len(partitions) == 1 else "s ") + ", ".join(repr(p.name) for p in partitions)
     )
-    short: list[Shortfall] = []
-    largest = max(nodes, key=lambda n: (sum(n.gpus.values()), n.cpus, n.memory), default=None)
-    why = f"{where} has no nodes" if largest is None else f"the largest node of {where} is {largest}"
-
-    def least(field: str, asked: float | None, of: Iterable[float], shown: Any, what: str) -> Any:
-        most = max(of, default=0)
-        if asked is None or asked <= most:
-            return asked
-        short.append(Shortfall(field=field, asked=f"{shown(asked)} {what}", got=shown(most), why=why))
-        return most
-
-    cpus = least("cpu_count", request.cpu_count, (n.cpus for n in nodes), "{:g}".format, "CPUs")
-    memory = least("memory", request.memory, (n.memory for n in nodes), format_size, "of memory")
-    disk = least("disk", request.disk, (n.disk for n in nodes), format_size, "of disk")
+    most = largest(nodes)
+    why = f"{where} has no nodes" if most is None else f"the largest node of {where} is {most}"
+    fit = Fit(request=request, nodes=nodes, why=why)
+    (cpus, memory, disk), fits = fit.sizes("cpu_count", "memory", "disk")
     gpus: tuple[Device, ...] | None = None if request.gpu_count is None else ()
-    fits = [n for n in nodes if (cpus or 0) <= n.cpus and (memory or 0) <= n.memory and (disk or 0) <= n.disk]
     if request.gpu_count and said.get("gres"):
         gpus = (Device(),) * request.gpu_count
     elif request.gpu_count:
-        number = request.least_nodes
-        for least_nodes in dict.fromkeys((number, 1)):
-            gpus = gpus or next(
-                filter(None, (_devices(one, fits, least_nodes) for one in request.alternatives)), ()
-            )
+        models = (model for node in fits for model in node.gpus)
+        gpus = fit.devices(models, lambda devices: sum(_has(node, devices) for node in fits))
         if not gpus:
-            asked = " or ".join(map(str, request.alternatives))
-            short.append(
-                Shortfall(field="gpu_count", asked=asked, got="none", why=_gpus_of(where, nodes, why))
-            )
-    if not short and not fits:
-        short.append(Shortfall(field="cpu_count", asked="all of it on one node", got="no node", why=why))
-    count, avoids = request.most_nodes, sorted({node.name for node in nodes}.intersection(avoid))
-    if count > 1 and not short:
-        of_these = [node for node in fits if said.get("gres") or _has(node, gpus or ())]
-        left = [node for node in of_these if node.name not in avoids]
-        if request.is_elastic:
-            left = [node for node in left if node.takes_jobs]
-        if _most_nodes(partitions, left)[0] >= request.least_nodes:
-            count = min(count, _most_nodes(partitions, left)[0])
-        else:  # it waits until enough of them take jobs
-            avoids, count = [], request.least_nodes
-            most, why = _most_nodes(partitions, of_these)
-            if count > most:
-                short.append(Shortfall(field="num_nodes", asked=f"{count} nodes", got=str(most), why=why))
-                count = most
+            fit.lacks_devices(_gpus_of(where, nodes, why))
+    fit.confirm(fits)
+    count, avoids = fit.spread(
+        [node for node in fits if said.get("gres") or _has(node, gpus or ())],
+        avoid,
+        room=lambda some: _most_nodes(partitions, some),
+        takes=lambda node: node.takes_jobs,
+    )
     if request.shared_memory is not None:
-        short.append(
-            Shortfall(
-                field="shared_memory",
-                asked=f"{format_size(request.shared_memory)} of shared memory",
-                got="no promise",
-                why="/dev/shm is that of the node, and Slurm hands out none of it",
-            )
+        fit.lacks(
+            "shared_memory",
+            f"{format_size(request.shared_memory)} of shared memory",
+            "no promise",
+            "/dev/shm is that of the node, and Slurm hands out none of it",
         )
     enforced_by = {"cpu": SCHEDULER, "memory": SUPERVISOR} | ({"gpus": SCHEDULER} if gpus else {})
     return Offer(
@@ -197,7 +170,7 @@ def offer(
             disk=disk,
             details={"enforced_by": enforced_by} | ({"avoids": avoids} if avoids else {}),
         ),
-        shortfalls=tuple(short),
+        shortfalls=tuple(fit.short),
     )
 
 
@@ -255,19 +228,6 @@ def _most_nodes_of(partition: Partition, fits: Iterable[Node]) -> tuple[int, str
     if partition.most_nodes is not None and partition.most_nodes < there:
         return partition.most_nodes, f"partition {partition.name!r} gives a job no more (MaxNodes)"
     return there, f"partition {partition.name!r} has no more nodes with what is asked for on each"
-
-
-def _devices(wanted: Wanted, nodes: Sequence[Node], least: int) -> tuple[Device, ...]:
-    """Devices of so many nodes at least that are what is wanted; none: there are not so many."""
-    said = (wanted.kind, wanted.name, wanted.vendor, wanted.memory, wanted.partition)
-    found = [(Device(),) * wanted.count] if not any(said) else []
-    for model in dict.fromkeys(model for node in nodes for model in node.gpus):
-        kind = kind_of_model(model)
-        if kind is not None and wanted.admits(
-            vendor=kind.vendor, model=model, kind=kind.name, memory=kind.memory
-        ):
-            found.append((Device(vendor=kind.vendor, model=model, kind=kind.name),) * wanted.count)
-    return next((devices for devices in found if sum(_has(node, devices) for node in nodes) >= least), ())
 
 
 def _has(node: Node, devices: Sequence[Device]) -> bool:

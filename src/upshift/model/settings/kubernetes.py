@@ -279,6 +279,9 @@ class KubernetesSettings:
         Names of a PriorityClass and a RuntimeClass.
     queue
         A LocalQueue of Kueue's: the job is suspended until that admits all of its pods.
+    jobset
+        Whether a step on several nodes is a JobSet, which has to be installed in the cluster, in place of an
+        Indexed Job with a Service.
     qos
         ``"Burstable"``: it may use more CPU than it asked for, where nobody else does. ``"Guaranteed"``: it
         may not, and is the last to be evicted.
@@ -320,6 +323,7 @@ class KubernetesSettings:
     priority_class: str | None = attrs.field(default=None, converter=Told(_word))
     runtime_class: str | None = attrs.field(default=None, converter=Told(_word))
     queue: str | None = attrs.field(default=None, converter=Told(_queue))
+    jobset: bool | None = attrs.field(default=None, converter=Told(_flag))
     qos: str | None = attrs.field(default=None, converter=_one_of("Burstable", "Guaranteed"))
     termination_grace: int | None = attrs.field(default=None, converter=_whole(7 * 24 * 3600))
     efa: int | None = attrs.field(default=None, converter=_whole(64))
