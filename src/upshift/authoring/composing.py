@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime
+import enum
+import re
+import reprlib
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from upshift.authoring.composition import RETURNED, Composition
-from upshift.authoring.inlined import Inlined
-from upshift.authoring.placeholders import Placeholder
+from upshift.authoring.placeholders import Inlined, Placeholder
 from upshift.authoring.project import begun_with, project_of
 from upshift.authoring.scope import PipelineScope
-from upshift.authoring.words import in_words
 from upshift.model.graph.model import FromStep, Graph
 from upshift.model.plain import UNKNOWN, has_parts, is_opaque, plain_of, type_name
 from upshift.model.settings.sizes import format_size
@@ -23,21 +26,26 @@ from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
-    from upshift.authoring.pipelines import Pipeline
+    from upshift.authoring.options import PipelineOptions
     from upshift.authoring.signatures import CallSignature
     from upshift.model.spec.artifact import Artifact
     from upshift.runtime.storage.store import Store
 
+_LONGEST = 60
+"""Characters of a value that is written down in words."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
-def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store: Store) -> Graph:
+
+def compose(
+    name: str, callee: Callee, options: PipelineOptions, arguments: Mapping[str, object], store: Store
+) -> Graph:
     """The graph of a pipeline for these arguments; see :meth:`Pipeline.build`."""
-    callee = pipeline.callee
     callee.signature.check(arguments)
     composition = Composition(store, project_of(callee.function), begun_with(callee.function))
     # The outermost pipeline's place to run is the run's own, not that of each of its steps.
-    options = attrs.evolve(pipeline.options, steps=attrs.evolve(pipeline.options.steps, on=None))
+    options = attrs.evolve(options, steps=attrs.evolve(options.steps, on=None))
     try:
-        with PipelineScope(composition, options, (pipeline.name,)):
+        with PipelineScope(composition, options, (name,)):
             params = parameters_saved(composition, callee, arguments)
             composition.composes(callee.function, {**callee.signature.defaults, **arguments})
             args, kwargs = bind(callee.function, arguments)
@@ -47,7 +55,7 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
     finally:
         nodes = composition.close()
     return Graph(
-        pipeline=pipeline.name,
+        pipeline=name,
         steps=dict(composition.definitions),
         nodes=nodes,
         output=output,
@@ -57,15 +65,15 @@ def compose(pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], store
     )
 
 
-def sketch(pipeline: Pipeline[Any, Any]) -> Graph | None:
+def sketch(callee: Callee, build: Callable[[Mapping[str, object], Store], Graph]) -> Graph | None:
     """The graph that a pipeline's defaults make, to look at; None: it takes arguments, or cannot be made."""
-    if pipeline.callee.signature.required:
+    if callee.signature.required:
         return None
     with TemporaryDirectory() as folder:
         store = open_store(folder)
         try:
             with store.claims.held():
-                return pipeline.build({}, store)
+                return build({}, store)
         except Exception:  # of the pipeline's own function, which is told where it is run
             return None
 
@@ -100,7 +108,12 @@ def texts_of(
 
 
 def inline(
-    pipeline: Pipeline[Any, Any], scope: PipelineScope, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    name: str,
+    callee: Callee,
+    options: PipelineOptions,
+    scope: PipelineScope,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> Inlined:
     """The steps of a pipeline as part of the one that calls it.
 
@@ -111,14 +124,44 @@ def inline(
     args, kwargs
         The arguments of the call: plain values, or results of steps.
     """
-    callee = pipeline.callee
     bound = callee.signature.bind(args, kwargs)
     composition = scope.composition
     before = composition.size
-    with PipelineScope(composition, pipeline.options.over(scope.options), (*scope.path, pipeline.name)):
+    with PipelineScope(composition, options.over(scope.options), (*scope.path, name)):
         composition.composes(callee.function, {**callee.signature.defaults, **bound})
         positional, keywords = bind(callee.function, bound)
         output = callee.function(*positional, **keywords)
-    names = composition.names_since(before)
-    results = tuple(Placeholder(FromStep(node=name), composition, False) for name in names)
-    return Inlined(pipeline.name, output.output if type(output) is Inlined else output, results)
+    nodes = composition.names_since(before)
+    results = tuple(Placeholder(FromStep(node=node), composition, False) for node in nodes)
+    return Inlined(name, output.output if type(output) is Inlined else output, results)
+
+
+def in_words(value: object) -> str | None:
+    """A value in a line: ``0.1``, ``Color.RED``, ``Path('train.csv')``, ``Config(lr=0.1)``.
+
+    None: it says nothing in a line, as a table.
+    """
+    text = _ADDRESS.sub("", _Words().repr(value))
+    if "\n" in text:
+        return None
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+class _Words(reprlib.Repr):
+    """Looks at the beginning of large containers only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = _LONGEST * 2
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 20
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        if isinstance(x, enum.Enum):
+            return f"{type(x).__name__}.{x.name}" if x.name else repr(x)
+        if isinstance(x, PurePath):
+            return f"Path({str(x)!r})"
+        if isinstance(x, (datetime.date, datetime.time)):
+            return x.isoformat()
+        if isinstance(x, type):
+            return x.__qualname__
+        return super().repr_instance(x, level)

@@ -11,15 +11,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from upshift.authoring.definitions import Definitions
-from upshift.authoring.inlined import Inlined
 from upshift.authoring.mapping import a
 from upshift.authoring.outputs import plainly_no_list
-from upshift.authoring.placeholders import Placeholder, Unmapped
+from upshift.authoring.placeholders import Inlined, Placeholder, Unmapped
 from upshift.code.fingerprint import identity_of
 from upshift.errors import GraphError, NotSerializable, UsageError, location, user_frame, user_location
 from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
@@ -30,8 +29,6 @@ from upshift.runtime.storage.serializers.parts import parts_of
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions, StepOptions
-    from upshift.authoring.scope import PipelineScope
-    from upshift.authoring.steps import Step
     from upshift.model.spec.artifact import Artifact
     from upshift.runs.history.versions import ArtifactVersion
     from upshift.runtime.storage.edits import Stamp
@@ -41,6 +38,18 @@ RETURNED = "return value"
 """What a pipeline's result is called where it is no argument."""
 
 _SMALL = frozenset({type(None), bool, int, float, str})
+
+
+class CalledStep(Protocol):
+    """What a composition asks of a step that is called."""
+
+    @property
+    def name(self) -> str: ...
+
+    callee: Callee
+    options: StepOptions
+    waits_for: tuple[Placeholder, ...]
+    condition: Placeholder | None
 
 
 class Composition:
@@ -130,7 +139,7 @@ class Composition:
                     saved[name] = self._constant(value, name, where).artifact
         return saved
 
-    def add(self, step: Step[Any, Any], bound: Mapping[str, Any], scope: PipelineScope) -> Any:
+    def add(self, step: CalledStep, bound: Mapping[str, Any], outer: PipelineOptions) -> Any:
         """A node for a call; its placeholder, or a tuple of them.
 
         Parameters
@@ -139,19 +148,19 @@ class Composition:
             What is called.
         bound
             The arguments by input name.
-        scope
-            The pipeline that calls.
+        outer
+            The options of the pipeline that calls.
         """
         where = self._here()
         inputs = {name: self.source(value, name, where) for name, value in bound.items()}
-        return self._node(step, inputs, (), scope, where)
+        return self._node(step, inputs, (), outer, where)
 
     def add_mapped(
         self,
-        step: Step[Any, Any],
+        step: CalledStep,
         mapped: Mapping[str, Any],
         whole: Mapping[str, Any],
-        scope: PipelineScope,
+        outer: PipelineOptions,
     ) -> Any:
         """A node for a mapped call; a placeholder for each output, which stands for a list.
 
@@ -172,7 +181,7 @@ class Composition:
                 inputs[name] = Collection(form="list", items=sources)
         for name, value in whole.items():
             inputs[name] = self.source(value, name, where)
-        return self._node(step, inputs, tuple(mapped), scope, where)
+        return self._node(step, inputs, tuple(mapped), outer, where)
 
     def source(self, value: Any, name: str, where: str | None) -> Source:
         """What a value is in the graph.
@@ -218,10 +227,10 @@ class Composition:
 
     def _node(
         self,
-        step: Step[Any, Any],
+        step: CalledStep,
         inputs: dict[str, Source],
         over: tuple[str, ...],
-        scope: PipelineScope,
+        outer: PipelineOptions,
         where: str | None,
     ) -> Any:
         callee = step.callee
@@ -229,7 +238,7 @@ class Composition:
             if name not in inputs:
                 inputs[name] = self._default(callee, name, value, where)
         _refuse_flows(step, where)
-        definition = self._definitions.name_of(callee, step.options, scope.options)
+        definition = self._definitions.name_of(callee, step.options, outer)
         name = self._unique(step.name)
         for placeholder in step.waits_for:
             self.check_own(placeholder)
@@ -389,7 +398,7 @@ def holds_placeholder(value: Iterable[Any]) -> bool:
     return False
 
 
-def _refuse_flows(step: Step[Any, Any], where: str | None) -> None:
+def _refuse_flows(step: CalledStep, where: str | None) -> None:
     """Refuse what only steps of flows can obey."""
     otherwise, said = "", "@parallel"
     if step.options.settings.catch:

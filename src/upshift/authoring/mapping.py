@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from string import ascii_lowercase
 from typing import Any
 
-from upshift.authoring.inlined import Inlined
-from upshift.authoring.placeholders import Placeholder, Unmapped
+from upshift.authoring.placeholders import Inlined, Placeholder, Unmapped
 from upshift.errors import GraphError, user_location
 from upshift.model.checks import MOST_TASKS
 

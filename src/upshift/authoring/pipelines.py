@@ -15,9 +15,9 @@ from upshift.authoring.callee import (
     reduced,
     written,
 )
-from upshift.authoring.inert import Inert
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import PipelineOptions, Settings, checked_tags, identifier, settings_said
+from upshift.authoring.placeholders import Inert
 from upshift.authoring.scope import current_scope
 from upshift.errors import UpshiftError, user_frames
 from upshift.model.settings.fields import bad_value
@@ -73,7 +73,7 @@ class Pipeline(Generic[P, R]):
         if scope is not None:
             from upshift.authoring.composing import inline
 
-            return cast("Run[R]", inline(self, scope, args, kwargs))
+            return cast("Run[R]", inline(self.name, self.callee, self.options, scope, args, kwargs))
         from upshift.runtime.usercode import modules as usercode
 
         if usercode.loading():
@@ -156,7 +156,7 @@ class Pipeline(Generic[P, R]):
         """
         from upshift.authoring.composing import compose
 
-        return compose(self, arguments, store)
+        return compose(self.name, self.callee, self.options, arguments, store)
 
     @checked_keywords("with_options")
     def with_options(
@@ -210,7 +210,7 @@ class Pipeline(Generic[P, R]):
     def _repr_html_(self) -> str:
         from upshift.authoring.composing import sketch
 
-        return drawn(self, sketch(self))
+        return drawn(self, sketch(self.callee, self.build))
 
     def __reduce__(self) -> Any:
         return reduced(self)

@@ -1,13 +1,18 @@
-"""What stands for a step's result while the pipeline is composed: :class:`Placeholder`.
+"""What calls give where nothing has run.
 
-There is no value yet, so any use as one is an error at the user's line. It cannot see
-``x is None``, ``isinstance(x, …)`` and ``type(x)``: Python asks no method of ``x`` for these.
+:class:`Placeholder`: the result of a step, while the pipeline is composed. There is no value yet, so any use
+as one is an error at the user's line. It cannot see ``x is None``, ``isinstance(x, …)`` and ``type(x)``:
+Python asks no method of ``x`` for these.
+
+:class:`Inlined`: the same for a pipeline that is called inside another one.
+
+:class:`Inert`: a run, while a worker imports the user's module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from upshift.errors import GraphError, user_location
 
@@ -94,7 +99,8 @@ def _refusal(what: str, fix: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-_OPERATORS = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
+_ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow"
+_OPERATORS = f"{_ARITHMETIC} lshift rshift and or xor"
 _REFLECTED = " ".join(f"r{name}" for name in _OPERATORS.split())
 _IN_PLACE = " ".join(f"i{name}" for name in _OPERATORS.split() if name != "divmod")
 _REFUSALS = {
@@ -148,3 +154,109 @@ def unmapped(value: T) -> Unmapped[T]:
     ``evaluate.map(fold=[0, 1, 2], data=unmapped(train_set))``
     """
     return Unmapped(value)
+
+
+class Inlined:
+    """A pipeline inside another one. There is no run of its own: its steps are steps of the outer.
+
+    Parameters
+    ----------
+    pipeline
+        Its name.
+    output
+        What its function returned: placeholders, or plain values.
+    results
+        A placeholder of each of its steps, for ``.after``.
+    """
+
+    __slots__ = ("output", "pipeline", "results")
+
+    def __init__(self, pipeline: str, output: Any, results: tuple[Any, ...]) -> None:
+        self.pipeline = pipeline
+        self.output = output
+        self.results = results
+
+    def __iter__(self) -> Iterator[Any]:
+        if not isinstance(self.output, (tuple, list)):
+            raise self._refusal("returned one value, and cannot be unpacked", "Use .output, or pass it on.")
+        return iter(self.output)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        raise self._refusal(
+            f"has no .{name} here", "It is part of the pipeline that calls it: use .output, or pass it on."
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise self._refusal(
+            "has not run yet, and cannot be tested for truth",
+            "To run a step only if a result is true: step.when(flag)(…).",
+        )
+
+    def __repr__(self) -> str:
+        return f"<pipeline {self.pipeline!r}, inside another one>"
+
+    def _refusal(self, what: str, fix: str) -> GraphError:
+        return GraphError(
+            f"pipeline {self.pipeline!r}, inside another one, {what}", where=user_location(), fix=fix
+        )
+
+
+class Inert:
+    """Stands for a run that did not take place; whatever is done with it does nothing.
+
+    A worker imports the user's module. A pipeline that the module calls at its top level does not
+    run there, and what the module then does with the run (``print(run.output)``) must not fail.
+    """
+
+    def __getattr__(self, name: str) -> Inert:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)  # Python looks for optional protocols this way
+        return self
+
+    def __getitem__(self, key: object) -> Inert:
+        return self
+
+    def __call__(self, *args: object, **kwargs: object) -> Inert:
+        return self
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __int__(self) -> int:
+        return 0
+
+    def __float__(self) -> float:
+        return float("nan")
+
+    def __repr__(self) -> str:
+        return "(not run)"
+
+    def __format__(self, specification: str) -> str:
+        return "(not run)"
+
+
+def _same(self: Inert, *others: object) -> Inert:
+    return self
+
+
+def _never(self: Inert, other: object) -> bool:
+    return False
+
+
+def _define(names: str, method: Callable[..., object]) -> None:
+    for name in names.split():
+        setattr(Inert, f"__{name}__", method)
+
+
+_define(_ARITHMETIC, _same)
+_define(" ".join(f"r{name}" for name in _ARITHMETIC.split()), _same)
+_define("neg pos abs round", _same)
+_define("lt le gt ge", _never)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -26,19 +26,33 @@ from upshift.runtime.usercode.shadowing import advice
 from upshift.runtime.usercode.tracebacks import raised_by, user_line, user_text
 
 if TYPE_CHECKING:
-    from upshift.authoring.pipelines import Pipeline
+    from upshift.authoring.callee import Callee
+    from upshift.authoring.options import PipelineOptions
     from upshift.engine.named_images import NamedImage
     from upshift.images.base import Announce
     from upshift.images.building.builder import Destination
     from upshift.model.configuration import Configuration
+    from upshift.model.graph.model import Graph
     from upshift.report.planned import Plan
     from upshift.report.progress import Progress
     from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store
 
 
+class Runnable(Protocol):
+    """A pipeline, a function or a flow, as far as a run of it goes."""
+
+    callee: Callee
+    options: PipelineOptions
+
+    @property
+    def name(self) -> str: ...
+
+    def build(self, arguments: Mapping[str, object], store: Store) -> Graph: ...
+
+
 def start(
-    pipeline: Pipeline[Any, Any],
+    pipeline: Runnable,
     arguments: Mapping[str, object],
     *,
     options: RunOptions | None = None,
@@ -87,7 +101,7 @@ def doer(options: RunOptions) -> Callable[..., Run[Any]]:
 
 
 def plan(
-    pipeline: Pipeline[Any, Any],
+    pipeline: Runnable,
     arguments: Mapping[str, object],
     *,
     options: RunOptions,
@@ -125,7 +139,7 @@ def plan(
 
 @contextmanager
 def images_of(
-    pipeline: Pipeline[Any, Any],
+    pipeline: Runnable,
     arguments: Mapping[str, object],
     *,
     options: RunOptions,
@@ -167,7 +181,7 @@ def images_of(
             yield images
 
 
-def prepared(pipeline: Pipeline[Any, Any], options: RunOptions) -> tuple[RunOptions, Configuration, Store]:
+def prepared(pipeline: Runnable, options: RunOptions) -> tuple[RunOptions, Configuration, Store]:
     """How and where a pipeline is to be run, before its graph is built."""
     usercode.adopt_main()  # before values are saved: their classes must be those that a worker knows
     options = merged(pipeline, options)
@@ -187,7 +201,7 @@ def watched(progress: Progress | None) -> Iterator[Progress]:
 
 
 @contextmanager
-def as_graph_errors(pipeline: Pipeline[Any, Any]) -> Iterator[None]:
+def as_graph_errors(pipeline: Runnable) -> Iterator[None]:
     """What the pipeline's own function raises becomes an error with the user's traceback in it.
 
     Raises
@@ -210,7 +224,7 @@ def as_graph_errors(pipeline: Pipeline[Any, Any]) -> Iterator[None]:
         ) from None
 
 
-def merged(pipeline: Pipeline[Any, Any], options: RunOptions) -> RunOptions:
+def merged(pipeline: Runnable, options: RunOptions) -> RunOptions:
     """The options of a run, with the pipeline's own where they say nothing."""
     own = pipeline.options
     return attrs.evolve(
@@ -242,7 +256,7 @@ def remembered(asked: RunOptions, settled: RunOptions) -> dict[str, Any]:
     }
 
 
-def source_of(pipeline: Pipeline[Any, Any]) -> dict[str, Any]:
+def source_of(pipeline: Runnable) -> dict[str, Any]:
     """Where to find the pipeline again, to resume a run of it.
 
     Returns

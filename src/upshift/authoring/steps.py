@@ -19,12 +19,11 @@ from upshift.authoring.callee import (
     tell_of_one_process,
     written,
 )
-from upshift.authoring.inlined import Inlined
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.mapping import call_each, split
 from upshift.authoring.options import Settings, StepOptions, identifier, settings_said
 from upshift.authoring.pending import options_to_come, with_options_to_come, without_guard
-from upshift.authoring.placeholders import Placeholder
+from upshift.authoring.placeholders import Inlined, Placeholder
 from upshift.authoring.scope import current_scope
 from upshift.errors import GraphError, user_location
 from upshift.model.checks import shown
@@ -93,7 +92,7 @@ class Step(Generic[P, R]):
             with plain_calls:
                 return self.callee.function(*args, **kwargs)  # type: ignore[no-any-return]
         bound = self.callee.signature.bind(args, kwargs)
-        return scope.composition.add(self, bound, scope)  # type: ignore[no-any-return]
+        return scope.composition.add(self, bound, scope.options)  # type: ignore[no-any-return]
 
     @overload
     def map(self: Step[P, tuple[A, B]], *args: Any, **kwargs: Any) -> tuple[list[A], list[B]]: ...
@@ -122,7 +121,7 @@ class Step(Generic[P, R]):
             self._refuse_placeholders(args, kwargs)
             tell_of_one_process(self.callee.function, self.options.launch)
             return call_each(self.callee.function, len(self.callee.outputs), mapped, whole)
-        return scope.composition.add_mapped(self, mapped, whole, scope)
+        return scope.composition.add_mapped(self, mapped, whole, scope.options)
 
     def after(self, *others: object) -> Step[P, R]:
         """A copy that starts when ``others`` have ended, without data between them.

@@ -23,7 +23,6 @@ from upshift import (
     run_with_torchrun,
     step,
 )
-from upshift.authoring.composing import compose
 from upshift.authoring.definitions import Analysis
 from upshift.model.graph import StepDefinition
 from upshift.model.spec.launch import Launch
@@ -52,7 +51,7 @@ def _definition(train: Any, store: Store) -> StepDefinition:
     def example() -> Any:
         return train(2)
 
-    (definition,) = compose(example, {}, store).steps.values()
+    (definition,) = example.build({}, store).steps.values()
     return definition
 
 
@@ -120,7 +119,7 @@ def test_a_contradiction_with_the_pipelines_request_is_refused_when_it_is_compos
         return train(1)
 
     with pytest.raises(SettingsError, match="num_processes=4 contradicts gpu_count=2"):
-        compose(example, {}, store)
+        example.build({}, store)
 
 
 def test_ports_times_and_gpus_are_read(store: Store) -> None:
@@ -260,7 +259,7 @@ def test_inside_a_pipeline_it_shows_the_right_way(body: Callable[[], Any], store
         return body()
 
     with pytest.raises(MisuseError) as caught:
-        compose(example, {}, store)
+        example.build({}, store)
     assert isinstance(caught.value, UpshiftError) and isinstance(caught.value, RuntimeError)
     text = str(caught.value)
     assert "is applied inside a pipeline" in text and "    @step\n" in text
@@ -273,7 +272,7 @@ def test_the_right_way_has_the_arguments_that_were_given(store: Store) -> None:
         return run_with_accelerate(num_processes=8, mixed_precision="bf16", hang=9)(ordinary)(1)
 
     with pytest.raises(MisuseError) as caught:
-        compose(example, {}, store)
+        example.build({}, store)
     given = "@run_with_accelerate(num_processes=8, mixed_precision='bf16', hang=9)"
     assert f"{given}\n" in str(caught.value)
     first = run_with_torchrun(nproc_per_node=3)
@@ -296,7 +295,7 @@ def test_made_before_and_applied_inside_a_pipeline_it_is_refused_too(store: Stor
         return made(ordinary)(1)
 
     with pytest.raises(MisuseError, match="applied inside a pipeline") as caught:
-        compose(example, {}, store)
+        example.build({}, store)
     assert "def ordinary(…)" in str(caught.value) or "def plain(…)" in str(caught.value)
 
 
@@ -315,7 +314,7 @@ def test_a_module_that_a_pipeline_imports_while_it_is_composed_may_have_such_ste
 
         return late(1)
 
-    (definition,) = compose(example, {}, store).steps.values()
+    (definition,) = example.build({}, store).steps.values()
     assert definition.launch is not None and definition.launch.processes == 2
 
 
@@ -336,7 +335,7 @@ def test_a_secret_is_not_shown_in_the_right_way_either(store: Store) -> None:
         return run_with_accelerate(num_processes=2, aws_secret_access_key="hunter2hunter2")(ordinary)(1)
 
     with pytest.raises(MisuseError, match="aws_secret_access_key=…") as caught:
-        compose(example, {}, store)
+        example.build({}, store)
     assert "hunter2" not in str(caught.value)
 
 
