@@ -14,13 +14,13 @@ from upshift.model.graph.flow import task_id
 from upshift.runtime.step.context import current
 
 if TYPE_CHECKING:
-    from upshift.authoring.flow.spec import FlowSpec
+    from upshift.authoring.flow.definition import Flow
 
 BRANCH = "project_branch:"
 """What the tag begins with that says on which branch of a project a run is."""
 
 
-def names_of(own: FlowSpec) -> Mapping[str, Callable[[], object]]:
+def names_of(own: Flow) -> Mapping[str, Callable[[], object]]:
     """The names, each with what finds its value when somebody asks."""
     running, pipeline = own._upshift_running, own.__upshift_pipeline__
     record: Callable[[], Mapping[str, Any]] = functools.cache(current.record)

@@ -8,7 +8,6 @@ and returns all of them by item, which the join gets.
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
 import time
@@ -16,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from upshift.authoring.flow.shape import PARALLEL, StepReader, checked_size
+from upshift.authoring.flow.shape import PARALLEL
 from upshift.authoring.options import StepOptions
 from upshift.authoring.steps import add_options
-from upshift.errors import GraphError, UsageError, user_location
+from upshift.errors import UsageError, user_location
 from upshift.model.checks import MOST_PROCESSES_EACH, shown
-from upshift.model.graph.flow import GANG, task_id
+from upshift.model.graph.flow import task_id
 from upshift.model.settings.fields import bad_value
 from upshift.model.spec import Artifact, from_json, to_json
 from upshift.runtime.step.context import current
@@ -29,8 +28,7 @@ from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.state import State
 
 if TYPE_CHECKING:
-    from upshift.authoring.flow.pipeline import FlowPipeline
-    from upshift.runtime.launch.merging import LaunchRequest
+    from upshift.authoring.flow.definition import FlowClass
     from upshift.runtime.storage.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,77 +98,6 @@ def _processes(owner: str, value: Any) -> int:
     return number
 
 
-# How many
-
-
-def launches(pipeline: FlowPipeline, values: Mapping[str, object]) -> Mapping[str, LaunchRequest]:
-    """The steps on several nodes by name, and what each asks for where parameters have these values.
-
-    Raises
-    ------
-    GraphError
-        How many nodes there are is no number, or not known before the step runs that says it.
-    """
-    from upshift.runtime.launch.merging import LaunchRequest  # with its tables, which no other flow needs
-
-    found: dict[str, LaunchRequest] = {}
-    for name, step in pipeline.shape.steps.items():
-        if step.kind != GANG:
-            continue
-        own = pipeline.steps[name].callee.function
-        said, where = StepReader(name, pipeline.steps, {}).size()
-        size = checked_size(_value(said, own, pipeline, values, where), where)
-        (gang,) = step.then
-        if gang in found and found[gang].processes != size:
-            raise GraphError(
-                f"two steps go to {gang!r}, with num_parallel={found[gang].processes} and {size}",
-                where=where,
-                fix="Give both the same number.",
-            )
-        found[gang] = LaunchRequest(
-            launcher="parallel",
-            where=where,
-            said="@parallel",
-            processes=size,
-            nodes=size,
-            devices=False,
-        )
-    return found
-
-
-def _value(
-    said: ast.expr, own: Callable[..., Any], pipeline: FlowPipeline, values: Mapping[str, object], where: str
-) -> object:
-    """What an expression in a step comes to before the step runs: of parameters, constants and globals."""
-    from upshift.authoring.flow.task import known_before
-
-    text = ast.unparse(said)
-    its_own, *_ = own.__code__.co_varnames
-    used = {node.id for node in ast.walk(said) if isinstance(node, ast.Name)}
-    unknown = sorted(used.intersection(own.__code__.co_varnames) - {its_own})
-    why = f"{', '.join(unknown)} is set while the step runs." if unknown else None
-    if why is None:
-        cells = zip(own.__code__.co_freevars, own.__closure__ or (), strict=True)
-        names = {**own.__globals__, **{name: cell.cell_contents for name, cell in cells}}
-        flow = known_before(pipeline.flow, values)
-        try:
-            return eval(compile(ast.Expression(said), where, "eval"), {**names, its_own: flow})
-        except AttributeError as error:
-            why = f"self.{error.name} is set while a step runs." if error.obj is None else str(error)
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-    raise GraphError(
-        f"num_parallel={text} is not known before the run",
-        where=where,
-        why=why,
-        fix="Nodes are asked for before anything runs: give a number, a Parameter, a Config, a constant of "
-        "the class, or one of the module.",
-    )
-
-
-# While it runs
-
-
 class Parallel(NamedTuple):
     """Which of several nodes this one is."""
 
@@ -198,13 +125,13 @@ def names_of_nodes(options: Mapping[str, Any]) -> Mapping[str, Callable[[], obje
     return names
 
 
-def confirm_size(pipeline: FlowPipeline, before: str, told: object) -> None:
+def confirm_size(flow: FlowClass, before: str, told: object) -> None:
     """Refuse a number of nodes that is not the one that was asked for before the run."""
     launch = None if current.spec is None else current.spec.launch
     if launch is not None and told != launch.processes:
         raise UsageError(
             f"num_parallel is {shown(told)}, and was {launch.processes} before the run",
-            where=pipeline.shape.steps[before].location,
+            where=flow.shape.steps[before].location,
             why="As many nodes were asked for before anything ran.",
             fix="Let it be the same each time: a number, a Parameter, or a constant.",
         )

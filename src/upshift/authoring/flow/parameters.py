@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,6 @@ from upshift.model.checks import shown
 from upshift.model.home import user_name
 
 if TYPE_CHECKING:
-    from upshift.authoring.flow.spec import FlowSpec
     from upshift.authoring.pipelines import Pipeline
 
 CONFIGS = "UPSHIFT_CONFIGS"
@@ -108,10 +107,10 @@ class Parameter:
         self.attribute = attribute
         self._flow = owner.__name__
 
-    def __get__(self, flow: FlowSpec | None, owner: type[FlowSpec]) -> Any:
+    def __get__(self, flow: Any, owner: type[Any]) -> Any:
         return self if flow is None else flow.__getattr__(self.attribute)
 
-    def __set__(self, flow: FlowSpec, value: object) -> None:
+    def __set__(self, flow: object, value: object) -> None:
         raise MisuseError(
             f"self.{self.attribute} is a parameter, which no step changes",
             where=user_location(),
@@ -303,7 +302,7 @@ class Config:
     def __set_name__(self, owner: type[Any], attribute: str) -> None:
         self.attribute = attribute
 
-    def __get__(self, flow: FlowSpec | None, owner: type[FlowSpec]) -> Any:
+    def __get__(self, flow: Any, owner: type[Any]) -> Any:
         return self.value if flow is None else flow.__getattr__(self.attribute)
 
     def __getattr__(self, name: str) -> Any:
@@ -415,3 +414,11 @@ def _no_value(expression: str, error: Exception, where: str | None) -> SettingsE
         why=f"{type(error).__name__}: {error}",
         fix="Name a Config of the class: within it one that stands before it.",
     )
+
+
+def parameters_of(flow: type[Any]) -> Iterator[Parameter]:
+    """The parameters of a flow, those of its bases first."""
+    found: dict[str, Parameter] = {}
+    for kind in reversed(flow.__mro__):
+        found.update({n: value for n, value in vars(kind).items() if isinstance(value, Parameter)})
+    return iter(found.values())

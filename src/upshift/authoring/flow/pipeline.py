@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from upshift.authoring.callee import Callee
-from upshift.authoring.flow.shape import PARALLEL, shape_of
+from upshift.authoring.flow.definition import FlowClass
+from upshift.authoring.flow.parameters import parameters_of
+from upshift.authoring.flow.shape import PARALLEL
 from upshift.authoring.flow.task import run_step
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
 from upshift.authoring.steps import Step
-from upshift.errors import location
-from upshift.model.graph.flow import FOREACH, SWITCH, FlowShape
+from upshift.model.graph.flow import FOREACH, SWITCH
 from upshift.model.graph.growth import CHOICE, ITEMS, STATES
 from upshift.model.settings.step import StepSettings
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from upshift.authoring.flow.parameters import Config, Parameter
-    from upshift.authoring.flow.spec import FlowSpec
+    from upshift.authoring.flow.definition import Flow
     from upshift.engine import RunOptions
     from upshift.model.graph.model import Graph
     from upshift.report.progress import Progress
@@ -40,7 +38,7 @@ _OUTPUTS = {FOREACH: ("output", ITEMS), SWITCH: ("output", CHOICE)}
 class StepMethod(Callee):
     """A step of a flow, as the function that a task calls."""
 
-    def __init__(self, flow: type[FlowSpec], name: str, step: Step[Any, Any]) -> None:
+    def __init__(self, flow: type[Flow], name: str, step: Step[Any, Any]) -> None:
         super().__init__(_task(flow, name, step), "step")
         self.name = name
         self.step = step
@@ -70,7 +68,7 @@ class StepMethod(Callee):
             return ()
         return self._flow.__upshift_pipeline__.functions
 
-    def __call__(self, flow: FlowSpec, *inputs: Any) -> None:
+    def __call__(self, flow: Flow, *inputs: Any) -> None:
         """Do what the step does within another one, as ``super().train()`` does."""
         self.step.callee.function(flow, *inputs)
 
@@ -78,7 +76,7 @@ class StepMethod(Callee):
         return f"<step {self._flow.__name__}.{self.name}>"
 
 
-def _task(flow: type[FlowSpec], name: str, step: Step[Any, Any]) -> Callable[..., Any]:
+def _task(flow: type[Flow], name: str, step: Step[Any, Any]) -> Callable[..., Any]:
     def task(**given: Any) -> Any:
         shape = flow.__upshift_pipeline__.shape
         return run_step(flow, name, step.callee.function, shape.steps[name], given)
@@ -89,7 +87,7 @@ def _task(flow: type[FlowSpec], name: str, step: Step[Any, Any]) -> Callable[...
     return task
 
 
-class FlowPipeline(Pipeline[Any, Any]):
+class FlowPipeline(Pipeline[Any, Any], FlowClass):
     """A flow, with the parameters of its class as those of a function.
 
     Parameters
@@ -98,7 +96,7 @@ class FlowPipeline(Pipeline[Any, Any]):
         The class.
     """
 
-    def __init__(self, flow: type[FlowSpec]) -> None:
+    def __init__(self, flow: type[Flow]) -> None:
         self.flow = flow
         self._methods: dict[str, StepMethod] = {}
         bases = [vars(kind)[_PIPELINE] for kind in flow.__mro__[1:] if _PIPELINE in vars(kind)]
@@ -136,72 +134,6 @@ class FlowPipeline(Pipeline[Any, Any]):
         settings = self.options.steps if steps is None else self.options.steps.replaced(steps)
         self.options = attrs.evolve(self.options, tags=tags, steps=settings)
 
-    @property
-    def own(self) -> Mapping[str, Any]:
-        """Attributes of the class and its bases but for Upshift's, the nearest ones; bases come first."""
-        found: dict[str, Any] = {}
-        for kind in reversed(self.flow.__mro__):
-            if kind is not object and not kind.__module__.startswith("upshift.authoring.flow"):
-                found.update(vars(kind))
-        return found
-
-    @functools.cached_property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """Its parameters, by attribute."""
-        from upshift.authoring.flow.spec import parameters_of
-
-        return {parameter.attribute: parameter for parameter in parameters_of(self.flow)}
-
-    @functools.cached_property
-    def steps(self) -> Mapping[str, Step[Any, Any]]:
-        """Its steps, by the names of their methods."""
-        return {name: value for name, value in self.own.items() if isinstance(value, Step)}
-
-    @functools.cached_property
-    def constants(self) -> Mapping[str, object]:
-        """Attributes of the class that are plain values."""
-        return {
-            name: value
-            for name, value in self.own.items()
-            if not name.startswith("_")
-            and not hasattr(value, "__get__")  # methods, properties, parameters, steps
-            and not isinstance(value, (type, ModuleType))
-        }
-
-    @functools.cached_property
-    def unchanging(self) -> frozenset[str]:
-        """What no step changes: parameters and constants."""
-        return frozenset((*self.parameters, *self.constants, *self.configs))
-
-    @functools.cached_property
-    def configs(self) -> Mapping[str, Config]:
-        """Its configurations, by attribute."""
-        from upshift.authoring.flow.parameters import Config
-
-        return {name: value for name, value in self.own.items() if isinstance(value, Config)}
-
-    @functools.cached_property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Its methods, steps or not."""
-        plain = (value.callee.function if isinstance(value, Step) else value for value in self.own.values())
-        return tuple(value for value in plain if inspect.isfunction(value))
-
-    @functools.cached_property
-    def shape(self) -> FlowShape:
-        """Its steps and where they go.
-
-        Raises
-        ------
-        GraphError
-            It cannot run as it is written.
-        """
-        methods = {
-            name: location(value.__code__.co_filename, value.__code__.co_firstlineno)
-            for name, value in self.own.items()
-            if inspect.isfunction(value)
-        }
-        return shape_of(self.name, self.steps, methods, self.callee.location)
-
     def method(self, step: Step[Any, Any]) -> StepMethod:
         """A step as a task's function; the same one each time."""
         name = step.callee.function.__name__
@@ -216,15 +148,14 @@ class FlowPipeline(Pipeline[Any, Any]):
         """The graph for these arguments; see :meth:`Pipeline.build`."""
         from upshift.authoring.flow.composing import compose
 
-        return compose(self, arguments, store)
+        return compose(self, self.method, arguments, store)
 
     def __reduce__(self) -> Any:
         return (getattr, (self.flow, "__upshift_pipeline__"))
 
 
-def _as_function(flow: type[FlowSpec]) -> Callable[..., Any]:
+def _as_function(flow: type[Flow]) -> Callable[..., Any]:
     """The function that a flow is to whoever asks for a pipeline's name, parameters and place."""
-    from upshift.authoring.flow.spec import parameters_of
 
     def function(**arguments: Any) -> None:
         raise AssertionError("a flow is composed from its class")
@@ -244,7 +175,7 @@ def _as_function(flow: type[FlowSpec]) -> Callable[..., Any]:
     return function
 
 
-def _line_of(flow: type[FlowSpec], file: str) -> int:
+def _line_of(flow: type[Flow], file: str) -> int:
     """The line of the class. While its body's frame is there, that is where it is being made."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:

@@ -23,7 +23,12 @@ _TAKES = "def {name}(self), or def {name}(self, inputs) where it joins what was 
 
 
 def shape_of(
-    flow: str, steps: Mapping[str, Step[Any, Any]], methods: Mapping[str, str], where: str
+    flow: str,
+    steps: Mapping[str, Step[Any, Any]],
+    methods: Mapping[str, str],
+    where: str,
+    *,
+    taken: Callable[[str], bool],
 ) -> FlowShape:
     """The shape of a flow.
 
@@ -37,17 +42,17 @@ def shape_of(
         Its methods that are no steps, and where they are.
     where
         Where the class is.
+    taken
+        Whether every flow has an attribute of this name, so that no step can be called so.
 
     Raises
     ------
     GraphError
         It cannot run as it is written: what is wrong, and in which line.
     """
-    from upshift.authoring.flow.spec import FlowSpec
-
     first, last = ends = _ends(flow, steps, methods, where)
     for name in steps:
-        if hasattr(FlowSpec, name):
+        if taken(name):
             raise GraphError(
                 f"a step cannot be called {name!r}, as self.{name} is what every flow has",
                 where=steps[name].callee.location,

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from upshift.authoring.flow.parameters import Parameter
+from upshift.authoring.flow.definition import OWN, Flow, artifacts_of
 from upshift.errors import MisuseError, UsageError, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.graph.flow import FOREACH, GANG, SWITCH
 from upshift.runtime.usercode.modules import loading
 
 if TYPE_CHECKING:
+    from upshift.authoring.flow.definition import RunningStep
     from upshift.authoring.flow.pipeline import FlowPipeline, StepMethod
-    from upshift.authoring.flow.task import RunningStep
     from upshift.authoring.steps import Step
 
-OWN = "_upshift_"
-"""What names begin with that are no artifacts."""
 
-
-class FlowSpec:
+class FlowSpec(Flow):
     """A pipeline as a class: its methods are steps, and each ends by saying which one is next.
 
     ::
@@ -58,7 +55,6 @@ class FlowSpec:
     """
 
     __upshift_pipeline__: ClassVar[FlowPipeline]
-    _upshift_running: RunningStep
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -90,6 +86,13 @@ class FlowSpec:
                 )
             # The command line is above this layer, and is looked for only where the flow is a script.
             import_module("upshift.cli.flow").main(type(self))
+
+    def _upshift_initialize(self) -> None:
+        if type(self).__init__ is not FlowSpec.__init__:
+            self.__init__()  # type: ignore[misc]
+            for name in [name for name in self.__dict__ if name in self._upshift_running.state]:
+                del self.__dict__[name]
+            self._upshift_running.initial = artifacts_of(self)
 
     def next(
         self,
@@ -224,19 +227,6 @@ class FlowSpec:
             why="self, or one of inputs, is part of an artifact.",
             fix="Save the values themselves, such as self.scores = [one.score for one in inputs].",
         )
-
-
-def parameters_of(flow: type[FlowSpec]) -> Iterator[Parameter]:
-    """The parameters of a flow, those of its bases first."""
-    found: dict[str, Parameter] = {}
-    for kind in reversed(flow.__mro__):
-        found.update({n: value for n, value in vars(kind).items() if isinstance(value, Parameter)})
-    return iter(found.values())
-
-
-def artifacts_of(flow: FlowSpec) -> dict[str, object]:
-    """What this step has set or touched."""
-    return {name: value for name, value in flow.__dict__.items() if not name.startswith(OWN)}
 
 
 def _running(flow: FlowSpec, what: str) -> RunningStep:

@@ -7,9 +7,8 @@ from functools import cache, partial
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from upshift.authoring.flow.current import names_of
+from upshift.authoring.flow.definition import NOTHING, Flow, Level, RunningStep, artifacts_of, item_name
 from upshift.authoring.flow.parallel import confirm_size, gathered
 from upshift.authoring.flow.shape import FIRST, PARALLEL
 from upshift.errors import MisuseError, UsageError, user_location
@@ -24,71 +23,13 @@ from upshift.runtime.streams import tell
 from upshift.runtime.usercode.tracebacks import user_text
 
 if TYPE_CHECKING:
-    from upshift.authoring.flow.spec import FlowSpec
     from upshift.model.spec.task import Failure
-
-_NOTHING = object()
-
-
-@attrs.frozen
-class Level:
-    """A foreach around a task: the step that has it, the item's position, the number of items.
-
-    Nodes of a step with ``@parallel`` count as items, and as in Metaflow their number is None.
-    """
-
-    step: str
-    index: int
-    count: int | None
-
-
-@attrs.define(eq=False)
-class RunningStep:
-    """What a running step goes on from, and what it says.
-
-    Parameters
-    ----------
-    name, step
-        The step, and where it goes.
-    state
-        The artifacts that it sees.
-    stack
-        The foreaches around it, from the outside in.
-    unchanging
-        Names that no step changes.
-    initial
-        What an ``__init__`` of its class has set.
-    item
-        What it works on of the innermost foreach, if that is at hand.
-    """
-
-    name: str
-    step: FlowStep
-    state: State
-    stack: tuple[Level, ...]
-    unchanging: frozenset[str]
-    items: Sequence[Any] | None = None
-    nodes: object = None
-    choice: str | None = None
-    went: bool = False
-    initial: Mapping[str, object] = {}
-    item: object = _NOTHING
-
-    def input(self, depth: int) -> Any:
-        """The item of a foreach around it."""
-        if depth == len(self.stack) - 1 and self.item is not _NOTHING:
-            return self.item
-        return self.state[_input(depth)]
-
-    def inherit(self, artifacts: Mapping[str, Artifact]) -> None:
-        """See these as well."""
-        self.state = self.state.replaced(artifacts={**self.state.artifacts, **artifacts})
 
 
 class Joined(Sequence[Any]):
     """What a step joins: by position, by the name of a step, or one after the other."""
 
-    def __init__(self, flows: Sequence[FlowSpec]) -> None:
+    def __init__(self, flows: Sequence[Flow]) -> None:
         self._flows = flows
 
     def __getitem__(self, index: Any) -> Any:
@@ -104,7 +45,7 @@ class Joined(Sequence[Any]):
         raise AttributeError(f"no step {name!r} is joined here; joined are {', '.join(dict.fromkeys(steps))}")
 
 
-def run_step(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given: Mapping[str, Any]) -> Any:
+def run_step(flow: type[Flow], name: str, method: Any, step: FlowStep, given: Mapping[str, Any]) -> Any:
     """Call a step with what its task gets; what the task makes.
 
     Parameters
@@ -139,7 +80,7 @@ def run_step(flow: type[FlowSpec], name: str, method: Any, step: FlowStep, given
     return state
 
 
-def _show(own: FlowSpec) -> None:
+def _show(own: Flow) -> None:
     """Show the artifacts that ``@card(type="html")`` names."""
     step = own.__upshift_pipeline__.steps[own._upshift_running.name]
     for card in step.options.flow.get("card", ()):
@@ -148,7 +89,7 @@ def _show(own: FlowSpec) -> None:
             target.append(HTML(getattr(own, card.attribute)), title=card.attribute)
 
 
-def _call(method: Any, own: FlowSpec, joined: Sequence[Any]) -> None:
+def _call(method: Any, own: Flow, joined: Sequence[Any]) -> None:
     """Call the step; where it has ``@catch``, what it raises in its last attempt becomes an artifact."""
     spec = current.spec
     catch = None if spec is None else spec.settings.catch
@@ -208,7 +149,7 @@ class CaughtException(Exception):
 
 
 def merged(
-    flows: Sequence[FlowSpec], *, own: set[str], exclude: set[str], include: set[str]
+    flows: Sequence[Flow], *, own: set[str], exclude: set[str], include: set[str]
 ) -> dict[str, Artifact]:
     """What :meth:`FlowSpec.merge_artifacts` takes over."""
     if exclude and include:
@@ -238,12 +179,12 @@ def merged(
     return {name: next(iter(by_digest.values())) for name, by_digest in taken.items()}
 
 
-def _go_on(flow: type[FlowSpec], name: str, step: FlowStep, given: Mapping[str, Any]) -> FlowSpec:
+def _go_on(flow: type[Flow], name: str, step: FlowStep, given: Mapping[str, Any]) -> Flow:
     state: State = given[STATE]
     before, stack = state.about, _stack(state)
-    item = _NOTHING
+    item = NOTHING
     if ITEM in given:
-        item, name_of_it = given[ITEM], _input(len(stack))
+        item, name_of_it = given[ITEM], item_name(len(stack))
         saved = None if current.spec is None else current.spec.inputs.get(ITEM)
         if isinstance(saved, Artifact):
             state = state.replaced(artifacts={**state.artifacts, name_of_it: saved})
@@ -253,28 +194,29 @@ def _go_on(flow: type[FlowSpec], name: str, step: FlowStep, given: Mapping[str, 
     if PARALLEL in flow.__upshift_pipeline__.steps[name].options.flow:
         confirm_size(flow.__upshift_pipeline__, before["step"], before["count"])
         item = current.rank
-        state = state.replaced(values={_input(len(stack)): item})
+        state = state.replaced(values={item_name(len(stack)): item})
         stack = (*stack, Level(before["step"], current.rank, None))
-    return _initialized(_made(flow, name, step, state, stack, item))
+    own = _made(flow, name, step, state, stack, item)
+    own._upshift_initialize()
+    return own
 
 
-def _join(
-    flow: type[FlowSpec], name: str, step: FlowStep, given: Mapping[str, Any]
-) -> tuple[FlowSpec, Joined]:
+def _join(flow: type[Flow], name: str, step: FlowStep, given: Mapping[str, Any]) -> tuple[Flow, Joined]:
     states: list[State] = list(given[INPUTS]) if INPUTS in given else list(_numbered(given))
     flows = []
     for state in states:
         flows.append(_made(flow, state.about["step"], step, state, _stack(state)))
     base: State = given[STATE] if STATE in given else states[0]
     stack = _stack(base)[: len(_path())]
-    inputs = {_input(depth) for depth in range(len(stack))}
+    inputs = {item_name(depth) for depth in range(len(stack))}
     kept = {
         n: artifact
         for n, artifact in base.artifacts.items()
         if n in inputs | flow.__upshift_pipeline__.unchanging
     }
     own = _made(flow, name, step, base.replaced(values={}, artifacts=kept), stack)
-    return _initialized(own), Joined(flows)
+    own._upshift_initialize()
+    return own, Joined(flows)
 
 
 def _numbered(given: Mapping[str, Any]) -> Iterator[State]:
@@ -284,46 +226,27 @@ def _numbered(given: Mapping[str, Any]) -> Iterator[State]:
         number += 1
 
 
-def known_before(flow: type[FlowSpec], values: Mapping[str, object]) -> FlowSpec:
+def known_before(flow: type[Flow], values: Mapping[str, object]) -> Flow:
     """A flow as a step sees it that knows these values only: those of before the run."""
     return _made(flow, FIRST, FlowStep(kind=LINEAR), State(values), ())
 
 
 def _made(
-    flow: type[FlowSpec],
+    flow: type[Flow],
     name: str,
     step: FlowStep,
     state: State,
     stack: tuple[Level, ...],
-    item: object = _NOTHING,
-) -> FlowSpec:
+    item: object = NOTHING,
+) -> Flow:
     made = object.__new__(flow)
     unchanging = flow.__upshift_pipeline__.unchanging
     made.__dict__["_upshift_running"] = RunningStep(name, step, state, stack, unchanging, item=item)
     return made
 
 
-def _input(depth: int) -> str:
-    """What a state has the item of a foreach as, from the outside in."""
-    return f"@input.{depth}"
-
-
-def _initialized(made: FlowSpec) -> FlowSpec:
-    """What the class sets in an ``__init__`` of its own, as far as no step has set it since."""
-    from upshift.authoring.flow.spec import FlowSpec, artifacts_of
-
-    if type(made).__init__ is not FlowSpec.__init__:
-        made.__init__()  # type: ignore[misc]
-        for name in [name for name in made.__dict__ if name in made._upshift_running.state]:
-            del made.__dict__[name]
-        made._upshift_running.initial = artifacts_of(made)
-    return made
-
-
-def _left(own: FlowSpec) -> State:
+def _left(own: Flow) -> State:
     """The state that a step leaves."""
-    from upshift.authoring.flow.spec import artifacts_of
-
     running = own._upshift_running
     known = running.state
     count = running.nodes if running.items is None else len(running.items)
