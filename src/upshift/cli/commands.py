@@ -13,21 +13,21 @@ from upshift.cli.group import LazyCommand, LazyGroup
 
 _COMMANDS = {
     "run": LazyCommand("upshift.cli.run:run", "Run a pipeline."),
-    "plan": LazyCommand("upshift.cli.plan:plan", "Show what a run would do; nothing runs."),
-    "resume": LazyCommand("upshift.cli.resume:resume", "Finish a run; what is done is not run again."),
-    "cancel": LazyCommand("upshift.cli.cancel:cancel", "Stop a run; what is done is kept."),
+    "plan": LazyCommand("upshift.cli.run:plan", "Show what a run would do; nothing runs."),
+    "resume": LazyCommand("upshift.cli.run:resume", "Finish a run; what is done is not run again."),
+    "cancel": LazyCommand("upshift.cli.run:cancel", "Stop a run; what is done is kept."),
     "runs": LazyCommand("upshift.cli.runs:runs", "List runs, newest first."),
     "show": LazyCommand(
-        "upshift.cli.show:show", "Show a run: steps, times, hardware asked to used, failures."
+        "upshift.cli.runs:show", "Show a run: steps, times, hardware asked to used, failures."
     ),
     "compare": LazyCommand(
-        "upshift.cli.compare:compare", "Compare runs: parameters that differ, times, metrics."
+        "upshift.cli.runs:compare", "Compare runs: parameters that differ, times, metrics."
     ),
     "report": LazyCommand(
-        "upshift.cli.report:report",
+        "upshift.cli.runs:report",
         "Write a report of a run: one HTML file that works offline.",
     ),
-    "top": LazyCommand("upshift.cli.top:top", "Show what runs now: CPU, memory and GPUs of every step."),
+    "top": LazyCommand("upshift.cli.runs:top", "Show what runs now: CPU, memory and GPUs of every step."),
     "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
     "artifacts": LazyCommand(
         "upshift.cli.artifacts:artifacts", "List what steps made, by name and version, and tag it."
@@ -43,7 +43,7 @@ _COMMANDS = {
     ),
     "targets": LazyCommand("upshift.cli.targets:targets", "List where steps can run, and how it is there."),
     "doctor": LazyCommand(
-        "upshift.cli.doctor:doctor", "Check a target: what would stop a step there, and what to do."
+        "upshift.cli.targets:doctor", "Check a target: what would stop a step there, and what to do."
     ),
     "migrate": LazyCommand(
         "upshift.cli.migrate:migrate", "Change the imports of Metaflow or ZenML to Upshift's."

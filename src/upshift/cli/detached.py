@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 
-from upshift.cli.failures import exit_code_of
+from upshift.cli.output import exit_code_of
 from upshift.engine.awaited import record_refused
 from upshift.engine.detached import Order
 from upshift.errors import EngineStopped, LeaseLost, RunFailed, UpshiftError

@@ -34,7 +34,7 @@ _COMMANDS = {
     "card": "List what steps have to show, or write it into a report.",
 }
 _OF_ANY = {
-    "report": LazyCommand("upshift.cli.report:report", "Write a report of a run."),
+    "report": LazyCommand("upshift.cli.runs:report", "Write a report of a run."),
 }
 
 
@@ -142,7 +142,7 @@ def _run(pipeline: FlowPipeline) -> click.Command:
     ) -> int:
         decorated = _decorated(pipeline, decorators)
         arguments = _arguments(pipeline, params)
-        from upshift.cli.watch import shown
+        from upshift.cli.run import shown
         from upshift.engine import RunOptions
 
         options = RunOptions(
@@ -177,11 +177,11 @@ def _plan(pipeline: FlowPipeline) -> click.Command:
         decorated = _decorated(pipeline, decorators)
         arguments = _arguments(pipeline, params)
         from upshift.authoring.running import plan as planned
-        from upshift.cli.plan import show
+        from upshift.cli.run import print_plan
         from upshift.engine import RunOptions
 
         options = RunOptions(target=target, strict=strict, reuse=cache)
-        show(planned(decorated, arguments, options=options, announce=shared.announce))
+        print_plan(planned(decorated, arguments, options=options, announce=shared.announce))
         return 0
 
     return plan
@@ -215,7 +215,7 @@ def _resume(pipeline: FlowPipeline) -> click.Command:
         """Without STEP and --origin-run-id the last run itself is finished. With one of them, a new run takes
         over what that run has completed, whatever its code; of STEP and what follows it, nothing."""
         from upshift.authoring.resume import resume_from, resume_run
-        from upshift.cli.watch import shown
+        from upshift.cli.run import shown
         from upshift.engine import RunOptions
 
         decorated = _decorated(pipeline, decorators)
@@ -411,7 +411,7 @@ def _card(pipeline: FlowPipeline) -> click.Command:
     @click.argument("place")
     @click.pass_context
     def view(ctx: click.Context, place: str) -> int:
-        from upshift.cli.report import report
+        from upshift.cli.runs import report
 
         code: int = report.main([place.partition("/")[0]], standalone_mode=False)
         return code

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from upshift.cli.failures import exit_code_of
+from upshift.cli.output import exit_code_of
 from upshift.errors import UsageError, nearest
 from upshift.model.checks import shown
 

@@ -1,10 +1,21 @@
-"""``upshift run``."""
+"""The commands that run a pipeline, plan its run, resume it and cancel it."""
 
 from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from upshift.cli import shared_options as shared
+from upshift.cli.output import echo
+
+if TYPE_CHECKING:
+    from upshift.report.planned import Plan
+    from upshift.report.progress import Progress
 
 
 @click.command(cls=shared.PipelineCommand)
@@ -39,7 +50,6 @@ def run(
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
     """
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
-    from upshift.cli.watch import shown
     from upshift.engine import RunOptions
 
     options = RunOptions(
@@ -60,3 +70,140 @@ def run(
     with shown(live=debug is None and not detach, run_id_file=run_id_file) as progress:
         pipeline.run(arguments, options=options, progress=progress)
     return 0
+
+
+@click.command(cls=shared.PipelineCommand)
+@shared.takes_pipeline
+@click.option("--show", "scripts", is_flag=True, help="Print the scripts that the steps' targets would get.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON; with --show the scripts are in it.")
+def plan(
+    file: str,
+    params: tuple[str, ...],
+    params_file: str | None,
+    params_from: str | None,
+    target: str | None,
+    strict: bool | None,
+    no_cache: bool,
+    scripts: bool,
+    as_json: bool,
+) -> None:
+    """Show what a run would do; nothing runs.
+
+    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
+    Exits as the run would: with 2 where it would be refused, with 1 where a step is bound to fail.
+    """
+    pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
+    from upshift.authoring.running import plan as plan_run
+    from upshift.engine import RunOptions
+
+    options = RunOptions(target=target, strict=strict, reuse=not no_cache)
+    found = plan_run(pipeline, arguments, options=options, announce=shared.announce, scripts=scripts)
+    print_plan(found, as_json=as_json, scripts=scripts)
+
+
+def print_plan(found: Plan, *, as_json: bool = False, scripts: bool = False) -> None:
+    """Print a plan, and end as its run would."""
+    if as_json:
+        import json
+
+        from upshift.report.planned import plan_as_json
+
+        echo(json.dumps(plan_as_json(found), indent=2))
+    else:
+        from upshift.report.terminal.layout import Page
+        from upshift.report.terminal.plan import show_plan, show_scripts
+
+        page = Page.of_stdout()
+        echo(show_scripts(found, page) if scripts else show_plan(found, page=page))
+    if found.problem:
+        raise found.problem
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--same-code", is_flag=True,
+    help="Use the code that was recorded when the run started. Default: the code as it is now.",
+)  # fmt: skip
+@shared.strict("Default: as before.")
+@click.option(
+    "--cache/--no-cache", "cache", default=None, help="Whether results of other runs may be reused."
+)
+@shared.keep_going("Default: as before.")
+@shared.detach
+@shared.debug
+def resume(
+    run: str,
+    same_code: bool,
+    strict: bool | None,
+    cache: bool | None,
+    keep_going: bool | None,
+    detach: bool,
+    debug: str | None,
+) -> int:
+    """Finish a run; what is done is not run again.
+
+    It goes on with the options that it was started with, or last resumed with, where none is given here.
+    """
+    shared.before_users_code()
+    from upshift.authoring.resume import resume_run
+
+    with shown(live=debug is None and not detach) as progress:
+        resume_run(
+            run,
+            same_code=same_code,
+            progress=progress,
+            strict=strict,
+            reuse=cache,
+            keep_going=keep_going,
+            debug=debug,
+            detach=detach or None,
+        )
+    return 0
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+def cancel(run: str) -> None:
+    """Stop a run; what is done is kept."""
+    from upshift.engine import control
+    from upshift.model.configuration import load_configuration
+
+    echo(control.cancel(run, load_configuration()))
+
+
+@contextmanager
+def shown(*, live: bool = True, run_id_file: str | None = None) -> Iterator[Progress]:
+    """A progress for one run, whose id it notes in a file; whatever happens, the terminal is left in order.
+
+    SIGTERM, which a CI or a container sends before it kills, counts as Ctrl-C meanwhile.
+    """
+    from upshift.report.display import make_progress
+
+    progress = make_progress(live=live)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield progress if run_id_file is None else cast("Progress", _Noting(progress, run_id_file))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        progress.close()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+class _Noting:
+    """A progress that writes the id of the run into a file as soon as there is one."""
+
+    def __init__(self, progress: Progress, file: str) -> None:
+        self._progress = progress
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._progress, name)
+
+    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
+        with open(self._file, "w", encoding="utf-8") as file:
+            file.write(run)
+        self._progress.run_started(run, pipeline, target, steps)

@@ -1,9 +1,11 @@
-"""``upshift runs``."""
+"""The commands that show runs: as a list, one by one, side by side, as a page, and while they go on."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from upshift.report.comparing import Comparison
     from upshift.runs.catalog.catalog import Catalog
     from upshift.runs.catalog.rows import RunRow
+    from upshift.runs.history.runs import Run
 
 SCREENFUL = 50
 _STATUSES = ("pending", "running", "completed", "failed", "cancelled", "interrupted")
@@ -134,3 +137,191 @@ def _print_json(rows: Sequence[RunRow], found: Comparison | None) -> None:
             one["params"] = {name: row.given.get(name) for name in found.given}
             one["metrics"] = {name: row.metrics.get(name) for name in found.metrics}
     echo(json.dumps(every, indent=2))
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.argument("step", metavar="[STEP]", required=False)
+@click.option(
+    "--tasks", is_flag=True, help="A table of the tasks of each mapped step, and a row for each rank."
+)
+@shared.sort("an input of the tasks")
+@click.option("--stacks", is_flag=True, help="Where each process was of a step that hung or was stopped.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool, as_json: bool) -> None:
+    """Show a run: steps, times, hardware asked to used, failures.
+
+    STEP is one of its steps, such as 'train', or one task of a mapped step, such as 'train[3]'.
+    """
+    from upshift.cli import selection
+
+    found = selection.found(run)
+    if as_json:
+        import json
+
+        from upshift.runs.history.as_json import run_as_json
+
+        shown = run_as_json(found)
+        if step is not None:
+            (chosen,), index = selection.selected(found, step)
+            shown["steps"] = [one for one in shown["steps"] if one["name"] == chosen.name]
+            for one in shown["steps"]:
+                one["tasks"] = [task for task in one["tasks"] if index in (None, task["index"])]
+        echo(json.dumps(shown, indent=2))
+        return
+    from upshift.report.terminal.layout import Page
+
+    page = Page.of_stdout()
+    if step is None:
+        from upshift.report.terminal.tables import show_run
+
+        echo(show_run(found, page=page, tasks=tasks or sort is not None, sort=sort, stacks=stacks))
+        return
+    from upshift.report.terminal.steps_table import show_task, tasks_table
+
+    (chosen,), index = selection.selected(found, step)
+    if chosen.mapped and index is None:
+        echo(tasks_table(chosen, page, sort=sort))
+        return
+    one = [task for task in chosen.tasks if task.index == index]
+    echo(show_task(found, one[0], page) if one else f"{chosen.name}: {chosen.status}, no tasks")
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN]…", nargs=-1)
+@click.option(
+    "--last",
+    metavar="N",
+    type=click.IntRange(min=1, max=MOST_RUNS),
+    help="Also the newest N runs, oldest first.",
+)
+@click.option("--pipeline", metavar="NAME", help="With --last: only runs of this pipeline.")
+@click.option("--tag", metavar="TAG", help="With --last: only runs with this tag.")
+@shared.metrics("Show this metric, and sort by the first one. Default: all metrics.")
+@shared.sort("a parameter", "Default: by the first metric whose name tells what is best.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def compare(
+    runs: tuple[str, ...],
+    last: int | None,
+    pipeline: str | None,
+    tag: str | None,
+    metrics: tuple[str, ...],
+    sort: str | None,
+    as_json: bool,
+) -> None:
+    """Compare runs: parameters that differ, times, metrics.
+
+    Two runs are shown side by side. More are rows of one table.
+    """
+    found = _found(runs, last, pipeline, tag)
+    from upshift.report.terminal.compare import compared, compared_json
+
+    if as_json:
+        import json
+
+        echo(json.dumps(compared_json(found), indent=2))
+        return
+    from upshift.report.terminal.layout import Page
+
+    echo(compared(found, Page.of_stdout(), sort=sort, metrics=metrics))
+
+
+def _found(runs: tuple[str, ...], last: int | None, pipeline: str | None, tag: str | None) -> list[Run[Any]]:
+    from upshift.errors import UsageError
+    from upshift.runs.history.runs import get_run, list_runs
+
+    for option, value in (("--pipeline", pipeline), ("--tag", tag)):
+        if value is not None and last is None:
+            raise UsageError(f"{option} says of which runs --last takes the newest", fix="Add --last N.")
+    found = [get_run(run) for run in runs]
+    if last is not None:
+        found += reversed(list_runs(pipeline=pipeline, tag=tag, limit=last))
+    if len(found) < 2:
+        there = "one run" if found else "no run"
+        raise UsageError(
+            f"there is {there} to compare",
+            fix="Name two or more, or compare the newest: upshift compare --last 2.",
+        )
+    return found
+
+
+@click.command()
+@click.argument("runs", metavar="RUN [RUN…]", nargs=-1, required=True)
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True),
+    help="Where to write it; '-' is stdout. Default: upshift-report-RUN.html in this folder.",
+)  # fmt: skip
+@click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
+@click.option("-f", "--follow", is_flag=True, help="Write it again every two seconds until the run is over.")
+def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) -> None:
+    """Write a report of a run: one HTML file that works offline.
+
+    Graph, timeline, the four records of every attempt, charts of CPU, memory, GPUs and metrics, cards,
+    failures and logs. With more runs, their metrics are drawn over those of the first.
+    """
+    import threading
+
+    from upshift.report.html.page import report_page
+    from upshift.report.html.writing import write_page, write_until_over
+    from upshift.runs.history.runs import get_run
+
+    def look() -> tuple[Run, Sequence[Run]]:
+        run, *others = (get_run(ref) for ref in names)
+        return run, others
+
+    found = [get_run(ref) for ref in runs]
+    names = [run.id for run in found]  # 'latest' may be another one soon
+    if output == Path("-"):
+        if opens or follow:
+            raise click.UsageError("--open and --follow need a file, and -o - is stdout.")
+        echo(report_page(found[0], found[1:]), nl=False)
+        return
+    path = output or Path(f"upshift-report-{names[0]}.html")
+    if follow:
+        written = functools.partial(_tell, path, opens)
+        write_until_over(path, look, threading.Event().wait, written=written)
+        return
+    write_page(path, report_page(found[0], found[1:]))
+    _tell(path, opens)
+    if found[0].status in ("pending", "running"):
+        echo("The run goes on: --follow writes the report until it is over.", err=True)
+
+
+def _tell(path: Path, opens: bool) -> None:
+    """Say where the report is, and open it."""
+    import webbrowser
+
+    echo(path)
+    if not opens:
+        return
+    if not webbrowser.open(path.absolute().as_uri()):
+        echo(f"No browser could be started; open {path.absolute()} yourself.", err=True)
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print it once; elsewhere than on a terminal it always is.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, once.")
+def top(once: bool, as_json: bool) -> None:
+    """Show what runs now: CPU, memory and GPUs of every step.
+
+    Of all runs that the catalog knows. q ends it.
+    """
+    import sys
+
+    from upshift.model.configuration import load_configuration
+    from upshift.report.running import Watch
+    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal.top import lines
+    from upshift.runs.catalog.rebuild import open_catalog
+
+    watch = Watch(open_catalog(load_configuration()))
+    if as_json:
+        import json
+
+        echo(json.dumps(watch.look().as_json(), indent=2))
+    elif once or not sys.stdout.isatty():
+        echo("\n".join(lines(watch.look(), Page.of_stdout())))
+    else:
+        from upshift.report.terminal.top import show
+
+        show(lambda page: lines(watch.look(wait=False), page))
