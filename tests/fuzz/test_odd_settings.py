@@ -25,8 +25,8 @@ from upshift.authoring.loading import load_module
 from upshift.authoring.running import plan
 from upshift.engine import RunOptions
 from upshift.errors import UpshiftError
-from upshift.report.planned import plan_as_json
 from upshift.report.terminal.plan import show_plan
+from upshift.report.views.planned import plan_as_json
 from upshift.runtime.launch.arguments.checking import known_arguments
 
 CASES = int(os.environ.get("UPSHIFT_FUZZ_CASES", "5"))

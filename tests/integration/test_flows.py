@@ -9,7 +9,7 @@ import pytest
 
 import upshift
 from project import Project
-from upshift.report.view import result_of
+from upshift.report.views.run import result_of
 
 HEADER = "from upshift import FlowSpec, JSONType, Parameter, current, retry, step\n"
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
     from upshift.model.configuration import Configuration
     from upshift.model.graph.model import Graph
-    from upshift.report.planned import Plan
     from upshift.report.progress import Progress
+    from upshift.report.views.planned import Plan
     from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store
 

@@ -196,10 +196,10 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
     import json
     import sys
 
-    from upshift.report.planned import image_json
     from upshift.report.terminal.images import GLYPHS, show_image
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.streams import shows
+    from upshift.report.views.planned import image_json
 
     if as_json:
         told = [image_json(found.prepared, steps=found.steps, target=found.target) for found in images]

@@ -14,7 +14,7 @@ from upshift.cli.output import echo
 from upshift.model.checks import MOST_RUNS
 
 if TYPE_CHECKING:
-    from upshift.report.comparing import Comparison
+    from upshift.report.views.comparing import Comparison
     from upshift.runs.catalog.catalog import Catalog
     from upshift.runs.catalog.rows import RunRow
     from upshift.runs.history.runs import Run
@@ -107,7 +107,7 @@ def _compared(
 ) -> Comparison | None:
     if not rows or not (metrics or params or sort):
         return None
-    from upshift.report.comparing import compare, rows_of_runs
+    from upshift.report.views.comparing import compare, rows_of_runs
     from upshift.runs.history.runs import Run, RunList
 
     runs = RunList(Run(row, catalog) for row in rows)
@@ -261,8 +261,7 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
     """
     import threading
 
-    from upshift.report.html.page import report_page
-    from upshift.report.html.writing import write_page, write_until_over
+    from upshift.report.html.page import report_page, write_page, write_until_over
     from upshift.runs.history.runs import get_run
 
     def look() -> tuple[Run, Sequence[Run]]:
@@ -309,9 +308,9 @@ def top(once: bool, as_json: bool) -> None:
     import sys
 
     from upshift.model.configuration import load_configuration
-    from upshift.report.running import Watch
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.top import lines
+    from upshift.report.views.running import Watch
     from upshift.runs.catalog.rebuild import open_catalog
 
     watch = Watch(open_catalog(load_configuration()))

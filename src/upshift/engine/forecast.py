@@ -35,7 +35,7 @@ from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code, TaskId
 from upshift.model.spec.work import UNCACHED
-from upshift.report.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
+from upshift.report.views.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.history.growth import growth_of

@@ -29,10 +29,10 @@ from upshift.model.graph import FromStep, Graph, Node, StepDefinition
 from upshift.model.spec import Code, EntryPoint
 from upshift.model.spec.hardware import Device, Hardware
 from upshift.report.html.page import report_page
-from upshift.report.planned import Plan, plan_as_json
 from upshift.report.progress import ImageChange
 from upshift.report.terminal.layout import Page
 from upshift.report.terminal.tables import show_run
+from upshift.report.views.planned import Plan, plan_as_json
 
 PARENT = "python:3.11-slim"
 SIX = DockerSettings(parent_image=PARENT, requirements=["six"])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.report.charts import Chart, Parts, gpu_usage, usage
-from upshift.report.curves import Logged, chart_of
 from upshift.report.html.page import Figures
+from upshift.report.views.charts import Chart, Parts, gpu_usage, usage
+from upshift.report.views.curves import Logged, chart_of
 from upshift.runtime.storage.metrics import Curve
 from upshift.runtime.storage.series import Series
 

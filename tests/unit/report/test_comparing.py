@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from upshift.errors import UsageError
-from upshift.report.comparing import Comparison, Row, compare, short_names, told
 from upshift.report.terminal.layout import Page
 from upshift.report.terminal.sheets import sheet
+from upshift.report.views.comparing import Comparison, Row, compare, short_names, told
 from upshift.runs.history.measures import best_of, mode_of, qualified
 
 

@@ -15,10 +15,9 @@ from recorder import Recorder
 from upshift.errors import StoreError, UsageError
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Failure
-from upshift.report.groups import connections, grouped
-from upshift.report.html.page import report_page
-from upshift.report.html.writing import write_page, write_until_over
-from upshift.report.view import run_view
+from upshift.report.html.page import report_page, write_page, write_until_over
+from upshift.report.views.groups import connections, grouped
+from upshift.report.views.run import run_view
 from upshift.runs.catalog.rows import TaskRow
 from upshift.runs.catalog.standing import INTERRUPTED
 from upshift.runs.history.runs import Run

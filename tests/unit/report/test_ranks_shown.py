@@ -15,15 +15,15 @@ from made_up_gang import HANG, RAISED, finetuning, stacks_of
 from upshift.engine.run import raise_unless_completed
 from upshift.errors import RunFailed
 from upshift.model.spec import Failure, Hardware, TaskId
-from upshift.report.attempts import notable
 from upshift.report.html.page import report_page
 from upshift.report.human import elsewhere, many, on_rank
 from upshift.report.progress import TaskChange
-from upshift.report.records import brief
 from upshift.report.terminal.compare import compared, compared_json
 from upshift.report.terminal.plain import PlainProgress
 from upshift.report.terminal.tables import show_run
-from upshift.report.view import run_view
+from upshift.report.views.attempts import notable
+from upshift.report.views.records import brief
+from upshift.report.views.run import run_view
 from upshift.runs.history.as_json import run_as_json
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.runs import Run
@@ -49,7 +49,7 @@ def test_what_was_asked_for_is_known_while_they_run(tmp_path: Path) -> None:
 
 
 def test_fewer_processes_than_asked_for_are_marked() -> None:
-    from upshift.report.records import side_by_side
+    from upshift.report.views.records import side_by_side
 
     asked, granted = (Hardware(processes=number) for number in (4, 1))
     rows = side_by_side([{"asked": asked, "granted": granted, "seen": None, "used": None}])

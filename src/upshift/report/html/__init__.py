@@ -2,7 +2,7 @@
 
 ::
 
-    view (upshift.report.view) ──► page ──► templates/   Jinja2, escaped as it is put in
+    view (upshift.report.views.run) ──► page ──► templates/   Jinja2, escaped as it is put in
                                     │  └─── assets/      style, scripts, uPlot
                                     └─ cards             what steps show, in frames that can reach nothing
 

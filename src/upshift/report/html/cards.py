@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.telemetry import Card
-from upshift.report.evidence import Evidence
 from upshift.report.html.escaping import digest, visible
+from upshift.report.views.evidence import Evidence
 from upshift.runtime.storage.metrics import of_rank
 
 LARGEST = 8_000_000

@@ -11,14 +11,14 @@ from markupsafe import Markup
 
 from upshift.model.graph.model import Graph
 from upshift.model.plain import words
-from upshift.report.charts import Cell, Table, texts
-from upshift.report.failures import alike, item_of
-from upshift.report.graph import Picture, outline, picture
-from upshift.report.groups import four_records, grouped
 from upshift.report.html.page import asset, environment
 from upshift.report.human import count, duration, moment
-from upshift.report.records import RECORDS, side_by_side
-from upshift.report.view import result_of
+from upshift.report.views.charts import Cell, Table, texts
+from upshift.report.views.failures import alike, item_of
+from upshift.report.views.graph import Picture, outline, picture
+from upshift.report.views.groups import four_records, grouped
+from upshift.report.views.records import RECORDS, side_by_side
+from upshift.report.views.run import result_of
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.runs import Run
 from upshift.runs.history.steps import Step

@@ -1,11 +1,12 @@
-"""The page: the view of a run put into the templates, with style, scripts and data, in one text."""
+"""The page: the view of a run put into templates, with style, scripts and data, in one text; and its file."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -13,15 +14,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from upshift._version import __version__
-from upshift.report.charts import Chart
-from upshift.report.evidence import Evidence
+from upshift.errors import UsageError
 from upshift.report.html.cards import Cards
 from upshift.report.html.escaping import as_data, digest, finalized
 from upshift.report.human import clock
-from upshift.report.view import RunView, run_view
+from upshift.report.views.charts import Chart
+from upshift.report.views.evidence import Evidence
+from upshift.report.views.run import RunView, run_view
+from upshift.runs.catalog.rows import UNFINISHED
 from upshift.runs.history.runs import Run
+from upshift.runtime.storage.files import replacing
 
 _SCRIPTS = ("common.js", "charts.js", "scatter.js", "tables.js", "page.js")
+EVERY = 2.0
+"""Seconds between two times that the report of a run that goes on is written."""
 
 
 def report_page(
@@ -112,3 +118,42 @@ def _policy(scripts: Sequence[str]) -> str:
             "form-action 'none'",
         )
     )
+
+
+def write_page(path: Path, page: str) -> None:
+    """Put a page in its place; whoever reads the file meanwhile has the one before, whole."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", fix=f"Name a file: -o {path / 'report.html'}.")
+    try:
+        with replacing(path) as draft:
+            draft.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"the report cannot be written to {path}", why=error.strerror, fix="Name another file with -o."
+        ) from None
+
+
+def write_until_over(
+    path: Path,
+    look: Callable[[], tuple[Run, Sequence[Run]]],
+    wait: Callable[[float], object],
+    *,
+    written: Callable[[], object] = lambda: None,
+    every: float = EVERY,
+) -> Run:
+    """Write the report of a run until the run is over; the page loads itself again as often.
+
+    Whatever ends this, the page that is left does not go on loading itself.
+    """
+    run, others = look()
+    try:
+        write_page(path, report_page(run, others, every=every))
+        written()
+        while run.status in UNFINISHED:
+            wait(every)
+            run, others = look()
+            write_page(path, report_page(run, others, every=every))
+    finally:
+        if run.status in UNFINISHED:
+            write_page(path, report_page(run, others))
+    return run

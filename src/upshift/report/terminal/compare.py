@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.report.comparing import compare, rows_of_runs
 from upshift.report.human import DASH, count, duration, moment, span
 from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, cut, spark
 from upshift.report.terminal.metrics import lasts
 from upshift.report.terminal.sheets import sheet, title
+from upshift.report.views.comparing import compare, rows_of_runs
 from upshift.runs.history.as_json import metrics_as_json, row_as_json
 from upshift.runs.history.runs import RunList
 from upshift.runtime.storage.metrics import as_json

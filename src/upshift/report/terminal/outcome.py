@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import Failure, TaskId
-from upshift.report.failures import alike, item_of, named
 from upshift.report.human import TIMES, because, count, elsewhere, of_tasks, on_rank, together, worth_a_look
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, wrap
-from upshift.report.verdicts import Verdicts
+from upshift.report.views.failures import alike, item_of, named
+from upshift.report.views.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from upshift.runs.history.attempts import Attempt

@@ -14,7 +14,7 @@ from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.terminal.layout import Page
 from upshift.report.terminal.streams import Outlet, label
 from upshift.report.terminal.tally import ENDED, Clock, Pace, RunTally, StepTally, ending, image_of, making
-from upshift.report.verdicts import Verdicts
+from upshift.report.views.verdicts import Verdicts
 
 INTERVAL = 5.0
 """Seconds, at least, between two lines on how far a step is."""

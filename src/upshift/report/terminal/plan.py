@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from upshift.model.settings.retry import RETRYABLE
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, TIMES, count, counted, duration, number
-from upshift.report.records import SHORT, side_by_side
 from upshift.report.terminal.drawing import draw
 from upshift.report.terminal.images import finding_lines, in_order, in_short, origins_of
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, labelled, pad, wrap
+from upshift.report.views.records import SHORT, side_by_side
 from upshift.runs.history.params import param_items
 
 if TYPE_CHECKING:
     from upshift.code.packages import Part
     from upshift.model.settings.retry import Retry
-    from upshift.report.planned import Plan, PlannedCode, PlannedStep, PlannedTask
+    from upshift.report.views.planned import Plan, PlannedCode, PlannedStep, PlannedTask
 
 _MARKS = {"runs": "●", "reused": "○", "depends": "◐", "skipped": "□", "fails": "×", "refused": "×"}
 _MEANINGS = {

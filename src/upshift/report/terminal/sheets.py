@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from upshift.model.plain import words
-from upshift.report.charts import Cell, Table
-from upshift.report.comparing import Comparison
 from upshift.report.human import count
 from upshift.report.terminal.layout import (
     GAP,
@@ -19,6 +17,8 @@ from upshift.report.terminal.layout import (
     labelled,
     spark,
 )
+from upshift.report.views.charts import Cell, Table
+from upshift.report.views.comparing import Comparison
 
 _WIDEST, _SENTENCE = 40, 120
 """Columns that a cell takes at most, and one with a sentence."""

@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.model.plain import words
-from upshift.report.comparing import Row, compare, rows_of_tasks
-from upshift.report.groups import records_of, took
 from upshift.report.human import DASH, TIMES, count, span
-from upshift.report.records import RECORDS, SHORT
-from upshift.report.steps import remarks
 from upshift.report.terminal.layout import (
     GAP,
     STATUS_STYLES,
@@ -33,6 +29,10 @@ from upshift.report.terminal.layout import (
     wrap,
 )
 from upshift.report.terminal.sheets import sheet, title
+from upshift.report.views.comparing import Row, compare, rows_of_tasks
+from upshift.report.views.groups import records_of, took
+from upshift.report.views.records import RECORDS, SHORT
+from upshift.report.views.steps import remarks
 
 if TYPE_CHECKING:
     from upshift.model.spec.task import TaskId

@@ -22,7 +22,6 @@ from types import FrameType
 
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, count, elapsed, many, number, of_its_own, processes
-from upshift.report.running import DeviceNow, GpuNow, Now, Running
 from upshift.report.terminal.layout import (
     GAP,
     Page,
@@ -36,6 +35,7 @@ from upshift.report.terminal.layout import (
     wrap,
 )
 from upshift.report.terminal.streams import cleaned
+from upshift.report.views.running import DeviceNow, GpuNow, Now, Running
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.catalog.standing import INTERRUPTED
 from upshift.runtime.storage.series import Number

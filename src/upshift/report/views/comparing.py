@@ -9,8 +9,8 @@ import attrs
 
 from upshift.errors import UsageError, suggestion
 from upshift.model.plain import UNKNOWN, words
-from upshift.report.charts import Cell, Table
 from upshift.report.human import DASH, duration
+from upshift.report.views.charts import Cell, Table
 from upshift.runs.history.measures import best_of, mode_of, number
 from upshift.runs.history.runs import Run
 from upshift.runs.history.steps import Step

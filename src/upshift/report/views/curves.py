@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from upshift.model.spec.telemetry import MetricValue
-from upshift.report.charts import Cell, Chart, Line, Parts, Table, between
-from upshift.report.groups import Group
 from upshift.report.human import TIMES, amount, count
+from upshift.report.views.charts import Cell, Chart, Line, Parts, Table, between
+from upshift.report.views.groups import Group
 from upshift.runs.history.attempts import Attempt
 from upshift.runtime.storage.metrics import Curve
 

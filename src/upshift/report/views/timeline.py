@@ -9,8 +9,8 @@ from datetime import datetime
 
 import attrs
 
-from upshift.report.groups import Group, since
 from upshift.report.human import clock, count, duration, span
+from upshift.report.views.groups import Group, since
 from upshift.runs.history.runs import Run
 
 _MOST_BARS = 60

@@ -11,8 +11,8 @@ import attrs
 from upshift.model.graph.model import Graph
 from upshift.model.graph.order import needs as needs_of
 from upshift.model.graph.order import references
-from upshift.report.groups import MOST_STEPS, Group, connections
 from upshift.report.human import span
+from upshift.report.views.groups import MOST_STEPS, Group, connections
 
 NODE = (170, 48)
 """Pixels of a node."""

@@ -11,9 +11,6 @@ import attrs
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Device
 from upshift.model.spec.task import Failure
-from upshift.report.charts import Cell, Chart, Table, gpu_numbers, gpu_usage, known, told, usage
-from upshift.report.evidence import TAIL, Evidence, Log
-from upshift.report.groups import Rows, records_of, since, took
 from upshift.report.human import (
     DASH,
     because,
@@ -25,6 +22,9 @@ from upshift.report.human import (
     short_image,
     together,
 )
+from upshift.report.views.charts import Cell, Chart, Table, gpu_numbers, gpu_usage, known, told, usage
+from upshift.report.views.evidence import TAIL, Evidence, Log
+from upshift.report.views.groups import Rows, records_of, since, took
 from upshift.runs.history.attempts import Attempt, AttemptRank
 from upshift.runs.history.runs import Run
 from upshift.runs.history.tasks import Task

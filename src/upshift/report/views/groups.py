@@ -13,8 +13,8 @@ from upshift.model.graph.model import Graph, StepDefinition
 from upshift.model.graph.order import needs
 from upshift.model.spec.hardware import Hardware
 from upshift.report.human import TIMES
-from upshift.report.records import RECORDS, side_by_side
-from upshift.report.verdicts import Verdicts
+from upshift.report.views.records import RECORDS, side_by_side
+from upshift.report.views.verdicts import Verdicts
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.records import step_status
 from upshift.runs.history.runs import Run

@@ -10,12 +10,12 @@ import attrs
 
 from upshift.model.plain import UNKNOWN
 from upshift.model.settings.sizes import format_size
-from upshift.report.attempts import AttemptView, attempt_view
-from upshift.report.comparing import differing_in, plainly, short_names
-from upshift.report.evidence import TAIL, Evidence
-from upshift.report.groups import Group, Rows, records_of, since, took
 from upshift.report.human import DASH, because, count, counted, duration, short_image, span
-from upshift.report.records import RECORDS, SAME, SHORT
+from upshift.report.views.attempts import AttemptView, attempt_view
+from upshift.report.views.comparing import differing_in, plainly, short_names
+from upshift.report.views.evidence import TAIL, Evidence
+from upshift.report.views.groups import Group, Rows, records_of, since, took
+from upshift.report.views.records import RECORDS, SAME, SHORT
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.measures import best_of, mode_of, number
 from upshift.runs.history.runs import Run
