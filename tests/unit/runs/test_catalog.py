@@ -225,9 +225,10 @@ def test_ten_thousand_runs_are_listed_without_sorting(file: Catalog) -> None:
         run_row(f"run{number:05}", started=float(number), tags=(f"t{number}",)) for number in range(10_000)
     ]
     from upshift.runs.catalog import catalog as module
+    from upshift.runs.catalog.rows import run_values
 
     with file._database.writing() as connection:
-        connection.executemany(module._PUT_RUN, map(module._run_values, rows))
+        connection.executemany(module._PUT_RUN, map(run_values, rows))
     listed = file.runs()
     assert listed == rows[::-1]
     plan = file._database.query("EXPLAIN QUERY PLAN SELECT id FROM runs ORDER BY started DESC, rowid DESC")
@@ -248,7 +249,8 @@ def test_a_run_changes_its_status(catalog: Catalog) -> None:
 WRITER = """
 import sys
 from upshift.model.spec import TaskId, TaskResult
-from upshift.runs.catalog.catalog import AttemptRow, Catalog, RunRow, TaskRow, catalog_place
+from upshift.runs.catalog.catalog import Catalog, catalog_place
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 
 catalog, run = Catalog(catalog_place(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)

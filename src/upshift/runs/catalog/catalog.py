@@ -19,16 +19,28 @@ from upshift.errors import ConfigError, MissingExtra, NotFound, suggestion
 from upshift.model.checks import MOST_RUNS, local_path, shown, unfit
 from upshift.model.home import home
 from upshift.model.settings.fields import number, text
-from upshift.model.spec.codec import decode, encode, from_json
-from upshift.model.spec.task import Failure, TaskId, TaskResult
+from upshift.model.spec.codec import decode
+from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog.database import Database, Server, Transaction, upsert
 from upshift.runs.catalog.migrations import MIGRATIONS
-from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.rows import (
+    ATTEMPT_COLUMNS,
+    RUN_COLUMNS,
+    TASK_COLUMNS,
+    AttemptRow,
+    RunRow,
+    TaskRow,
+    attempt_row,
+    attempt_values,
+    json_text,
+    run_rows,
+    run_values,
+    task_row,
+    task_values,
+)
 from upshift.runs.catalog.sqlite import SqliteDatabase
 from upshift.runs.catalog.version_rows import VersionRows
-
-__all__ = ["AttemptRow", "Catalog", "RunRow", "TaskRow"]
 
 _AT_ONCE = 500
 """Runs that one query names."""
@@ -36,15 +48,9 @@ FOUND_AT_MOST = 50
 """Results with the same key that are worth looking at; the newest ones."""
 
 
-_RUN = ("id", "pipeline", "status", "target", "store", "user", "tags", "started", "ended", "source", "params")
-_TASK = ("run", "step", "item", "status", "cached", "cache_reason", "key", "origin")
-_ATTEMPT = (
-    *("run", "step", "item", "number", "status", "reason", "backend", "handle", "node"),
-    *("started", "ended", "key", "result", "failure", "waits", "target"),
-)
-_PUT_RUN = upsert("runs", "id", _RUN, fixed=1)
-_PUT_TASK = upsert("tasks", "run, step, ifnull(item, -1)", _TASK, fixed=3)
-_PUT_ATTEMPT = upsert("attempts", "run, step, ifnull(item, -1), number", _ATTEMPT, fixed=4)
+_PUT_RUN = upsert("runs", "id", RUN_COLUMNS, fixed=1)
+_PUT_TASK = upsert("tasks", "run, step, ifnull(item, -1)", TASK_COLUMNS, fixed=3)
+_PUT_ATTEMPT = upsert("attempts", "run, step, ifnull(item, -1), number", ATTEMPT_COLUMNS, fixed=4)
 # A mapped step that fails or is skipped before its length is known has one task without an index. It
 # stands for the step only until a later engine of the run knows the items.
 _STANDS = (
@@ -52,9 +58,9 @@ _STANDS = (
     "AND other.step = tasks.step AND other.item IS NOT NULL))"
 )
 _ADDRESSES = 'Write catalog = "/shared/upshift/catalog.db", or catalog = "postgresql://USER@HOST/DATABASE".'
-_GET_TASKS = f"SELECT {', '.join(_TASK)} FROM tasks"
-_GET_ATTEMPTS = f"SELECT {', '.join(_ATTEMPT)} FROM attempts"
-_GET_RUNS = f"SELECT {', '.join(_RUN)} FROM runs"
+_GET_TASKS = f"SELECT {', '.join(TASK_COLUMNS)} FROM tasks"
+_GET_ATTEMPTS = f"SELECT {', '.join(ATTEMPT_COLUMNS)} FROM attempts"
+_GET_RUNS = f"SELECT {', '.join(RUN_COLUMNS)} FROM runs"
 
 
 def catalog_place(address: str | None) -> Path | Server:
@@ -175,7 +181,7 @@ class Catalog:
                 raise _no_run(run)
             kept = [tag for tag in json.loads(rows[0][0]) if tag not in remove]
             tags = dict.fromkeys((*kept, *sorted(add)))
-            transaction.execute("UPDATE runs SET tags = ? WHERE id = ?", (_json(list(tags)), run))
+            transaction.execute("UPDATE runs SET tags = ? WHERE id = ?", (json_text(list(tags)), run))
         return self.run(run)
 
     def record(self, tasks: Iterable[TaskRow] = (), attempts: Iterable[AttemptRow] = ()) -> None:
@@ -191,13 +197,13 @@ class Catalog:
     @staticmethod
     def put_run(transaction: Transaction, row: RunRow) -> None:
         """:meth:`add_run` in a transaction."""
-        transaction.execute(_PUT_RUN, _run_values(row))
+        transaction.execute(_PUT_RUN, run_values(row))
 
     @staticmethod
     def put(transaction: Transaction, tasks: Iterable[TaskRow], attempts: Iterable[AttemptRow]) -> None:
         """:meth:`record` in a transaction."""
-        transaction.executemany(_PUT_TASK, map(_task_values, tasks))
-        transaction.executemany(_PUT_ATTEMPT, map(_attempt_values, attempts))
+        transaction.executemany(_PUT_TASK, map(task_values, tasks))
+        transaction.executemany(_PUT_ATTEMPT, map(attempt_values, attempts))
 
     @staticmethod
     def drop(transaction: Transaction, tasks: Iterable[TaskId]) -> None:
@@ -328,7 +334,7 @@ class Catalog:
                 raise NotFound("there is no run yet", fix="Start one: upshift run FILE.")
             return newest[0]
         sql = f"{_GET_RUNS} WHERE id >= ? AND id < ? ORDER BY id = ? DESC, started DESC LIMIT 6"
-        found = _run_rows(self._database.query(sql, (ref, ref + "\U0010ffff", ref))) if ref else []
+        found = run_rows(self._database.query(sql, (ref, ref + "\U0010ffff", ref))) if ref else []
         if not found:
             raise _no_run(ref)
         if found[0].id != ref and len(found) > 1:
@@ -361,23 +367,23 @@ class Catalog:
         given = {condition: value for condition, value in conditions.items() if value is not None}
         sql = _GET_RUNS + (f" WHERE {' AND '.join(given)}" if given else "")
         sql += " ORDER BY started DESC, rowid DESC" + ("" if limit is None else f" LIMIT {limit}")
-        return _run_rows(self._database.query(sql, tuple(given.values())))
+        return run_rows(self._database.query(sql, tuple(given.values())))
 
     def ids_of(self, store: str) -> tuple[set[str], list[RunRow]]:
         """The runs in a store: the ids of all, and the rows of those that are not recorded as ended."""
         ids = {run for (run,) in self._database.query("SELECT id FROM runs WHERE store = ?", (store,))}
         sql = _GET_RUNS + " WHERE store = ? AND status IN ('pending', 'running')"
-        return ids, _run_rows(self._database.query(sql, (store,)))
+        return ids, run_rows(self._database.query(sql, (store,)))
 
     def unfinished(self) -> list[RunRow]:
         """The runs that are not recorded as ended."""
-        return _run_rows(self._database.query(f"{_GET_RUNS} WHERE status IN ('pending', 'running')"))
+        return run_rows(self._database.query(f"{_GET_RUNS} WHERE status IN ('pending', 'running')"))
 
     def tasks(self, run: str, step: str | None = None) -> list[TaskRow]:
         """The tasks of a run, or of one of its steps; those of a step in the order of their indices."""
         condition, values = _of(run, step)
         sql = f"{_GET_TASKS} WHERE {condition} AND {_STANDS} ORDER BY step, ifnull(item, -1)"
-        return [_task_row(row) for row in self._database.query(sql, values)]
+        return [task_row(row) for row in self._database.query(sql, values)]
 
     def attempts(
         self, run: str, step: str | None = None, *, without_result: bool = False
@@ -394,7 +400,7 @@ class Catalog:
         condition, values = _of(run, step)
         condition += " AND (result IS NULL OR failure IS NOT NULL)" if without_result else ""
         sql = f"{_GET_ATTEMPTS} WHERE {condition} ORDER BY step, ifnull(item, -1), number"
-        return [_attempt_row(row) for row in self._database.query(sql, values)]
+        return [attempt_row(row) for row in self._database.query(sql, values)]
 
     def measures(
         self, runs: Sequence[str]
@@ -428,7 +434,7 @@ class Catalog:
             "AND run IN (SELECT id FROM runs WHERE status = 'running') "
             "ORDER BY run, step, ifnull(item, -1), number"
         )
-        return [_attempt_row(row) for row in self._database.query(sql)]
+        return [attempt_row(row) for row in self._database.query(sql)]
 
     def counts(self, run: str) -> list[tuple[str, str, int, int]]:
         """For each step of a run and each status of its tasks: how many there are, and how many reused."""
@@ -457,85 +463,4 @@ def no_pipeline(name: str, catalog: Catalog) -> NotFound:
 def _no_run(ref: str) -> NotFound:
     return NotFound(
         f"no run has the id {shown(ref)}, nor one that begins so", fix="upshift runs lists the runs."
-    )
-
-
-def _json(value: Any) -> str:
-    return json.dumps(encode(value), ensure_ascii=False, separators=(",", ":"))
-
-
-def _run_values(row: RunRow) -> tuple[Any, ...]:
-    known = (row.id, row.pipeline, row.status, row.target, row.store, row.user, _json(row.tags))
-    return (*known, row.started, row.ended, _json(row.source), _json(row.params))
-
-
-def _run_rows(rows: Sequence[tuple[Any, ...]]) -> list[RunRow]:
-    # One document for all of them: 10,000 small ones would take ten times as long.
-    documents = iter(json.loads("[" + ",".join(f"{row[6]},{row[9]},{row[10]}" for row in rows) + "]"))
-    return [
-        RunRow(
-            id=row[0],
-            pipeline=row[1],
-            status=row[2],
-            target=row[3],
-            store=row[4],
-            user=row[5],
-            tags=tuple(next(documents)),
-            started=row[7],
-            ended=row[8],
-            source=next(documents),
-            params=next(documents),
-        )
-        for row in rows
-    ]
-
-
-def _task_values(row: TaskRow) -> tuple[Any, ...]:
-    origin = None if row.origin is None else _json(row.origin)
-    where = (row.task.run, row.task.step, row.task.index)
-    return (*where, row.status, int(row.cached), row.cache_reason, row.key, origin)
-
-
-def _task_row(values: tuple[Any, ...]) -> TaskRow:
-    run, step, index, status, cached, cache_reason, key, origin = values
-    return TaskRow(
-        task=TaskId(run=run, step=step, index=index),
-        status=status,
-        cached=bool(cached),
-        cache_reason=cache_reason,
-        key=key,
-        origin=None if origin is None else tuple(json.loads(origin)),
-    )
-
-
-def _attempt_values(row: AttemptRow) -> tuple[Any, ...]:
-    task, result = row.task, row.result
-    reusable = result is not None and result.status == "completed"
-    return (
-        *(task.run, task.step, task.index, row.number, row.status, row.reason, row.backend, row.handle),
-        *(row.node, row.started, row.ended, result.key if reusable and result else None),
-        None if result is None else _json(result),
-        None if row.failure is None else _json(row.failure),
-        row.waits,
-        row.target,
-    )
-
-
-def _attempt_row(values: tuple[Any, ...]) -> AttemptRow:
-    run, step, index, number, status, reason, backend, handle, node, started, ended, *rest = values
-    _, result, failure, waits, target = rest
-    return AttemptRow(
-        task=TaskId(run=run, step=step, index=index),
-        number=number,
-        status=status,
-        reason=reason,
-        target=target,
-        backend=backend,
-        handle=handle,
-        node=node,
-        started=started,
-        ended=ended,
-        result=None if result is None else from_json(TaskResult, result),
-        failure=None if failure is None else from_json(Failure, failure),
-        waits=waits,
     )

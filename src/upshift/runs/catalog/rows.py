@@ -1,16 +1,36 @@
-"""The rows of the catalog: :class:`RunRow`, :class:`TaskRow`, :class:`AttemptRow`, :class:`VersionRow`."""
+"""The rows of the catalog, and how its tables hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from upshift.model.spec.codec import encode, from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 
 UNFINISHED = ("pending", "running")
 """Status of a run, task or attempt that is not over."""
+RUN_COLUMNS = (
+    "id",
+    "pipeline",
+    "status",
+    "target",
+    "store",
+    "user",
+    "tags",
+    "started",
+    "ended",
+    "source",
+    "params",
+)
+TASK_COLUMNS = ("run", "step", "item", "status", "cached", "cache_reason", "key", "origin")
+ATTEMPT_COLUMNS = (
+    *("run", "step", "item", "number", "status", "reason", "backend", "handle", "node"),
+    *("started", "ended", "key", "result", "failure", "waits", "target"),
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -172,4 +192,92 @@ def attempt_of(result: TaskResult) -> AttemptRow:
         started=result.started,
         ended=result.ended,
         result=result,
+    )
+
+
+def json_text(value: Any) -> str:
+    """A value of a row as its column has it."""
+    return json.dumps(encode(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def run_values(row: RunRow) -> tuple[Any, ...]:
+    """A run by its columns."""
+    known = (row.id, row.pipeline, row.status, row.target, row.store, row.user, json_text(row.tags))
+    return (*known, row.started, row.ended, json_text(row.source), json_text(row.params))
+
+
+def run_rows(rows: Sequence[tuple[Any, ...]]) -> list[RunRow]:
+    """Runs from their columns."""
+    # One document for all of them: 10,000 small ones would take ten times as long.
+    documents = iter(json.loads("[" + ",".join(f"{row[6]},{row[9]},{row[10]}" for row in rows) + "]"))
+    return [
+        RunRow(
+            id=row[0],
+            pipeline=row[1],
+            status=row[2],
+            target=row[3],
+            store=row[4],
+            user=row[5],
+            tags=tuple(next(documents)),
+            started=row[7],
+            ended=row[8],
+            source=next(documents),
+            params=next(documents),
+        )
+        for row in rows
+    ]
+
+
+def task_values(row: TaskRow) -> tuple[Any, ...]:
+    """A task by its columns."""
+    origin = None if row.origin is None else json_text(row.origin)
+    where = (row.task.run, row.task.step, row.task.index)
+    return (*where, row.status, int(row.cached), row.cache_reason, row.key, origin)
+
+
+def task_row(values: tuple[Any, ...]) -> TaskRow:
+    """A task from its columns."""
+    run, step, index, status, cached, cache_reason, key, origin = values
+    return TaskRow(
+        task=TaskId(run=run, step=step, index=index),
+        status=status,
+        cached=bool(cached),
+        cache_reason=cache_reason,
+        key=key,
+        origin=None if origin is None else tuple(json.loads(origin)),
+    )
+
+
+def attempt_values(row: AttemptRow) -> tuple[Any, ...]:
+    """An attempt by its columns."""
+    task, result = row.task, row.result
+    reusable = result is not None and result.status == "completed"
+    return (
+        *(task.run, task.step, task.index, row.number, row.status, row.reason, row.backend, row.handle),
+        *(row.node, row.started, row.ended, result.key if reusable and result else None),
+        None if result is None else json_text(result),
+        None if row.failure is None else json_text(row.failure),
+        row.waits,
+        row.target,
+    )
+
+
+def attempt_row(values: tuple[Any, ...]) -> AttemptRow:
+    """An attempt from its columns."""
+    run, step, index, number, status, reason, backend, handle, node, started, ended, *rest = values
+    _, result, failure, waits, target = rest
+    return AttemptRow(
+        task=TaskId(run=run, step=step, index=index),
+        number=number,
+        status=status,
+        reason=reason,
+        target=target,
+        backend=backend,
+        handle=handle,
+        node=node,
+        started=started,
+        ended=ended,
+        result=None if result is None else from_json(TaskResult, result),
+        failure=None if failure is None else from_json(Failure, failure),
+        waits=waits,
     )
