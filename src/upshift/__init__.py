@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from upshift.authoring.flow.parallel import parallel, torchrun
     from upshift.authoring.flow.parameters import Config, IncludeFile, JSONType, Parameter, config_expr
     from upshift.authoring.flow.runner import NBRunner, Runner
-    from upshift.authoring.flow.s3 import S3, S3GetObject, S3PutObject
+    from upshift.authoring.flow.s3 import S3
+    from upshift.authoring.flow.s3_objects import S3GetObject, S3PutObject
     from upshift.authoring.flow.spec import FlowSpec
     from upshift.authoring.flow.step_decorators import (
         batch,
@@ -209,8 +210,8 @@ _HOMES = {
     "NBRunner": "upshift.authoring.flow.runner",
     "Runner": "upshift.authoring.flow.runner",
     "S3": "upshift.authoring.flow.s3",
-    "S3GetObject": "upshift.authoring.flow.s3",
-    "S3PutObject": "upshift.authoring.flow.s3",
+    "S3GetObject": "upshift.authoring.flow.s3_objects",
+    "S3PutObject": "upshift.authoring.flow.s3_objects",
     "SkyPilotSettings": "upshift.model.settings.skypilot",
     "PythonEnvironment": "upshift.model.settings.environment",
     "SlurmSettings": "upshift.model.settings.slurm",

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import email.utils
-import io
 import itertools
 import json
-import mmap
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
+from upshift.authoring.flow.s3_objects import (
+    METADATA,
+    S3GetObject,
+    S3Object,
+    S3PutObject,
+    content_of,
+    content_of_file,
+    headers_of,
+    range_of,
+    to_put,
+)
 from upshift.authoring.flow.spec import FlowSpec
 from upshift.errors import ConfigError, NotFound, StoreError, UpshiftError, UsageError, user_location
 from upshift.model.checks import shown
@@ -24,100 +33,10 @@ from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.remote import side_by_side
 from upshift.runtime.storage.objects.s3 import S3Objects
 
-_METADATA = "metaflow-user-attributes"
-"""Where an object has what its author says of it, as JSON; as Metaflow, which reads what this writes."""
 _SCHEME = "s3://"
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class S3GetObject(NamedTuple):
-    """A part of an object: ``length`` bytes from ``offset`` on; None: to its end; negative: its last ones."""
-
-    key: str
-    offset: int = 0
-    length: int | None = None
-
-
-class S3PutObject(NamedTuple):
-    """An object to write, from a value or a file, and what is said of it."""
-
-    key: str
-    value: Any = None
-    path: str | None = None
-    content_type: str | None = None
-    encryption: str | None = None
-    metadata: Mapping[str, Any] | None = None
-
-
-class RangeInfo(NamedTuple):
-    """Which part of an object was read, in bytes."""
-
-    total_size: int
-    request_offset: int = 0
-    request_length: int = -1
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class S3Object:
-    """An object in a bucket, or a place where there is none.
-
-    Attributes
-    ----------
-    url, key, prefix
-        ``s3://BUCKET/…``; what was asked for, or what follows the prefix that was listed; that prefix.
-    path
-        The file that it was read into, until the client is closed; None: it was not read.
-    size
-        Bytes; None: there is no such object.
-    content_type, metadata, encryption, last_modified
-        What was said of it when it was written, and when that was (seconds since 1970); None: not known.
-    range_info
-        Which part of it was read: ``total_size``, ``request_offset``, ``request_length``.
-    """
-
-    url: str
-    key: str
-    prefix: str | None = None
-    path: str | None = None
-    size: int | None = None
-    content_type: str | None = None
-    metadata: dict[str, Any] | None = None
-    range_info: RangeInfo | None = None
-    last_modified: float | None = None
-    encryption: str | None = None
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is such an object; of a prefix that was listed there is none."""
-        return self.size is not None
-
-    @property
-    def downloaded(self) -> bool:
-        """Whether it was read."""
-        return self.path is not None
-
-    @property
-    def has_info(self) -> bool:
-        """Whether it is known what was said of it."""
-        return any((self.content_type, self.metadata, self.range_info, self.encryption))
-
-    @property
-    def blob(self) -> bytes | None:
-        """Its content; None: it was not read."""
-        return None if self.path is None else Path(self.path).read_bytes()
-
-    @property
-    def text(self) -> str | None:
-        """Its content as UTF-8."""
-        blob = self.blob
-        return None if blob is None else blob.decode("utf-8", "replace")
-
-    def __repr__(self) -> str:
-        if self.size is None:
-            return f"<S3Object {self.url} (object does not exist)>"
-        return f"<S3Object {self.url} ({self.size} bytes, {'local' if self.downloaded else 'in S3'})>"
 
 
 class S3:
@@ -343,7 +262,7 @@ class S3:
         """
         name = key.key if isinstance(key, S3PutObject) else key
         one = S3PutObject(name, obj, None, content_type, self._encryption, metadata)
-        self._put([one], overwrite, _content)
+        self._put([one], overwrite, content_of)
         return self._url(name)
 
     def put_many(
@@ -356,7 +275,7 @@ class S3:
         list
             Key and address of each one that was written.
         """
-        return self._put(map(_to_put, key_objs), overwrite, _content)
+        return self._put(map(to_put, key_objs), overwrite, content_of)
 
     def put_files(
         self, key_paths: Iterable[tuple[str, str] | S3PutObject], overwrite: bool = True
@@ -365,7 +284,7 @@ class S3:
         files = (
             one if isinstance(one, S3PutObject) else S3PutObject(one[0], path=one[1]) for one in key_paths
         )
-        return self._put(files, overwrite, _content_of_file)
+        return self._put(files, overwrite, content_of_file)
 
     # Inside
 
@@ -434,7 +353,7 @@ class S3:
     def _object(self, url: str, headers: Mapping[str, str], path: Path | None = None) -> S3Object:
         size = int(headers.get("content-length", "0")) if path is None else path.stat().st_size
         modified = headers.get("last-modified")
-        said = headers.get(f"x-amz-meta-{_METADATA}")
+        said = headers.get(f"x-amz-meta-{METADATA}")
         return S3Object(
             url=url,
             key=_key(url, self._root),
@@ -443,7 +362,7 @@ class S3:
             size=size,
             content_type=headers.get("content-type"),
             metadata=None if said is None else json.loads(said),
-            range_info=_range(headers, size) if headers and path is not None else None,
+            range_info=range_of(headers, size) if headers and path is not None else None,
             last_modified=email.utils.parsedate_to_datetime(modified).timestamp() if modified else None,
             encryption=headers.get("x-amz-server-side-encryption"),
         )
@@ -465,7 +384,7 @@ class S3:
             objects, key = self._place(url)
             if not overwrite and objects.info(key) is not None:
                 return None
-            objects.upload(key, [content(one)], _headers(one, self._encryption))
+            objects.upload(key, [content(one)], headers_of(one, self._encryption))
             return one.key, url
 
         return [put for put in _each(write, list(several)) if put is not None]
@@ -480,60 +399,12 @@ def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         raise
 
 
-def _to_put(given: tuple[str, Any] | S3PutObject) -> S3PutObject:
-    return given if isinstance(given, S3PutObject) else S3PutObject(*given)
-
-
-def _content(one: S3PutObject) -> Bytes:
-    value = one.value
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return value
-    if isinstance(value, (io.RawIOBase, io.BufferedIOBase)) and value.readable() and value.seekable():
-        value.seek(0)
-        return value.read() or b""
-    raise UsageError(
-        f"{one.key}: {shown(value)} is no text, no bytes, and no binary file that is open",
-        fix="Write json.dumps(value), or pickle.dumps(value); of files give the paths to put_files.",
-    )
-
-
-def _content_of_file(one: S3PutObject) -> Bytes:
-    try:
-        with open(str(one.path), "rb") as file:
-            try:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except ValueError:  # it is empty, or no file that can be mapped
-                return file.read()
-    except OSError as error:
-        raise NotFound(
-            f"{one.key}: {one.path} cannot be read",
-            why=error.strerror,
-            fix="Give the path of a file.",
-        ) from None
-
-
-def _headers(one: S3PutObject, encryption: str | None) -> dict[str, str]:
-    said = {
-        "content-type": one.content_type,
-        f"x-amz-meta-{_METADATA}": json.dumps(one.metadata) if one.metadata else None,
-        "x-amz-server-side-encryption": one.encryption or encryption,
-    }
-    return {name: value for name, value in said.items() if value}
-
-
 def _below(prefix: str, url: str, size: int | None) -> S3Object:
     return S3Object(url=url, key=_key(url, prefix), prefix=prefix, size=size)
 
 
 def _key(url: str, prefix: str | None) -> str:
     return url if prefix in (None, url) else url[len(str(prefix).rstrip("/")) + 1 :].rstrip("/")
-
-
-def _range(headers: Mapping[str, str], read: int) -> RangeInfo:
-    part, _, total = headers.get("content-range", "").removeprefix("bytes ").partition("/")
-    return RangeInfo(int(total), int(part.partition("-")[0]), read) if total else RangeInfo(read, 0, read)
 
 
 def _root_of(run: Any, bucket: str | None, prefix: str | None) -> str:
