@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -107,23 +107,37 @@ def test_an_element_begins_with_its_own_task_and_goes_on_with_what_nobody_has_cl
     store, path = open_store(str(tmp_path)), "runs/r/tasks/score/score.array"
     store.write_array(path, array.pack(specs, share=1000.0))
     one = Element(store, path, 1)
-    assert [os.path.basename(spec) for spec in one.candidates()] == ["1.1.spec.json"]
-    taken = []
-    for spec in one.candidates():
-        name = os.path.basename(spec)
-        assert not array.is_taken(str(tmp_path / path), int(name[0]))
-        (tmp_path / spec.replace("spec.json", "claim")).touch()
-        taken.append(name)
-    assert sorted(taken) == list(specs.values())
-    assert array.is_taken(str(tmp_path / path), 3)
+    assert one.claim() == "runs/r/tasks/score/1.1.spec.json"
+    assert array.is_taken(str(tmp_path / path), 1) and not array.is_taken(str(tmp_path / path), 3)
+    others = [one.claim(), Element(store, path, 0).claim(), one.claim(), one.claim()]
+    assert sorted(map(str, filter(None, others))) == [
+        f"runs/r/tasks/score/{specs[number]}" for number in (0, 2, 3)
+    ]
+    assert others[-1] is None and array.is_taken(str(tmp_path / path), 3)
+
+
+def test_an_element_whose_task_another_one_has_leaves(tmp_path: Path) -> None:
+    store, path = open_store(str(tmp_path)), "runs/r/tasks/score/score.array"
+    store.write_array(path, array.pack({0: "0.1.spec.json", 1: "1.1.spec.json"}, share=1000.0))
+    one = Element(store, path, 0)
+    assert one.claim() is not None and one.claim() == "runs/r/tasks/score/1.1.spec.json"
+    assert Element(store, path, 1).claim() is None
+    assert store.claimed_by(TaskId(run="r", step="score", index=1), 1) == array.claim_of(0)
+
+
+def test_elements_that_go_on_rarely_want_the_same_task() -> None:
+    free = list(range(176))
+    wanted = {free[int(len(free) * (number * array._SPREAD % 1))] for number in range(24)}
+    assert len(wanted) == 24
+    assert min(b - a for a, b in itertools.pairwise(sorted(wanted))) > 2
 
 
 def test_an_element_that_has_had_its_time_leaves_the_rest_to_others(tmp_path: Path) -> None:
     store, path = open_store(str(tmp_path)), "runs/r/tasks/score/score.array"
     store.write_array(path, array.pack({0: "0.1.spec.json", 1: "1.1.spec.json"}, share=-1.0))
     one = Element(store, path, 0)
-    assert len(list(one.candidates())) == 1
-    assert list(one.candidates()) == []
+    assert one.claim() is not None
+    assert one.claim() is None
 
 
 def test_a_claim_says_which_element_made_it() -> None:

@@ -220,8 +220,12 @@ class Store:
 
     def claim_attempt(self, task: TaskId, attempt: int, *, by: str) -> bool:
         """Take an attempt: for its supervisor, or for an engine that gives it up. False: somebody has."""
-        deciding = self._deciding(task, attempt)
-        return deciding.create(attempt_path(task, attempt, "claim"), f"{by}\n".encode())
+        return self.claim_spec(self.spec_path(task, attempt), by=by)
+
+    def claim_spec(self, relative: str, *, by: str) -> bool:
+        """The same for the attempt whose spec is at a path relative to the store."""
+        claim = f"{relative.removesuffix('spec.json')}claim"
+        return self._deciding(relative).create(claim, f"{by}\n".encode())
 
     def claimed_by(self, task: TaskId, attempt: int) -> str | None:
         """Who has taken an attempt, as that one said; None: nobody."""
@@ -241,7 +245,7 @@ class Store:
         relative = attempt_path(task, attempt, "result.json")
         content = self._records.read(relative)
         if content is None and self.replica is not None:
-            content = self._deciding(task, attempt).read(relative)
+            content = self._deciding(self.spec_path(task, attempt)).read(relative)
         return None if content is None else unpack_result(content, f"{self.address}/{relative}")
 
     def result_record(self, task: TaskId, attempt: int) -> bytes | None:
@@ -356,10 +360,10 @@ class Store:
                     continue
                 yield spec
 
-    def _deciding(self, task: TaskId, attempt: int) -> Records:
-        """The records that decide of an attempt: those of the bucket, where its nodes have nothing else."""
+    def _deciding(self, relative: str) -> Records:
+        """The records that decide of the attempt of a spec: the bucket's, if its nodes have nothing else."""
         if self.replica is not None and not self.direct:
-            spec = self._records.read(self.spec_path(task, attempt))
+            spec = self._records.read(relative)
             if spec is not None and json.loads(spec).get("store") == self.replica.address:
                 return BucketRecords(self.address, self.replica, power=False)
         return self._records

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # an element that has nothing to do leaves before it is imported
     from upshift.runtime.storage.store import Store
 
 SPEC = ".spec.json"
-_AMONG = 32
-"""Of so many of the last tasks one is taken by chance: elements start from the first one on."""
+_SPREAD = 0.6180339887
+"""Of the tasks that are free an element takes the one at this multiple of its number, without the whole part.
+Multiples of the golden ratio lie far from each other, so that elements rarely want the same one."""
 
 
 def pack(specs: Mapping[int, str], *, share: float) -> bytes:
@@ -49,22 +49,30 @@ class Element:
         self._first = True
         self._taken: set[str] | None = None  # claims that are known, where to look for them is a request
 
-    def candidates(self) -> Iterator[str]:
-        """Specs of tasks that may be claimed now, the best first: at first only its own."""
+    def claim(self) -> str | None:
+        """The spec of its next task, which is claimed: at first only its own. None: it has nothing to do."""
         if self._first:
             self._first = False
-            yield f"{self._folder}/{self._specs[self.number]}"
-            return
+            own = self._specs[self.number]
+            return self._path(own) if self._is_mine(own) else None
         while time.monotonic() - self._began <= self._share:
             if self._taken is None or not self._store.direct:
                 self._taken = set(self._store.names_beside(self._list))
-            free = [number for number, name in self._specs.items() if _claim(name) not in self._taken]
+            free = [name for _, name in sorted(self._specs.items()) if _claim(name) not in self._taken]
             if not free:
-                return
-            name = self._specs[random.choice(sorted(free)[-_AMONG:])]
+                return None
+            name = free[int(len(free) * (self.number * _SPREAD % 1))]
             self._taken.add(_claim(name))
-            yield f"{self._folder}/{name}"
+            if self._is_mine(name):
+                return self._path(name)
             self._taken = None  # somebody was faster, and may be with others, too
+        return None
+
+    def _is_mine(self, name: str) -> bool:
+        return self._store.claim_spec(self._path(name), by=claim_of(self.number))
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
 
 
 def is_taken(path: str, number: int) -> bool:

@@ -236,11 +236,8 @@ def _prepare() -> None:
 
 def _claimed(share: Element, address: str) -> tuple[TaskSpec, Store] | None:
     """The next task of an element, which is its own from now on; None: there is none."""
-    for relative in share.candidates():
-        spec, store = _opened(f"{address}/{relative}", address)
-        if store.claim_attempt(spec.task, spec.attempt, by=claim_of(share.number)):
-            return spec, store
-    return None
+    relative = share.claim()
+    return None if relative is None else _opened(f"{address}/{relative}", address)
 
 
 def _part(
