@@ -14,7 +14,7 @@ import pytest
 from buckets import BucketHere
 from project import Project
 from upshift.runs.copying import check_store
-from upshift.runtime.storage.objects.base import open_objects
+from upshift.runtime.storage.objects.opening import open_objects
 
 SQUARES = """
 from pathlib import Path

@@ -22,7 +22,7 @@ from upshift.code import bootstrap_azure, bootstrap_google
 from upshift.code import bootstrap_s3 as program
 from upshift.code.runtime_package import bootstrap
 from upshift.model.checks import BUCKETS
-from upshift.runtime.storage.objects.base import open_objects
+from upshift.runtime.storage.objects.opening import open_objects
 from upshift.runtime.storage.objects.sigv4 import Credentials, signed
 
 TELLS = b"""

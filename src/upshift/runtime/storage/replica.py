@@ -36,7 +36,8 @@ from upshift.model.home import home, make_folder
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import available, replacing
 from upshift.runtime.storage.format import VERSION, refuse_version
-from upshift.runtime.storage.objects.base import Objects, Version, open_objects
+from upshift.runtime.storage.objects.base import Objects, Version
+from upshift.runtime.storage.objects.opening import open_objects
 from upshift.runtime.storage.records import REMOVED, Records, safe
 
 RUN_RECORD = "run.json"

@@ -16,8 +16,8 @@ from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
 from upshift.runtime.storage.objects import azure_credentials, google_credentials
 from upshift.runtime.storage.objects.azure import Container
 from upshift.runtime.storage.objects.azure_credentials import AzureWallet, Sas, SharedKey, configured
-from upshift.runtime.storage.objects.base import open_objects
 from upshift.runtime.storage.objects.google_credentials import GoogleWallet
+from upshift.runtime.storage.objects.opening import open_objects
 from upshift.runtime.storage.objects.wallet import Token
 
 METADATA = "/computeMetadata/v1/instance/service-accounts/default/token"

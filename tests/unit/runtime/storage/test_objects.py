@@ -14,9 +14,10 @@ from buckets import BucketHere
 from upshift.errors import ConfigError
 from upshift.runtime.storage.objects import azure, s3
 from upshift.runtime.storage.objects.azure import AzureObjects, Container
-from upshift.runtime.storage.objects.base import Objects, open_objects
+from upshift.runtime.storage.objects.base import Objects
 from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
+from upshift.runtime.storage.objects.opening import open_objects
 from upshift.runtime.storage.objects.s3 import S3Objects
 from upshift.runtime.storage.objects.sums import Crc
 

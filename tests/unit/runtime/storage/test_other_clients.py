@@ -14,8 +14,8 @@ import pytest
 
 from buckets import ACCOUNT, KEY
 from upshift.runtime.storage.objects.azure import AzureObjects, Container
-from upshift.runtime.storage.objects.base import open_objects
 from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
+from upshift.runtime.storage.objects.opening import open_objects
 from upshift.runtime.storage.objects.remote import RemoteObjects
 
 PART = 1 << 20

@@ -17,7 +17,7 @@ from typing import NewType, Protocol
 import attrs
 
 from upshift.errors import ConfigError
-from upshift.model.checks import PLACES, local_path, shown, unfit
+from upshift.model.checks import shown, unfit
 from upshift.runtime.storage.digest import Bytes
 
 Version = NewType("Version", str)
@@ -79,33 +79,6 @@ class Objects(Protocol):
 
     def download(self, key: str, path: Path) -> Version | None:
         """Write an object of any size into a file, which appears whole; None: there is no such object."""
-
-
-def open_objects(address: str) -> Objects:
-    """The objects at an address: a folder, or ``s3://…``, ``gs://…``, ``az://…``."""
-    scheme, separator, rest = address.partition("://")
-    if separator and scheme == "s3":
-        from upshift.runtime.storage.objects.s3 import open_bucket
-
-        return open_bucket(rest)
-    if separator and scheme == "gs":
-        from upshift.runtime.storage.objects.google import open_google
-
-        return open_google(rest)
-    if separator and scheme == "az":
-        from upshift.runtime.storage.objects.azure import open_azure
-
-        return open_azure(rest)
-    if separator and scheme != "file":
-        raise ConfigError(f"a store at {scheme}:// is not supported", where=address, fix=f"Give {PLACES}.")
-    from upshift.runtime.storage.objects.folder import FolderObjects
-
-    if not address:
-        raise ConfigError("the store's address is empty", fix=f"Give {PLACES}.")
-    try:
-        return FolderObjects(local_path(address))
-    except ValueError as error:
-        raise ConfigError(f"the store {shown(address)} {error}", fix="Give a folder.") from None
 
 
 def checked(key: str, prefix: str = "") -> str:
