@@ -19,7 +19,7 @@ from nvml import FakeNvml, Gpu, Instance
 from project import UPSHIFT, Project
 from upshift.model.spec import Device, TaskId
 from upshift.runtime.accelerators import locks
-from upshift.runtime.accelerators.root import LOCKS
+from upshift.runtime.accelerators.files import LOCKS
 from upshift.runtime.storage.store import open_store
 
 L4 = {"model": "NVIDIA L4", "memory": 24 << 30, "capability": "8.9"}

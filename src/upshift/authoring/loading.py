@@ -45,7 +45,6 @@ def load_module(path: Path) -> ModuleType:
         There is no such file, or its code fails; then the user's own traceback is shown.
     """
     from upshift.runtime.usercode import modules as usercode
-    from upshift.runtime.usercode import unimported
     from upshift.runtime.usercode.shadowing import advice
 
     _check_file(path)
@@ -74,7 +73,7 @@ def load_module(path: Path) -> ModuleType:
             f"{path} cannot be imported: {type(error).__name__}{': ' if said else ''}{said}",
             where=user_line(error, project) or str(path),
             why=user_text(error, project),
-            fix=advice(error, project) or unimported.advice(error) or _fix(error, path, project),
+            fix=advice(error, project) or _fix(error, path, project),
         ) from None
 
 

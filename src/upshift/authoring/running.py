@@ -21,7 +21,6 @@ from upshift.model.spec.codec import encode
 from upshift.report.display import make_progress
 from upshift.runtime.storage.store import open_store
 from upshift.runtime.usercode import modules as usercode
-from upshift.runtime.usercode import unimported
 from upshift.runtime.usercode.shadowing import advice
 from upshift.runtime.usercode.tracebacks import raised_by, user_line, user_text
 
@@ -220,7 +219,7 @@ def as_graph_errors(pipeline: Runnable) -> Iterator[None]:
             f"pipeline {pipeline.name!r} raised {type(error).__name__}{': ' if said else ''}{said}",
             where=user_line(error) or pipeline.callee.location,
             why=user_text(error),
-            fix=advice(error) or unimported.advice(error),
+            fix=advice(error),
         ) from None
 
 

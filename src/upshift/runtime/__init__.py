@@ -13,17 +13,19 @@ The supervisor imports no user code. It enforces time and memory, samples usage,
 writes the result. Run by hand it is ``python -m upshift.runtime SPEC``; on this machine the fork
 server is the supervisor of all tasks of a run.
 
-What is where::
+What is where, from what is above to what is below::
 
-    serving/              supervisors as processes: the fork server of a run, or alone with one task
-    several/              other nodes
-    supervision/          one attempt: its processes, what they say, why they end, its result
-    starters/             how its processes come to be: from a zygote, by a fork, or afresh
-    inside/               what runs in the step's own process
-    usage/  output/       what it uses and prints
-    bounds/  devices/     what it may use, and which accelerators it gets
-    usercode/             the user's modules, cells and tracebacks
-    forms, messages, …    what both sides read
+    supervisor/      one on each node of a task: an attempt, its processes, why they end, its result
+      serving/       supervisors as processes: the fork server of a run, or alone with one task
+      several/       other nodes
+      starters/      how step processes come to be: from a zygote, by a fork, or afresh
+      usage/  output/  devices/       what they use and print, and which accelerators they get
+    step/            what runs in the step's own process
+    usercode/        the user's modules, cells and tracebacks
+    launch/          many processes for one step
+    accelerators/    one file per vendor
+    messages, masking, confine, …     what both sides read
+    storage/         blobs, serializers, task records, checkpoints
 
-Imports go down this list, and no supervisor imports what is inside; but starters do, which fork.
+Imports go down this list, and no supervisor imports what a step process does; but starters do, which fork.
 """

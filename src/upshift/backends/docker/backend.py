@@ -324,7 +324,7 @@ class DockerBackend:
     def _mounts(self, *, devices: bool) -> dict[str, str]:
         mounts = dict(self._target.mounts)
         if devices:  # whose locks the supervisor takes over
-            from upshift.runtime.accelerators.root import lock_folder
+            from upshift.runtime.accelerators.files import lock_folder
 
             mounts[str(lock_folder())] = str(lock_folder())
         return mounts
@@ -336,7 +336,7 @@ class DockerBackend:
                 variables |= dict.fromkeys(("USER", "LOGNAME"), getpass.getuser())
             variables["HOME"] = folders.HOME
         if devices:
-            from upshift.runtime.accelerators.root import LOCKS, lock_folder
+            from upshift.runtime.accelerators.files import LOCKS, lock_folder
 
             variables[LOCKS] = str(lock_folder())
         else:

@@ -18,7 +18,7 @@ from typing import Any
 
 from upshift.errors import ImageError
 from upshift.images.containers.engine import PODMAN, ContainerEngine
-from upshift.runtime.accelerators.root import device_root
+from upshift.runtime.accelerators.files import device_root
 
 CDI_FOLDERS = ("etc/cdi", "var/run/cdi")
 """Where specifications of the Container Device Interface are, below the folder that has ``dev``."""

@@ -26,8 +26,8 @@ from upshift.runtime.accelerators.evidence import (
     visibility,
 )
 from upshift.runtime.accelerators.explain import DeviceFault, explain, falls_short, judged
+from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.accelerators.matching import listing
-from upshift.runtime.accelerators.root import device_root
 from upshift.runtime.accelerators.vendor import Inventory
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices import occupants

@@ -10,7 +10,7 @@ The folder is below ``/tmp``, where every user may write and what a logged-out u
 whoever then makes the lock anew has the device as well. So who holds a device shares a lock on the folder
 itself: ``systemd-tmpfiles`` leaves a locked folder alone, with all that is in it (``tmpfiles.d(5)``). Other
 cleaners heed no lock (``tmpreaper``, ``tmpwatch``, ``rm``). They have to be kept from the folder, or the
-folder from ``/tmp``, by :data:`upshift.runtime.accelerators.root.LOCKS`.
+folder from ``/tmp``, by :data:`upshift.runtime.accelerators.files.LOCKS`.
 
 Nothing is ever written to the files, and none is opened with ``O_CREAT`` where it exists: the kernel
 refuses that for files of others (``fs.protected_regular``). Who may open a lock may also hold it for no
@@ -31,7 +31,7 @@ from pathlib import Path
 from upshift.errors import BackendError
 from upshift.model.spec.hardware import Device
 from upshift.runtime import forks
-from upshift.runtime.accelerators.root import LOCKS, lock_folder
+from upshift.runtime.accelerators.files import LOCKS, lock_folder
 
 HELD = "UPSHIFT_DEVICES_HELD"
 """Environment variable of what a step starts: the names of the locks that it holds. What a run that is

@@ -1,6 +1,6 @@
 """NVIDIA: GPUs and MIG instances, found through NVML, the library of the driver that nvidia-smi uses.
 
-This module knows device files and environment variables, the package ``nvml`` beside it the library.
+This module knows device files and environment variables, ``nvml`` beside it the library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from upshift.runtime.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Device
-    from upshift.runtime.accelerators.nvml.library import Found, Nvml
+    from upshift.runtime.accelerators.nvml import Found, Nvml
     from upshift.runtime.accelerators.vendor import Inventory, Reading
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -40,7 +40,7 @@ class Nvidia:
         return any(os.path.exists(f"{root}/{file}") for file in _FILES)
 
     def discover(self, root: Path) -> Inventory:
-        from upshift.runtime.accelerators.nvml.library import Nvml, Unusable
+        from upshift.runtime.accelerators.nvml import Nvml, Unusable
         from upshift.runtime.accelerators.vendor import Inventory
 
         try:

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import attrs
 
 from upshift.model.spec.hardware import Device
-from upshift.runtime.accelerators.root import ROOT, device_root
+from upshift.runtime.accelerators.files import ROOT, device_root
 
 __all__ = ["ROOT", "Inventory", "Reading", "Vendor", "device_root"]
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from upshift.runtime.accelerators.amd import Amd
+from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.accelerators.gaudi import Gaudi
 from upshift.runtime.accelerators.intel import Intel
 from upshift.runtime.accelerators.neuron import Neuron
 from upshift.runtime.accelerators.nvidia import Nvidia
-from upshift.runtime.accelerators.root import device_root
 from upshift.runtime.accelerators.tpu import Tpu
 
 if TYPE_CHECKING:  # a run that wants no devices pays for these looks: what takes time is imported later

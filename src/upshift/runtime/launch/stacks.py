@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from upshift.errors import is_upshifts, is_user_file, location, with_cells
+from upshift.errors import has_no_file, is_upshifts, is_user_file, location, with_cells
 from upshift.model.spec import Stack
 
 JOINING = "init_process_group"
@@ -76,7 +76,36 @@ def waits_for_others(stack: Stack) -> bool:
     return stack.waits is not None and stack.waits.isidentifier() and stack.waits != _SLEEP
 
 
+def user_line(text: str, project: str | None, *, relative_to: str | None) -> str | None:
+    """The user's innermost line in the last stack of ``text``, as ``file:line``; in a file if possible."""
+    own = [frame for frame in _left_behind(text) if is_users(frame.file, project)]
+    if not own:
+        return None
+    frame = next((frame for frame in own if not has_no_file(frame.file)), own[0])
+    return location(frame.file, frame.line, relative_to)
+
+
+def user_stack(text: str, project: str | None) -> str | None:
+    """The last stack of ``text`` as a traceback is shown: the user's frames and what they called last."""
+    frames = _left_behind(text)
+    shown = [
+        frame
+        for number, frame in enumerate(frames)
+        if is_users(frame.file, project) or (number == 0 and not is_upshifts(frame.file))
+    ]
+    if not any(is_users(frame.file, project) for frame in shown):
+        return None
+    listed = "".join(_line(frame) for frame in reversed(shown)).rstrip()
+    return with_cells(f"Stack of the Python code (most recent call last):\n{listed}")
+
+
 # -- texts ----------------------------------------------------------------------------------------
+
+
+def _left_behind(text: str) -> list[Frame]:
+    """The last stack that a process wrote as it was stopped, or crashed; the innermost call first."""
+    last = text.rpartition("(most recent call first)")[2]
+    return [Frame(_plain(file), int(line), _plain(name)) for file, line, name in _FRAME.findall(last)]
 
 
 def _last(text: str) -> str:

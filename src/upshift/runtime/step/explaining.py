@@ -16,7 +16,7 @@ from upshift.model.spec import Failure, TaskSpec
 from upshift.runtime import proc
 from upshift.runtime.step.context import current
 from upshift.runtime.step.stopping import stopping
-from upshift.runtime.usercode import packaged, shadowing, unimported
+from upshift.runtime.usercode import packaged, shadowing
 from upshift.runtime.usercode.tracebacks import user_line, user_text
 
 
@@ -96,8 +96,7 @@ def _explained(error: BaseException, spec: TaskSpec, project: Callable[[], Path]
         or _without_terminal(error, spec)
         or packaged.advice(error, spec.code, folder)
         or packaged.missing_variable(error, spec.code)
-        or shadowing.advice(error, folder)
-        or unimported.advice(error),
+        or shadowing.advice(error, folder),
     )
     # Where a package is unpacked is of no use to its user, who may be on another machine.
     shown = user_text(error, folder)

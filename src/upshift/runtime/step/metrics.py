@@ -2,7 +2,7 @@
 
 Each call is one write to the pipe to the supervisor (:mod:`upshift.runtime.messages`), nothing is held
 back: what was logged is kept, though the step be killed in the next instant. What a call looks like on
-the way is drawn in :mod:`upshift.runtime.forms`.
+the way is drawn in :mod:`upshift.runtime.messages`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 from upshift.errors import SettingsError, UsageError, user_location
 from upshift.model.checks import shown
 from upshift.model.spec.telemetry import MetricValue
-from upshift.runtime.forms import BEFORE, BETWEEN, FARTHEST, LARGE
-from upshift.runtime.messages import PIPE_BUF, channel
+from upshift.runtime.messages import BEFORE, BETWEEN, FARTHEST, LARGE, PIPE_BUF, channel
 from upshift.runtime.storage.metrics import as_json
 
 LONGEST_NAME = 200

@@ -40,8 +40,7 @@ from upshift.runtime.accelerators.evidence import (
 )
 from upshift.runtime.accelerators.explain import DeviceFault, expected, explain, falls_short, judged
 from upshift.runtime.accelerators.remedies import MAY_MISS, may_miss
-from upshift.runtime.forms import Diagnosis
-from upshift.runtime.messages import channel
+from upshift.runtime.messages import Diagnosis, channel
 from upshift.runtime.step.explaining import Halted
 from upshift.runtime.step.import_hook import HOOK, ImportHook
 from upshift.runtime.streams import tell

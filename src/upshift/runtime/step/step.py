@@ -32,16 +32,14 @@ from upshift.model.spec.calls import bind
 from upshift.model.spec.hardware import CGROUP, SCHEDULER
 from upshift.runtime import asking, causes, cgroups, proc
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
-from upshift.runtime.forms import Outcome, Seen
 from upshift.runtime.launch import numa
 from upshift.runtime.launch.processes import own_device
-from upshift.runtime.messages import channel
-from upshift.runtime.step import promises, randomness, ranks
+from upshift.runtime.messages import Outcome, Seen, channel
+from upshift.runtime.step import randomness, ranks, remarks
 from upshift.runtime.step.cards import cards
 from upshift.runtime.step.checkpoint import checkpoint
 from upshift.runtime.step.cleanup import cleanup_memory
 from upshift.runtime.step.context import current
-from upshift.runtime.step.copies import Copies
 from upshift.runtime.step.explaining import Halted, LostInputs, Shortage, explain
 from upshift.runtime.step.stopping import insist, settle, stopping, tell_stack
 from upshift.runtime.storage import artifacts
@@ -204,7 +202,7 @@ def perform(
                 inputs = _load(spec.inputs, store)
             if spec.settings.clear_cache:
                 cleanup_memory()
-            copies = Copies(inputs)
+            copies = remarks.Copies(inputs)
             value = call(function, *bind(function, inputs))
             if not main:
                 return {}, None
@@ -371,22 +369,14 @@ def _save(
             f"step {spec.task.step} declares {len(outputs)} outputs and returned {got}",
             fix=f"Return a tuple of {len(outputs)}, or change the annotation of what it returns.",
         )
-    tell(promises.remarks(function, str(spec.task), values))
-    tell(_remarks_on_secrets(spec, values))
+    tell(remarks.on_types(function, str(spec.task), values))
+    tell(remarks.on_secrets(spec, values))
     saved = {
         output.name: artifacts.save(item, store, by_item=output.by_item, name=_called(output.name))
         for output, item in zip(outputs, values, strict=True)
     }
     cards.show_returned(spec.task.step, list(saved), values)
     return saved
-
-
-def _remarks_on_secrets(spec: TaskSpec, values: tuple[object, ...]) -> Iterator[str]:
-    """What to say where a text that the step returns holds a secret."""
-    for output, item in zip(spec.outputs, values, strict=True):
-        for name in spec.settings.secret_sources:
-            if isinstance(item, str) and (secret := os.environ.get(name)) and secret in item:
-                yield f"the output {output.name!r} holds the secret {name}; it is stored as it is"
 
 
 def _called(output: str) -> str:

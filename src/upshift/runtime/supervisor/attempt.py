@@ -24,11 +24,10 @@ from upshift.model.spec import (
     decode,
 )
 from upshift.runtime import causes
-from upshift.runtime.forms import BEFORE, Outcome
 from upshift.runtime.launch.ports import Port, keep_port
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
-from upshift.runtime.messages import understood
+from upshift.runtime.messages import BEFORE, Outcome, understood
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.edits import Sources
 from upshift.runtime.storage.store import Store

@@ -15,7 +15,7 @@ from upshift.model.spec import Rank, TaskSpec
 from upshift.model.spec.hardware import CGROUP, SUPERVISOR
 from upshift.model.spec.task import Failure
 from upshift.runtime import cgroups, proc
-from upshift.runtime.accelerators.root import device_root
+from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.confine import Confinement
 from upshift.runtime.launch import numa
 from upshift.runtime.launch.addresses import interface_towards

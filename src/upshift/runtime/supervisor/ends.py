@@ -14,10 +14,11 @@ import attrs
 from upshift.errors import UpshiftError
 from upshift.model.spec import Failure, Stack, TaskSpec
 from upshift.runtime import causes
+from upshift.runtime.launch.stacks import user_line, user_stack
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.members import Gang, LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import NodeRuntime
-from upshift.runtime.usercode import cells, last_stack
+from upshift.runtime.usercode import cells
 from upshift.runtime.usercode.packaged import at_home
 
 
@@ -104,7 +105,7 @@ class Ends:
     def _last_line(self, member: Member) -> str | None:
         code = self._spec.code
         folder = self._spec.cwd if code.package is None else code.project
-        return last_stack.user_line(at_home(member.sight()[1], code), code.project, relative_to=folder)
+        return user_line(at_home(member.sight()[1], code), code.project, relative_to=folder)
 
     def _died(self, member: Member) -> Failure:
         """Why a process ended without an outcome; its last stack may tell."""
@@ -113,4 +114,4 @@ class Ends:
             return causes.exited(code)
         here = isinstance(member, LocalMember)
         explained = self._node_runtime.killed_for_memory(code) if here else member.explained
-        return explained or causes.killed(-code, last_stack.user_stack(stack, self._spec.code.project))
+        return explained or causes.killed(-code, user_stack(stack, self._spec.code.project))

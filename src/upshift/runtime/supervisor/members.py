@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 from upshift.model.spec import Failure, Rank, from_json
 from upshift.runtime import asking, proc
-from upshift.runtime.forms import Outcome, Seen
 from upshift.runtime.loop import Loop, Timer
-from upshift.runtime.messages import HEEDS, Lines
+from upshift.runtime.messages import HEEDS, Lines, Outcome, Seen
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.output.logs import Log
 from upshift.runtime.supervisor.starters.starter import Spawned

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.model.spec import Device, Failure, Framework, Hardware, decode, encode
-from upshift.runtime.forms import Diagnosis, Seen
 from upshift.runtime.launch import numa
+from upshift.runtime.messages import Diagnosis, Seen
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.members import Gang, LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import NodeRuntime

@@ -1,4 +1,4 @@
-"""A file of the user's that is imported in place of a module of Python's, or of a package, for its name."""
+"""Names that mean something else than the user meant: a module that a file hides, a name never imported."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from types import ModuleType
 
+import upshift
 from upshift.errors import LoadError, is_user_file
 
 
 def advice(error: BaseException, project: str | None = None) -> str | None:
-    """Which file to rename, if such a file is behind an exception; None: none is."""
-    for name, file in _concerned(error):
-        if is_user_file(file, project) and (owner := _owner(name, file, project)) is not None:
-            return f"{file} hides {owner}: rename it."
-    return None
+    """Which file to rename or which name to import, if that is behind an exception; None: it is not."""
+    renaming = _renaming(error, project)
+    if renaming is None and isinstance(error, NameError) and error.name in upshift.__all__:
+        return f"Import it: from upshift import {error.name}"
+    return renaming
 
 
 def load_error(error: Exception) -> LoadError | None:
@@ -30,11 +31,19 @@ def load_error(error: Exception) -> LoadError | None:
             why="A step that runs elsewhere has only the runtime beside it: no engine could run a pipeline.",
             fix="Call the steps as functions, or start the run where the pipeline was started.",
         )
-    fix = advice(error)
+    fix = _renaming(error)
     if fix is None:
         return None
     of_ours = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "upshift"
     return LoadError("Upshift cannot be imported" if of_ours else f"{type(error).__name__}: {error}", fix=fix)
+
+
+def _renaming(error: BaseException, project: str | None = None) -> str | None:
+    """Which file to rename: one that is imported in place of Python's own module, or of a package's."""
+    for name, file in _concerned(error):
+        if is_user_file(file, project) and (owner := _owner(name, file, project)) is not None:
+            return f"{file} hides {owner}: rename it."
+    return None
 
 
 def _concerned(error: BaseException) -> Iterator[tuple[str, str]]:

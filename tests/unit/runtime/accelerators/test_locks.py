@@ -18,7 +18,7 @@ import pytest
 from upshift.errors import BackendError
 from upshift.model.spec.hardware import Device
 from upshift.runtime.accelerators import holders, locks
-from upshift.runtime.accelerators.root import LOCKS
+from upshift.runtime.accelerators.files import LOCKS
 
 ONE = Device(vendor="nvidia", uuid="GPU-1", index=0)
 TWO = Device(vendor="nvidia", uuid="GPU-2", index=1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from upshift.runtime.step.copies import Copies
+from upshift.runtime.step.remarks import Copies
 from upshift.runtime.storage.serializers import scratch
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Optional, TypeVar, Union
 import numpy as np
 import pytest
 
-from upshift.runtime.step.promises import remarks
+from upshift.runtime.step.remarks import on_types
 from upshift.runtime.streams import tell
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ def said(hint: Any, *values: object, capsys: pytest.CaptureFixture[str]) -> str:
     def step() -> None: ...
 
     step.__annotations__["return"] = hint
-    tell(remarks(step, "train[2]", values))
+    tell(on_types(step, "train[2]", values))
     return capsys.readouterr().err
 
 
@@ -105,4 +105,4 @@ def test_a_function_without_an_annotation_promises_nothing() -> None:
     def step():  # type: ignore[no-untyped-def]
         return 3
 
-    assert [*remarks(step, "step", [3]), *remarks(len, "step", [3])] == []
+    assert [*on_types(step, "step", [3]), *on_types(len, "step", [3])] == []

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from upshift.runtime.launch.wire import LOG, Frame, WireError, pack
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.several import connection as connections
 from upshift.runtime.supervisor.several.connection import Connection
+from upshift.runtime.supervisor.several.wire import LOG, Frame, WireError, pack
 
 
 @pytest.fixture

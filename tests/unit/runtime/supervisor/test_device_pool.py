@@ -15,7 +15,7 @@ from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.agent import Snapshot
-from upshift.runtime.accelerators.root import LOCKS
+from upshift.runtime.accelerators.files import LOCKS
 from upshift.runtime.accelerators.vendor import Inventory, Reading
 from upshift.runtime.supervisor.devices.pool import DevicePool, Grant
 

@@ -14,7 +14,7 @@ from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Code, Device, EntryPoint, Failure, Hardware, TaskId, TaskSpec
 from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, enforced
 from upshift.runtime.accelerators import locks
-from upshift.runtime.accelerators.root import LOCKS
+from upshift.runtime.accelerators.files import LOCKS
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices import queue as devices
 from upshift.runtime.supervisor.devices.monitor import DeviceMonitor

@@ -9,8 +9,8 @@ import pytest
 from members_kit import Process
 
 from upshift.model.spec import Failure, Rank
-from upshift.runtime.forms import Outcome
 from upshift.runtime.loop import Timer
+from upshift.runtime.messages import Outcome
 from upshift.runtime.supervisor import members as gangs
 from upshift.runtime.supervisor.members import Gang, Member
 

@@ -9,8 +9,8 @@ import pytest
 from members_kit import Process
 
 from upshift.model.spec import Code, EntryPoint, Failure, Launch, Rank, TaskId, TaskSpec, to_json
-from upshift.runtime.forms import Outcome, Seen
 from upshift.runtime.loop import Timer
+from upshift.runtime.messages import Outcome, Seen
 from upshift.runtime.supervisor.hang_detector import HangDetector
 from upshift.runtime.supervisor.members import Gang
 

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from upshift.model.spec import Failure, Launch
-from upshift.runtime.launch import wire
 from upshift.runtime.launch.seats import Seat
-from upshift.runtime.launch.wire import FORM, Frames, pack, proof, say
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.several import rendezvous
+from upshift.runtime.supervisor.several import rendezvous, wire
 from upshift.runtime.supervisor.several.nodes import Nodes
 from upshift.runtime.supervisor.several.rendezvous import Rendezvous, attempt_name
+from upshift.runtime.supervisor.several.wire import FORM, Frames, pack, proof, say
 
 TOKEN = "sesame"
 

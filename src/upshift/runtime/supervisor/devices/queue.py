@@ -27,7 +27,7 @@ from upshift.errors import UpshiftError
 from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device
 from upshift.model.spec.task import Failure, TaskSpec
 from upshift.runtime import causes
-from upshift.runtime.accelerators.root import lock_folder
+from upshift.runtime.accelerators.files import lock_folder
 from upshift.runtime.loop import Loop, Timer
 
 if TYPE_CHECKING:

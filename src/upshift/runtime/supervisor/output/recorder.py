@@ -13,9 +13,9 @@ import attrs
 
 from upshift.model.spec import Card, MetricSummary, decode, to_json
 from upshift.model.spec.telemetry import standing
-from upshift.runtime.forms import AFTER, BEFORE, BETWEEN, FARTHEST, LARGE
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
+from upshift.runtime.messages import AFTER, BEFORE, BETWEEN, FARTHEST, LARGE
 from upshift.runtime.storage import metrics
 from upshift.runtime.storage.files import write_all
 from upshift.runtime.storage.metrics import Summaries, newest

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from upshift.runtime import forks
-from upshift.runtime.launch import wire
-from upshift.runtime.launch.wire import Frame, Frames, WireError
 from upshift.runtime.loop import Loop
+from upshift.runtime.supervisor.several import wire
+from upshift.runtime.supervisor.several.wire import Frame, Frames, WireError
 
 BEAT = 2.0
 """Seconds between two signs of life, at most."""

@@ -25,14 +25,14 @@ from typing import Any, Protocol
 
 from upshift.model.spec import Device, Failure, Hardware, Rank, TaskSpec, decode
 from upshift.runtime import causes
-from upshift.runtime.launch import wire
 from upshift.runtime.launch.ports import Port
-from upshift.runtime.launch.wire import Frame, WireError
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.members import Member
 from upshift.runtime.supervisor.output.logs import Log
+from upshift.runtime.supervisor.several import wire
 from upshift.runtime.supervisor.several.connection import Connection
+from upshift.runtime.supervisor.several.wire import Frame, WireError
 
 ORPHANED = 3.0
 """Seconds between SIGTERM and SIGKILL for processes whose node 0 is gone: nobody takes what they do."""

@@ -17,9 +17,8 @@ import attrs
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, Rank, TaskSpec, encode
 from upshift.runtime import causes
-from upshift.runtime.launch import addresses, wire
+from upshift.runtime.launch import addresses
 from upshift.runtime.launch.seats import Seat
-from upshift.runtime.launch.wire import Frame
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
@@ -27,9 +26,11 @@ from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.members import LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.output.logs import Log
+from upshift.runtime.supervisor.several import wire
 from upshift.runtime.supervisor.several.connection import Connection
 from upshift.runtime.supervisor.several.nodes import ORPHANED
 from upshift.runtime.supervisor.several.rendezvous import Joining
+from upshift.runtime.supervisor.several.wire import Frame
 from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 
 if TYPE_CHECKING:

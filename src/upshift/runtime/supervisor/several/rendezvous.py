@@ -28,15 +28,16 @@ from typing import Any
 from upshift.errors import BackendError, StoreError
 from upshift.model.spec import Device, Failure, TaskSpec, decode
 from upshift.runtime import causes, forks
-from upshift.runtime.launch import ports, wire
+from upshift.runtime.launch import ports
 from upshift.runtime.launch.addresses import unreachable
 from upshift.runtime.launch.ports import keep_port
 from upshift.runtime.launch.seats import Seat
-from upshift.runtime.launch.wire import FORM, LARGEST, Frame, WireError
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.several import wire
 from upshift.runtime.supervisor.several.connection import Connection, pause
 from upshift.runtime.supervisor.several.nodes import ORPHANED, Nodes, RemoteNode
+from upshift.runtime.supervisor.several.wire import FORM, LARGEST, Frame, WireError
 
 INTRODUCTION = 10.0
 """Seconds in which who has connected has to say who that is."""

@@ -49,7 +49,7 @@ from upshift.runtime.confine import (
     forking,
     host_facts,
 )
-from upshift.runtime.forms import Outcome, Seen
+from upshift.runtime.messages import Outcome, Seen
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.step import step
 from upshift.runtime.storage import artifacts, serializers

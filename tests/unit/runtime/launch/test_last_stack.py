@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from upshift.runtime.usercode.last_stack import user_line, user_stack
+from upshift.runtime.launch.stacks import user_line, user_stack
 
 STDLIB = os.path.dirname(os.__file__)
 WRITTEN = f"""\

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.runtime.launch.wire import LOG, SAYS, Frame, Frames, WireError, lot, pack, proof, proves, say
+from upshift.runtime.supervisor.several.wire import (
+    LOG,
+    SAYS,
+    Frame,
+    Frames,
+    WireError,
+    lot,
+    pack,
+    proof,
+    proves,
+    say,
+)
 
 
 @given(

@@ -1,4 +1,8 @@
-"""The library as a whole: which devices there are, readings of them, and events."""
+"""NVML by way of nvidia-ml-py: which GPUs NVIDIA's driver has, readings of them, and events.
+
+The library may hang, crash or talk nonsense, so nothing but the process of
+:mod:`upshift.runtime.accelerators.agent` imports it. Source: 'NVML API Reference Guide', release 13.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,7 @@ import attrs
 import pynvml
 
 from upshift.model.spec.hardware import Device
-from upshift.runtime.accelerators.nvml.asking import MOST_MEMORY, identifier, memory, number, reason, text
-from upshift.runtime.accelerators.nvml.card import Card
+from upshift.runtime.accelerators.nvml_card import MOST_MEMORY, Card, identifier, memory, number, reason, text
 from upshift.runtime.accelerators.vendor import Reading
 
 _MOST_DEVICES = 256
