@@ -24,10 +24,10 @@ from upshift.errors import ImageError
 from upshift.images.base import Contents, Ingredients, Parent, Recipe
 from upshift.images.building.builder import Builder, Destination
 from upshift.images.building.locking import resolve
-from upshift.images.building.uv import find_uv, platform_of
 from upshift.images.parents.contents import contents_of
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
+from upshift.images.uv import find_uv, platform_of
 
 ROUNDS = 9
 FILES = 200

@@ -9,7 +9,7 @@ from typing import Any
 
 import upshift
 from project import UPSHIFT, Outcome, Project
-from upshift.runtime.storage.metrics import read_metrics
+from upshift.runtime.storage.metrics import first_of, read_by_rank
 
 FULL = "No space left on device"
 NOISY = """
@@ -122,7 +122,7 @@ def test_metrics_go_on_once_there_is_room_and_are_those_that_were_logged(project
         ballast=400_000,
     )
     assert outcome.code == 0, outcome.text
-    found = read_metrics(project.folder / "kept.metrics")
+    found = first_of(read_by_rank(project.folder / "kept.metrics"))
     loss = found.pop("loss")
     assert loss.steps[-1] == 30_000 and loss.values[-1] == 0.5 and len(loss) < 1001
     assert all(value == 1 / (step + 1) for step, value in zip(loss.steps[:-1], loss.values[:-1], strict=True))

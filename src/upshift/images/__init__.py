@@ -8,5 +8,6 @@
                                                   containers: a Dockerfile, Debian packages
 
 Nothing is built, and nothing downloaded, before the checks have said yes. ``base`` has the forms,
-``preparing`` walks this picture, ``registries`` speaks to image registries, ``kept`` knows what was built.
+``preparing`` walks this picture, ``registries`` speaks to image registries, ``uv`` resolves and installs,
+``kept`` knows what was built.
 """

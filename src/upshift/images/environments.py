@@ -34,11 +34,11 @@ from upshift.images.building.locking import (
     resolve,
     write_requirements,
 )
-from upshift.images.building.uv import find_uv, run_uv
 from upshift.images.cache import workshop
 from upshift.images.recipes.reading import read_text
 from upshift.images.recipes.recipe import make_ingredients
 from upshift.images.reference import digest_of
+from upshift.images.uv import find_uv, run_uv
 from upshift.model.home import home
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.environment import PythonEnvironment

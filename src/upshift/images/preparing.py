@@ -37,7 +37,6 @@ from upshift.images.base import (
 )
 from upshift.images.building.builder import Builder, Destination, finding_of, no_registries, refuse_old_python
 from upshift.images.building.locking import keep_lock, kept_lock, resolve
-from upshift.images.building.uv import Unmet
 from upshift.images.cache import workshop
 from upshift.images.checks import accepted, check, nothing_keeps, replaced, replacement
 from upshift.images.containers.engine import ContainerEngine, find_engine
@@ -47,6 +46,7 @@ from upshift.images.recipes.reading import hashes_split, normalized, parsed
 from upshift.images.recipes.recipe import make_ingredients
 from upshift.images.reference import Reference
 from upshift.images.registries.answers import Unavailable
+from upshift.images.uv import Unmet
 from upshift.model.settings.docker import DockerSettings
 
 if TYPE_CHECKING:

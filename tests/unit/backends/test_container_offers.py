@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from upshift.backends.base import Offer
-from upshift.backends.docker.gpus import Handing
-from upshift.backends.docker.offers import offer
+from upshift.backends.docker.offers import Handing, offer
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.facts import is_rootless, limits

@@ -8,7 +8,8 @@ from typing import IO
 
 import pytest
 
-from upshift.images.containers.engine import ContainerEngine, lines_of
+from upshift.images.containers.engine import ContainerEngine
+from upshift.images.output import lines_of
 
 
 def pipe() -> tuple[IO[bytes], IO[bytes]]:

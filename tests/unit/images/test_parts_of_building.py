@@ -30,9 +30,9 @@ from upshift.images.building.delivery import (
 )
 from upshift.images.building.installing import record_of
 from upshift.images.building.packing import Entry, Layer, Layout, last_entries, write_layer
-from upshift.images.building.uv import platform_of
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
+from upshift.images.uv import platform_of
 
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 CONTENTS = Contents(

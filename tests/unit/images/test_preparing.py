@@ -29,10 +29,10 @@ from upshift.images.base import (
     Recipe,
 )
 from upshift.images.building.builder import Destination
-from upshift.images.building.uv import Unmet
 from upshift.images.preparing import Prepared, Preparer
 from upshift.images.reference import Reference
 from upshift.images.registries.answers import LoginRefused, Unavailable
+from upshift.images.uv import Unmet
 
 
 class MadeUpRegistries:

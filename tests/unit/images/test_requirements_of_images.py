@@ -13,10 +13,10 @@ import pytest
 
 from upshift import DockerSettings
 from upshift.errors import MissingExtra, SettingsError
-from upshift.images.building.uv import find_uv
 from upshift.images.recipes.reading import digest_of
 from upshift.images.recipes.recipe import requirements_of
 from upshift.images.recipes.requirements import Requirements
+from upshift.images.uv import find_uv
 
 Read = Callable[..., Requirements]
 ORIGIN = "pipeline.py:3 (@step)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from upshift.errors import ImageError, RecipeError
+from upshift.images import uv
 from upshift.images.base import Recipe
-from upshift.images.building import uv
 from upshift.images.containers import bases
 from upshift.images.containers.engine import ContainerEngine
 

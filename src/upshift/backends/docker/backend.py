@@ -29,7 +29,6 @@ from upshift.backends.base import (
     secrets_of,
 )
 from upshift.backends.docker import folders
-from upshift.backends.docker.asking import PATIENCE, exit_code, state_of, violent_end
 from upshift.backends.docker.container import (
     Container,
     labels_of,
@@ -40,11 +39,11 @@ from upshift.backends.docker.container import (
 )
 from upshift.backends.docker.device_broker import DeviceBroker, Lent
 from upshift.backends.docker.folders import Own
-from upshift.backends.docker.gpus import HIDDEN, Handing
 from upshift.backends.docker.launching import Key, Launch, order_for, order_in_turn
-from upshift.backends.docker.offers import offer
+from upshift.backends.docker.offers import HIDDEN, Handing, offer
 from upshift.backends.docker.options import read_options, refuse_missing_mounts
 from upshift.backends.docker.reuse import Pool, key_of
+from upshift.backends.docker.state import PATIENCE, exit_code, state_of, violent_end
 from upshift.backends.docker.watch import Watch
 from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.images.containers.engine import DOCKER, PODMAN, ContainerEngine, find_engine

@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING
 
 import attrs
 
-from upshift.backends.docker.asking import PATIENCE
 from upshift.backends.docker.folders import Own
+from upshift.backends.docker.state import PATIENCE
 from upshift.model.spec import TaskSpec
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from typing import IO, Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Logged, LogGrew, Noticed, Sink, Started, Waiting
-from upshift.backends.docker.asking import KILLED, PATIENCE, complaint, exit_code, state_of, violent_end
 from upshift.backends.docker.launching import Launch, talk
 from upshift.backends.docker.reuse import Pool
+from upshift.backends.docker.state import KILLED, PATIENCE, complaint, exit_code, state_of, violent_end
 from upshift.errors import ImageError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, RAN_NOTHING, TAKEN, WITH_GRACE

@@ -42,7 +42,6 @@ from upshift.images.building.delivery import Additions, Delivery, Helpers, ToEng
 from upshift.images.building.installing import CompileIn
 from upshift.images.building.making import Making
 from upshift.images.building.packing import Layout
-from upshift.images.building.uv import find_uv, platform_of
 from upshift.images.cache import alone, workshop
 from upshift.images.containers.bases import base_of, build_base, this_home
 from upshift.images.containers.engine import ContainerEngine
@@ -50,6 +49,7 @@ from upshift.images.containers.transfer import pull, push
 from upshift.images.parents.contents import contents_of
 from upshift.images.recipes.dockerfiles import instructions
 from upshift.images.reference import DEFAULT_REPOSITORY, Reference, repository_in, tag_of, whole_id
+from upshift.images.uv import find_uv, platform_of
 from upshift.runtime.accelerators.compatibility import parse
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from upshift.errors import ImageError, RecipeError
 from upshift.images import cache
 from upshift.images.base import Contents, Lock, Locked, Progress, Recipe, Tell
 from upshift.images.building.locking import installer_options, machine_of, write_requirements
-from upshift.images.building.uv import environment_of, find_uv, run_uv
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.facts import as_this_user, facts_of
 from upshift.images.recipes.reading import normalized, variables_in
+from upshift.images.uv import environment_of, find_uv, run_uv
 
 SCRIPTS = "bin"
 """Folder of the scripts among what was installed."""

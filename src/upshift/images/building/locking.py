@@ -27,7 +27,6 @@ from typing import Any
 from upshift.errors import ImageError
 from upshift.images import cache
 from upshift.images.base import Contents, Lock, Locked, Progress, Recipe, Tell
-from upshift.images.building.uv import find_uv, platform_of, run_uv
 from upshift.images.recipes.reading import (
     hashes_split,
     normalized,
@@ -36,6 +35,7 @@ from upshift.images.recipes.reading import (
     read_toml,
     variables_in,
 )
+from upshift.images.uv import find_uv, platform_of, run_uv
 
 _FORMAT = "1"
 _WITHOUT_UV = "requirements are resolved and installed by uv"

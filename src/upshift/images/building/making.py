@@ -35,7 +35,7 @@ from upshift.images.building.packing import (
     pieces_of,
     write_layer,
 )
-from upshift.images.building.uv import platform_of
+from upshift.images.uv import platform_of
 
 _FORMAT = 2
 _MOST_PLACES = 8

@@ -10,30 +10,24 @@ import contextlib
 import functools
 import json
 import os
-import re
-import selectors
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 import attrs
 
 from upshift.errors import ImageError, UsageError, suggestion
 from upshift.images.base import Parent
+from upshift.images.output import lines_of
 from upshift.images.reference import DOCKER_HUB, Reference, whole_id
 
 DOCKER, PODMAN = "docker", "podman"
 NAMES = (DOCKER, PODMAN)
 """The engines, in the order in which they are looked for."""
 
-SILENCE = 0.5
-"""Seconds without a line after which whoever follows is asked whether to go on."""
-
-_BLOCK = 1 << 16
-_LOGIN = re.compile(r"://[^/\s@'\"]+@")  # of an index or a repository, in an address
 _PATIENCE = 30.0  # seconds for an engine to say its version
 _TIME_TO_STOP = 15.0  # seconds for a command to tidy up
 _KEPT_LINES = 200  # of a command's output, for its error
@@ -378,32 +372,6 @@ def _end_instruction(pid: int) -> bool:
                         first.kill()
                         ended = True
     return ended
-
-
-def lines_of(pipe: IO[bytes], *, idle: Callable[[], None]) -> Iterator[str]:
-    """The lines that come through a pipe, each as soon as it is whole, without its end and without logins.
-
-    ``idle`` is called now and then while nothing comes. What it raises is raised here: a program that says
-    nothing for minutes can be given up at any time.
-    """
-    rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while True:
-            if not selector.select(SILENCE):
-                idle()
-                continue
-            block = os.read(pipe.fileno(), _BLOCK)
-            if not block:
-                break
-            *whole, rest = (rest + block).split(b"\n")
-            yield from map(_text, whole)
-    if rest:
-        yield _text(rest)
-
-
-def _text(line: bytes) -> str:
-    return _LOGIN.sub("://***@", line.decode("utf-8", "replace").rstrip("\r"))
 
 
 # -- failures -------------------------------------------------------------------------------------

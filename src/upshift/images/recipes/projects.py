@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import SettingsError
-from upshift.images.building.uv import find_uv
 from upshift.images.recipes.reading import (
     UPSHIFT,
     Line,
@@ -30,6 +29,7 @@ from upshift.images.recipes.reading import (
     read_toml,
     written,
 )
+from upshift.images.uv import find_uv
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

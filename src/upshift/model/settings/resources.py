@@ -283,12 +283,6 @@ class ResourceSettings:
         return isinstance(self.num_nodes, tuple)
 
     @property
-    def accelerator_kind(self) -> str | None:
-        """The kind that is preferred: ``"H100"`` of ``"H100:8"``."""
-        named = self.named
-        return named[0].name if named else None
-
-    @property
     def alternatives(self) -> tuple[Wanted, ...]:
         """What would satisfy the request for accelerators, the best first; empty: it says nothing of them."""
         if self.gpu_count is None:

@@ -1,7 +1,6 @@
 """What travels: the task contract and the four records. Plain data, versioned."""
 
 from upshift.model.spec.artifact import INLINE_LIMIT, Artifact, Collected, Value
-from upshift.model.spec.checkpoints import Checkpoints
 from upshift.model.spec.codec import decode, encode, from_json, to_json
 from upshift.model.spec.hardware import Device, Hardware
 from upshift.model.spec.launch import Launch, Rank, Stack
@@ -15,7 +14,7 @@ from upshift.model.spec.task import (
     TaskResult,
     TaskSpec,
 )
-from upshift.model.spec.telemetry import Card, Framework, Gap, MetricSummary, MetricValue
+from upshift.model.spec.telemetry import Card, Checkpoints, Framework, Gap, MetricSummary, MetricValue
 
 __all__ = [
     "INLINE_LIMIT",

@@ -14,10 +14,9 @@ import attrs
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec.artifact import Artifact, Value
-from upshift.model.spec.checkpoints import Checkpoints
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.launch import Launch, Stack
-from upshift.model.spec.telemetry import Card, Gap, MetricSummary
+from upshift.model.spec.telemetry import Card, Checkpoints, Gap, MetricSummary
 
 VERSION = 1
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from upshift.errors import ImageError, MissingExtra, UpshiftError
 from upshift.images.base import RECIPE_LABEL
-from upshift.images.building.uv import find_uv
 from upshift.images.containers.engine import NAMES, PODMAN, ContainerEngine, find_engine
 from upshift.images.containers.facts import (
     CDI,
@@ -24,6 +23,7 @@ from upshift.images.containers.facts import (
 )
 from upshift.images.reference import DEFAULT_REPOSITORY, Reference
 from upshift.images.registries.credentials import Credentials
+from upshift.images.uv import find_uv
 from upshift.model.configuration import Target
 from upshift.model.settings.sizes import format_size
 from upshift.report.doctor.check import Check, Status

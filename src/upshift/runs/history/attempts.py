@@ -8,15 +8,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from upshift.model.spec.checkpoints import Checkpoints
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.launch import Stack
 from upshift.model.spec.task import Failure
-from upshift.model.spec.telemetry import Gap, MetricSummary
+from upshift.model.spec.telemetry import Checkpoints, Gap, MetricSummary
 from upshift.runs.catalog.rows import AttemptRow
+from upshift.runs.history.cards import Shown, read_cards
 from upshift.runs.history.records import RunRecords, utc
 from upshift.runs.history.tabular import Drawn
-from upshift.runtime.storage.cards import Shown, read_cards
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.metrics import Curve, first_of, read_by_rank, summaries_of
 from upshift.runtime.storage.series import given, read_series

@@ -113,22 +113,6 @@ request 175253 for 2.11, in 164471 and 175253 for 2.9 and 2.10; ``CUDA_UPGRADE_G
 2.7. Read on 2026-11-21.
 """
 
-TENSORFLOW_CUDA: Mapping[str, str] = {
-    "2.18": "12.5",
-    "2.17": "12.3",
-    "2.16": "12.3",
-    "2.15": "12.2",
-    "2.14": "11.8",
-    "2.13": "11.8",
-    "2.12": "11.8",
-    "2.11": "11.2",
-    "2.10": "11.2",
-}
-"""The CUDA of each release of TensorFlow for Linux.
-
-Source: tensorflow.org, 'Build from source', 'Tested build configurations', Linux, GPU. Read on 2026-11-21.
-"""
-
 JAX_CUDA: Mapping[int, str] = {12: "5.2", 13: "7.5"}
 """By major version of CUDA that JAX is installed for: the least compute capability.
 

@@ -200,11 +200,6 @@ def from_json(value: MetricValue) -> MetricValue:
     return _SPECIAL.get(value, value) if isinstance(value, str) else value
 
 
-def read_metrics(path: Path) -> dict[str, Curve]:
-    """The metrics in a file, by name; of several processes those of the first one that has logged them."""
-    return first_of(read_by_rank(path))
-
-
 def read_by_rank(path: Path) -> dict[int, dict[str, Curve]]:
     """The metrics in a file, by rank and name, in the order in which they came first; none without a file.
 

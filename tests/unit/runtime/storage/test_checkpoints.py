@@ -10,7 +10,7 @@ import pytest
 
 from upshift.errors import StoreUnavailable
 from upshift.model.spec import Code, EntryPoint, TaskId, TaskResult, TaskSpec
-from upshift.model.spec.checkpoints import Checkpoints
+from upshift.model.spec.telemetry import Checkpoints
 from upshift.runtime.storage.checkpoints import Name, Part, TaskCheckpoints, discard, left_over, put_aside
 from upshift.runtime.storage.store import Store, open_store
 

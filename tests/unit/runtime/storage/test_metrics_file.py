@@ -11,7 +11,7 @@ import pytest
 from upshift.model.spec import MetricSummary, TaskResult, from_json, to_json
 from upshift.model.spec.task import TaskId
 from upshift.runtime.storage import metrics
-from upshift.runtime.storage.metrics import Summaries, header, read_by_rank, read_metrics, summaries_of
+from upshift.runtime.storage.metrics import Summaries, first_of, header, read_by_rank, summaries_of
 
 
 def written(path: Path, *lines: object) -> Path:
@@ -26,7 +26,7 @@ def test_points_come_back_by_name_with_their_steps_and_times(tmp_path: Path) -> 
         [0, 0.5, 1, 0.75, 0.5],
         [0, 1.0, 2, 0.25, 0.75],
     )
-    found = read_metrics(path)
+    found = first_of(read_by_rank(path))
     assert list(found) == ["loss", "accuracy"]
     loss = found["loss"]
     assert (list(loss.values), list(loss.steps), list(loss.times)) == ([0.75, 0.25], [1, 2], [0.5, 1.0])
@@ -50,7 +50,7 @@ def test_metrics_of_several_ranks_are_those_of_the_first_and_of_each(tmp_path: P
     by_rank = read_by_rank(path)
     assert {rank: list(curves) for rank, curves in by_rank.items()} == {0: ["loss"], 3: ["loss", "own"]}
     assert list(by_rank[3]["loss"].values) == [30, 32]
-    first = read_metrics(path)
+    first = first_of(read_by_rank(path))
     assert {name: (curve.rank, list(curve.values)) for name, curve in first.items()} == {
         "loss": (0, [1]),
         "own": (3, [31, 33]),
@@ -71,12 +71,12 @@ def test_a_metric_that_is_logged_with_others_and_alone_keeps_its_order(tmp_path:
         [1, 0.1, None, 2, 0.5],
         [0, 0.1, None, 1],
     )
-    assert list(read_metrics(path)["loss"].values) == [3, 2, 1]
+    assert list(first_of(read_by_rank(path))["loss"].values) == [3, 2, 1]
 
 
 def test_what_is_no_finite_number_is_kept_and_not_the_least_or_the_greatest(tmp_path: Path) -> None:
     lines = [[0, 0, 0, "NaN"], [0, 0, 1, 2.5], [0, 0, 2, "-Infinity"], [0, 0, 3, "Infinity"]]
-    loss = read_metrics(written(tmp_path / "m", header(["loss"]), *lines))["loss"]
+    loss = first_of(read_by_rank(written(tmp_path / "m", header(["loss"]), *lines)))["loss"]
     first, second, third, fourth = loss.values
     assert isinstance(first, float) and math.isnan(first)
     assert (second, third, fourth) == (2.5, -math.inf, math.inf)
@@ -85,7 +85,7 @@ def test_what_is_no_finite_number_is_kept_and_not_the_least_or_the_greatest(tmp_
 
 def test_texts_and_booleans_have_neither_a_least_nor_a_greatest(tmp_path: Path) -> None:
     path = written(tmp_path / "m", header(["phase", "ok"]), [0, 0, 0, "warm-up", True])
-    found = read_metrics(path)
+    found = first_of(read_by_rank(path))
     assert found["phase"].summary == MetricSummary(last="warm-up", step=0)
     assert (found["ok"].last, found["ok"].min) == (True, None)
 
@@ -103,7 +103,7 @@ def test_a_torn_end_and_strange_lines_are_left_out(tmp_path: Path) -> None:
         [0, 0.0, 3, 3.0],
         b"[0,0.1,4,0.2",
     )
-    assert list(read_metrics(path)["loss"].values) == [1.0, 3.0]
+    assert list(first_of(read_by_rank(path))["loss"].values) == [1.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_strange_lines_do_no_harm_to_others(tmp_path: Path, line: bytes) -> None
         [1, 0.5, 2, 1.5, 2.0],
         [0, 1.0, 2, 3.0],
     )
-    found = read_metrics(path)
+    found = first_of(read_by_rank(path))
     assert list(found) == ["loss"]
     assert (list(found["loss"].values), list(found["loss"].steps)) == ([1.0, 3.0], [1, 2])
     assert found["loss"].summary.max == 3.0
@@ -145,19 +145,19 @@ def test_strange_lines_do_no_harm_to_others(tmp_path: Path, line: bytes) -> None
 def test_lines_are_whole_wherever_blocks_end(tmp_path: Path) -> None:
     rows = [[0, i / 10, i, i * 1.5] for i in range(200)]
     path = written(tmp_path / "m", header(["loss"]), *rows)
-    whole = read_metrics(path)["loss"]
+    whole = first_of(read_by_rank(path))["loss"]
     before = metrics._BLOCK
     try:
         for size in (1, 7, 64):
             metrics._BLOCK = size
-            assert read_metrics(path)["loss"] == whole
+            assert first_of(read_by_rank(path))["loss"] == whole
     finally:
         metrics._BLOCK = before
     assert len(whole) == 200
 
 
 def test_no_file_is_no_metrics(tmp_path: Path) -> None:
-    assert read_metrics(tmp_path / "none") == {}
+    assert first_of(read_by_rank(tmp_path / "none")) == {}
 
 
 def test_a_summary_that_grows_says_what_the_whole_file_says(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_summary_that_grows_says_what_the_whole_file_says(tmp_path: Path) -> N
     grown = Summaries()
     for at in range(0, len(rows), 7):
         grown.add(rows[at : at + 7], names)
-    curves = read_metrics(written(tmp_path / "m", *map(header, names), *rows))
+    curves = first_of(read_by_rank(written(tmp_path / "m", *map(header, names), *rows)))
     assert grown.by_name() == {name: curve.summary for name, curve in curves.items()}
 
 

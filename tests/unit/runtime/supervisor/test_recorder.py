@@ -14,11 +14,11 @@ import pytest
 
 import upshift
 from upshift.model.spec import Card, encode
+from upshift.runs.history.cards import read_cards
 from upshift.runtime.loop import Loop
 from upshift.runtime.masking import Mask
 from upshift.runtime.messages import channel, understood
-from upshift.runtime.storage.cards import read_cards
-from upshift.runtime.storage.metrics import read_by_rank, read_metrics
+from upshift.runtime.storage.metrics import first_of, read_by_rank
 from upshift.runtime.supervisor.output import recorder
 from upshift.runtime.supervisor.output.losses import Losses
 from upshift.runtime.supervisor.output.recorder import Recorder
@@ -53,7 +53,7 @@ class Kept:
         return os.read(self._descriptor, 1 << 16).splitlines()
 
     def values(self) -> dict[str, list[object]]:
-        return {name: list(curve.values) for name, curve in read_metrics(self.metrics).items()}
+        return {name: list(curve.values) for name, curve in first_of(read_by_rank(self.metrics)).items()}
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from upshift.model.spec import Device, Hardware
 from upshift.model.spec.hardware import SCHEDULER, enforced
+from upshift.runs.history.cards import read_cards
 from upshift.runtime.accelerators.vendor import Inventory
-from upshift.runtime.storage.cards import read_cards
 from upshift.runtime.supervisor.records import Observations
 
 

@@ -13,7 +13,7 @@ import attrs
 
 from upshift.errors import ImageError, MissingExtra, RecipeError
 from upshift.images.base import Progress, Tell
-from upshift.images.containers.engine import lines_of
+from upshift.images.output import lines_of
 
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _GLIBC = (17, 28, *range(31, 41))  # what uv 0.8 and later know as manylinux_2_N
