@@ -6,7 +6,6 @@ import contextlib
 import getpass
 import os
 import stat
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,17 +44,16 @@ from upshift.backends.docker.options import read_options, refuse_missing_mounts
 from upshift.backends.docker.reuse import Pool, key_of
 from upshift.backends.docker.state import PATIENCE, exit_code, state_of, violent_end
 from upshift.backends.docker.watch import Watch
+from upshift.backends.local.offers import ThisMachine
 from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.images.containers.engine import DOCKER, PODMAN, ContainerEngine, find_engine
 from upshift.images.containers.facts import elsewhere, facts_of, is_rootless, limits, way_back
 from upshift.model.configuration import Target
 from upshift.model.spec import Hardware, TaskSpec
-from upshift.runtime.confine import host_facts
 from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
-    from upshift.runtime.accelerators.vendor import Inventory
     from upshift.runtime.supervisor.devices.pool import Grant
 
 
@@ -83,8 +81,7 @@ class DockerBackend:
         self._target = target
         self._store = store
         self._sink = sink
-        self._host = host_facts()
-        self._found: Sequence[Inventory] | None = None
+        self._machine = ThisMachine()
         self._broker = DeviceBroker()
         self._pool = Pool()
         self._watches: dict[Handle, Watch] = {}
@@ -107,23 +104,16 @@ class DockerBackend:
 
     def capacity(self) -> Capacity:
         """The CPUs and the memory of this machine, and its accelerators once an offer was about some."""
-        return Capacity(hardware=self._here())
-
-    def _here(self) -> Hardware:
-        gpus = None if self._found is None else tuple(d for found in self._found for d in found.devices)
-        return Hardware(
-            cpu_count=len(os.sched_getaffinity(0)), memory=self._host["memory"], gpus=gpus, nodes=1
-        )
+        return Capacity(hardware=self._machine.hardware)
 
     def offer(self, ask: Ask) -> Offer:
         """The request, as far as this machine and its container engine go."""
-        request = ask.request
-        if request.gpu_count and self._found is None:
-            self._found = _discover()
+        here = self._machine
+        here.look_for(ask.request)
         return offer(
-            request,
-            self._here(),
-            self._found or (),
+            ask.request,
+            here.hardware,
+            here.inventories,
             engine=self._engine,
             facts=self._facts,
             handing=self._handing,
@@ -148,7 +138,7 @@ class DockerBackend:
             platform=engine.platform,
             engine=engine,
             registry=self._target.registry,
-            driver=next((found.driver for found in self._found or () if found.vendor == "nvidia"), None),
+            driver=next((one.driver for one in self._machine.inventories if one.vendor == "nvidia"), None),
             parent=self._options.image,
         )
 
@@ -297,7 +287,7 @@ class DockerBackend:
         devices = grant.devices if grant is not None else None
         mounts = own.mounts(store.address, runtime, self._mounts(devices=bool(devices)))
         host_network = self._options.network == "host"
-        half = None if self._host["memory"] is None else self._host["memory"] // 2
+        half = None if self._machine.memory is None else self._machine.memory // 2
         honoured = limits(self._facts)
         task = ("--report", os.path.join(store.address, job.spec_path))
         return Container(
@@ -316,7 +306,7 @@ class DockerBackend:
             shared_memory=granted.shared_memory or granted.memory or half,
             gpus=self._handing.arguments(devices) if devices else (),
             network=self._options.network,
-            hostname=None if host_network else self._host["host"],
+            hostname=None if host_network else self._machine.name,
             more=self._options.arguments,
         )
 
@@ -349,7 +339,7 @@ class DockerBackend:
             handle,
             pool=self._pool,
             sink=self._sink,
-            node=self._host["host"],
+            node=self._machine.name,
             memory=spec.granted.memory if spec.granted is not None else None,
             user=spec.user,
             again=partial(self._launch_again, job),
@@ -470,15 +460,6 @@ def _groups(store: str, *, mine: bool) -> tuple[int, ...]:
         return tuple(sorted({*os.getgroups()} - {os.getgid()}))
     about = os.stat(store)
     return (about.st_gid,) if about.st_mode & stat.S_IWGRP else ()
-
-
-def _discover() -> Sequence[Inventory]:
-    from upshift.runtime.accelerators.discovery import discover
-
-    def say(words: str) -> None:  # before the run, and what shows it, has started
-        sys.stderr.write(f"{words}\n")
-
-    return discover(slow=say)
 
 
 def _refuse_other_machines(engine: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,19 +27,16 @@ from upshift.backends.base import (
 )
 from upshift.backends.local import link as links
 from upshift.backends.local.link import Link, ServerGone
-from upshift.backends.local.offers import offer
+from upshift.backends.local.offers import ThisMachine, offer
 from upshift.backends.manners import MANNERS, manners
 from upshift.errors import BackendError, ConfigError
 from upshift.model.configuration import Target
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec import Hardware
 from upshift.runtime.accelerators.vendors import present
-from upshift.runtime.confine import host_facts
 from upshift.runtime.supervisor.serving import server_files
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
-    from upshift.runtime.accelerators.vendor import Inventory
 
 OPTIONS = (*MANNERS, "nodes")
 """The options of its targets."""
@@ -77,8 +73,7 @@ class LocalBackend:
                     fix=f"Make {inside} a link to {outside}, or leave the mount out.",
                 )
         self._sink = sink
-        self._host = host_facts()
-        self._found: Sequence[Inventory] | None = None
+        self._machine = ThisMachine()
         self._server: Link | None = None
         self._links: dict[str, Link] = {}
         self._running: dict[Handle, str] = {}
@@ -90,26 +85,18 @@ class LocalBackend:
 
         Looking for those may take seconds, so they are None, not limited, until an offer was about some.
         """
-        return Capacity(hardware=self._here())
-
-    def _here(self) -> Hardware:
-        gpus = None if self._found is None else tuple(d for found in self._found for d in found.devices)
-        return Hardware(
-            cpu_count=len(os.sched_getaffinity(0)), memory=self._host["memory"], gpus=gpus, nodes=1
-        )
+        return Capacity(hardware=self._machine.hardware)
 
     def offer(self, ask: Ask) -> Offer:
         """The request, as far as this machine goes."""
-        request = ask.request
-        if request.gpu_count and self._found is None:
-            from upshift.runtime.accelerators.discovery import discover
-
-            self._found = discover(slow=_say)
-        return offer(request, self._here(), self._found or (), nodes=self._nodes, lost=len(ask.avoid or ()))
+        here = self._machine
+        here.look_for(ask.request)
+        lost = len(ask.avoid or ())
+        return offer(ask.request, here.hardware, here.inventories, nodes=self._nodes, lost=lost)
 
     def findings(self) -> Iterator[Finding]:
         """What this machine has."""
-        here = self._here()
+        here = self._machine.hardware
         vendors = "".join(f", devices of {vendor.name}" for vendor in present())
         cpus = f"{here.cpu_count or 0:g} CPU" + ("s" if here.cpu_count != 1 else "")
         yield Finding(name="machine", text=f"{cpus}, {format_size(here.memory or 0)} of memory{vendors}")
@@ -219,7 +206,7 @@ class LocalBackend:
         if kind == "waiting":
             self._sink(Waiting(handle=handle, why=message["why"]))
         elif kind == "started":
-            self._sink(Started(handle=handle, node=self._host["host"]))
+            self._sink(Started(handle=handle, node=self._machine.name))
         elif kind == "log":
             self._sink(LogGrew(handle=handle, size=message["size"]))
         elif kind == "logged":
@@ -268,8 +255,3 @@ def _nodes(target: Target) -> int:
             fix=f"Write a number of nodes to rehearse on this machine, from 1 to {MOST_NODES}.",
         )
     return nodes
-
-
-def _say(words: str) -> None:
-    """Before the run, and what shows it, has started."""
-    sys.stderr.write(f"{words}\n")

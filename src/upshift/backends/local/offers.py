@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Device, Hardware
 from upshift.model.spec.hardware import SUPERVISOR, Model, Shortfall, enforced
+from upshift.runtime.confine import host_facts
 from upshift.runtime.storage.serializers import scratch
 
 if TYPE_CHECKING:
@@ -22,6 +24,39 @@ if TYPE_CHECKING:
     from upshift.runtime.accelerators.vendor import Inventory
 
 SHARED_MEMORY = "/dev/shm"
+
+
+class ThisMachine:
+    """This machine, or the container that this process is in: what it has for steps."""
+
+    def __init__(self) -> None:
+        facts = host_facts()
+        self.name: str = facts["host"]
+        self.memory: int | None = facts["memory"]  # bytes; None: not known
+        self._found: Sequence[Inventory] | None = None
+
+    @property
+    def hardware(self) -> Hardware:
+        """The CPUs that this process may use, memory, and accelerators; None before they were looked for."""
+        gpus = None if self._found is None else tuple(d for found in self._found for d in found.devices)
+        return Hardware(cpu_count=len(os.sched_getaffinity(0)), memory=self.memory, gpus=gpus, nodes=1)
+
+    @property
+    def inventories(self) -> Sequence[Inventory]:
+        """The accelerators of each vendor; empty before they were looked for."""
+        return self._found or ()
+
+    def look_for(self, request: ResourceSettings) -> None:
+        """Look for accelerators, once, if a request is about some: that may take seconds."""
+        if request.gpu_count and self._found is None:
+            from upshift.runtime.accelerators.discovery import discover
+
+            self._found = discover(slow=_say)
+
+
+def _say(words: str) -> None:
+    """Before the run, and what shows it, has started."""
+    sys.stderr.write(f"{words}\n")
 
 
 def offer(
