@@ -16,13 +16,13 @@ from upshift.images.base import (
     Image,
     Ingredients,
     Lock,
-    Locked,
+    LockedPackage,
     Parent,
     Progress,
     Recipe,
     Tell,
 )
-from upshift.images.building.builder import Destination, Found
+from upshift.images.building.builder import Destination, FoundImage
 from upshift.images.reference import Reference
 
 
@@ -79,7 +79,7 @@ class MadeUpBuilder:
         Set once it builds.
     """
 
-    there: dict[str, Found] = attrs.field(factory=dict)
+    there: dict[str, FoundImage] = attrs.field(factory=dict)
     made: list[str] = attrs.field(factory=list)
     error: BaseException | None = None
     search_error: UpshiftError | None = None
@@ -99,7 +99,7 @@ class MadeUpBuilder:
     ) -> Sequence[Finding]:
         return ()
 
-    def find(self, ingredients: Ingredients, parent: Parent | None) -> Found | None:
+    def find(self, ingredients: Ingredients, parent: Parent | None) -> FoundImage | None:
         if self.search_error is not None:
             raise self.search_error
         return self.there.get(_digest(ingredients, parent))
@@ -136,14 +136,14 @@ class MadeUpBuilder:
             user=ingredients.recipe.user,
             name=f"upshift:{len(self.made)}",
         )
-        self.there[digest] = Found(image=image, lock=lock)
+        self.there[digest] = FoundImage(image=image, lock=lock)
         return image
 
 
 def made_up_lock(recipe: Recipe, *args: Any, **options: Any) -> Lock:
     """What requirements resolve to where no index is asked: each by itself, in version 1."""
     names = [line.partition("=")[0] for line in recipe.requirements if not line.startswith("-")]
-    return Lock(packages=tuple(Locked(name=name, version="1") for name in sorted(names)))
+    return Lock(packages=tuple(LockedPackage(name=name, version="1") for name in sorted(names)))
 
 
 def made_up_destination(*parents: Parent, **fields: Any) -> Destination:

@@ -17,7 +17,7 @@ from image_kit import ImageMaker
 from registries import LoopbackRegistry
 
 from upshift.errors import ImageError
-from upshift.images.base import Contents, Lock, Locked, Parent
+from upshift.images.base import Contents, Lock, LockedPackage, Parent
 from upshift.images.checks import replaced
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.parents.contents import contents_of
@@ -152,7 +152,7 @@ def test_a_requirement_that_replaces_the_torch_of_an_unknown_image_is_found(
         layers=(layer(tmp_path, {f"{site}/torch-2.1.0+cu121.dist-info/METADATA": b"Name: torch"}),),
     )
     _, found = read(name)
-    lock = Lock(packages=(Locked(name="torch", version="2.15.0"),))
+    lock = Lock(packages=(LockedPackage(name="torch", version="2.15.0"),))
     assert found.packages is not None
     assert replaced(found.packages, lock) == {"torch": ("2.1.0+cu121", "2.15.0")}
 

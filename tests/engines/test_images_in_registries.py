@@ -21,7 +21,7 @@ from registries import LoopbackRegistry
 from upshift.errors import ImageError
 from upshift.images.base import Contents, Image, Ingredients, Lock, Parent, Progress, Recipe
 from upshift.images.building import packing
-from upshift.images.building.builder import Builder, Destination, Found
+from upshift.images.building.builder import Builder, Destination, FoundImage
 from upshift.images.building.locking import resolve
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.parents.contents import contents_of
@@ -60,7 +60,7 @@ class Shop:
         lock = self.lock(ingredients)
         return self.builder.build(ingredients, self.parent, self.contents, lock, tell=tell)
 
-    def find(self, ingredients: Ingredients) -> Found | None:
+    def find(self, ingredients: Ingredients) -> FoundImage | None:
         return self.builder.find(ingredients, self.parent)
 
     def manifest(self, image: Image) -> dict[str, Any]:

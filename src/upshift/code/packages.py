@@ -56,7 +56,7 @@ class Package:
 
 
 @attrs.frozen(kw_only=True)
-class Part:
+class PackagePart:
     """One file or folder at the top of a project, as far as a code package holds it.
 
     Parameters
@@ -88,7 +88,7 @@ class Preview:
 
     bytes: int
     files: tuple[str, ...]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PackagePart, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
 
@@ -148,11 +148,11 @@ def preview_package(project: Path, store: Store, *, exclude: Iterable[Path] = ()
     )
 
 
-def _parts(files: Sequence[ProjectFile]) -> tuple[Part, ...]:
-    found: dict[str, Part] = {}
+def _parts(files: Sequence[ProjectFile]) -> tuple[PackagePart, ...]:
+    found: dict[str, PackagePart] = {}
     for entry in files:
         top, slash, _ = entry.name.partition("/")
-        known = found.get(top + slash, Part(name=top + slash, files=0, bytes=0))
+        known = found.get(top + slash, PackagePart(name=top + slash, files=0, bytes=0))
         found[known.name] = attrs.evolve(known, files=known.files + 1, bytes=known.bytes + entry.size)
     return tuple(sorted(found.values(), key=lambda part: (-part.bytes, part.name)))
 

@@ -89,7 +89,7 @@ def _digest(said: object) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class Locked:
+class LockedPackage:
     """One package of a lock."""
 
     # name, version: normalized name, and version with its local part: `2.4.1+cu124`
@@ -112,7 +112,7 @@ class Locked:
         return f"{named}{hashes}" + (f"  #{comment}" if comment else "")
 
     @classmethod
-    def parse(cls, line: str) -> Locked:
+    def parse(cls, line: str) -> LockedPackage:
         """The inverse of :attr:`line`; raises ValueError where it is none."""
         said, _, comment = line.partition("  # ")
         requirement, *hashes = said.split(" --hash=")
@@ -132,7 +132,7 @@ class Locked:
 class Lock:
     """What requirements were resolved to on one parent: exactly what is installed on top of it."""
 
-    packages: tuple[Locked, ...] = ()
+    packages: tuple[LockedPackage, ...] = ()
 
     @property
     def text(self) -> str:
@@ -147,7 +147,7 @@ class Lock:
     @classmethod
     def parse(cls, text: str) -> Lock:
         """The inverse of :attr:`text`; raises ValueError where it is none."""
-        return cls(packages=tuple(Locked.parse(line) for line in text.splitlines() if line.strip()))
+        return cls(packages=tuple(LockedPackage.parse(line) for line in text.splitlines() if line.strip()))
 
 
 @attrs.frozen(kw_only=True)

@@ -24,7 +24,7 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @attrs.frozen(kw_only=True)
-class Stack:
+class GpuStack:
     """What a step computes with on GPUs of NVIDIA: CUDA (empty: none; None: not known), PyTorch, and what
     says so.
     """
@@ -63,18 +63,20 @@ def findings(
         yield _lacks("no-neuron", "AWS Neuron", "Neuron SDK", _NEURON, name, contents)
 
 
-def stack_of(ingredients: Ingredients, contents: Contents, after: Contents, lock: Lock | None) -> Stack:
+def stack_of(ingredients: Ingredients, contents: Contents, after: Contents, lock: Lock | None) -> GpuStack:
     """What there is to compute with, once everything is installed."""
     brought = lock.versions if lock is not None else {}
     torch = (after.packages or {}).get("torch")
     cuda = cuda_in(brought)
     if cuda is not None or "torch" in brought:
         said = f"requirements bring torch {torch}" if "torch" in brought else "requirements bring it"
-        return Stack(cuda=cuda, torch=torch, why=said, field="requirements")
+        return GpuStack(cuda=cuda, torch=torch, why=said, field="requirements")
     debian = cuda_by_debian(ingredients.recipe.apt_packages)
     if contents.cuda == "" and debian is not None:
-        return Stack(cuda=debian[0], torch=torch, why=f"apt_packages name {debian[1]}", field="apt_packages")
-    return Stack(cuda=contents.cuda, torch=torch, why=contents.source)
+        return GpuStack(
+            cuda=debian[0], torch=torch, why=f"apt_packages name {debian[1]}", field="apt_packages"
+        )
+    return GpuStack(cuda=contents.cuda, torch=torch, why=contents.source)
 
 
 def name_of(ingredients: Ingredients, parent: Parent | None) -> str:
@@ -134,7 +136,7 @@ def _nvidia(
     yield from _kernels(stack, name, needs, _machine(ingredients), fix)
 
 
-def _instead(ingredients: Ingredients, stack: Stack, needs: Needs) -> str:
+def _instead(ingredients: Ingredients, stack: GpuStack, needs: Needs) -> str:
     """The nearest official image that fits; of a PyTorch in requirements, another wheel of it."""
     if stack.field == "requirements" and stack.torch is not None:
         wheel = compatibility.torch_wheel(
@@ -176,7 +178,7 @@ def _compat(environment: Mapping[str, str], contents: Contents, driver: str | No
     return "it has cuda-compat" if contents.compat else None
 
 
-def _driver(stack: Stack, name: str, needs: Needs, fix: str, compat: str | None) -> Iterator[Finding]:
+def _driver(stack: GpuStack, name: str, needs: Needs, fix: str, compat: str | None) -> Iterator[Finding]:
     assert stack.cuda
     what = stack.which.format(name)
     if compatibility.driver_runs(stack.cuda, needs.driver, None) is False:
@@ -287,7 +289,7 @@ def _capabilities(environment: Mapping[str, str], name: str) -> Iterator[Finding
         )
 
 
-def _kernels(stack: Stack, name: str, needs: Needs, machine: str, fix: str) -> Iterator[Finding]:
+def _kernels(stack: GpuStack, name: str, needs: Needs, machine: str, fix: str) -> Iterator[Finding]:
     assert stack.cuda
     table = compatibility.TORCH_WHEELS.get(machine, {}).get(minor(stack.torch or ""), {})
     kernels = table.get(stack.cuda)

@@ -14,9 +14,9 @@ import pytest
 from upshift.backends.base import Ended, Event, Logged, LogGrew
 from upshift.backends.docker.device_broker import DeviceBroker
 from upshift.backends.docker.folders import Own
-from upshift.backends.docker.launching import Launch
+from upshift.backends.docker.launching import ContainerLaunch
 from upshift.backends.docker.reuse import Pool
-from upshift.backends.docker.watch import Watch
+from upshift.backends.docker.watch import ContainerWatch
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.model.spec import Code, EntryPoint, Failure, Hardware, TaskId, TaskSpec
@@ -30,12 +30,12 @@ class Told:
 
     def __init__(self, tmp_path: Path) -> None:
         self.events: list[Event] = []
-        self.over: list[Watch] = []
+        self.over: list[ContainerWatch] = []
         command = (str(tmp_path / "no-engine"),)
         engine = ContainerEngine(
             name="docker", command=command, version="0", platform="linux/amd64", buildkit=False
         )
-        self.watch = Watch(
+        self.watch = ContainerWatch(
             engine,
             NAME,
             pool=Pool(),
@@ -56,7 +56,7 @@ def told(tmp_path: Path, upshift_home: Path) -> Told:
 def test_what_is_cancelled_before_there_is_a_container_gets_none(told: Told) -> None:
     told.watch.cancel(0)
     own = Own(NAME)
-    told.watch.launch(Launch(name=NAME, arguments=("run",), order=b"", own=own))
+    told.watch.launch(ContainerLaunch(name=NAME, arguments=("run",), order=b"", own=own))
     assert told.events == [Ended(handle=NAME, reason="cancelled", message="cancelled before it was started")]
     assert told.over == [told.watch] and not own.path.exists()
 
@@ -64,7 +64,7 @@ def test_what_is_cancelled_before_there_is_a_container_gets_none(told: Told) -> 
 def test_what_is_left_before_there_is_a_container_gets_none(told: Told) -> None:
     told.watch.leave()
     own = Own(NAME)
-    told.watch.launch(Launch(name=NAME, arguments=("run",), order=b"", own=own))
+    told.watch.launch(ContainerLaunch(name=NAME, arguments=("run",), order=b"", own=own))
     assert told.events == [] and not own.path.exists()
 
 

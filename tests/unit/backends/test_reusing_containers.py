@@ -12,14 +12,14 @@ import pytest
 
 import upshift.backends.docker.folders as folders
 from upshift.backends.docker.folders import Own
-from upshift.backends.docker.launching import Key, Launch
+from upshift.backends.docker.launching import ContainerLaunch, Key
 from upshift.backends.docker.options import read_options
 from upshift.backends.docker.reuse import Pool, key_of
 from upshift.config import DockerSettings
 from upshift.model.configuration import Target
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
-from upshift.model.spec import Launch as Ranks
+from upshift.model.spec import ContainerLaunch as Ranks
 
 SPEC = TaskSpec(
     task=TaskId(run="r", step="train", index=3),
@@ -83,15 +83,15 @@ def test_arguments_of_the_user_may_do_away_with_any_bound_so_nothing_is_shared()
 
 
 @pytest.fixture
-def launch(upshift_home: Path) -> Launch:
-    return Launch(name="box", arguments=(), order=b"", own=Own("box"), key=("train",))
+def launch(upshift_home: Path) -> ContainerLaunch:
+    return ContainerLaunch(name="box", arguments=(), order=b"", own=Own("box"), key=("train",))
 
 
-def test_a_task_waits_for_the_container_of_one_that_has_just_completed(launch: Launch) -> None:
+def test_a_task_waits_for_the_container_of_one_that_has_just_completed(launch: ContainerLaunch) -> None:
     pool = Pool()
     pool.expect(("train",))
     assert pool.expects(("train",))
-    taken: list[Launch | None] = []
+    taken: list[ContainerLaunch | None] = []
     taking = threading.Thread(target=lambda: taken.append(pool.take(("train",))))
     taking.start()
     assert pool.settle(("train",), launch, expected=True, spoilt=False)
@@ -100,7 +100,7 @@ def test_a_task_waits_for_the_container_of_one_that_has_just_completed(launch: L
     assert not pool.expects(("train",))
 
 
-def test_nobody_waits_where_none_will_be_free(launch: Launch) -> None:
+def test_nobody_waits_where_none_will_be_free(launch: ContainerLaunch) -> None:
     pool = Pool()
     pool.expect(("train",))
     assert not pool.settle(("train",), None, expected=True, spoilt=False)
@@ -108,7 +108,7 @@ def test_nobody_waits_where_none_will_be_free(launch: Launch) -> None:
     assert not pool.expects(("train",))
 
 
-def test_a_step_whose_tasks_leave_something_behind_has_a_container_for_each(launch: Launch) -> None:
+def test_a_step_whose_tasks_leave_something_behind_has_a_container_for_each(launch: ContainerLaunch) -> None:
     pool = Pool()
     assert pool.reusable(("train",)) == ("train",)
     pool.expect(("train",))
@@ -117,7 +117,7 @@ def test_a_step_whose_tasks_leave_something_behind_has_a_container_for_each(laun
     assert pool.reusable(("other",)) == ("other",)
 
 
-def test_a_pool_that_is_closed_takes_none_back(launch: Launch) -> None:
+def test_a_pool_that_is_closed_takes_none_back(launch: ContainerLaunch) -> None:
     pool = Pool()
     assert pool.settle(("train",), launch, expected=False, spoilt=False)
     pool.close()

@@ -87,7 +87,7 @@ def ring(marked: int, *, sets: bool = False) -> Part:
     return parts[0]
 
 
-def seen(value: object) -> values.Seen:
+def seen(value: object) -> values.ValueDigest:
     return value_digest(value, str, lambda _: False)
 
 

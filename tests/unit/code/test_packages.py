@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from upshift.code import packages, project_files
-from upshift.code.packages import Package, Part, make_package, preview_package
+from upshift.code.packages import Package, PackagePart, make_package, preview_package
 from upshift.errors import BlobMissing, StoreError, StoreUnavailable, UsageError
 from upshift.model.settings.leaks import is_secret_file
 from upshift.runtime.storage import memo, unpacking
@@ -64,9 +64,9 @@ def test_a_preview_says_what_is_in_it_and_how_big(project: Path, store: Store) -
     fill(project, "notes.txt", content="x" * 500)
     seen = preview_package(project, store)
     assert seen.parts == (
-        Part(name="notes.txt", files=1, bytes=500),
-        Part(name="pkg/", files=2, bytes=len("# pkg/__init__.py\n# pkg/model.py\n")),
-        Part(name="train.py", files=1, bytes=len("# train.py\n")),
+        PackagePart(name="notes.txt", files=1, bytes=500),
+        PackagePart(name="pkg/", files=2, bytes=len("# pkg/__init__.py\n# pkg/model.py\n")),
+        PackagePart(name="train.py", files=1, bytes=len("# train.py\n")),
     )
     assert (len(seen.files), seen.bytes) == (4, sum(part.bytes for part in seen.parts))
 

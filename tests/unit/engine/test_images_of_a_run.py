@@ -23,7 +23,7 @@ from upshift.engine.images import needs_of
 from upshift.errors import BackendError, ImageError, RecipeError, RunCancelled, RunFailed, SettingsError
 from upshift.images import preparing
 from upshift.images.base import ERROR, WARNING, Finding, Image
-from upshift.images.building.builder import Destination, Found
+from upshift.images.building.builder import Destination, FoundImage
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node, StepDefinition
 from upshift.model.spec import Code, EntryPoint
@@ -179,7 +179,7 @@ def test_other_steps_go_on_while_an_image_is_built(bench: Bench, builder: MadeUp
         output=FromStep(node="twice"),
     )
     bench.functions["open_gate"] = builder.gate.set
-    builder.there[_recipe_of_default(bench, graph)] = Found(image=Image(reference="sha256:0", recipe=""))
+    builder.there[_recipe_of_default(bench, graph)] = FoundImage(image=Image(reference="sha256:0", recipe=""))
     assert bench.run(graph).output == 8
     assert bench.ran() == ["open", "twice"]
 

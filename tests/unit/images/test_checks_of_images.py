@@ -19,7 +19,7 @@ from upshift.images.base import (
     Finding,
     Ingredients,
     Lock,
-    Locked,
+    LockedPackage,
     Needs,
     Parent,
     Recipe,
@@ -47,7 +47,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def locked(**packages: str) -> Lock:
     return Lock(
         packages=tuple(
-            Locked(name=name.replace("_", "-"), version=version) for name, version in packages.items()
+            LockedPackage(name=name.replace("_", "-"), version=version) for name, version in packages.items()
         )
     )
 

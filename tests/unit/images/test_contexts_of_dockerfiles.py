@@ -11,11 +11,11 @@ import pytest
 
 from upshift import DockerSettings
 from upshift.errors import SettingsError
-from upshift.images.recipes.dockerfiles import Context, DockerIgnore, base_of, instructions, read_context
+from upshift.images.recipes.dockerfiles import BuildContext, DockerIgnore, base_of, instructions, read_context
 from upshift.images.recipes.recipe import make_ingredients
 
 ORIGIN = "pipeline.py:3 (@step)"
-Read = Callable[..., Context]
+Read = Callable[..., BuildContext]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def read(tmp_path: Path) -> Read:
         path.write_text(name)
     (tmp_path / "run.sh").chmod(0o755)
 
-    def read(*lines: str, ignore: str = "") -> Context:
+    def read(*lines: str, ignore: str = "") -> BuildContext:
         (tmp_path / "Dockerfile").write_text("\n".join(("FROM python:3.12-slim", *lines)))
         if ignore:
             (tmp_path / ".dockerignore").write_text(ignore)
@@ -214,7 +214,7 @@ def test_what_is_not_there_is_named_with_the_line_of_the_dockerfile(read: Read, 
 def test_without_a_folder_nothing_can_be_copied(tmp_path: Path) -> None:
     dockerfile = tmp_path / "Dockerfile"
     dockerfile.write_text("FROM a\nRUN true\n")
-    assert read_context(dockerfile, None, where=ORIGIN) == Context(dockerfile="FROM a\nRUN true\n")
+    assert read_context(dockerfile, None, where=ORIGIN) == BuildContext(dockerfile="FROM a\nRUN true\n")
     dockerfile.write_text("FROM a\nCOPY a b\n")
     with pytest.raises(SettingsError, match="no build_context_root says from where") as caught:
         read_context(dockerfile, None, where=ORIGIN)

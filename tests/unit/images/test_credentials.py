@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from upshift.images.registries.credentials import Credentials, Login
+from upshift.images.registries.credentials import Credentials, RegistryLogin
 
 
 def auth(user: str, password: str) -> dict[str, str]:
@@ -49,14 +49,14 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def login(credentials: Credentials, registry: str, repository: str = "") -> Login | None:
+def login(credentials: Credentials, registry: str, repository: str = "") -> RegistryLogin | None:
     return credentials.find(registry, repository).login
 
 
 def test_a_login_of_docker(home: Home) -> None:
     file = home.docker({"auths": {"registry.example.org:5000": auth("ann", "a:b c")}})
     found = login(home.credentials(), "registry.example.org:5000", "ml/base")
-    assert found == Login(source=str(file), username="ann", password="a:b c")
+    assert found == RegistryLogin(source=str(file), username="ann", password="a:b c")
     assert login(home.credentials(), "registry.example.org") is None
 
 
@@ -134,11 +134,11 @@ def test_a_helper_is_asked_for_the_registry(home: Home) -> None:
     home.helper("own", """echo '{"Username": "<token>", "Secret": "identity"}'""")
     credentials = home.credentials()
     found = login(credentials, "r.org")
-    assert found == Login(source="docker-credential-all", username="r.org", password="from all")
+    assert found == RegistryLogin(source="docker-credential-all", username="r.org", password="from all")
     hub = login(credentials, "docker.io")
     assert hub is not None and hub.username == "https://index.docker.io/v1/"
     own = login(credentials, "own.org")
-    assert own == Login(source="docker-credential-own", identity_token="identity")
+    assert own == RegistryLogin(source="docker-credential-own", identity_token="identity")
 
 
 def test_where_the_helper_has_none_the_file_may(home: Home) -> None:

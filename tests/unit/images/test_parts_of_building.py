@@ -18,7 +18,16 @@ import attrs
 import pytest
 
 from upshift.errors import ImageError
-from upshift.images.base import RECIPE_LABEL, Contents, Finding, Ingredients, Lock, Locked, Parent, Recipe
+from upshift.images.base import (
+    RECIPE_LABEL,
+    Contents,
+    Finding,
+    Ingredients,
+    Lock,
+    LockedPackage,
+    Parent,
+    Recipe,
+)
 from upshift.images.building import bytecode
 from upshift.images.building.builder import Builder, Destination
 from upshift.images.building.delivery import (
@@ -29,7 +38,7 @@ from upshift.images.building.delivery import (
     compose_in_engine,
 )
 from upshift.images.building.installing import record_of
-from upshift.images.building.packing import Entry, Layer, Layout, last_entries, write_layer
+from upshift.images.building.packing import Entry, ImageLayout, Layer, last_entries, write_layer
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
 from upshift.images.uv import platform_of
@@ -158,7 +167,9 @@ def test_a_record_says_nothing_of_the_machine_that_it_was_made_on() -> None:
 
 
 def test_folders_that_are_links_are_not_put_into_a_layer_as_folders(tmp_path: Path) -> None:
-    layout = Layout(python="3.11", interpreter="/bin/python3", site_packages="/lib/python3/dist-packages")
+    layout = ImageLayout(
+        python="3.11", interpreter="/bin/python3", site_packages="/lib/python3/dist-packages"
+    )
     write_layer(last_entries({}, layout), tmp_path / "layer", compressed=False)
     with tarfile.open(tmp_path / "layer") as archive:
         assert archive.getnames()[-1] == "usr/lib/python3/dist-packages/_upshift.pth"
@@ -174,11 +185,11 @@ def test_a_plain_layer_is_the_tar_of_a_packed_one(tmp_path: Path) -> None:
 
 
 def test_an_image_on_an_image_of_upshift_has_a_folder_of_its_own() -> None:
-    first = Layout.of(CONTENTS, "/bin")
+    first = ImageLayout.of(CONTENTS, "/bin")
     assert first.site == "/opt/upshift/lib/python3.11/site-packages"
-    second = Layout.of(CONTENTS, f"{first.scripts}:/bin")
+    second = ImageLayout.of(CONTENTS, f"{first.scripts}:/bin")
     assert second.site == "/opt/upshift-2/lib/python3.11/site-packages"
-    third = Layout.of(CONTENTS, f"{second.scripts}:{first.scripts}:/bin")
+    third = ImageLayout.of(CONTENTS, f"{second.scripts}:{first.scripts}:/bin")
     assert third.site == "/opt/upshift-3/lib/python3.11/site-packages"
     assert len({first.hook[0], second.hook[0], third.hook[0]}) == 3
 
@@ -190,7 +201,7 @@ def test_an_interpreter_finds_packages_before_its_own_and_after_its_library(tmp_
     _package(site, "1 of the image")
     (site / "only_below.py").write_text("")
     layouts = [
-        Layout(python=MINOR, interpreter="x", site_packages=str(site), below=level) for level in (0, 1)
+        ImageLayout(python=MINOR, interpreter="x", site_packages=str(site), below=level) for level in (0, 1)
     ]
     for layout, version in zip(layouts, ("2 on top", "3 on top of that"), strict=True):
         _package(Path(f"{tmp_path}{layout.site}"), version)
@@ -286,10 +297,14 @@ def test_what_cannot_be_made_is_refused_with_a_way_out(given: dict[str, Any], fi
 
 LOCK = Lock(
     packages=(
-        Locked(name="six", version="1.17.0", hashes=("sha256:" + "1" * 64, "sha256:" + "2" * 64)),
-        Locked(name="flash-attn", version="2.8", hashes=("sha256:" + "3" * 64,), wheel=False),
-        Locked(name="helpers", version="1.2", source="git+https://github.com/acme/helpers@abc", wheel=False),
-        Locked(name="tiny", version="1.0", source="./2/tiny-1.0-py3-none-any.whl", hashes=("sha256:4",)),
+        LockedPackage(name="six", version="1.17.0", hashes=("sha256:" + "1" * 64, "sha256:" + "2" * 64)),
+        LockedPackage(name="flash-attn", version="2.8", hashes=("sha256:" + "3" * 64,), wheel=False),
+        LockedPackage(
+            name="helpers", version="1.2", source="git+https://github.com/acme/helpers@abc", wheel=False
+        ),
+        LockedPackage(
+            name="tiny", version="1.0", source="./2/tiny-1.0-py3-none-any.whl", hashes=("sha256:4",)
+        ),
     )
 )
 

@@ -22,7 +22,7 @@ from upshift.images.base import (
     Contents,
     Finding,
     Lock,
-    Locked,
+    LockedPackage,
     Needs,
     Parent,
     Progress,
@@ -310,7 +310,9 @@ def versions(monkeypatch: pytest.MonkeyPatch, **packages: str) -> list[str]:
 
     def resolved(recipe: Recipe, *args: Any, **options: Any) -> Lock:
         asked.append(" ".join(recipe.requirements))
-        return Lock(packages=tuple(Locked(name=name, version=one) for name, one in sorted(packages.items())))
+        return Lock(
+            packages=tuple(LockedPackage(name=name, version=one) for name, one in sorted(packages.items()))
+        )
 
     monkeypatch.setattr(preparing, "resolve", resolved)
     return asked
@@ -419,7 +421,7 @@ def test_requirements_that_replace_what_the_image_is_chosen_for_are_told(
         if kept and keeping is None:
             raise Unmet("the requirements contradict each other")
         found = (keeping or {}) if kept else {"torch": "2.9.0", "torchvision": "0.24.0"}
-        return Lock(packages=tuple(Locked(name=name, version=one) for name, one in found.items()))
+        return Lock(packages=tuple(LockedPackage(name=name, version=one) for name, one in found.items()))
 
     monkeypatch.setattr(preparing, "resolve", resolved)
     monkeypatch.setattr(preparing, "contents_of", lambda *args, **options: WITH_TORCH)

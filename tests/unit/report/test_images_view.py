@@ -19,7 +19,7 @@ from upshift.images.base import (
     Image,
     Ingredients,
     Lock,
-    Locked,
+    LockedPackage,
     Parent,
     Progress,
     Recipe,
@@ -63,7 +63,7 @@ def prepared(*findings: Finding, image: Image | None = None, recipe: Any = None,
             python="3.10.13", cuda="12.1", packages={"torch": "2.1.0+cu121", "six": "1", "attrs": "2"},
             source="table",
         ),
-        "lock": Lock(packages=(Locked(name="torchvision", version="0.16.0"),)),
+        "lock": Lock(packages=(LockedPackage(name="torchvision", version="0.16.0"),)),
         "recipe": "sha256:" + "b" * 64,
         "digest": "sha256:" + "c" * 64,
     }  # fmt: skip
@@ -168,7 +168,9 @@ def test_what_updating_has_changed() -> None:
         def lock(versions: dict[str, str] | None) -> Lock | None:
             if versions is None:
                 return None
-            return Lock(packages=tuple(Locked(name=name, version=one) for name, one in versions.items()))
+            return Lock(
+                packages=tuple(LockedPackage(name=name, version=one) for name, one in versions.items())
+            )
 
         return changes(prepared(lock=lock(now), before=lock(before)))
 

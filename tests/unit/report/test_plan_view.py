@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from upshift.code.packages import Part
+from upshift.code.packages import PackagePart
 from upshift.code.project_files import LeftOut
 from upshift.images.base import ERROR, WARNING, Contents, Finding, Ingredients, Recipe
 from upshift.images.building.builder import Destination
@@ -192,14 +192,14 @@ def test_the_code_package_and_what_it_leaves_out() -> None:
 
 def test_what_a_code_package_holds_the_largest_first() -> None:
     parts = (
-        Part(name="src/", files=180, bytes=1_100_000),
-        Part(name="data/", files=1, bytes=80_000),
-        Part(name="flow.py", files=1, bytes=2_000),
+        PackagePart(name="src/", files=180, bytes=1_100_000),
+        PackagePart(name="data/", files=1, bytes=80_000),
+        PackagePart(name="flow.py", files=1, bytes=2_000),
     )
     code = PlannedCode(project="/p", files=182, bytes=1_182_000, parts=parts)
     text = show_plan(plan(step("load"), code=code))
     assert "holds    src/ (180 files, 1.1 MB), data/ (1 file, 80 KB), flow.py (2 KB)" in text
-    many = tuple(Part(name=f"{i}.py", files=1, bytes=1) for i in range(9))
+    many = tuple(PackagePart(name=f"{i}.py", files=1, bytes=1) for i in range(9))
     text = show_plan(plan(step("load"), code=attrs.evolve(code, parts=many)))
     assert "5.py (1 B), 3 more: --json" in text
     assert "holds" not in show_plan(plan(step("load"), code=attrs.evolve(code, parts=many[:1])))

@@ -38,12 +38,12 @@ from upshift.backends.docker.container import (
 )
 from upshift.backends.docker.device_broker import DeviceBroker, Lent
 from upshift.backends.docker.folders import Own
-from upshift.backends.docker.launching import Key, Launch, order_for, order_in_turn
+from upshift.backends.docker.launching import ContainerLaunch, Key, order_for, order_in_turn
 from upshift.backends.docker.offers import HIDDEN, Handing, offer
 from upshift.backends.docker.options import read_options, refuse_missing_mounts
 from upshift.backends.docker.reuse import Pool, key_of
 from upshift.backends.docker.state import PATIENCE, exit_code, state_of, violent_end
-from upshift.backends.docker.watch import Watch
+from upshift.backends.docker.watch import ContainerWatch
 from upshift.backends.local.offers import ThisMachine
 from upshift.errors import BackendError, ImageError, UpshiftError
 from upshift.images.containers.engine import DOCKER, PODMAN, ContainerEngine, find_engine
@@ -84,7 +84,7 @@ class DockerBackend:
         self._machine = ThisMachine()
         self._broker = DeviceBroker()
         self._pool = Pool()
-        self._watches: dict[Handle, Watch] = {}
+        self._watches: dict[Handle, ContainerWatch] = {}
         self._lock = threading.Lock()
 
     # -- what there is -----------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class DockerBackend:
             return error
         return handle
 
-    def _launch(self, job: Job, watch: Watch, secrets: Mapping[str, str]) -> None:
+    def _launch(self, job: Job, watch: ContainerWatch, secrets: Mapping[str, str]) -> None:
         if job.spec.granted is not None and job.spec.granted.gpus:
             self._ask(job, watch, secrets)
             return
@@ -179,7 +179,7 @@ class DockerBackend:
         else:
             self._start(job, watch, secrets, None, key)
 
-    def _take(self, job: Job, watch: Watch, secrets: Mapping[str, str], key: Key) -> None:
+    def _take(self, job: Job, watch: ContainerWatch, secrets: Mapping[str, str], key: Key) -> None:
         """Give it to a container that has served another one, which may have to be waited for."""
         launch = self._pool.take(key)
         try:
@@ -196,18 +196,18 @@ class DockerBackend:
         else:
             watch.launch(attrs.evolve(launch, order=order))
 
-    def _order_in_turn(self, job: Job, watch: Watch, secrets: Mapping[str, str]) -> bytes:
+    def _order_in_turn(self, job: Job, watch: ContainerWatch, secrets: Mapping[str, str]) -> bytes:
         path = os.path.join(open_store(job.spec.store, **job.spec.store_options).address, job.spec_path)
         return order_in_turn(order_for(job.spec, secrets, None), watch.name, path)
 
-    def _launch_again(self, job: Job, watch: Watch) -> None:
+    def _launch_again(self, job: Job, watch: ContainerWatch) -> None:
         """Its container is gone, and ran nothing."""
         try:
             self._launch(job, watch, secrets_of(job.spec))
         except Exception as error:  # on a thread, where nobody else hears of it
             watch.end("infrastructure", _words(error))
 
-    def _ask(self, job: Job, watch: Watch, secrets: Mapping[str, str]) -> None:
+    def _ask(self, job: Job, watch: ContainerWatch, secrets: Mapping[str, str]) -> None:
         def ready(grant: Grant | None) -> None:
             try:
                 self._start(job, watch, secrets, None if grant is None else Lent(grant, self._broker))
@@ -231,7 +231,7 @@ class DockerBackend:
     def _start(
         self,
         job: Job,
-        watch: Watch,
+        watch: ContainerWatch,
         secrets: Mapping[str, str],
         lent: Lent | None,
         key: Key | None = None,
@@ -244,7 +244,7 @@ class DockerBackend:
                 grant = None if lent is None else lent.grant
                 container = self._container(job, name, own, grant, several=key is not None)
                 order = order_for(spec, secrets, grant)
-                launch = Launch(
+                launch = ContainerLaunch(
                     name=name,
                     arguments=tuple(run_arguments(container, self._engine.name)),
                     order=order if key is None else self._order_in_turn(job, watch, secrets),
@@ -332,9 +332,9 @@ class DockerBackend:
             variables |= HIDDEN
         return variables
 
-    def _watch(self, handle: Handle, job: Job) -> Watch:
+    def _watch(self, handle: Handle, job: Job) -> ContainerWatch:
         spec = job.spec
-        watch = Watch(
+        watch = ContainerWatch(
             self._engine,
             handle,
             pool=self._pool,
@@ -349,7 +349,7 @@ class DockerBackend:
             self._watches[handle] = watch
         return watch
 
-    def _forget(self, watch: Watch) -> None:
+    def _forget(self, watch: ContainerWatch) -> None:
         with self._lock:
             if self._watches.get(watch.name) is watch:
                 del self._watches[watch.name]

@@ -28,7 +28,7 @@ _commands: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 
 @attrs.frozen(kw_only=True)
-class Launch:
+class ContainerLaunch:
     """How a container is started, or one that runs already is given an order.
 
     Parameters

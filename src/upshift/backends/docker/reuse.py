@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 
-from upshift.backends.docker.launching import Key, Launch
+from upshift.backends.docker.launching import ContainerLaunch, Key
 from upshift.backends.docker.options import Options
 from upshift.model.spec import Hardware, TaskSpec, encode
 
@@ -42,7 +42,7 @@ class Pool:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._free: list[Launch] = []
+        self._free: list[ContainerLaunch] = []
         self._soon: Counter[Key] = Counter()
         self._waiting: Counter[Key] = Counter()
         self._spoilt: set[Key] = set()
@@ -58,7 +58,7 @@ class Pool:
         with self._changed:
             return any(launch.key == key for launch in self._free) or self._soon[key] > self._waiting[key]
 
-    def take(self, key: Key) -> Launch | None:
+    def take(self, key: Key) -> ContainerLaunch | None:
         """A container, waited for where one will be free soon; None: there is none."""
         deadline = time.monotonic() + SOON
         with self._changed:
@@ -82,7 +82,7 @@ class Pool:
         with self._changed:
             self._soon[key] += 1
 
-    def settle(self, key: Key, launch: Launch | None, *, expected: bool, spoilt: bool) -> bool:
+    def settle(self, key: Key, launch: ContainerLaunch | None, *, expected: bool, spoilt: bool) -> bool:
         """A container is free, or not: False, and it has to go.
 
         Parameters
@@ -116,7 +116,7 @@ class Pool:
         for launch in free:
             launch.remove()
 
-    def _take_gone(self) -> list[Launch]:
+    def _take_gone(self) -> list[ContainerLaunch]:
         """Those that have left by themselves, for want of orders."""
         with self._changed:
             gone = [launch for launch in self._free if launch.gone]

@@ -27,7 +27,7 @@ from typing import IO, Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Logged, LogGrew, Noticed, Sink, Started, Waiting
-from upshift.backends.docker.launching import Launch, talk
+from upshift.backends.docker.launching import ContainerLaunch, talk
 from upshift.backends.docker.reuse import Pool
 from upshift.backends.docker.state import KILLED, PATIENCE, complaint, exit_code, state_of, violent_end
 from upshift.errors import ImageError
@@ -47,7 +47,7 @@ TRIES = 5
 """How often a container is started that ran nothing, before that is the end of its job."""
 
 
-class Watch:
+class ContainerWatch:
     """Watches an attempt in a container, and tells; from before there is one, so that it can be cancelled.
 
     Parameters
@@ -82,8 +82,8 @@ class Watch:
         node: str,
         memory: int | None,
         user: str | None,
-        again: Callable[[Watch], None],
-        over: Callable[[Watch], None],
+        again: Callable[[ContainerWatch], None],
+        over: Callable[[ContainerWatch], None],
     ) -> None:
         self.name = name
         self.told = False
@@ -98,7 +98,7 @@ class Watch:
         self._again = again
         self._over = over
         self._since = time.time()
-        self._launch: Launch | None = None
+        self._launch: ContainerLaunch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._timers: list[threading.Timer] = []
@@ -120,7 +120,7 @@ class Watch:
         """Whether it is to end."""
         return self._cancelled is not None
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: ContainerLaunch) -> None:
         """Start the container, unless nobody wants it any more."""
         with self._lock:
             if self._cancelled is None and not self._left.is_set():
@@ -408,7 +408,7 @@ class Watch:
                 self._remove(launch)
         (self._again if again else self._over)(self)
 
-    def _hand_on(self, launch: Launch) -> bool:
+    def _hand_on(self, launch: ContainerLaunch) -> bool:
         """Whether others may have the container now."""
         key, over, process = launch.key, self._done, self._process
         if key is None or process is None:
@@ -425,7 +425,7 @@ class Watch:
             launch.remove()
         return False
 
-    def _remove(self, launch: Launch) -> None:
+    def _remove(self, launch: ContainerLaunch) -> None:
         """What is in its folder of another user's, only that user can remove."""
         if not launch.own.remove() and launch.sweeping:
             with contextlib.suppress(ImageError):

@@ -16,7 +16,7 @@ so that comments, layout and docstrings do not matter:
 If in doubt, more counts. docs/how-to/caching.md says what is not seen. From bottom to top::
 
     facts · parsing · references · statements · normalize    what the text of one file says
-    sources · installed · memo                               files, modules, distributions
+    sources · installed · kept_facts                         files, modules, distributions
     values · digests                                         digests of live values
     live · loaded                                            names and sources of live objects
     pieces                                                   what a piece of code adds and reaches

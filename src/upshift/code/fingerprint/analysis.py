@@ -12,7 +12,7 @@ from typing import Any
 
 from upshift.code.fingerprint.digests import combined
 from upshift.code.fingerprint.effects import Effects
-from upshift.code.fingerprint.live import Live, is_importable, is_upshift
+from upshift.code.fingerprint.live import LiveCode, is_importable, is_upshift
 from upshift.code.fingerprint.names import FROM_FILE, unknown
 from upshift.code.fingerprint.objects import owner_of
 from upshift.code.fingerprint.pieces import (
@@ -42,7 +42,7 @@ class Analysis:
     """
 
     def __init__(self, project: Path, begun: Iterable[dict[str, Any]] = ()) -> None:
-        live = self._live = Live(project)
+        live = self._live = LiveCode(project)
         self._pieces = ReachedCode(live)
         self._effects = Effects(self._pieces)
         modules = dict.fromkeys(live.sources.of_namespace(namespace) for namespace in begun)

@@ -17,10 +17,10 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from upshift.code.fingerprint.digests import code_digest, combined
-from upshift.code.fingerprint.loaded import Loaded
+from upshift.code.fingerprint.loaded import LoadedCode
 from upshift.code.fingerprint.pieces import HIDES, Key, Piece
-from upshift.code.fingerprint.sources import PROJECT, Module, Sources, python_files
-from upshift.code.fingerprint.values import Seen, is_module, value_digest
+from upshift.code.fingerprint.sources import PROJECT, Module, ProjectSources, python_files
+from upshift.code.fingerprint.values import ValueDigest, is_module, value_digest
 
 SKIPPED_ATTRIBUTES = frozenset(
     {"__abstractmethods__", "_abc_impl", "__upshift_options__", "__annotate__", "__annotate_func__"}
@@ -40,13 +40,13 @@ _DERIVED = frozenset(
 _PLAIN = (type(None), bool, int, float, str, bytes, tuple, list, dict, set, frozenset)
 
 
-class Live:
+class LiveCode:
     """The live objects of this process and the sources behind them, at one moment."""
 
     def __init__(self, project: Path) -> None:
         self.project = project
-        self.sources = Sources(project)
-        self.loaded = Loaded(self.sources)
+        self.sources = ProjectSources(project)
+        self.loaded = LoadedCode(self.sources)
         self.nowhere = Module("?")
         """What stands for code that no module is known of."""
         self._objects: dict[int, Any] = {}
@@ -81,7 +81,7 @@ class Live:
         """Whether a function was written in the project."""
         return self.sources.of_namespace(function.__globals__).kind == PROJECT
 
-    def seen(self, piece: Piece, value: Any) -> Seen:
+    def seen(self, piece: Piece, value: Any) -> ValueDigest:
         """What a value looks like; the code in it is reached by the piece."""
 
         def follow(code: Any) -> str:
@@ -209,7 +209,7 @@ def is_home(module: Module, name: str, value: Any) -> bool:
     return owner is not None and vars(owner) is module.namespace
 
 
-def says_all(live: Live, module: Module, function: FunctionType) -> bool:
+def says_all(live: LiveCode, module: Module, function: FunctionType) -> bool:
     """Whether the source of a module says all about a function of its own, but for default values."""
     code = function.__code__
     return (

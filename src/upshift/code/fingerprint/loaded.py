@@ -21,7 +21,7 @@ from typing import Any
 
 from upshift.code.fingerprint.digests import code_digest
 from upshift.code.fingerprint.facts import Import
-from upshift.code.fingerprint.sources import Module, Sources
+from upshift.code.fingerprint.sources import Module, ProjectSources
 from upshift.code.fingerprint.values import value_digest
 from upshift.runtime.usercode.importing import older_bytecode
 from upshift.runtime.usercode.modules import importing_began
@@ -36,10 +36,10 @@ _HEADER = 16
 """Bytes before the code in a file of bytecode (PEP 552): magic, flags, time in seconds, size."""
 
 
-class Loaded:
+class LoadedCode:
     """Answers for the files of one analysis."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: ProjectSources) -> None:
         self._sources = sources
         self._started = _process_start()
         self._doubtful: dict[str, bool] = {}

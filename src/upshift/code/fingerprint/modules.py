@@ -13,7 +13,7 @@ from upshift.code.fingerprint import outside
 from upshift.code.fingerprint.digests import combined
 from upshift.code.fingerprint.facts import BARE, Chain, Facts, Import, UnitFacts, use_of
 from upshift.code.fingerprint.installed import all_installed, editable, required
-from upshift.code.fingerprint.live import Live, is_by_name, is_home, is_upshift, says_all, title
+from upshift.code.fingerprint.live import LiveCode, is_by_name, is_home, is_upshift, says_all, title
 from upshift.code.fingerprint.names import add_flags, add_words, imported, look_up, resolve, through, unknown
 from upshift.code.fingerprint.objects import defaults_of_function
 from upshift.code.fingerprint.outside import widen, widens
@@ -34,7 +34,7 @@ _NOTHING: Any = object()
 
 
 def source_piece(
-    live: Live, module: Module, file: str, what: tuple[Any, ...], hidden: tuple[str, ...]
+    live: LiveCode, module: Module, file: str, what: tuple[Any, ...], hidden: tuple[str, ...]
 ) -> Piece:
     """A definition in a file and what it refers to; ``what`` is as for ``Facts.units``, or units' numbers."""
     piece = Piece(("imported", module))
@@ -48,7 +48,7 @@ def source_piece(
 
 
 def _add_unit(
-    live: Live, piece: Piece, module: Module, facts: Facts, unit: UnitFacts, hidden: tuple[str, ...]
+    live: LiveCode, piece: Piece, module: Module, facts: Facts, unit: UnitFacts, hidden: tuple[str, ...]
 ) -> None:
     counting = [d for d in unit.decorators if not _is_upshift(module, facts, d.chain)]
     digest = combined([unit.digest, *(d.digest for d in counting)]) if counting else unit.digest
@@ -78,7 +78,7 @@ def _is_upshift(module: Module, facts: Facts, chain: Chain) -> bool:
     return bool(bound) and all(isinstance(b, Import) and b.module.split(".")[0] == "upshift" for b in bound)
 
 
-def _is_foreign(live: Live, decorator: Any) -> bool:
+def _is_foreign(live: LiveCode, decorator: Any) -> bool:
     """Whether a decorator comes from a library, which may read the docstring."""
     owner = sys.modules.get((decorator if is_code(decorator) else type(decorator)).__module__ or "")
     return owner is not None and live.sources.of_namespace(vars(owner)).kind == PACKAGE
@@ -87,7 +87,7 @@ def _is_foreign(live: Live, decorator: Any) -> bool:
 # whole modules
 
 
-def whole_piece(live: Live, module: Module) -> Piece:
+def whole_piece(live: LiveCode, module: Module) -> Piece:
     """The whole source of a module, and what the names in it mean."""
     piece = Piece(("imported", module))
     facts = live.sources.facts(module.file)
@@ -122,7 +122,7 @@ def whole_piece(live: Live, module: Module) -> Piece:
 
 
 def _add_import(
-    live: Live, piece: Piece, module: Module, level: int, source: str, names: tuple[str, ...]
+    live: LiveCode, piece: Piece, module: Module, level: int, source: str, names: tuple[str, ...]
 ) -> None:
     """What a module imports: versions of packages; all of what is not imported yet, as the module itself."""
     target = live.sources.absolute(module, level, source)
@@ -139,7 +139,7 @@ def _add_import(
 
 
 def _widen_unimported(
-    live: Live, piece: Piece, module: Module, facts: Facts, chain: Chain, bare: bool
+    live: LiveCode, piece: Piece, module: Module, facts: Facts, chain: Chain, bare: bool
 ) -> None:
     """What a name would mean that is built in, or that an import would bring from outside the project."""
     bound = facts.bound(chain[0])
@@ -153,7 +153,7 @@ def _widen_unimported(
                 imported(live, piece, target, (*attribute, *chain[1:]), bare)
 
 
-def _add_names(live: Live, piece: Piece, module: Module, namespace: dict[str, Any], facts: Facts) -> None:
+def _add_names(live: LiveCode, piece: Piece, module: Module, namespace: dict[str, Any], facts: Facts) -> None:
     """What the names in a live module's source mean. Of most of its own functions nothing is left to say."""
     elsewhere: list[str] = []
     own: list[str] = []
@@ -189,7 +189,7 @@ def _add_names(live: Live, piece: Piece, module: Module, namespace: dict[str, An
         piece.add(f"names of {title(module, '')}", combined(elsewhere))
 
 
-def names_piece(live: Live, module: Module, by: str = "") -> Piece:
+def names_piece(live: LiveCode, module: Module, by: str = "") -> Piece:
     """Every name of a module, and of those that it imports: what ``getattr(module, name)`` may give.
 
     A pickle names functions and classes. So what it may give leaves out the plain values that a script
@@ -221,7 +221,7 @@ def _is_scripts_own(module: Module, facts: Facts | None, name: str, value: Any) 
     return not facts.bound(name) and not is_code(value) and not is_module(value)
 
 
-def imported_piece(live: Live, module: Module) -> Piece:
+def imported_piece(live: LiveCode, module: Module) -> Piece:
     """A module that is imported, and nothing else of it: whether it is what its file says."""
     piece = Piece()
     if live.loaded.is_stale(module):
@@ -232,7 +232,7 @@ def imported_piece(live: Live, module: Module) -> Piece:
 # packages, and the project
 
 
-def package_piece(live: Live, version: str) -> Piece:
+def package_piece(live: LiveCode, version: str) -> Piece:
     """Installed distributions, ``"numpy 2.1.0"`` or several, and what they require."""
     piece = Piece()
     for distribution in version.split(", "):
@@ -243,7 +243,7 @@ def package_piece(live: Live, version: str) -> Piece:
     return piece
 
 
-def project_piece(live: Live, *by: str) -> Piece:
+def project_piece(live: LiveCode, *by: str) -> Piece:
     """Every module that may be found by its name: the project's, those beside it, and what is installed."""
     piece = Piece()
     loaded = {
@@ -271,7 +271,7 @@ def project_piece(live: Live, *by: str) -> Piece:
     return piece
 
 
-def _unimported(live: Live, file: str) -> Module:
+def _unimported(live: LiveCode, file: str) -> Module:
     name = module_name(Path(file))[0]
     return live.sources.unimported(
         name, file, name if file.endswith("__init__.py") else name.rpartition(".")[0]

@@ -24,7 +24,7 @@ from typing import Any
 from upshift.code.fingerprint import outside
 from upshift.code.fingerprint.digests import combined
 from upshift.code.fingerprint.facts import BY_LITERAL, Bound, Chain, Facts, Import, Use, Word, use_of
-from upshift.code.fingerprint.live import Live, is_home, title
+from upshift.code.fingerprint.live import LiveCode, is_home, title
 from upshift.code.fingerprint.outside import is_loader, widen, widens
 from upshift.code.fingerprint.pieces import ACTS, FRAMES, SEEN, UNRESOLVED, Piece
 from upshift.code.fingerprint.sources import PACKAGE, PROJECT, STANDARD, UPSHIFT, Module
@@ -40,7 +40,7 @@ _NOTHING: Any = object()
 
 
 def add_words(
-    live: Live, piece: Piece, module: Module, words: Iterable[Word], hidden: Iterable[str] = ()
+    live: LiveCode, piece: Piece, module: Module, words: Iterable[Word], hidden: Iterable[str] = ()
 ) -> None:
     """Make a piece reach what words of a module's source mean; ``hidden`` names are none of the module's."""
     hidden = frozenset(hidden)
@@ -50,7 +50,7 @@ def add_words(
             resolve(live, piece, module, (chain, origin, bare))
 
 
-def resolve(live: Live, piece: Piece, module: Module, use: Use) -> None:
+def resolve(live: LiveCode, piece: Piece, module: Module, use: Use) -> None:
     """Make a piece reach what one name means, with the attributes taken from it."""
     chain, origin, bare = use
     if origin == BY_LITERAL:  # import_module("helpers"), if that is Python's own
@@ -92,7 +92,7 @@ def look_up(module: Module, chain: Chain) -> Any:
 
 
 def _bound(
-    live: Live, piece: Piece, owner: Module, name: str, value: Any, bare: bool, within: Module | None
+    live: LiveCode, piece: Piece, owner: Module, name: str, value: Any, bare: bool, within: Module | None
 ) -> None:
     """A name of a live module that is bound to anything but a module."""
     piece.reaches.append(("name", owner, name))
@@ -101,7 +101,7 @@ def _bound(
         piece.reaches.append(("docstring", *live.code(value)[1:]))
 
 
-def _builtin(live: Live, piece: Piece, module: Module, name: str) -> None:
+def _builtin(live: LiveCode, piece: Piece, module: Module, name: str) -> None:
     value = getattr(builtins, name, _NOTHING)
     if value is _NOTHING:
         piece.add(title(module, name), _ABSENT)
@@ -116,7 +116,7 @@ def _builtin(live: Live, piece: Piece, module: Module, name: str) -> None:
 # modules and their attributes
 
 
-def imported(live: Live, piece: Piece, name: str, chain: Chain, bare: bool) -> None:
+def imported(live: LiveCode, piece: Piece, name: str, chain: Chain, bare: bool) -> None:
     """Make a piece reach attributes of a module that source imports by name."""
     there = sys.modules.get(name)
     if isinstance(there, ModuleType):
@@ -142,7 +142,7 @@ def imported(live: Live, piece: Piece, name: str, chain: Chain, bare: bool) -> N
 
 
 def through(
-    live: Live, piece: Piece, there: ModuleType, chain: Chain, bare: bool, within: Module | None
+    live: LiveCode, piece: Piece, there: ModuleType, chain: Chain, bare: bool, within: Module | None
 ) -> None:
     """Make a piece reach what a chain of a live module's attributes means to code ``within`` another."""
     namespace = vars(there)
@@ -176,7 +176,7 @@ def through(
 
 
 def _foreign_attributes(
-    live: Live, piece: Piece, there: ModuleType, chain: Chain, version: str, within: Module | None
+    live: LiveCode, piece: Piece, there: ModuleType, chain: Chain, version: str, within: Module | None
 ) -> None:
     """A library's module, which may have been patched with something of the project."""
     _foreign(piece, (*there.__name__.split("."), *chain), version)
@@ -202,7 +202,7 @@ def _foreign(piece: Piece, path: Chain, version: str) -> None:
 # what a name of a live module is bound to
 
 
-def name_piece(live: Live, module: Module, name: str) -> Piece:
+def name_piece(live: LiveCode, module: Module, name: str) -> Piece:
     """What a name is bound to: code, a module, or a constant.
 
     Which object it is counts by itself: two functions that swap their names are both still reached.
@@ -225,7 +225,7 @@ def name_piece(live: Live, module: Module, name: str) -> Piece:
     return piece
 
 
-def _acts(live: Live, value: Any) -> int:
+def _acts(live: LiveCode, value: Any) -> int:
     """Whether calling a function or class of a library may act on something."""
     owner = sys.modules.get(getattr(value, "__module__", None) or "")
     if owner is None or owner is builtins:
@@ -237,7 +237,7 @@ def _acts(live: Live, value: Any) -> int:
     return ACTS if kind == STANDARD and outside.standard_acts(path) else 0
 
 
-def _constant(live: Live, piece: Piece, module: Module, name: str, value: Any) -> None:
+def _constant(live: LiveCode, piece: Piece, module: Module, name: str, value: Any) -> None:
     origin = _origin(live, module, name, value)
     if origin is not None:
         piece.add(title(module, name), f"{origin[0].name}.{origin[1]}")
@@ -265,7 +265,7 @@ def unknown(label: str, reason: str) -> tuple[str, str]:
     return f"{label} ({reason})", combined([os.urandom(16).hex()])
 
 
-def _origin(live: Live, module: Module, name: str, value: Any) -> tuple[Module, str] | None:
+def _origin(live: LiveCode, module: Module, name: str, value: Any) -> tuple[Module, str] | None:
     """The live module of the project that a constant was imported from, and its name there."""
     facts = live.sources.facts(module.file)
     if facts is None:
@@ -286,7 +286,7 @@ def _origin(live: Live, module: Module, name: str, value: Any) -> tuple[Module, 
     return None
 
 
-def _making(live: Live, module: Module, name: str) -> Piece | None:
+def _making(live: LiveCode, module: Module, name: str) -> Piece | None:
     """What the statements reach that bind a name; None where none does."""
     facts = live.sources.facts(module.file)
     bound = () if facts is None else facts.bound(name)
@@ -301,7 +301,7 @@ def _making(live: Live, module: Module, name: str) -> Piece | None:
 
 
 def _as_written(
-    live: Live, piece: Piece, module: Module, facts: Facts, written: Iterable[Import | Bound]
+    live: LiveCode, piece: Piece, module: Module, facts: Facts, written: Iterable[Import | Bound]
 ) -> list[str]:
     """The statements that bind a constant which cannot be seen."""
     parts: list[str] = []

@@ -13,7 +13,7 @@ from upshift.code.fingerprint.facts import READS
 from upshift.code.fingerprint.live import (
     DESCRIPTORS,
     SKIPPED_ATTRIBUTES,
-    Live,
+    LiveCode,
     cells_of,
     defaults_of,
     is_by_name,
@@ -44,7 +44,7 @@ _FIELD_PARTS = (
 )
 
 
-def code_piece(live: Live, number: int) -> Piece:
+def code_piece(live: LiveCode, number: int) -> Piece:
     """A live function, class, module or built-in function."""
     value = live.object(number)
     piece = Piece()
@@ -58,7 +58,7 @@ def code_piece(live: Live, number: int) -> Piece:
     return piece
 
 
-def docstring_piece(live: Live, number: int) -> Piece:
+def docstring_piece(live: LiveCode, number: int) -> Piece:
     """The docstring of a function or class that is handed on: whoever gets it may read it."""
     value = live.object(number)
     piece = Piece(live.code(value))
@@ -74,7 +74,7 @@ def docstring_piece(live: Live, number: int) -> Piece:
 # functions
 
 
-def _function(live: Live, piece: Piece, function: FunctionType) -> None:
+def _function(live: LiveCode, piece: Piece, function: FunctionType) -> None:
     module = live.sources.of_namespace(function.__globals__)
     if module.kind == PROJECT:
         _own_function(live, piece, module, function)
@@ -86,7 +86,7 @@ def _function(live: Live, piece: Piece, function: FunctionType) -> None:
         _foreign_function(live, piece, function)
 
 
-def _foreign_function(live: Live, piece: Piece, function: FunctionType) -> None:
+def _foreign_function(live: LiveCode, piece: Piece, function: FunctionType) -> None:
     """A function of a library may hold functions of the project: a decorator made it."""
     registry = vars(function).get("registry")
     if isinstance(registry, types.MappingProxyType):  # singledispatch, whose closure caches what it saw
@@ -100,7 +100,7 @@ def _foreign_function(live: Live, piece: Piece, function: FunctionType) -> None:
             _inside(live, piece, value)
 
 
-def _inside(live: Live, piece: Piece, value: Any, label: str = "") -> None:
+def _inside(live: LiveCode, piece: Piece, value: Any, label: str = "") -> None:
     """Reach the code that a value holds; its data counts as well, if it has a label and can be told."""
     if is_code(value):
         piece.reaches.append(live.code(value))
@@ -110,7 +110,7 @@ def _inside(live: Live, piece: Piece, value: Any, label: str = "") -> None:
         piece.add(label, digest)
 
 
-def _own_function(live: Live, piece: Piece, module: Module, function: FunctionType) -> None:
+def _own_function(live: LiveCode, piece: Piece, module: Module, function: FunctionType) -> None:
     code = function.__code__
     file: str | None = module.file
     units: tuple[int, ...] = ()
@@ -135,13 +135,13 @@ def _own_function(live: Live, piece: Piece, module: Module, function: FunctionTy
         piece.add(*unknown(name, FROM_FILE))
 
 
-def _reads(live: Live, file: str | None, what: tuple[Any, ...]) -> bool:
+def _reads(live: LiveCode, file: str | None, what: tuple[Any, ...]) -> bool:
     """Whether a definition may read a file."""
     facts = live.sources.facts(file)
     return facts is not None and any(facts.unit(n).flags & READS for n in facts.units(*what))
 
 
-def defaults_of_function(live: Live, piece: Piece, function: FunctionType) -> str:
+def defaults_of_function(live: LiveCode, piece: Piece, function: FunctionType) -> str:
     """What the default values of arguments are, which need not be those that the source spells out."""
     positional, named = function.__defaults__ or (), function.__kwdefaults__ or {}
     if _PLAIN.issuperset(map(type, (*positional, *named.values()))):
@@ -150,7 +150,7 @@ def defaults_of_function(live: Live, piece: Piece, function: FunctionType) -> st
 
 
 def _add_cells(
-    live: Live, piece: Piece, file: str | None, cells: dict[str, Any], units: tuple[int, ...], label: str
+    live: LiveCode, piece: Piece, file: str | None, cells: dict[str, Any], units: tuple[int, ...], label: str
 ) -> None:
     """Variables of a closure. Of modules only what is taken from them counts."""
     for free, value in cells.items():
@@ -164,7 +164,7 @@ def _add_cells(
         piece.reaches += [key for key in shown.reaches if key[0] != "name" or key[1] is not around]
 
 
-def _add_dynamic(live: Live, piece: Piece, module: Module, qualname: str) -> None:
+def _add_dynamic(live: LiveCode, piece: Piece, module: Module, qualname: str) -> None:
     """What a definition, or one that it names, may find by other ways than names; of a whole module, too."""
     facts = live.sources.facts(module.file)
     words, flags = facts.dynamic.get(qualname.partition(".")[0], ((), 0)) if facts is not None else ((), 0)
@@ -172,7 +172,7 @@ def _add_dynamic(live: Live, piece: Piece, module: Module, qualname: str) -> Non
     add_words(live, piece, module, words)
 
 
-def _bytecode(live: Live, piece: Piece, module: Module, function: FunctionType) -> None:
+def _bytecode(live: LiveCode, piece: Piece, module: Module, function: FunctionType) -> None:
     """The code itself, and everything that a name in it may mean."""
     code = function.__code__
     piece.add(f"{title(module, function.__qualname__)} as loaded", code_digest(code))
@@ -190,7 +190,7 @@ def _bytecode(live: Live, piece: Piece, module: Module, function: FunctionType) 
 # classes
 
 
-def _class(live: Live, piece: Piece, cls: type) -> None:
+def _class(live: LiveCode, piece: Piece, cls: type) -> None:
     owner = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
     namespace = next((f.__globals__ for f in _functions(cls)), None) if owner is None else vars(owner)
     module = live.sources.of_namespace(namespace) if namespace else Module(str(cls.__module__))
@@ -224,7 +224,7 @@ def _class(live: Live, piece: Piece, cls: type) -> None:
         piece.add(*unknown(name, FROM_FILE))
 
 
-def _is_foreign(live: Live, base: type) -> bool:
+def _is_foreign(live: LiveCode, base: type) -> bool:
     owner = sys.modules.get(base.__module__)
     return base is not object and owner is not None and live.sources.of_namespace(vars(owner)).kind == PACKAGE
 
@@ -236,7 +236,7 @@ def _functions(cls: type) -> Iterator[FunctionType]:
             yield function
 
 
-def _class_cells(live: Live, cls: type) -> dict[str, Any]:
+def _class_cells(live: LiveCode, cls: type) -> dict[str, Any]:
     """The variables of the function that a class was made in, as far as its methods hold them.
 
     Those of a wrapper that a decorator has put in place of a method are other variables.
@@ -254,7 +254,7 @@ def _class_cells(live: Live, cls: type) -> dict[str, Any]:
     return cells
 
 
-def _attributes(live: Live, piece: Piece, cls: type, module: Module, in_source: bool, label: str) -> None:
+def _attributes(live: LiveCode, piece: Piece, cls: type, module: Module, in_source: bool, label: str) -> None:
     parts: list[str] = []
     defaults: list[str] = []
     for name, value in sorted(vars(cls).items()):
@@ -277,7 +277,7 @@ def _attributes(live: Live, piece: Piece, cls: type, module: Module, in_source: 
 
 
 def _is_in_class(
-    live: Live, piece: Piece, name: str, function: FunctionType, cls: type, module: Module
+    live: LiveCode, piece: Piece, name: str, function: FunctionType, cls: type, module: Module
 ) -> bool:
     """Whether the source of the class says all about a method, but for what it holds, which is added."""
     code = function.__code__
@@ -297,7 +297,7 @@ def _is_in_class(
     return True
 
 
-def _fields(live: Live, piece: Piece, cls: type, label: str) -> None:
+def _fields(live: LiveCode, piece: Piece, cls: type, label: str) -> None:
     """The fields of dataclasses, attrs classes and pydantic models: defaults are moved out of the class."""
     own = vars(cls)
     fields: list[Any] = list(own.get("__attrs_attrs__") or ())
@@ -319,7 +319,7 @@ def _fields(live: Live, piece: Piece, cls: type, label: str) -> None:
 _DYNAMIC = frozenset({"__dict__", "__getattribute__", "__class__", "getattr"})
 
 
-def method_piece(live: Live, number: int, owner: int) -> Piece:
+def method_piece(live: LiveCode, number: int, owner: int) -> Piece:
     """What a method takes from ``self``, by name, and no more: another step of its class does not count."""
     method, cls = live.object(number), live.object(owner)
     piece = Piece()

@@ -9,7 +9,7 @@ import functools
 import operator
 from collections.abc import Callable, Container, Iterable
 
-from upshift.code.fingerprint.live import Live
+from upshift.code.fingerprint.live import LiveCode
 from upshift.code.fingerprint.modules import (
     imported_piece,
     names_piece,
@@ -40,7 +40,7 @@ _MAKERS: dict[str, Callable[..., Piece]] = {
 class ReachedCode:
     """Pieces of one process at one moment."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: LiveCode) -> None:
         self.live = live
         self._pieces: dict[Key, Piece] = {}
 

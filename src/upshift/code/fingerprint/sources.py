@@ -19,7 +19,7 @@ from typing import Any
 
 from upshift.code.fingerprint.facts import Facts
 from upshift.code.fingerprint.installed import modules_in
-from upshift.code.fingerprint.memo import Memo
+from upshift.code.fingerprint.kept_facts import KeptFacts
 from upshift.runtime.storage.digest import digest_of
 from upshift.runtime.storage.edits import Stamp
 from upshift.runtime.usercode.modules import module_name
@@ -68,12 +68,12 @@ class Module:
         """Its file, for people."""
 
 
-class Sources:
+class ProjectSources:
     """Modules and their facts, for one analysis. Only how files are named depends on the project."""
 
     def __init__(self, project: Path) -> None:
         self._root = os.path.join(str(project.absolute()), "")
-        self._memo = Memo(project)
+        self._memo = KeptFacts(project)
         self._facts: dict[str, Facts | None] = {}
         self._contents: dict[str, bytes | None] = {}
         self._statuses: dict[str, os.stat_result | None] = {}

@@ -62,7 +62,7 @@ _CONTENTS: dict[type, Callable[[Any], Any]] = {
 """What objects of classes made from these hold besides attributes."""
 
 
-class Seen(NamedTuple):
+class ValueDigest(NamedTuple):
     """What a value looks like.
 
     The digest is of all that can be seen. ``complete``: that is everything. ``hides``: there may be data that
@@ -88,7 +88,7 @@ def is_code(value: object) -> bool:
 
 def value_digest(
     value: object, follow: Callable[[Any], str], is_own: Callable[[types.FunctionType], bool]
-) -> Seen:
+) -> ValueDigest:
     """The digest of a value.
 
     Parameters
@@ -99,7 +99,7 @@ def value_digest(
         Whether a method was written in the project.
     """
     if type(value) in _ATOMS:
-        return Seen(combined([_atom(type(value), value)]), complete=True, hides=False)
+        return ValueDigest(combined([_atom(type(value), value)]), complete=True, hides=False)
     for kind in (Writer, _Numbering):
         writer = kind(follow, is_own)
         try:
@@ -108,8 +108,8 @@ def value_digest(
             continue
         except RecursionError:
             break
-        return Seen(combined(writer.tokens), writer.complete, writer.hides, writer.unordered)
-    return Seen(combined([type_name(value)]), complete=False, hides=True)
+        return ValueDigest(combined(writer.tokens), writer.complete, writer.hides, writer.unordered)
+    return ValueDigest(combined([type_name(value)]), complete=False, hides=True)
 
 
 class _TooLargeError(Exception):

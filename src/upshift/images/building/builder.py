@@ -41,7 +41,7 @@ from upshift.images.base import (
 from upshift.images.building.delivery import Additions, Delivery, Helpers, ToEngine, ToRegistry
 from upshift.images.building.installing import CompileIn
 from upshift.images.building.making import Making
-from upshift.images.building.packing import Layout
+from upshift.images.building.packing import ImageLayout
 from upshift.images.cache import alone, workshop
 from upshift.images.containers.bases import base_of, build_base, this_home
 from upshift.images.containers.engine import ContainerEngine
@@ -71,7 +71,7 @@ class Destination:
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class FoundImage:
     """An image that is there, and what its requirements were resolved to; None: it has none."""
 
     image: Image
@@ -153,7 +153,7 @@ class Builder:
                 fix="Choose an image with a python3 on its PATH.",
             )
             return
-        if not Layout.of(contents).compiles:
+        if not ImageLayout.of(contents).compiles:
             yield Finding(
                 severity=NOTE,
                 field="requirements",
@@ -165,7 +165,7 @@ class Builder:
         except MissingExtra as error:
             yield finding_of(error, "requirements")
 
-    def find(self, ingredients: Ingredients, parent: Parent | None) -> Found | None:
+    def find(self, ingredients: Ingredients, parent: Parent | None) -> FoundImage | None:
         """The image of an equal recipe, if there is one; raises ImageError where it cannot be looked for."""
         if self._is_the_parent(ingredients, parent):
             assert parent is not None
@@ -223,7 +223,7 @@ class Builder:
                     contents = self._contents_of(ingredients, below)
                 making, layers, layout = None, [], None
                 if lock is not None:
-                    layout = Layout.of(contents, below.environment.get("PATH", ""))
+                    layout = ImageLayout.of(contents, below.environment.get("PATH", ""))
                     making = Making(
                         ingredients,
                         contents,
@@ -311,13 +311,13 @@ class Builder:
 
     # -- what is there -----------------------------------------------------------------------------
 
-    def _unchanged(self, ingredients: Ingredients, parent: Parent) -> Found | None:
+    def _unchanged(self, ingredients: Ingredients, parent: Parent) -> FoundImage | None:
         """The parent, which is the image."""
         engine = self.destination.engine
         if engine is not None and engine.describe(parent.pinned) is None:
             return None
         recipe = ingredients.recipe.digest(parent.digest)
-        return Found(image=_image(parent.pinned, recipe, ingredients, Contents(), str(parent.reference)))
+        return FoundImage(image=_image(parent.pinned, recipe, ingredients, Contents(), str(parent.reference)))
 
     def _pulled(self, ingredients: Ingredients, parent: Parent, tell: Tell) -> Image:
         if self._unchanged(ingredients, parent) is None:
@@ -328,7 +328,9 @@ class Builder:
             raise ImageError(f"the container engine has pulled {parent.pinned}, and does not have it")
         return found.image
 
-    def _find_in_engine(self, engine: ContainerEngine, ingredients: Ingredients, recipe: str) -> Found | None:
+    def _find_in_engine(
+        self, engine: ContainerEngine, ingredients: Ingredients, recipe: str
+    ) -> FoundImage | None:
         repository = ingredients.repository or DEFAULT_REPOSITORY
         names = [f"{repository}:{tag}" for tag in _tags(ingredients, recipe)]
         described = [engine.describe(name) for name in names]
@@ -338,12 +340,12 @@ class Builder:
         labels = (said.get("Config") or {}).get("Labels") or {}
         if labels.get(RECIPE_LABEL) != recipe:
             return None
-        return Found(
+        return FoundImage(
             image=_image(whole_id(said), recipe, ingredients, Contents(), names[-1]),
             lock=_lock_in(labels, ingredients),
         )
 
-    def _find_in_registry(self, ingredients: Ingredients, recipe: str) -> Found | None:
+    def _find_in_registry(self, ingredients: Ingredients, recipe: str) -> FoundImage | None:
         if self._registries is None:
             raise no_registries()
         repository = repository_in(self.destination.registry, ingredients.repository)
@@ -358,11 +360,11 @@ class Builder:
         reference = repository.with_digest(there)
         image = _image(reference.full, recipe, ingredients, Contents(), name.full)
         if not ingredients.recipe.requirements:
-            return Found(image=image)
+            return FoundImage(image=image)
         from upshift.images.parents.contents import read_parent
 
         read, _ = read_parent(self._registries, reference, ingredients.recipe.platform)
-        return Found(image=image, lock=_lock_in(read.labels, ingredients))
+        return FoundImage(image=image, lock=_lock_in(read.labels, ingredients))
 
 
 def refuse_old_python(ingredients: Ingredients, contents: Contents) -> None:

@@ -17,7 +17,7 @@ from upshift.errors import ImageError
 from upshift.images.base import RECIPE_LABEL, Parent, Progress, Tell
 from upshift.images.building.packing import Layer
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.containers.transfer import Loaded, load
+from upshift.images.containers.transfer import ImageToLoad, load
 from upshift.images.reference import Reference, digest_of
 from upshift.model.settings.sizes import format_size
 
@@ -385,7 +385,7 @@ class ToEngine:
         """Load the image, and name it."""
         composed = compose_in_engine(parent, layers, additions)
         named = [f"{self.repository}:{tag}" for tag in names]
-        image = Loaded(
+        image = ImageToLoad(
             parent=parent.pinned,
             manifest=composed.manifest,
             config=composed.config,

@@ -20,7 +20,7 @@ import attrs
 
 from upshift.errors import ImageError, RecipeError
 from upshift.images import cache
-from upshift.images.base import Contents, Lock, Locked, Progress, Recipe, Tell
+from upshift.images.base import Contents, Lock, LockedPackage, Progress, Recipe, Tell
 from upshift.images.building.locking import installer_options, machine_of, write_requirements
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.facts import as_this_user, facts_of
@@ -77,7 +77,7 @@ class Installer:
         found = {one.name: one for one in map(self._installed, self.packages.glob("*.dist-info"))}
         return [found[one.name] for one in lock.packages if one.name in found]
 
-    def _build(self, sources: Sequence[Locked], tell: Tell, here: Sequence[str]) -> None:
+    def _build(self, sources: Sequence[LockedPackage], tell: Tell, here: Sequence[str]) -> None:
         """Install packages that come as sources."""
         if self._compile_in is not None and not self._compile_here:
             self._compile(sources, tell, *self._compile_in())
@@ -116,7 +116,7 @@ class Installer:
         return ("pip", "install", *target, *options)
 
     def _run(
-        self, packages: Sequence[Locked], tell: Tell, command: Sequence[str], text: str | None = None
+        self, packages: Sequence[LockedPackage], tell: Tell, command: Sequence[str], text: str | None = None
     ) -> None:
         names = ("--constraint ", "--require-hashes")
         options = [o for o in self._recipe.requirements if o.startswith("-") and not o.startswith(names)]
@@ -124,7 +124,9 @@ class Installer:
         first = Progress(stage="install", text=text or ", ".join(one.name for one in packages))
         run_uv(command, folder=self._folder, tell=tell, first=first, where=self._where, locked=True)
 
-    def _compile(self, packages: Sequence[Locked], tell: Tell, engine: ContainerEngine, image: str) -> None:
+    def _compile(
+        self, packages: Sequence[LockedPackage], tell: Tell, engine: ContainerEngine, image: str
+    ) -> None:
         """Install packages that come as sources by uv in a container of the image, with this folder, as this
         user.
         """

@@ -26,7 +26,7 @@ from typing import Any
 
 from upshift.errors import ImageError
 from upshift.images import cache
-from upshift.images.base import Contents, Lock, Locked, Progress, Recipe, Tell
+from upshift.images.base import Contents, Lock, LockedPackage, Progress, Recipe, Tell
 from upshift.images.recipes.reading import (
     hashes_split,
     normalized,
@@ -201,7 +201,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _locked(
     package: Mapping[str, Any], asked: Mapping[str, tuple[str, ...]], secrets: Mapping[str, str]
-) -> Locked:
+) -> LockedPackage:
     """A package of a pylock, whose markers hold, since it is for one platform."""
     name, version = normalized(package["name"]), str(package.get("version", "0"))
     source, wheel = None, True
@@ -219,7 +219,9 @@ def _locked(
         wheel, hashes = False, _hashes((package.get("sdist") or {},))
     for value, variable in secrets.items():
         source = source and source.replace(value, f"${{{variable}}}")
-    return Locked(name=name, version=version, source=source, hashes=asked.get(name) or hashes, wheel=wheel)
+    return LockedPackage(
+        name=name, version=version, source=source, hashes=asked.get(name) or hashes, wheel=wheel
+    )
 
 
 def _hashes(files: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ from upshift.images.building import bytecode
 from upshift.images.building.delivery import Delivery, Helpers, KnownLayer
 from upshift.images.building.installing import SCRIPTS, CompileIn, Installed, Installer
 from upshift.images.building.packing import (
+    ImageLayout,
     Layer,
-    Layout,
     Piece,
     join_namespaces,
     key_of,
@@ -54,7 +54,7 @@ class Making:
 
     _ingredients: Ingredients
     _contents: Contents
-    _layout: Layout
+    _layout: ImageLayout
     _lock: Lock
     _folder: Path
     _delivery: Delivery
@@ -173,7 +173,7 @@ def _remember(key: str, known: KnownLayer, place: str) -> None:
 class Compiler:
     """Processes that compile in a folder. They start with it, since an interpreter takes a while."""
 
-    def __init__(self, layout: Layout, folder: Path) -> None:
+    def __init__(self, layout: ImageLayout, folder: Path) -> None:
         self._layout = layout
         self._kept = cache.folder(cache.BYTECODE) / _MAGIC / layout.site.strip("/").replace("/", "-")
         self._said = open(folder / "compiling.err", "w+b")  # noqa: SIM115

@@ -26,7 +26,7 @@ from typing import BinaryIO
 import attrs
 
 from upshift.errors import RecipeError
-from upshift.images.base import Contents, Locked
+from upshift.images.base import Contents, LockedPackage
 from upshift.images.building import bytecode
 from upshift.images.building.installing import SCRIPTS, Installed, record_of
 from upshift.images.recipes.reading import normalized
@@ -202,7 +202,7 @@ class _Sink(io.RawIOBase):
 
 
 @attrs.frozen(kw_only=True)
-class Layout:
+class ImageLayout:
     """Where things are in an image."""
 
     python: str  # minor version of its Python
@@ -213,7 +213,7 @@ class Layout:
     below: int = 0
 
     @classmethod
-    def of(cls, contents: Contents, path: str = "") -> Layout:
+    def of(cls, contents: Contents, path: str = "") -> ImageLayout:
         """On top of an image whose Python is known, with this ``PATH``."""
         assert contents.python and contents.interpreter and contents.site_packages
         folders = path.split(":")
@@ -285,7 +285,10 @@ class Piece:
 
 
 def pieces_of(
-    installed: Sequence[tuple[Locked, Installed]], packages: Path, layout: Layout, circumstances: str
+    installed: Sequence[tuple[LockedPackage, Installed]],
+    packages: Path,
+    layout: ImageLayout,
+    circumstances: str,
 ) -> list[Piece]:
     """The pieces, the lowest layer first; to the last, which may be empty, :func:`last_entries` are added.
 
@@ -303,7 +306,7 @@ def pieces_of(
     return [*pieces, attrs.evolve(_piece(small, packages, layout, circumstances), key=None)]
 
 
-def key_of(packages: Sequence[Locked], circumstances: str) -> str | None:
+def key_of(packages: Sequence[LockedPackage], circumstances: str) -> str | None:
     """By what a layer with these packages is known on this machine; None: it is compiled, or nothing says
     what it is.
     """
@@ -328,7 +331,7 @@ def join_namespaces(installed: Sequence[Installed], packages: Path) -> None:
                     own.write_bytes(_JOINED)
 
 
-def last_entries(scripts: Mapping[str, str], layout: Layout) -> Iterator[Entry]:
+def last_entries(scripts: Mapping[str, str], layout: ImageLayout) -> Iterator[Entry]:
     """What depends on the image below: scripts, and the line that names the folder with packages."""
     for name, text in scripts.items():
         content = text.encode("utf-8", "surrogateescape").replace(_INTERPRETER, layout.interpreter.encode())
@@ -338,9 +341,9 @@ def last_entries(scripts: Mapping[str, str], layout: Layout) -> Iterator[Entry]:
 
 
 def _piece(
-    group: Sequence[tuple[Locked, Installed]],
+    group: Sequence[tuple[LockedPackage, Installed]],
     packages: Path,
-    layout: Layout,
+    layout: ImageLayout,
     circumstances: str,
     size: int = 0,
 ) -> Piece:
@@ -361,7 +364,7 @@ def _piece(
 
 
 def _entries_of(
-    one: Installed, scripts: Mapping[str, str], packages: Path, layout: Layout
+    one: Installed, scripts: Mapping[str, str], packages: Path, layout: ImageLayout
 ) -> Iterator[Entry]:
     own = {f"{SCRIPTS}/{name}" for name in scripts}
     joined = {file for file in one.files if _is_joined(packages / file)}

@@ -89,7 +89,7 @@ def _follow(
 
 
 @attrs.frozen(kw_only=True)
-class Loaded:
+class ImageToLoad:
     """An image that an engine is to have, on top of one that it has."""
 
     parent: str  # what the engine calls the image below
@@ -101,7 +101,7 @@ class Loaded:
     name: str  # what the image is called: `upshift:upshift-0123…`
 
 
-def load(engine: ContainerEngine, image: Loaded, folder: Path, tell: Tell) -> str:
+def load(engine: ContainerEngine, image: ImageToLoad, folder: Path, tell: Tell) -> str:
     """Have an engine take over layers on top of an image that it has; gives the id of the new image.
 
     An engine asks for no layer that it has. Where one does, it gets all of them, out of its own copy of the
@@ -124,7 +124,7 @@ def load(engine: ContainerEngine, image: Loaded, folder: Path, tell: Tell) -> st
     return identity
 
 
-def _identity(engine: ContainerEngine, image: Loaded) -> str | None:
+def _identity(engine: ContainerEngine, image: ImageToLoad) -> str | None:
     """The id of the image of this name, if that is the very one."""
     said = engine.describe(image.name)
     if said is None:
@@ -135,7 +135,7 @@ def _identity(engine: ContainerEngine, image: Loaded) -> str | None:
     return whole_id(said)
 
 
-def _sent(engine: ContainerEngine, image: Loaded, below: Mapping[str, Path], tell: Tell) -> str | None:
+def _sent(engine: ContainerEngine, image: ImageToLoad, below: Mapping[str, Path], tell: Tell) -> str | None:
     """Load an archive, in the forms of Docker's and OCI's at once; gives what the engine complains of."""
     total = sum(file.stat().st_size for file in image.layers.values())
     process = subprocess.Popen(
@@ -163,7 +163,9 @@ def _sent(engine: ContainerEngine, image: Loaded, below: Mapping[str, Path], tel
     return (said.strip() or f"exit code {process.returncode}") if process.returncode else None
 
 
-def _write(stream: IO[bytes], image: Loaded, below: Mapping[str, Path], told: Callable[[int], None]) -> None:
+def _write(
+    stream: IO[bytes], image: ImageToLoad, below: Mapping[str, Path], told: Callable[[int], None]
+) -> None:
     """An archive with a document for each form, and the layers."""
     with tarfile.open(fileobj=stream, mode="w|", bufsize=_BLOCK) as archive:
         for path, content in _documents(image).items():
@@ -173,7 +175,7 @@ def _write(stream: IO[bytes], image: Loaded, below: Mapping[str, Path], told: Ca
                 _add(archive, _blob(digest), _Counted(opened, told), file.stat().st_size)
 
 
-def _documents(image: Loaded) -> dict[str, bytes]:
+def _documents(image: ImageToLoad) -> dict[str, bytes]:
     """All of an archive but layers: each of the two forms has its own table of contents."""
     config, manifest = _blob(image.config_digest), json.loads(image.manifest)
     layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
@@ -187,7 +189,7 @@ def _documents(image: Loaded) -> dict[str, bytes]:
     }
 
 
-def _index(image: Loaded) -> dict[str, Any]:
+def _index(image: ImageToLoad) -> dict[str, Any]:
     full = image.name if "/" in image.name else f"docker.io/library/{image.name}"
     entry = {
         "mediaType": json.loads(image.manifest)["mediaType"],
@@ -201,7 +203,7 @@ def _index(image: Loaded) -> dict[str, Any]:
     return {"schemaVersion": 2, "manifests": [entry]}
 
 
-def _loaded_by_podman(engine: ContainerEngine, image: Loaded, folder: Path) -> str | None:
+def _loaded_by_podman(engine: ContainerEngine, image: ImageToLoad, folder: Path) -> str | None:
     """Podman takes an archive with all layers only, and a folder with those that it lacks."""
     layout = folder / f"load-{image.config_digest[-12:]}"
     for path, content in _documents(image).items():

@@ -30,7 +30,7 @@ import attrs
 from upshift.errors import ImageError
 from upshift.images import cache
 from upshift.images.base import ERROR, WARNING, Announce, Contents, Finding, Parent
-from upshift.images.parents.known import GLIBC, Known, cuda_of, known, minor
+from upshift.images.parents.known import GLIBC, KnownImage, cuda_of, known, minor
 from upshift.images.reference import Reference
 from upshift.images.registries.answers import LoginRefused, Unavailable, parent_of
 
@@ -146,7 +146,7 @@ def contents_of(
     return _settled(seen, said, table)
 
 
-def known_image(name: str) -> Known | None:
+def known_image(name: str) -> KnownImage | None:
     """What is known of an image by its name; None: nothing, or it is not a valid image name."""
     try:
         return known(Reference.parse(name))

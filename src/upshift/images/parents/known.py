@@ -59,7 +59,7 @@ LAUNCHERS = frozenset({"accelerate", "deepspeed", "transformers", "datasets", "l
 
 
 @attrs.frozen(kw_only=True)
-class Known:
+class KnownImage:
     """An image whose name says what it is: what it is called, what is in it, who says so, whether one has to
     log in.
     """
@@ -70,13 +70,13 @@ class Known:
     wants_login: bool = False
 
 
-def _image(title: str, source: str, *, wants_login: bool = False, **contents: Any) -> Known:
+def _image(title: str, source: str, *, wants_login: bool = False, **contents: Any) -> KnownImage:
     contents = {"stacks": {"amd": "", "neuron": ""}, "source": TABLE, **contents}
     source = f"{source}; read on 2026-11-21"
-    return Known(title=title, contents=Contents(**contents), source=source, wants_login=wants_login)
+    return KnownImage(title=title, contents=Contents(**contents), source=source, wants_login=wants_login)
 
 
-def known(reference: Reference) -> Known | None:
+def known(reference: Reference) -> KnownImage | None:
     """What is known of an image by its name; None: nothing."""
     for pattern, read in _FAMILIES:
         match = pattern.fullmatch(reference.name)
@@ -85,7 +85,7 @@ def known(reference: Reference) -> Known | None:
     return None
 
 
-def _python(reference: Reference, match: re.Match[str]) -> Known | None:
+def _python(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     tag = reference.tag or ""
     found = re.match(r"(3\.\d+(?:\.\d+)?)(?:-|$)", tag)
     if "windows" in tag or "nanoserver" in tag:
@@ -105,7 +105,7 @@ def _python(reference: Reference, match: re.Match[str]) -> Known | None:
     )
 
 
-def _pytorch(reference: Reference, match: re.Match[str]) -> Known | None:
+def _pytorch(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     found = re.fullmatch(
         r"(\d+\.\d+\.\d+)(?:-cuda(\d+\.\d+)-cudnn\d+-(?:runtime|devel))?", reference.tag or ""
     )
@@ -141,7 +141,7 @@ def _pytorch_glibc(torch: str) -> str:
     return GLIBC["ubuntu 18.04"]
 
 
-def _nvidia_cuda(reference: Reference, match: re.Match[str]) -> Known | None:
+def _nvidia_cuda(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     tag = reference.tag or ""
     found = re.match(r"(\d+\.\d+(?:\.\d+)?)-(?:cudnn\d*-)?(base|runtime|devel)-ubuntu(\d\d\.\d\d)", tag)
     if not found:
@@ -157,7 +157,7 @@ def _nvidia_cuda(reference: Reference, match: re.Match[str]) -> Known | None:
     )
 
 
-def _tensorflow(reference: Reference, match: re.Match[str]) -> Known | None:
+def _tensorflow(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     tag = reference.tag or ""
     release = re.match(r"(\d+\.\d+\.\d+)", tag)
     if not release and not tag.startswith("latest"):
@@ -182,7 +182,7 @@ def _tensorflow(reference: Reference, match: re.Match[str]) -> Known | None:
     )
 
 
-def _rocm(reference: Reference, match: re.Match[str]) -> Known | None:
+def _rocm(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     text = f"{reference.repository}:{reference.tag or ''}"
     rocm = re.search(r"rocm(\d+\.\d+(?:\.\d+)?)", text)
     if not rocm:
@@ -199,7 +199,7 @@ def _rocm(reference: Reference, match: re.Match[str]) -> Known | None:
     )
 
 
-def _aws(reference: Reference, match: re.Match[str]) -> Known | None:
+def _aws(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     repository, tag = match["repository"], reference.tag or ""
     framework = re.match(r"(\d+\.\d+\.\d+)", tag)
     venv = repository == "pytorch" and tag.startswith(("2.11", "2.12", "2.13"))  # on Amazon Linux
@@ -225,7 +225,7 @@ def _aws(reference: Reference, match: re.Match[str]) -> Known | None:
     )
 
 
-def _google(reference: Reference, match: re.Match[str]) -> Known | None:
+def _google(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     text = f"{match['repository']}:{reference.tag or ''}"
     cuda = _cuda_in(text)
     if cuda is None and "cpu" in text:
@@ -242,7 +242,7 @@ def _google(reference: Reference, match: re.Match[str]) -> Known | None:
     )
 
 
-def _azure(reference: Reference, match: re.Match[str]) -> Known | None:
+def _azure(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     text = f"{match['repository']}:{reference.tag or ''}"
     cuda = _cuda_in(text)
     return _image(
@@ -256,9 +256,9 @@ def _azure(reference: Reference, match: re.Match[str]) -> Known | None:
     )
 
 
-def _titled(title: str, source: str) -> Callable[[Reference, re.Match[str]], Known | None]:
-    def read(reference: Reference, match: re.Match[str]) -> Known | None:
-        return Known(title=title, contents=Contents(complete=False), source=source)
+def _titled(title: str, source: str) -> Callable[[Reference, re.Match[str]], KnownImage | None]:
+    def read(reference: Reference, match: re.Match[str]) -> KnownImage | None:
+        return KnownImage(title=title, contents=Contents(complete=False), source=source)
 
     return read
 
@@ -290,7 +290,7 @@ def _torch_in(pattern: str, text: str) -> Mapping[str, str] | None:
     return {"torch": found[1]} if found else None
 
 
-_Read = Callable[[Reference, re.Match[str]], "Known | None"]
+_Read = Callable[[Reference, re.Match[str]], "KnownImage | None"]
 
 _FAMILIES: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
     (re.compile(pattern), read)

@@ -185,7 +185,7 @@ def _replaced(text: str, known: Mapping[str, str]) -> str | None:
 
 
 @attrs.frozen(kw_only=True)
-class Context:
+class BuildContext:
     """A Dockerfile and what it copies."""
 
     dockerfile: str  # its text
@@ -196,7 +196,7 @@ class Context:
     notes: tuple[str, ...] = ()  # lines for the user
 
 
-def read_context(dockerfile: Path, root: Path | None, *, where: str) -> Context:
+def read_context(dockerfile: Path, root: Path | None, *, where: str) -> BuildContext:
     """Read a Dockerfile, and the files that it copies."""
     text = read_text(dockerfile, where)
     copying = [(one, one.copied) for one in instructions(text) if one.copied != ()]
@@ -207,15 +207,15 @@ def read_context(dockerfile: Path, root: Path | None, *, where: str) -> Context:
                 "from where",
                 fix='Name the folder: build_context_root=".", which starts from the project.',
             )
-        return Context(dockerfile=text)
+        return BuildContext(dockerfile=text)
     if not os.path.isdir(root):
         raise SettingsError(f"build_context_root={str(root)!r} is not a folder", where=where)
     if not copying:
-        return Context(dockerfile=text, root=root)
+        return BuildContext(dockerfile=text, root=root)
     scan = _Scan(root.resolve(), _ignore_file(dockerfile, root, where), dockerfile)
     for instruction, sources in copying:
         scan.take(instruction, sources)
-    return Context(
+    return BuildContext(
         dockerfile=text, root=root, files=dict(sorted(scan.files.items())), notes=tuple(scan.notes)
     )
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from upshift.errors import SettingsError
 from upshift.images.recipes.reading import (
     UPSHIFT,
-    Line,
+    RequirementLine,
     no_requirement,
     normalized,
     packaging_of,
@@ -34,7 +34,7 @@ from upshift.images.uv import find_uv
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-Found = tuple[list[Line], list[str]]
+Found = tuple[list[RequirementLine], list[str]]
 """The lines of what was read, and what the user should know about them."""
 
 _INSTALLERS = frozenset({"distribute", "pip", "setuptools", "uv", "wheel"})
@@ -68,21 +68,21 @@ def read_project(path: Path, where: str) -> Found:
     return lines, notes
 
 
-def dependencies(path: Path, extras: str, where: str) -> list[Line]:
+def dependencies(path: Path, extras: str, where: str) -> list[RequirementLine]:
     """What a ``pyproject.toml`` needs."""
 
-    def lines(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:
+    def lines(data: Mapping[str, Any], path: Path, where: str) -> Iterator[RequirementLine]:
         return _of_pyproject(data, extras, path, where)
 
     return _well_formed(lines, _read(path, where), path, where)
 
 
 def _well_formed(
-    lines: Callable[[Mapping[str, Any], Path, str], Iterator[Line]],
+    lines: Callable[[Mapping[str, Any], Path, str], Iterator[RequirementLine]],
     data: Mapping[str, Any],
     path: Path,
     where: str,
-) -> list[Line]:
+) -> list[RequirementLine]:
     """The lines that a file gives, whose tables and values may be anything."""
     try:
         found = list(lines(data, path, where))
@@ -115,7 +115,7 @@ def _texts(value: object) -> list[str]:
     return [_text(one) for one in value]
 
 
-def _of_pyproject(data: Mapping[str, Any], extras: str, path: Path, where: str) -> Iterator[Line]:
+def _of_pyproject(data: Mapping[str, Any], extras: str, path: Path, where: str) -> Iterator[RequirementLine]:
     project, tool = data.get("project"), data.get("tool", {})
     if not isinstance(project, dict) or "dependencies" in project.get("dynamic", ()):
         lock = "poetry.lock" if "poetry" in tool else "a requirements file or a lock"
@@ -138,9 +138,9 @@ def _of_pyproject(data: Mapping[str, Any], extras: str, path: Path, where: str) 
     for index in tool.get("uv", {}).get("index", ()):
         if not index.get("explicit"):
             option = "--index-url" if index.get("default") else "--extra-index-url"
-            yield Line(f"{option} {_text(index['url'])}", f"{path.name} (tool.uv.index)")
+            yield RequirementLine(f"{option} {_text(index['url'])}", f"{path.name} (tool.uv.index)")
     for requirement in lines:
-        yield Line(written(requirement), f"{path.name} (project.dependencies)")
+        yield RequirementLine(written(requirement), f"{path.name} (project.dependencies)")
 
 
 def _asked(
@@ -168,7 +168,7 @@ def _asked(
             requirement = parsed(text)
             if requirement is None:
                 table = "dependencies" if extra is None else "optional-dependencies"
-                raise no_requirement(Line(text, f"{path.name} (project.{table})"))
+                raise no_requirement(RequirementLine(text, f"{path.name} (project.{table})"))
             markers = conditions | ({str(requirement.marker)} if requirement.marker else set())
             if normalized(requirement.name) == itself:
                 pending |= {(inner, markers): None for inner in sorted(requirement.extras)}
@@ -204,7 +204,7 @@ def _exported(path: Path, where: str) -> str:
     return done.stdout
 
 
-def _of_pylock(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:
+def _of_pylock(data: Mapping[str, Any], path: Path, where: str) -> Iterator[RequirementLine]:
     version = str(data.get("lock-version", ""))
     if version.partition(".")[0] != "1":
         raise SettingsError(
@@ -232,7 +232,7 @@ def _for_the_default(marker: str, groups: Collection[str]) -> str:
     return replaced
 
 
-def _locked(package: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:
+def _locked(package: Mapping[str, Any], path: Path, where: str) -> Iterator[RequirementLine]:
     """The lines for a package of a pylock."""
     name, marker = package["name"], package.get("marker")
     at = f"{path.name} ({name})"
@@ -241,22 +241,24 @@ def _locked(package: Mapping[str, Any], path: Path, where: str) -> Iterator[Line
         hashes = sorted(
             {f"--hash={kind}:{value}" for file in files for kind, value in file["hashes"].items()}
         )
-        yield Line(" ".join([_marked(f"{name}=={package['version']}", marker), *hashes]), at)
+        yield RequirementLine(" ".join([_marked(f"{name}=={package['version']}", marker), *hashes]), at)
     elif files:
         yield from _of_another_index(package, at, where)
     elif "vcs" in package:
         vcs = package["vcs"]
         below = f"#subdirectory={vcs['subdirectory']}" if vcs.get("subdirectory") else ""
-        yield Line(_marked(f"{name} @ {vcs['type']}+{vcs['url']}@{vcs['commit-id']}{below}", marker), at)
+        yield RequirementLine(
+            _marked(f"{name} @ {vcs['type']}+{vcs['url']}@{vcs['commit-id']}{below}", marker), at
+        )
     elif "url" in package.get("archive", {}):
-        yield Line(_marked(f"{name} @ {package['archive']['url']}", marker), at)
+        yield RequirementLine(_marked(f"{name} @ {package['archive']['url']}", marker), at)
     elif "path" in package.get("archive", {}):
-        yield Line(_marked(f"{name} @ ./{package['archive']['path']}", marker), at)
+        yield RequirementLine(_marked(f"{name} @ ./{package['archive']['path']}", marker), at)
     elif package.get("directory", {}).get("path", ".") != ".":
-        yield Line(package["directory"]["path"], at)
+        yield RequirementLine(package["directory"]["path"], at)
 
 
-def _of_another_index(package: Mapping[str, Any], at: str, where: str) -> Iterator[Line]:
+def _of_another_index(package: Mapping[str, Any], at: str, where: str) -> Iterator[RequirementLine]:
     """The files themselves: a list of requirements cannot say which package is from which index."""
     seen = set()
     for wheel in package.get("wheels", ()):
@@ -268,7 +270,9 @@ def _of_another_index(package: Mapping[str, Any], at: str, where: str) -> Iterat
         seen.add(markers)
         kind, value = sorted(wheel["hashes"].items())[-1]
         every = [f"({marker})" for marker in (package.get("marker"), markers) if marker]
-        yield Line(_marked(f"{package['name']} @ {address}#{kind}={value}", " and ".join(every)), at)
+        yield RequirementLine(
+            _marked(f"{package['name']} @ {address}#{kind}={value}", " and ".join(every)), at
+        )
     if not seen:
         raise SettingsError(
             f"{package['name']} of {package.get('index')} has no wheel for Linux in {at.partition(' ')[0]}",
@@ -309,7 +313,7 @@ def _machine(platform: str) -> str:
     return next((machine for machine in known if platform.endswith(machine)), platform)
 
 
-def _of_poetry(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Line]:
+def _of_poetry(data: Mapping[str, Any], path: Path, where: str) -> Iterator[RequirementLine]:
     version = str(data.get("metadata", {}).get("lock-version", ""))
     parts = tuple(int(part) for part in version.split(".") if part.isdigit())
     if not (2, 1) <= parts < (3,):
@@ -330,16 +334,18 @@ def _of_poetry(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Line
         kind = source.get("type")
         if kind == "git":
             commit = source.get("resolved_reference") or source.get("reference")
-            yield Line(_marked(f"{name} @ git+{source['url']}@{commit}", marker), at)
+            yield RequirementLine(_marked(f"{name} @ git+{source['url']}@{commit}", marker), at)
         elif kind == "url":
-            yield Line(_marked(f"{name} @ {source['url']}", marker), at)
+            yield RequirementLine(_marked(f"{name} @ {source['url']}", marker), at)
         elif kind in ("file", "directory"):
-            yield Line(source["url"] if source["url"].startswith((".", "/")) else f"./{source['url']}", at)
+            yield RequirementLine(
+                source["url"] if source["url"].startswith((".", "/")) else f"./{source['url']}", at
+            )
         else:
             hashes = sorted({f"--hash={file['hash']}" for file in package.get("files", ())})
-            yield Line(" ".join([_marked(f"{name}=={package['version']}", marker), *hashes]), at)
+            yield RequirementLine(" ".join([_marked(f"{name}=={package['version']}", marker), *hashes]), at)
     for address in _indexes_of_poetry(data):
-        yield Line(f"--extra-index-url {address}", path.name)
+        yield RequirementLine(f"--extra-index-url {address}", path.name)
 
 
 def _indexes_of_poetry(data: Mapping[str, Any]) -> Iterable[str]:
@@ -366,7 +372,7 @@ def _parsed(text: str, path: Path, where: str) -> dict[str, Any]:
 
 def installed_here(project: Path) -> Found:
     """The packages of this process, each in its version; what cannot be had elsewhere is in the notes."""
-    lines: list[Line] = []
+    lines: list[RequirementLine] = []
     notes: list[str] = []
     for name, found in sorted(_installed().items()):
         if name == UPSHIFT:
@@ -378,7 +384,7 @@ def installed_here(project: Path) -> Found:
     return lines, notes
 
 
-def _replicated(found: Distribution, notes: list[str], project: Path) -> Iterator[Line]:
+def _replicated(found: Distribution, notes: list[str], project: Path) -> Iterator[RequirementLine]:
     name = found.metadata["Name"]
     origin = _origin_of(found)
     address = str(origin.get("url", ""))
@@ -386,25 +392,25 @@ def _replicated(found: Distribution, notes: list[str], project: Path) -> Iterato
     if "vcs_info" in origin:
         vcs = origin["vcs_info"]
         below = f"#subdirectory={origin['subdirectory']}" if origin.get("subdirectory") else ""
-        yield Line(f"{name} @ {vcs['vcs']}+{address}@{vcs['commit_id']}{below}", at)
+        yield RequirementLine(f"{name} @ {vcs['vcs']}+{address}@{vcs['commit_id']}{below}", at)
     elif address.startswith("file:"):
         path = Path(address.removeprefix("file://"))
         if path.is_file():
-            yield Line(f"{name} @ {address}", at)
+            yield RequirementLine(f"{name} @ {address}", at)
         elif not path.is_dir() or not os.path.samefile(path, project):
             notes.append(
                 f"{name} {found.version} is installed here from {path}, and left out of the image: "
                 "build a wheel, and name that in requirements"
             )
     elif address:
-        yield Line(f"{name} @ {address}", at)
+        yield RequirementLine(f"{name} @ {address}", at)
     else:
         if "+" in found.version:
             notes.append(
                 f"{name} {found.version} is a build that the usual index lacks: unless the parent holds it, "
                 "name its index in requirements (--extra-index-url …)"
             )
-        yield Line(f"{name}=={found.version}", at)
+        yield RequirementLine(f"{name}=={found.version}", at)
 
 
 def _installed() -> dict[str, Distribution]:

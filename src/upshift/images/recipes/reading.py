@@ -100,14 +100,14 @@ def _hashed(path: Path) -> str:
 
 
 @attrs.frozen
-class Line:
+class RequirementLine:
     """A requirement or an option."""
 
     text: str  # without comment
     where: str  # for people: `requirements.txt:3`
 
 
-def lines_of(text: str, name: str) -> Iterator[Line]:
+def lines_of(text: str, name: str) -> Iterator[RequirementLine]:
     """The lines of a requirements file that say something."""
     pending, first = "", 0
     for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
@@ -118,12 +118,12 @@ def lines_of(text: str, name: str) -> Iterator[Line]:
         said = _COMMENT.sub("", pending + raw).strip()
         pending = ""
         if said:
-            yield Line(said, f"{name}:{first}")
+            yield RequirementLine(said, f"{name}:{first}")
     if pending.strip():
-        yield Line(_COMMENT.sub("", pending).strip(), f"{name}:{first}")
+        yield RequirementLine(_COMMENT.sub("", pending).strip(), f"{name}:{first}")
 
 
-def listed(items: Iterable[str], where: str) -> Iterator[Line]:
+def listed(items: Iterable[str], where: str) -> Iterator[RequirementLine]:
     """The lines of a list in the settings."""
     for item in items:
         for line in lines_of(item, where):
@@ -168,7 +168,7 @@ def variables_in(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for line in lines for name in _VARIABLE.findall(line)))
 
 
-def no_requirement(line: Line) -> SettingsError:
+def no_requirement(line: RequirementLine) -> SettingsError:
     """The error for a line that is none, with the reason; one that holds a secret is not shown."""
     kind = secret_in(line.text)
     if kind is not None:

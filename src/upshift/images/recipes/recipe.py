@@ -13,7 +13,7 @@ from upshift.errors import MissingExtra, SettingsError, nearest
 from upshift.images.base import Ingredients, Recipe
 from upshift.images.recipes.projects import installed_here, read_project
 from upshift.images.recipes.reading import applies, digest_of, variables_in
-from upshift.images.recipes.requirements import Reader, Requirements
+from upshift.images.recipes.requirements import Requirements, RequirementsReader
 from upshift.model.settings.docker import DockerSettings
 
 _ADDING = frozenset({"apt_packages", "environment", "pyproject_path", "requirements"})
@@ -96,7 +96,7 @@ def requirements_of(
     """What the settings install: ``requirements`` first, whose packages go before those of other sources."""
     if not (settings.requirements or settings.pyproject_path or settings.replicate_local_python_environment):
         return Requirements()
-    reader = Reader(project)
+    reader = RequirementsReader(project)
     if isinstance(settings.requirements, str):
         path = _below(project, settings.requirements)
         if not os.path.exists(path) and not path.suffix:

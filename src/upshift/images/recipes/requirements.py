@@ -16,7 +16,7 @@ from upshift.errors import SettingsError
 from upshift.images.recipes.projects import Found, dependencies
 from upshift.images.recipes.reading import (
     UPSHIFT,
-    Line,
+    RequirementLine,
     digest_of,
     hashes_split,
     lines_of,
@@ -64,7 +64,7 @@ class Requirements:
     installer_args: tuple[str, ...] = ()
 
 
-class Reader:
+class RequirementsReader:
     """Reads requirements, one source after the other; paths start from the project, whose code travels by
     itself.
     """
@@ -120,7 +120,7 @@ class Reader:
         """Something that the user should know."""
         self.notes[text] = None
 
-    def _line(self, line: Line, folder: Path) -> None:
+    def _line(self, line: RequirementLine, folder: Path) -> None:
         if secret_in(line.text) is not None:
             raise no_requirement(line)
         if any(not character.isprintable() and character != "\t" for character in line.text):
@@ -143,7 +143,7 @@ class Reader:
         else:
             self._option(*option, line, folder)
 
-    def _option(self, name: str, value: str | None, line: Line, folder: Path) -> None:
+    def _option(self, name: str, value: str | None, line: RequirementLine, folder: Path) -> None:
         if name not in _KNOWN:
             raise SettingsError(
                 f"{line.text.split()[0]} is not an option of a requirements file",
@@ -163,7 +163,7 @@ class Reader:
         elif name == "--constraint":
             self._constraint(self._local(value, line, folder), line)
         elif name == "--editable":
-            self._requirement(Line(value, line.where), folder)
+            self._requirement(RequirementLine(value, line.where), folder)
         elif name == "--find-links" and not _ADDRESS.fullmatch(value):
             raise SettingsError(
                 f"--find-links {value} is a folder of this machine",
@@ -175,7 +175,7 @@ class Reader:
         elif name in _FOR_UV:
             self.installer_args[_FOR_UV[name].format(value)] = None
 
-    def _local(self, value: str, line: Line, folder: Path) -> Path:
+    def _local(self, value: str, line: RequirementLine, folder: Path) -> Path:
         if _ADDRESS.fullmatch(value):
             raise SettingsError(
                 f"{value} is not on this machine",
@@ -185,7 +185,7 @@ class Reader:
             )
         return folder / os.path.expanduser(value)
 
-    def _constraint(self, path: Path, line: Line) -> None:
+    def _constraint(self, path: Path, line: RequirementLine) -> None:
         shown = self._shown(path.resolve())
         for inner in lines_of(read_text(path, line.where), shown):
             kind = secret_in(inner.text)
@@ -197,7 +197,7 @@ class Reader:
                 )
         self.lines[f"--constraint {self._taken(path, line)}"] = None
 
-    def _requirement(self, line: Line, folder: Path) -> None:
+    def _requirement(self, line: RequirementLine, folder: Path) -> None:
         text, options = hashes_split(line.text)
         requirement = parsed(text)
         with_address = text if requirement is None else requirement.url or ""
@@ -234,7 +234,7 @@ class Reader:
         else:
             self._archive(path, " ".join(filter(None, (extras, marker))), options, line)
 
-    def _named(self, requirement: Requirement, options: str, line: Line) -> None:
+    def _named(self, requirement: Requirement, options: str, line: RequirementLine) -> None:
         name = normalized(requirement.name)
         if re.search(r"\b(?:extras|dependency_groups)\b", _QUOTED.sub("", str(requirement.marker or ""))):
             raise SettingsError(
@@ -256,7 +256,7 @@ class Reader:
         self.names.add(name)
         self.lines[f"{written(requirement)} {options}".rstrip()] = None
 
-    def _refuse_contradiction(self, name: str, requirement: Requirement, line: Line) -> None:
+    def _refuse_contradiction(self, name: str, requirement: Requirement, line: RequirementLine) -> None:
         for other, where in self._asked.setdefault(name, []):
             pins = [
                 (pin, two.specifier)
@@ -271,7 +271,7 @@ class Reader:
                 )
         self._asked[name].append((requirement, line.where))
 
-    def _address(self, address: str, options: str, line: Line) -> None:
+    def _address(self, address: str, options: str, line: RequirementLine) -> None:
         egg = _EGG.search(address)
         name = normalized(egg[1] if egg else name_in(address))
         if name == UPSHIFT:
@@ -284,7 +284,7 @@ class Reader:
             self.names.add(name)
         self.lines[f"{address} {options}".rstrip()] = None
 
-    def _folder(self, path: Path, extras: str, line: Line) -> None:
+    def _folder(self, path: Path, extras: str, line: RequirementLine) -> None:
         if not os.path.samefile(path, self._project):
             if (path / "src" / UPSHIFT).is_dir() and (path / "pyproject.toml").is_file():
                 self._upshift(line.text, ())
@@ -301,7 +301,7 @@ class Reader:
         for dependency in dependencies(path / "pyproject.toml", extras.strip("[]"), line.where):
             self._line(dependency, path)
 
-    def _archive(self, path: Path, behind: str, options: str, line: Line) -> None:
+    def _archive(self, path: Path, behind: str, options: str, line: RequirementLine) -> None:
         if not path.name.endswith(_ARCHIVES):
             raise SettingsError(
                 f"{self._shown(path)} is not a package",
@@ -319,7 +319,7 @@ class Reader:
         self.names.add(name)
         self.lines[f"./{self._taken(path, line)}{behind} {options}".rstrip()] = None
 
-    def _taken(self, path: Path, line: Line) -> str:
+    def _taken(self, path: Path, line: RequirementLine) -> str:
         """The name that a file of this machine has in the recipe."""
         path = path.resolve()
         digest = digest_of(path, line.where)
@@ -333,7 +333,7 @@ class Reader:
     def _upshift(self, text: str, extras: Iterable[str]) -> None:
         self.note(f"{text} in requirements: the running version of Upshift is used, and none installed")
         for line in needed_by(frozenset(extras)):
-            self._line(Line(line, f"upshift[{','.join(sorted(extras))}]"), self._project)
+            self._line(RequirementLine(line, f"upshift[{','.join(sorted(extras))}]"), self._project)
 
     def _shown(self, path: Path) -> str:
         relative = os.path.relpath(path, self._project)

@@ -37,7 +37,7 @@ _PATIENCE = 30.0
 
 
 @attrs.frozen(kw_only=True)
-class Login:
+class RegistryLogin:
     """What proves who somebody is. Its secrets are in no ``repr``."""
 
     source: str  # where it is from, for people
@@ -50,10 +50,10 @@ class Login:
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class FoundLogin:
     """What was found for one registry."""
 
-    login: Login | None = None  # the login; None: there is none
+    login: RegistryLogin | None = None  # the login; None: there is none
     looked: tuple[str, ...] = ()  # where it was looked for: files and helpers that are there
     # What could not be read, in a sentence each. A registry that asks for no login works all the same
     problems: tuple[str, ...] = ()
@@ -66,14 +66,14 @@ class Credentials:
         self._environ = environ
         self._patience = patience
 
-    def find(self, registry: str, repository: str = "") -> Found:
+    def find(self, registry: str, repository: str = "") -> FoundLogin:
         """The login for a repository; a login for a part of a registry goes before one for all of it."""
         looked, problems = list[str](), list[str]()
         for source, table in self._tables(problems):
             login = self._from_table(table, source, registry, repository, looked, problems)
             if login is not None:
-                return Found(login=login, looked=tuple(looked), problems=tuple(problems))
-        return Found(looked=tuple(looked), problems=tuple(problems))
+                return FoundLogin(login=login, looked=tuple(looked), problems=tuple(problems))
+        return FoundLogin(looked=tuple(looked), problems=tuple(problems))
 
     def _tables(self, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         inline = self._environ.get(VARIABLE)
@@ -112,7 +112,7 @@ class Credentials:
         repository: str,
         looked: list[str],
         problems: list[str],
-    ) -> Login | None:
+    ) -> RegistryLogin | None:
         looked.append(source)
         for key, helper in _helpers(table, registry):
             program = f"docker-credential-{helper}"
@@ -132,7 +132,7 @@ class Credentials:
                 return login
         return None
 
-    def _ask(self, program: str, key: str, source: str, problems: list[str]) -> Login | None:
+    def _ask(self, program: str, key: str, source: str, problems: list[str]) -> RegistryLogin | None:
         """Speak with a helper: the registry's key in, JSON out."""
         try:
             asked = subprocess.run(
@@ -166,8 +166,8 @@ class Credentials:
         if not secret:
             return None
         if username == _TOKEN_USER:
-            return Login(source=program, identity_token=secret)
-        return Login(source=program, username=username, password=secret)
+            return RegistryLogin(source=program, identity_token=secret)
+        return RegistryLogin(source=program, username=username, password=secret)
 
 
 def _table(text: str, source: str, problems: list[str]) -> dict[str, Any] | None:
@@ -227,7 +227,7 @@ def _host(key: str) -> str | None:
     return host.lower() if path.strip("/") in ("", "v1", "v2") else None
 
 
-def _from_entry(entry: Any, source: str, key: str, problems: list[str]) -> Login | None:
+def _from_entry(entry: Any, source: str, key: str, problems: list[str]) -> RegistryLogin | None:
     if not isinstance(entry, dict):
         return None
 
@@ -247,7 +247,7 @@ def _from_entry(entry: Any, source: str, key: str, problems: list[str]) -> Login
     except ValueError:  # so are those of base64 and of Unicode
         problems.append(f"the login for {key} in {source} is damaged")
         return None
-    login = Login(
+    login = RegistryLogin(
         source=source,
         username=username,
         password=password,

@@ -23,7 +23,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import attrs
 
 from upshift.images.reference import DOCKER_HUB
-from upshift.images.registries.credentials import Credentials, Found
+from upshift.images.registries.credentials import Credentials, FoundLogin
 from upshift.images.registries.transport import (
     LOST,
     NOT_TLS,
@@ -78,7 +78,7 @@ _Said = TypeVar("_Said", Answer, Opened)
 class LoginNeeded(Exception):
     """The registry wants another login than the one that there is, or one at all."""
 
-    def __init__(self, found: Found, detail: str = "", *, forbidden: bool = False) -> None:
+    def __init__(self, found: FoundLogin, detail: str = "", *, forbidden: bool = False) -> None:
         super().__init__(detail)
         self.found = found
         self.detail = detail
@@ -115,7 +115,7 @@ class Session:
         self._insecure = insecure
         self._origin: str | None = None
         self._challenge: Challenge | None = None
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FoundLogin] = {}
         self._tokens: dict[tuple[str, ...], _Token] = {}
         self._lock = threading.RLock()
 
@@ -205,7 +205,7 @@ class Session:
                 self._origin = self._settled()
             return self._origin
 
-    def found(self, repository: str = "") -> Found:
+    def found(self, repository: str = "") -> FoundLogin:
         """The login for a repository, looked for once."""
         with self._lock:
             if repository not in self._found:

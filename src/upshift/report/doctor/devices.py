@@ -17,7 +17,7 @@ from upshift.runtime.accelerators import frameworks, words
 from upshift.runtime.accelerators.agent import Snapshot
 from upshift.runtime.accelerators.discovery import DEADLINE, SLOW, asking, present
 from upshift.runtime.accelerators.evidence import (
-    Driver,
+    CudaDriver,
     DriverQuestion,
     Evidence,
     container,
@@ -192,14 +192,14 @@ _ANY = {
 """One that could use the devices, if they were in order."""
 
 
-def _ask_driver() -> Driver | None:
+def _ask_driver() -> CudaDriver | None:
     try:
         return DriverQuestion().answer()
     except OSError:
         return None
 
 
-def _driver(driver: Driver | None, told: set[str]) -> Iterator[Check]:
+def _driver(driver: CudaDriver | None, told: set[str]) -> Iterator[Check]:
     if driver is None:
         return
     if driver.capabilities:
@@ -249,7 +249,7 @@ def _users(snapshot: Snapshot) -> Iterator[Check]:
 # -- frameworks -----------------------------------------------------------------------------------
 
 
-def _frameworks(found: list[Inventory], driver: Driver | None, told: set[str]) -> Iterator[Check]:
+def _frameworks(found: list[Inventory], driver: CudaDriver | None, told: set[str]) -> Iterator[Check]:
     installed = frameworks.installed()
     if not installed:
         text = "none of " + ", ".join(words.FRAMEWORKS.values())
@@ -281,7 +281,7 @@ def _build(framework: Framework) -> str:
     return f"{framework.version}, built for {framework.built_for or 'CPUs only'}"
 
 
-def _judged(framework: Framework, found: list[Inventory], driver: Driver | None, told: set[str]) -> Check:
+def _judged(framework: Framework, found: list[Inventory], driver: CudaDriver | None, told: set[str]) -> Check:
     name = words.FRAMEWORKS[framework.name]
     if framework.devices is None:
         return Check(
@@ -309,7 +309,7 @@ def _judged(framework: Framework, found: list[Inventory], driver: Driver | None,
 
 
 def _evidence(
-    devices: tuple[Device, ...], framework: Framework, driver: Driver | None, *, files: bool = True
+    devices: tuple[Device, ...], framework: Framework, driver: CudaDriver | None, *, files: bool = True
 ) -> Evidence:
     root = device_root()
     vendor = devices[0].vendor or "nvidia"

@@ -16,7 +16,7 @@ from upshift.report.views.records import SHORT, side_by_side
 from upshift.runs.history.params import param_items
 
 if TYPE_CHECKING:
-    from upshift.code.packages import Part
+    from upshift.code.packages import PackagePart
     from upshift.model.settings.retry import Retry
     from upshift.report.views.planned import Plan, PlannedCode, PlannedStep, PlannedTask
 
@@ -459,6 +459,6 @@ def show_code(code: PlannedCode, page: Page) -> str:
     return "\n".join(f"{page.paint(pad(label, LABEL), 'dim')}{line}" for label, line in lines)
 
 
-def _part(part: Part) -> str:
+def _part(part: PackagePart) -> str:
     many = f"{count(part.files, 'file')}, " if part.name.endswith("/") else ""
     return f"{part.name} ({many}{format_size(part.bytes)})"

@@ -16,7 +16,7 @@ from upshift.model.spec.launch import Launch
 from upshift.runs.history.params import params_as_json
 
 if TYPE_CHECKING:
-    from upshift.code.packages import Part
+    from upshift.code.packages import PackagePart
     from upshift.code.project_files import LeftOut
     from upshift.images.preparing import Prepared
 
@@ -101,7 +101,7 @@ class PlannedCode:
     # how many files it would hold, and their size together; None: there can be no package
     files: int | None = None
     bytes: int | None = None
-    parts: tuple[Part, ...] = ()  # the files and folders at the top of the project, the largest first
+    parts: tuple[PackagePart, ...] = ()  # the files and folders at the top of the project, the largest first
     left_out: tuple[LeftOut, ...] = ()  # what it would not hold though no ignore file names it
     problem: str | None = None  # why there can be none
 

@@ -18,7 +18,7 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
 
 
 def ask() -> dict[str, Any]:
-    """The fields of :class:`upshift.runtime.accelerators.evidence.Driver`."""
+    """The fields of :class:`upshift.runtime.accelerators.evidence.CudaDriver`."""
     said: dict[str, Any] = dict.fromkeys(("library", "code", "problem", "cuda", "capabilities"))
     try:
         cuda = ctypes.CDLL("libcuda.so.1")

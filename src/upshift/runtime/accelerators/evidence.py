@@ -69,7 +69,7 @@ class DeviceFile:
 
 
 @attrs.frozen(kw_only=True)
-class Driver:
+class CudaDriver:
     """What the user's half of the driver says when a process starts it."""
 
     library: str | None = None  # version of the library ``libcuda.so.1`` that is found; None: none is
@@ -88,7 +88,7 @@ class Evidence:
     framework: Framework  # what it says
     files: tuple[DeviceFile, ...] = ()  # those that the devices of this vendor need
     kernel_driver: str | None = None  # version of the driver's half in the kernel; None: unknown
-    driver: Driver | None = None  # the other half; None: it was not asked
+    driver: CudaDriver | None = None  # the other half; None: it was not asked
     # variables that hide devices: as they were set for the step, and as they are
     intended: Mapping[str, str] = attrs.field(factory=dict)
     visible: Mapping[str, str] = attrs.field(factory=dict)
@@ -109,7 +109,7 @@ class Evidence:
 
 
 def gather(
-    granted: tuple[Device, ...], framework: Framework, driver: Driver | None, intended: Mapping[str, str]
+    granted: tuple[Device, ...], framework: Framework, driver: CudaDriver | None, intended: Mapping[str, str]
 ) -> Evidence:
     """All that can be found out in this process."""
     vendor = vendor_of(granted)
@@ -229,19 +229,19 @@ class DriverQuestion:
             stderr=subprocess.DEVNULL,
         )
 
-    def answer(self) -> Driver:
+    def answer(self) -> CudaDriver:
         """What it says; waits until it does, at most :data:`DEADLINE` seconds."""
         try:
             said, _ = self._process.communicate(timeout=DEADLINE)
             fields = json.loads(said)
             capabilities = fields.pop("capabilities")
-            return Driver(**fields, capabilities=None if capabilities is None else tuple(capabilities))
+            return CudaDriver(**fields, capabilities=None if capabilities is None else tuple(capabilities))
         except subprocess.TimeoutExpired:
             self.close()
-            return Driver(problem=f"the driver did not start within {DEADLINE:g} s", library="unknown")
+            return CudaDriver(problem=f"the driver did not start within {DEADLINE:g} s", library="unknown")
         except (ValueError, TypeError, KeyError):
             code = self._process.returncode
-            return Driver(
+            return CudaDriver(
                 problem=f"the driver's library ended the process that asked it ({code})", library="unknown"
             )
 

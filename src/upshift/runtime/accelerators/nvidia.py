@@ -16,7 +16,7 @@ from upshift.runtime.accelerators import files
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Device
-    from upshift.runtime.accelerators.nvml import Found, Nvml
+    from upshift.runtime.accelerators.nvml import FoundGpu, Nvml
     from upshift.runtime.accelerators.vendor import Inventory, Reading
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -78,7 +78,7 @@ class Nvidia:
         return {VISIBLE: ",".join(names), ORDER: "PCI_BUS_ID"}
 
 
-def _may_open(root: Path, gpu: Found, problems: list[str]) -> bool:
+def _may_open(root: Path, gpu: FoundGpu, problems: list[str]) -> bool:
     """Whether the device's file is there and may be opened, which asks the cgroup too, v1 or v2."""
     if gpu.minor is None or os.path.exists(f"{root}/{_WSL}"):
         return True
@@ -88,7 +88,7 @@ def _may_open(root: Path, gpu: Found, problems: list[str]) -> bool:
     return refused is None
 
 
-def _placed(root: Path, gpu: Found) -> Found:
+def _placed(root: Path, gpu: FoundGpu) -> FoundGpu:
     """The GPU, with the NUMA node that it is attached to."""
     if gpu.address is None:
         return gpu
@@ -96,7 +96,7 @@ def _placed(root: Path, gpu: Found) -> Found:
     return attrs.evolve(gpu, devices=tuple(attrs.evolve(one, numa_node=node) for one in gpu.devices))
 
 
-def visible(found: Sequence[Found], selection: str | None, problems: list[str]) -> tuple[Device, ...]:
+def visible(found: Sequence[FoundGpu], selection: str | None, problems: list[str]) -> tuple[Device, ...]:
     """The devices of those found that ``CUDA_VISIBLE_DEVICES`` leaves.
 
     As CUDA reads it ('CUDA C++ Programming Guide', CUDA Environment Variables): numbers, UUIDs, the
@@ -127,7 +127,7 @@ def visible(found: Sequence[Found], selection: str | None, problems: list[str]) 
     return tuple(device for device in everything if device.uuid in chosen)
 
 
-def _named(found: Sequence[Found], token: str) -> list[str]:
+def _named(found: Sequence[FoundGpu], token: str) -> list[str]:
     """UUIDs of what one entry of the list means: of a GPU that is cut into MIG instances, these."""
     if token.isdigit():
         gpus = [gpu for gpu in found if gpu.index == int(token)]

@@ -15,7 +15,15 @@ import attrs
 import pynvml
 
 from upshift.model.spec.hardware import Device
-from upshift.runtime.accelerators.nvml_card import MOST_MEMORY, Card, identifier, memory, number, reason, text
+from upshift.runtime.accelerators.nvml_device import (
+    MOST_MEMORY,
+    NvmlDevice,
+    identifier,
+    memory,
+    number,
+    reason,
+    text,
+)
 from upshift.runtime.accelerators.vendor import Reading
 
 _MOST_DEVICES = 256
@@ -28,7 +36,7 @@ class Unusable(Exception):
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class FoundGpu:
     """A GPU, and what can be handed out of it: itself, or its MIG instances."""
 
     index: int  # its number, in the order of PCI bus ids
@@ -42,7 +50,7 @@ class Nvml:
     """The library, initialized."""
 
     def __init__(self) -> None:
-        self._cards: dict[str, Card] = {}
+        self._cards: dict[str, NvmlDevice] = {}
         self._events: Any = None
         try:
             pynvml.nvmlInit()
@@ -53,10 +61,10 @@ class Nvml:
 
     # -- finding ----------------------------------------------------------------------------------
 
-    def find(self) -> tuple[list[Found], list[str]]:
+    def find(self) -> tuple[list[FoundGpu], list[str]]:
         """All GPUs, and what could not be found out of them."""
         problems: list[str] = []
-        found: list[Found] = []
+        found: list[FoundGpu] = []
         try:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
@@ -77,7 +85,7 @@ class Nvml:
         self._listen()
         return found, problems
 
-    def _gpu(self, index: int, handle: Any, problems: list[str]) -> Found:
+    def _gpu(self, index: int, handle: Any, problems: list[str]) -> FoundGpu:
         uuid = identifier(handle)
         if uuid in self._cards:
             raise ValueError(f"its UUID {uuid} is another's too")
@@ -91,14 +99,14 @@ class Nvml:
         )
         minor = number(pynvml.nvmlDeviceGetMinorNumber, handle, most=1 << 20)
         address = _address(handle)
-        self._cards[uuid] = Card(handle, handle, None)
+        self._cards[uuid] = NvmlDevice(handle, handle, None)
         if not _is_cut(handle):
-            return Found(index=index, uuid=uuid, minor=minor, address=address, devices=(whole,))
+            return FoundGpu(index=index, uuid=uuid, minor=minor, address=address, devices=(whole,))
         slices = []
         for instance in _instances(handle):
             name = identifier(instance)
             place = number(pynvml.nvmlDeviceGetGpuInstanceId, instance, most=1 << 16)
-            self._cards[name] = Card(instance, handle, -1 if place is None else place)
+            self._cards[name] = NvmlDevice(instance, handle, -1 if place is None else place)
             slices.append(
                 attrs.evolve(
                     whole,
@@ -114,7 +122,7 @@ class Nvml:
                 f"Make some (`nvidia-smi mig -i {index} -cgi … -C`), or disable it "
                 f"(`nvidia-smi -i {index} -mig 0`)."
             )
-        return Found(index=index, uuid=uuid, minor=minor, address=address, devices=tuple(slices))
+        return FoundGpu(index=index, uuid=uuid, minor=minor, address=address, devices=tuple(slices))
 
     def links(self, devices: Sequence[Device]) -> tuple[tuple[str, str], ...]:
         """Pairs of whole GPUs that NVLink joins, directly or through a switch."""

@@ -14,7 +14,7 @@ from upshift.model.checks import shown, small_text
 from upshift.runtime.launch.arguments.accelerate import FIELDS
 from upshift.runtime.launch.arguments.checking import Wrong, known_arguments, taken
 from upshift.runtime.launch.arguments.installed import installed_fields
-from upshift.runtime.launch.arguments.meanings import ACCELERATE, Refused
+from upshift.runtime.launch.arguments.meanings import ACCELERATE, RefusedArgument
 
 CONFIG: Final = "config_file"
 DEEPSPEED: Final = "deepspeed_config_file"
@@ -54,13 +54,13 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "commands": "vm",
 }
 """What the file calls otherwise than the arguments whose reasons hold for it."""
-_SAGEMAKER: Final = Refused(
+_SAGEMAKER: Final = RefusedArgument(
     "Where a step runs is its target, and not said by Accelerate.", "Make the file for LOCAL_MACHINE."
 )
 
 
 @attrs.frozen(kw_only=True)
-class Config:
+class AccelerateConfig:
     """What a configuration file says."""
 
     text: str  # all of it that is Accelerate's to know, as JSON
@@ -72,7 +72,7 @@ class Config:
     numa_binding: bool | None = None  # whether each keeps to the CPUs near it; None: it does not say
 
 
-def read_config(file: Path, *, where: str | None) -> Config:
+def read_config(file: Path, *, where: str | None) -> AccelerateConfig:
     """What a file says, YAML or JSON."""
     named = _Named(file, CONFIG, where)
     said = dict(named.parsed(_json if file.suffix == ".json" else named.yaml))
@@ -95,7 +95,7 @@ def read_config(file: Path, *, where: str | None) -> Config:
     if "deepspeed_config" in said:
         said["deepspeed_config"] = deepspeed
     rest = {name: value for name, value in said.items() if name not in ACCELERATE.decided}
-    return Config(
+    return AccelerateConfig(
         text=json.dumps({**rest, "distributed_type": kind}, default=str),
         deepspeed=None if own in (None, "none") else _beside(file, str(own)),
         processes=processes,
@@ -144,7 +144,7 @@ class _Named:
             fix=(f"Did you mean {shown(meant)}? " if meant else "") + f"Expected {expected}.",
         )
 
-    def refuse(self, name: str, value: Any, refused: Refused) -> NoReturn:
+    def refuse(self, name: str, value: Any, refused: RefusedArgument) -> NoReturn:
         said = f"{name}: {refused.shown(value)} in {str(self.file)!r}"
         self.mistake(f"{said} cannot be honoured", why=refused.why, fix=refused.fix)
 

@@ -46,7 +46,7 @@ class Frame(NamedTuple):
         return self.name.rpartition(".")[2] if self.line else self.name
 
 
-class Answer(NamedTuple):
+class StackAnswer(NamedTuple):
     """What a text has of a process that was asked."""
 
     stack: Stack
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
     for_others: bool  # whether it waits for another process of the task, and for nothing else
 
 
-def answer(rank: int, text: str, *, project: str | None, relative_to: str | None) -> Answer | None:
+def answer(rank: int, text: str, *, project: str | None, relative_to: str | None) -> StackAnswer | None:
     """What the last stacks of ``text`` say; None: there are none."""
     text = _last(text)
     threads = list(_threads(text))
@@ -68,7 +68,7 @@ def answer(rank: int, text: str, *, project: str | None, relative_to: str | None
     waits = _waits(inner, own)
     where = location(own.file, own.line, relative_to) if own is not None else None
     stack = Stack(rank=rank, waits=waits, where=where, text=_shown(threads, project)[:LONGEST])
-    return Answer(stack, tuple(frames), _is_for_others(inner))
+    return StackAnswer(stack, tuple(frames), _is_for_others(inner))
 
 
 def waits_for_others(stack: Stack) -> bool:

@@ -31,7 +31,7 @@ from upshift.model.spec import Device, Failure, Framework, TaskSpec
 from upshift.runtime.accelerators import compatibility, frameworks, remedies
 from upshift.runtime.accelerators.evidence import (
     PLATFORMS,
-    Driver,
+    CudaDriver,
     DriverQuestion,
     gather,
     leaves_out_gpus,
@@ -59,7 +59,7 @@ class Sighting:
         self._checked: set[str] = set()
         self._content: set[str] = set()
         self._question: DriverQuestion | None = None
-        self._driver: Driver | None = None
+        self._driver: CudaDriver | None = None
         self._guard = threading.RLock()
         self._hook = ImportHook(self.wanted, before=self.expect, after=self.imported)
 
@@ -145,11 +145,11 @@ class Sighting:
         own = frameworks.ask_once(name, framework, least=least, variables=variables)
         return attrs.evolve(framework, devices=own.devices, problem=own.problem)
 
-    def _asked_driver(self) -> Driver:
+    def _asked_driver(self) -> CudaDriver:
         if self._driver is None:
             self.expect()
             question, self._question = self._question, None
-            self._driver = question.answer() if question else Driver(problem="it could not be asked")
+            self._driver = question.answer() if question else CudaDriver(problem="it could not be asked")
         return self._driver
 
     def _refuse(self, name: str, finding: DeviceFault, where: str | None, direct: bool) -> None:
@@ -182,7 +182,7 @@ def _misnamed(may: Iterable[str]) -> Iterator[str]:
         yield f"{MAY_MISS}={name} means nothing. {suggestion(name, frameworks.NAMES)}"
 
 
-def _shown(driver: Driver, cuda: str) -> int | None:
+def _shown(driver: CudaDriver, cuda: str) -> int | None:
     """How many devices the CUDA runtime of this version gets from the driver; None: not known."""
     if driver.capabilities is not None:
         runs = compatibility.driver_runs(cuda, None, driver.cuda)

@@ -11,7 +11,7 @@ import attrs
 
 from upshift.model.spec import Failure, Stack, TaskSpec
 from upshift.runtime.launch import blame
-from upshift.runtime.launch.stacks import Answer, answer, waits_for_others
+from upshift.runtime.launch.stacks import StackAnswer, answer, waits_for_others
 from upshift.runtime.launch.whereabouts import listed, whereabouts
 from upshift.runtime.supervisor.ends import Ends
 from upshift.runtime.supervisor.members import Gang, Member
@@ -137,12 +137,12 @@ def stacks_of(members: Iterable[Member], spec: TaskSpec) -> list[Stack]:
     return [stacks[rank] for rank in sorted(stacks)]
 
 
-def answers_of(members: Iterable[Member], spec: TaskSpec) -> dict[int, Answer]:
+def answers_of(members: Iterable[Member], spec: TaskSpec) -> dict[int, StackAnswer]:
     """What processes wrote when they were asked last, by rank."""
     return _answers({member.number: member.sight()[1] for member in members}, spec)
 
 
-def _answers(texts: Mapping[int, str], spec: TaskSpec) -> dict[int, Answer]:
+def _answers(texts: Mapping[int, str], spec: TaskSpec) -> dict[int, StackAnswer]:
     project = spec.code.project
     folder = spec.cwd if spec.code.package is None else project
     texts = {rank: at_home(text, spec.code) for rank, text in texts.items()}

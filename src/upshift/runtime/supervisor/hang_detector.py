@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from upshift.model.spec import Failure, TaskSpec
-from upshift.runtime.launch.stacks import JOINING, Answer
+from upshift.runtime.launch.stacks import JOINING, StackAnswer
 from upshift.runtime.launch.watchdog import QUIET, Look, Watchdog
 from upshift.runtime.launch.whereabouts import listed, whereabouts
 from upshift.runtime.loop import Loop, Timer
@@ -176,7 +176,7 @@ class HangDetector:
                 fix = "Look first at the process that does not answer: who, or what, has stopped it?"
             self._stop(Failure(reason="hang", message=f"{message}: {where}" if where else message, fix=fix))
 
-    def _answers(self) -> dict[int, Answer]:
+    def _answers(self) -> dict[int, StackAnswer]:
         return answers_of(self._gang.running, self._spec)
 
     # -- when one has returned --------------------------------------------------------------------
@@ -215,15 +215,15 @@ class HangDetector:
 
     # -- when they are to end ---------------------------------------------------------------------
 
-    def _look_at_end(self, before: dict[int, Answer], kill: Callable[[], None]) -> None:
+    def _look_at_end(self, before: dict[int, StackAnswer], kill: Callable[[], None]) -> None:
         """One that waits for others does not hear of it: Python's handlers run once that call returns."""
         self._timer = self._loop.after(GRACE - 2 * ANSWER, lambda: self._ask_at_end(before, kill))
 
-    def _ask_at_end(self, before: dict[int, Answer], kill: Callable[[], None]) -> None:
+    def _ask_at_end(self, before: dict[int, StackAnswer], kill: Callable[[], None]) -> None:
         self._gang.ask()
         self._timer = self._loop.after(ANSWER, lambda: self._end(before, kill))
 
-    def _end(self, before: dict[int, Answer], kill: Callable[[], None]) -> None:
+    def _end(self, before: dict[int, StackAnswer], kill: Callable[[], None]) -> None:
         now = self._answers()
         for member in self._gang.running:
             one, earlier = now.get(member.number), before.get(member.number)

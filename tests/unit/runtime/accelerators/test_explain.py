@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from upshift.model.spec import Device, Framework
-from upshift.runtime.accelerators.evidence import DeviceFile, Driver, Evidence
+from upshift.runtime.accelerators.evidence import CudaDriver, DeviceFile, Evidence
 from upshift.runtime.accelerators.explain import expected, explain, falls_short
 
 H100 = Device(vendor="nvidia", model="NVIDIA H100", uuid="GPU-1", index=0, compute_capability="9.0")
@@ -24,7 +24,7 @@ TORCH_LEGACY = attrs.evolve(TORCH, version="2.6.0+cu126", built_for="cuda 12.6",
 CPU_TORCH = Framework(name="torch", version="2.13.0+cpu", devices=0)
 
 FILES = tuple(DeviceFile(path=p) for p in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"))
-WELL = Driver(library="580.65.06", code=0, cuda="13.0", capabilities=("9.0",))
+WELL = CudaDriver(library="580.65.06", code=0, cuda="13.0", capabilities=("9.0",))
 NOTHING_WRONG = Evidence(
     granted=(H100,),
     framework=TORCH,
@@ -171,40 +171,43 @@ CASES = {
     ),
     "no fabric manager": (
         given(
-            driver=Driver(library="580.65.06", code=802, problem="CUDA_ERROR_SYSTEM_NOT_READY", cuda="13.0")
+            driver=CudaDriver(
+                library="580.65.06", code=802, problem="CUDA_ERROR_SYSTEM_NOT_READY", cuda="13.0"
+            )
         ),
         "not-ready",
         "the NVIDIA driver is not ready (CUDA_ERROR_SYSTEM_NOT_READY)",
         "nvidia-fabricmanager",
     ),
     "a driver updated without a restart": (
-        given(driver=Driver(library="590.44.01", code=803, problem="mismatch", cuda="13.1")),
+        given(driver=CudaDriver(library="590.44.01", code=803, problem="mismatch", cuda="13.1")),
         "mismatch",
         "different versions: 580.65.06 is loaded, and the library is of 590.44.01",
         "restart the machine",
     ),
     "a driver library in the image": (
         given(
-            driver=Driver(library="unknown", code=803, problem="mismatch", cuda="13.1"), container="Docker"
+            driver=CudaDriver(library="unknown", code=803, problem="mismatch", cuda="13.1"),
+            container="Docker",
         ),
         "mismatch",
         "the NVIDIA driver's kernel module and its library are of different versions",
         "take libcuda.so.1 and cuda-compat out of the image",
     ),
     "no driver library": (
-        given(driver=Driver(problem="libcuda.so.1: cannot open shared object file")),
+        given(driver=CudaDriver(problem="libcuda.so.1: cannot open shared object file")),
         "no-libraries",
         "there is no libcuda.so.1, the driver's library, in this environment",
         "ldconfig",
     ),
     "no driver library in a container": (
-        given(driver=Driver(problem="libcuda.so.1: cannot open shared object file"), container="Docker"),
+        given(driver=CudaDriver(problem="libcuda.so.1: cannot open shared object file"), container="Docker"),
         "no-libraries",
         "there is no libcuda.so.1, the driver's library, in this Docker container",
         "NVIDIA_DRIVER_CAPABILITIES must hold compute",
     ),
     "the stub of the toolkit": (
-        given(driver=Driver(library="unknown", code=34, problem="CUDA_ERROR_STUB_LIBRARY")),
+        given(driver=CudaDriver(library="unknown", code=34, problem="CUDA_ERROR_STUB_LIBRARY")),
         "no-libraries",
         "there is only a stub of libcuda.so.1",
         "user libraries",
@@ -226,7 +229,7 @@ CASES = {
     "a CUDA that is too new for the driver": (
         given(
             kernel_driver="535.161.08",
-            driver=Driver(library="535.161.08", code=0, cuda="12.2", capabilities=("9.0",)),
+            driver=CudaDriver(library="535.161.08", code=0, cuda="12.2", capabilities=("9.0",)),
         ),
         "old-driver",
         "PyTorch 2.13.0+cu130 is built for CUDA 13.0, and the NVIDIA driver 535.161.08 runs CUDA up to 12.2",
@@ -269,7 +272,7 @@ CASES = {
         "has kernels for gfx942",
     ),
     "nothing that anybody knows": (
-        given(driver=Driver(library="580.65.06", code=999, problem="CUDA_ERROR_UNKNOWN", cuda="13.0")),
+        given(driver=CudaDriver(library="580.65.06", code=999, problem="CUDA_ERROR_UNKNOWN", cuda="13.0")),
         "unknown",
         "PyTorch 2.13.0+cu130 does not see the GPU granted; why is not known (granted: NVIDIA H100; ",
         "upshift doctor",
@@ -306,7 +309,7 @@ def test_every_cause_has_a_case() -> None:
 
 def test_files_of_devices_that_others_have_may_be_closed() -> None:
     closed = DeviceFile(path="/dev/nvidia1", problem="Operation not permitted")
-    driver = Driver(library="580.65.06", code=999, problem="CUDA_ERROR_UNKNOWN", cuda="13.0")
+    driver = CudaDriver(library="580.65.06", code=999, problem="CUDA_ERROR_UNKNOWN", cuda="13.0")
     assert explain(given(files=(*FILES, closed), driver=driver)).cause == "unknown"
     both = given(files=(*FILES, closed), driver=driver, granted=(H100, H100), intended={}, visible={})
     assert explain(both).cause == "permissions"

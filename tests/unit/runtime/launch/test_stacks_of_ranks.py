@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import upshift
-from upshift.runtime.launch.stacks import JOINING, Answer, answer, waits_for_others
+from upshift.runtime.launch.stacks import JOINING, StackAnswer, answer, waits_for_others
 
 STDLIB = os.path.dirname(os.__file__)
 TORCH = "/env/lib/python3.11/site-packages/torch"
@@ -62,7 +62,7 @@ Thread 6600 (idle): "Thread-1"
 """
 
 
-def look(text: str) -> Answer:
+def look(text: str) -> StackAnswer:
     found = answer(1, text, project="/home/me", relative_to="/home/me")
     assert found is not None
     return found

@@ -13,9 +13,9 @@ from upshift.model.checks import shown
 from upshift.model.settings.fields import bad_value
 from upshift.runtime.launch.arguments.argument import FLAG, FLOAT, INT, LIST, SWITCH, TEXT, WORD, Argument
 from upshift.runtime.launch.arguments.installed import installed_arguments, installed_version
-from upshift.runtime.launch.arguments.meanings import LAUNCHERS, Launcher, Refused
+from upshift.runtime.launch.arguments.meanings import LAUNCHERS, Launcher, RefusedArgument
 
-_NOT_KNOWN: Final = Refused(
+_NOT_KNOWN: Final = RefusedArgument(
     "Upshift starts the processes itself, and does not know this argument of a newer torchrun.",
     "Leave it out, or install a newer version of Upshift.",
 )
@@ -80,7 +80,7 @@ def refuse_idle(launcher: str, checked: Mapping[str, Any], given: Mapping[str, A
                 )
 
 
-def _refusal(launcher: Launcher, name: str, value: Any, refused: Refused) -> SettingsError:
+def _refusal(launcher: Launcher, name: str, value: Any, refused: RefusedArgument) -> SettingsError:
     return SettingsError(
         f"{launcher.decorator}: {name}={refused.shown(value)} cannot be honoured",
         where=user_location(),

@@ -17,7 +17,7 @@ from upshift.runtime.launch.arguments.argument import Argument
 
 
 @attrs.frozen
-class Refused:
+class RefusedArgument:
     """An argument that cannot mean anything here."""
 
     why: str
@@ -52,7 +52,7 @@ class Bounds:
 
 
 @attrs.frozen
-class Part:
+class DependentArguments:
     """Arguments that mean something only if another one has a value, of which the launcher says nothing."""
 
     names: tuple[str, ...]  # or what these begin with
@@ -91,8 +91,8 @@ class Launcher:
     numa: str
     bounds: Mapping[str, Bounds]  # what its parser does not check
     done: Mapping[str, str]  # what Upshift does itself, and how
-    refused: Mapping[str, Refused]  # what it refuses, and why
-    parts: tuple[Part, ...] = ()  # what needs another argument
+    refused: Mapping[str, RefusedArgument]  # what it refuses, and why
+    parts: tuple[DependentArguments, ...] = ()  # what needs another argument
     on_devices: tuple[str, ...] = ()  # flags by which each process has a device
     rivals: tuple[str, ...] = ()  # flags of which it takes one at most
     written: str | None = None  # the decorator, if it is not called run_with_…
@@ -108,42 +108,42 @@ class Launcher:
         return self.written or f"@run_with_{self.name}"
 
 
-_NO_SCRIPT = Refused(
+_NO_SCRIPT = RefusedArgument(
     "The step's function is what every process runs; there is no script.",
     "Leave it out: call the code in the step.",
 )
-_LOGS = Refused(
+_LOGS = RefusedArgument(
     "Upshift keeps what each process writes in a log of its own, and one of all of them.",
     "Leave it out: upshift logs RUN STEP --rank N.",
 )
-_NODES = Refused(
+_NODES = RefusedArgument(
     "Upshift tells each process where it is, and where the one of rank 0 listens.",
     "Leave it out; the number of nodes is num_nodes of the request.",
 )
-_RENDEZVOUS = Refused("Upshift brings the processes together itself.", "Leave it out.")
-_RESTARTS = Refused(
+_RENDEZVOUS = RefusedArgument("Upshift brings the processes together itself.", "Leave it out.")
+_RESTARTS = RefusedArgument(
     "A failed attempt starts again as a whole, with all of its processes.",
     "Say how often: @step(retries=…), or @retry.",
 )
-_SUPERVISED = Refused(
+_SUPERVISED = RefusedArgument(
     "The supervisor hears from the kernel when a process ends; it does not look now and then.",
     "Leave it out.",
 )
-_DEVICES = Refused(
+_DEVICES = RefusedArgument(
     "Upshift hands out devices that no other step holds, and each process has one of them.",
     "Say how many: ResourceSettings(gpu_count=…), or @resources(gpu=…).",
     "all",
 )
-_TPU = Refused(
+_TPU = RefusedArgument(
     "PyTorch/XLA starts the processes of a TPU machine itself, from one process.",
     'Write a plain step with ResourceSettings(accelerator="tpu-…"), and call torch_xla.launch(…) in it.',
 )
-_CLOUD = Refused(
+_CLOUD = RefusedArgument(
     "Where a step runs is its target.",
     "Leave it out; a secret of the step is @step(secrets={…}).",
     secret=True,
 )
-_HOSTS = Refused(
+_HOSTS = RefusedArgument(
     "The nodes are those that the target gives to the step.", "Leave it out: ResourceSettings(num_nodes=…)."
 )
 
@@ -195,7 +195,7 @@ ACCELERATE: Final = Launcher(
         "tpu_use_cluster": _TPU,
         "tpu_use_sudo": _TPU,
         "vm": _TPU,
-        "env": Refused(
+        "env": RefusedArgument(
             "It is for TPU pods.",
             'Say it in DockerSettings(runtime_environment={"NAME": "value"}) of the step.',
         ),
@@ -219,7 +219,7 @@ ACCELERATE: Final = Launcher(
         "deepspeed_inclusion_filter": _HOSTS,
         "deepspeed_multinode_launcher": attrs.evolve(_RENDEZVOUS, idle="standard"),
         "mpirun_hostfile": _HOSTS,
-        "mpirun_ccl": Refused(
+        "mpirun_ccl": RefusedArgument(
             "It sets CCL_WORKER_COUNT where mpirun starts the processes; here Upshift starts them.",
             'Leave it out, or set that: DockerSettings(runtime_environment={"CCL_WORKER_COUNT": "1"}).',
         ),
@@ -227,12 +227,12 @@ ACCELERATE: Final = Launcher(
         "aws_secret_access_key": _CLOUD,
     },
     parts=(
-        Part(("fsdp_",), "use_fsdp"),
-        Part(("megatron_lm_",), "use_megatron_lm"),
-        Part(("parallelism_config_",), "use_parallelism_config"),
-        Part(("fp8_",), "mixed_precision", "fp8"),
-        Part(("dynamo_",), "dynamo_backend", None),
-        Part(("deepspeed_", "zero", "offload_", "gradient_"), "use_deepspeed"),
+        DependentArguments(("fsdp_",), "use_fsdp"),
+        DependentArguments(("megatron_lm_",), "use_megatron_lm"),
+        DependentArguments(("parallelism_config_",), "use_parallelism_config"),
+        DependentArguments(("fp8_",), "mixed_precision", "fp8"),
+        DependentArguments(("dynamo_",), "dynamo_backend", None),
+        DependentArguments(("deepspeed_", "zero", "offload_", "gradient_"), "use_deepspeed"),
     ),
 )
 
@@ -263,10 +263,10 @@ TORCHRUN: Final = Launcher(
         "rdzv_conf": _RENDEZVOUS,
         "max_restarts": _RESTARTS,
         "monitor_interval": _SUPERVISED,
-        "start_method": Refused(
+        "start_method": RefusedArgument(
             "Upshift starts each process as it starts that of any step.", "Leave it out."
         ),
-        "event_log_handler": Refused(
+        "event_log_handler": RefusedArgument(
             "What happens is in the record of the run.", "Leave it out: upshift show RUN."
         ),
         "module": _NO_SCRIPT,
@@ -284,15 +284,15 @@ TORCHRUN: Final = Launcher(
         "node_rank": _NODES,
         "master_addr": _NODES,
         "local_addr": _NODES,
-        "signals_to_handle": Refused(
+        "signals_to_handle": RefusedArgument(
             "Upshift stops a step with SIGTERM, which every process gets.",
             "Leave it out: handle SIGTERM in the step.",
         ),
-        "shutdown_timeout": Refused(
+        "shutdown_timeout": RefusedArgument(
             "How long a process has after SIGTERM is an option of the step.",
             "Write it there: @step(grace=…).",
         ),
-        "virtual_local_rank": Refused(
+        "virtual_local_rank": RefusedArgument(
             "Every process sees all devices of its node, and LOCAL_RANK says which one is its own.",
             "Leave it out: Accelerate and PyTorch choose by LOCAL_RANK.",
         ),

@@ -142,7 +142,7 @@ class _Utilization:
                 pynvml.nvmlGpmSampleFree(sample)
 
 
-class Card:
+class NvmlDevice:
     """A GPU or a MIG instance: what to ask of it, and what it said the last time."""
 
     def __init__(self, handle: Any, gpu: Any, instance: int | None) -> None:
@@ -237,7 +237,7 @@ class Card:
             self._xid = int(event.eventData)
             self._xid_events += 1
 
-    def succeed(self, other: Card) -> None:
+    def succeed(self, other: NvmlDevice) -> None:
         """Take the place of the card that was made of the same device before; or of itself."""
         if other is not self:
             self._xid, self._xid_events = other._xid, other._xid_events

@@ -23,7 +23,7 @@ from upshift.runtime.storage.files import replacing
 _CHECKSUM = 64
 
 
-class Memo:
+class KeptFacts:
     """The facts about the files of one project."""
 
     def __init__(self, project: Path) -> None:
