@@ -71,9 +71,9 @@ def main() -> NoReturn:
     parser.add_argument("spec", metavar="SPEC", help="path of a task's spec (JSON)")
     parser.add_argument("--store", help="address of the store, instead of the one in the spec")
     arguments = parser.parse_args(own)
-    from upshift.runtime.supervisor.serving import single_task
+    from upshift.runtime.supervisor.serving.by_hand import run_by_hand
 
-    sys.exit(single_task.run_by_hand(arguments.spec, arguments.store))
+    sys.exit(run_by_hand(arguments.spec, arguments.store))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from upshift.config import DockerSettings
 from upshift.model.configuration import Target
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
-from upshift.model.spec import ContainerLaunch as Ranks
+from upshift.model.spec import Launch as Ranks
 
 SPEC = TaskSpec(
     task=TaskId(run="r", step="train", index=3),
