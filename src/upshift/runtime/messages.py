@@ -90,7 +90,7 @@ class Diagnosis:
 
     failure: Failure | None  # what the attempt ends with; None: the step goes on, because the user says so
     framework: str  # its name
-    cause: str  # as in :class:`upshift.runtime.accelerators.explain.Finding`
+    cause: str  # as in :class:`upshift.runtime.accelerators.explain.DeviceFault`
     evidence: tuple[str, ...] = ()
 
 
@@ -144,7 +144,7 @@ class Channel:
         self.send(_KINDS[type(message)], message)
 
     def send(self, kind: str, message: attrs.AttrsInstance) -> None:
-        """Say one thing of a kind that :meth:`upshift.runtime.supervisor.attempt.Attempt` understands."""
+        """Say one thing of a kind that the supervisor understands."""
         self.write(dumps({kind: encode(message)}).encode() + b"\n")
 
     def write(self, line: bytes) -> None:
