@@ -33,18 +33,13 @@ _CLASSES = {
 class Pattern:
     """One line of an ignore file.
 
-    Parameters
-    ----------
-    line
-        The line, neither empty nor a comment.
-
     Attributes
     ----------
     negated
         Whether what fits is brought back, instead of left out.
     """
 
-    def __init__(self, line: bytes) -> None:
+    def __init__(self, line: bytes) -> None:  # the line, neither empty nor a comment
         self.negated = line.startswith(b"!")
         line = line[self.negated :]
         self._folders_only = line.endswith(b"/")
@@ -53,45 +48,31 @@ class Pattern:
         self._by_name = b"/" not in line
         self._regex = re.compile(_translated(line.removeprefix(b"/")), re.DOTALL)
 
-    def fits(self, path: bytes, name: bytes, is_folder: bool) -> bool:
-        """Whether the pattern means this very entry.
-
-        Parameters
-        ----------
-        path
-            From the folder of the ignore file, with ``/`` between names.
-        name
-            The last of them.
-        is_folder
-            Whether it is a folder. A symbolic link to one is not.
-        """
+    def fits(
+        self,
+        path: bytes,  # from the folder of the ignore file, with ``/`` between names
+        name: bytes,  # the last of them
+        is_folder: bool,  # a symbolic link to a folder is none
+    ) -> bool:
+        """Whether the pattern means this very entry."""
         if self._folders_only and not is_folder:
             return False
         return self._regex.fullmatch(name if self._by_name else path) is not None
 
 
 class IgnoreFile:
-    """The patterns of one ignore file.
-
-    Parameters
-    ----------
-    content
-        The file.
-    """
+    """The patterns of one ignore file."""
 
     def __init__(self, content: bytes) -> None:
         self._patterns = [Pattern(line) for line in _lines(content)][::-1]
 
-    def says(self, path: bytes, *, is_folder: bool) -> bool | None:
-        """Whether an entry is ignored; None where no pattern fits.
-
-        Parameters
-        ----------
-        path
-            From the folder of the ignore file, with ``/`` between names.
-        is_folder
-            Whether it is a folder.
-        """
+    def says(
+        self,
+        path: bytes,  # from the folder of the ignore file, with ``/`` between names
+        *,
+        is_folder: bool,
+    ) -> bool | None:
+        """Whether an entry is ignored; None where no pattern fits."""
         name = path.rpartition(b"/")[2]
         for pattern in self._patterns:
             if pattern.fits(path, name, is_folder):

@@ -21,20 +21,16 @@ NEVER = frozenset(
 
 
 class Rules:
-    """What the ignore files of a folder, and of the folders above it, say.
+    """What the ignore files of a folder, and of the folders above it, say."""
 
-    Parameters
-    ----------
-    base
-        Path of the folder from the topmost one with rules, with ``/`` between names and at its
-        end; empty for the topmost itself.
-    outer
-        The rules of the folder above.
-    contents
-        The folder's own ignore files, the one that decides first.
-    """
-
-    def __init__(self, base: str, outer: Rules | None, contents: Iterable[bytes]) -> None:
+    def __init__(
+        self,
+        # path of the folder from the topmost one with rules, with ``/`` between names and at its end; empty
+        # for the topmost itself
+        base: str,
+        outer: Rules | None,  # the rules of the folder above
+        contents: Iterable[bytes],  # the folder's own ignore files, the one that decides first
+    ) -> None:
         self._base = len(os.fsencode(base))
         self._outer = outer
         self._files = [IgnoreFile(content) for content in contents]
@@ -43,17 +39,15 @@ class Rules:
         """The rules of a folder below."""
         return Rules(base, self, contents) if contents else self
 
-    def ignored(self, path: str, *, is_folder: bool) -> bool:
+    def ignored(
+        self,
+        path: str,  # from the topmost folder with rules, with ``/`` between names
+        *,
+        is_folder: bool,  # a symbolic link to a folder is none
+    ) -> bool:
         """Whether an entry is left out.
 
         The folders above it are taken to be in: nothing in an ignored folder can be brought back.
-
-        Parameters
-        ----------
-        path
-            From the topmost folder with rules, with ``/`` between names.
-        is_folder
-            Whether it is a folder. A symbolic link to one is not.
         """
         encoded = os.fsencode(path)
         rules: Rules | None = self

@@ -35,78 +35,46 @@ _BLOCK = 512
 
 @attrs.frozen(kw_only=True)
 class Package:
-    """A code package.
+    """A code package."""
 
-    Parameters
-    ----------
-    digest
-        Of the blob in the store.
-    bytes
-        Size of the blob.
-    files
-        Names of the files, sorted.
-    left_out
-        What it does not hold though no ignore file names it.
-    """
-
-    digest: str
-    bytes: int
-    files: tuple[str, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    digest: str  # of the blob in the store
+    bytes: int  # size of the blob
+    files: tuple[str, ...]  # names of the files, sorted
+    left_out: tuple[LeftOut, ...] = ()  # what it does not hold though no ignore file names it
 
 
 @attrs.frozen(kw_only=True)
 class PackagePart:
-    """One file or folder at the top of a project, as far as a code package holds it.
+    """One file or folder at the top of a project, as far as a code package holds it."""
 
-    Parameters
-    ----------
-    name
-        Its name; a folder's ends with a slash.
-    files, bytes
-        How many files it is, and their size together.
-    """
-
-    name: str
+    name: str  # its name; a folder's ends with a slash
+    # files, bytes: how many files it is, and their size together
     files: int
     bytes: int
 
 
 @attrs.frozen(kw_only=True)
 class Preview:
-    """What a code package would hold.
+    """What a code package would hold."""
 
-    Parameters
-    ----------
-    bytes
-        Size of the files together.
-    parts
-        What is at the top of the project, the largest first.
-    files, left_out
-        As in :class:`Package`.
-    """
-
-    bytes: int
+    bytes: int  # of the files together
+    # files, left_out: as in :class:`Package`
     files: tuple[str, ...]
-    parts: tuple[PackagePart, ...] = ()
+    parts: tuple[PackagePart, ...] = ()  # what is at the top of the project, the largest first
     left_out: tuple[LeftOut, ...] = ()
 
 
-def make_package(project: Path, store: Store, *, exclude: Iterable[Path] = ()) -> Package:
+def make_package(
+    project: Path,
+    store: Store,  # where the package goes
+    *,
+    exclude: Iterable[Path] = (),  # further folders, and files with secrets, that are left out
+) -> Package:
     """Put a project's files into the store.
 
     ``.gitignore`` and ``.upshiftignore`` are honoured as git does, in every folder and in the
     repository around the project. ``UPSHIFT_HOME``, the store, virtual environments, caches and what
     looks like a secret are never in it. Symbolic links are followed within the project only.
-
-    Parameters
-    ----------
-    project
-        The project's folder.
-    store
-        Where the package goes.
-    exclude
-        Further folders, and files with secrets, that are left out.
 
     Raises
     ------

@@ -21,51 +21,24 @@ FILES_AT_MOST = 20_000
 
 @attrs.frozen(kw_only=True)
 class LeftOut:
-    """Something that a code package does not hold, though no ignore file names it.
+    """Something that a code package does not hold, though no ignore file names it."""
 
-    Parameters
-    ----------
-    path
-        Relative to the project; a folder's ends with ``/``.
-    why
-        The reason, in a few words.
-    """
-
-    path: str
-    why: str
+    path: str  # relative to the project; a folder's ends with ``/``
+    why: str  # the reason, in a few words
 
 
 @attrs.frozen(kw_only=True)
 class ProjectFile:
-    """A file of a project.
+    """A file of a project."""
 
-    Parameters
-    ----------
-    name
-        Path in the package, with ``/`` between names.
-    source
-        Where its content is.
-    size
-        Bytes.
-    executable
-        Whether its owner may execute it.
-    """
-
-    name: str
-    source: str
-    size: int
-    executable: bool
+    name: str  # path in the package, with ``/`` between names
+    source: str  # where its content is
+    size: int  # bytes
+    executable: bool  # whether its owner may execute it
 
 
 class Scan:
     """One walk over a project.
-
-    Parameters
-    ----------
-    project
-        The project's folder.
-    exclude
-        Folders, and files with secrets, that are left out, wherever they are.
 
     Attributes
     ----------
@@ -82,7 +55,11 @@ class Scan:
         The folder is too large to be a project, or something in it cannot be read.
     """
 
-    def __init__(self, project: Path, exclude: Iterable[Path]) -> None:
+    def __init__(
+        self,
+        project: Path,
+        exclude: Iterable[Path],  # folders, and files with secrets, that are left out, wherever they are
+    ) -> None:
         self.root = os.path.realpath(project)
         self.watched: dict[str, Signature | None] = {}
         self._excluded = {(s.st_dev, s.st_ino) for s in map(_status, exclude) if s is not None}

@@ -178,16 +178,13 @@ class PreparedEnvironment:
 
 
 def prepare(
-    settings: PythonEnvironment, *, project: Path, minor: str | None = None, where: str | None = None
+    settings: PythonEnvironment,
+    *,
+    project: Path,
+    minor: str | None = None,  # the version of Python that is needed: ``"3.11"``; None: any from 3.10
+    where: str | None = None,  # the user's line
 ) -> PreparedEnvironment:
     """Find out what exactly an environment has; nothing is made.
-
-    Parameters
-    ----------
-    minor
-        The version of Python that is needed: ``"3.11"``; None: any from 3.10.
-    where
-        The user's line.
 
     Raises
     ------

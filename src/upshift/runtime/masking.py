@@ -78,16 +78,13 @@ class Mask:
             text=self.text(stack.text),
         )
 
-    def spans(self, data: bytes, known: Sequence[Span]) -> list[Span]:
-        """Where there are secrets, in order; those that overlap are one.
-
-        Parameters
-        ----------
-        data
-            Bytes.
-        known
-            Where there are parts of secrets that begin before; one that began there has a negative start.
-        """
+    def spans(
+        self,
+        data: bytes,
+        # where there are parts of secrets that begin before; one that began there has a negative start
+        known: Sequence[Span],
+    ) -> list[Span]:
+        """Where there are secrets, in order; those that overlap are one."""
         found = [*known, *self._written.places(data), *self._over_lines(data)]
         if self._in_urls.longest and _ESCAPE.search(data):
             found += self._in_urls.places(_in_upper_case(data))

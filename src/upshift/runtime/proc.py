@@ -16,32 +16,18 @@ SECTOR = 512
 
 
 class Stat(NamedTuple):
-    """CPU time of a process so far, in ticks.
+    """CPU time of a process so far, in ticks."""
 
-    Parameters
-    ----------
-    process
-        Its id, and when it started, in ticks since boot.
-    alive
-        Whether it has not ended; else it is still there to be waited for.
-    own, inherited
-        What it used, and what children did that it waited for.
-    parent
-        The id of its parent.
-    image
-        Where its stack begins, which is drawn by lot when a program is executed, and is the same in what is
-        only forked; 0: not known.
-    state
-        What it does, as a letter: proc(5).
-    """
-
-    process: tuple[int, int]
-    alive: bool
+    process: tuple[int, int]  # its id, and when it started, in ticks since boot
+    alive: bool  # whether it has not ended; else it is still there to be waited for
+    # own, inherited: what it used, and what children did that it waited for
     own: int
     inherited: int
-    parent: int = 0
+    parent: int = 0  # the id of its parent
+    # where its stack begins, which is drawn by lot when a program is executed, and is the same in what is
+    # only forked; 0: not known
     image: int = 0
-    state: str = ""
+    state: str = ""  # what it does, as a letter: proc(5)
 
     def forked_from(self, parent: Stat) -> bool:
         """Whether it is a child that has executed no program since."""
@@ -85,21 +71,12 @@ class Consumed(NamedTuple):
 
 
 class OwnMemory(NamedTuple):
-    """Bytes of this process that are in memory.
+    """Bytes of this process that are in memory."""
 
-    Parameters
-    ----------
-    resident
-        All of them.
-    mapped
-        Those of files that are mapped; shared memory is not a file here.
-    high
-        How many there were at most, since the process was forked or started. ``ru_maxrss`` would count what
-        the parent had before an exec as well.
-    """
-
-    resident: int
-    mapped: int
+    resident: int  # all of them
+    mapped: int  # those of files that are mapped; shared memory is not a file here
+    # how many there were at most, since the process was forked or started. ``ru_maxrss`` would count what the
+    # parent had before an exec as well.
     high: int
 
 

@@ -41,53 +41,31 @@ class Mount:
 
 @attrs.frozen(kw_only=True)
 class Container:
-    """A container that runs one attempt, or one after the other.
+    """A container that runs one attempt, or one after the other."""
 
-    Parameters
-    ----------
-    name
-        Its name, from :func:`name_of` or :func:`name_for_several`.
-    image
-        The image that it runs.
-    program, arguments
-        What runs in it, whatever the image would start.
-    labels, environment
-        Of these a secret is none: everybody who may ask the engine sees them.
-    mounts
-        Folders of this machine.
-    user, groups
-        Who runs it, and further groups by number; None: as the image has it.
-    keep_id
-        Whether user ids of the container are to be mapped to those of this machine (rootless Podman).
-    cpus
-        CPUs that it may use at once; None: all.
-    memory, shared_memory
-        Bytes; None: no limit, the engine's default.
-    gpus
-        Arguments with which it gets its devices.
-    network, hostname
-        Its network, and what it is called.
-    more
-        Arguments of the user's.
-    """
-
-    name: str
-    image: str
+    name: str  # its name, from :func:`name_of` or :func:`name_for_several`
+    image: str  # the image that it runs
+    # program, arguments: what runs in it, whatever the image would start
     program: str
     arguments: tuple[str, ...]
+    # labels, environment: of these a secret is none: everybody who may ask the engine sees them
     labels: Mapping[str, str] = attrs.field(factory=dict)
     environment: Mapping[str, str] = attrs.field(factory=dict)
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[Mount, ...] = ()  # folders of this machine
+    # user, groups: who runs it, and further groups by number; None: as the image has it
     user: str | None = None
     groups: tuple[int, ...] = ()
+    # whether user ids of the container are to be mapped to those of this machine (rootless Podman)
     keep_id: bool = False
-    cpus: float | None = None
+    cpus: float | None = None  # CPUs that it may use at once; None: all
+    # memory, shared_memory: bytes; None: no limit, the engine's default
     memory: int | None = None
     shared_memory: int | None = None
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()  # arguments with which it gets its devices
+    # network, hostname: its network, and what it is called
     network: str | None = None
     hostname: str | None = None
-    more: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()  # arguments of the user's
 
 
 def name_of(spec: TaskSpec) -> str:

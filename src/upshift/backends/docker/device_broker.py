@@ -39,7 +39,7 @@ class DeviceBroker:
 
     def ask(
         self,
-        name: str,
+        name: str,  # who asks, for :meth:`cancel`
         spec: TaskSpec,
         *,
         ready: Ready,
@@ -51,11 +51,6 @@ class DeviceBroker:
         """As :meth:`.DeviceQueue.ask` of the supervisor; what it is given runs on the broker's thread.
 
         If that raises anything, whoever waits then is refused.
-
-        Parameters
-        ----------
-        name
-            Who asks, for :meth:`cancel`.
         """
         if self._thread is None:
             self._start()
@@ -147,17 +142,13 @@ class DeviceBroker:
 
 
 class Lent:
-    """What a broker gave to a container.
+    """What a broker gave to a container."""
 
-    Parameters
-    ----------
-    grant
-        What it gave, on its own thread.
-    broker
-        The broker.
-    """
-
-    def __init__(self, grant: Grant, broker: DeviceBroker) -> None:
+    def __init__(
+        self,
+        grant: Grant,  # what it gave, on its own thread
+        broker: DeviceBroker,
+    ) -> None:
         self._grant = grant
         self._broker = broker
 

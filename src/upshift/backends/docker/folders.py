@@ -78,18 +78,13 @@ class Own:
         """It itself."""
         return Mount(source=str(self.path), target=INSIDE)
 
-    def mounts(self, store: str, runtime: Path, others: Mapping[str, str]) -> tuple[Mount, ...]:
-        """All that the container has of this machine, where it is to be mounted made ready.
-
-        Parameters
-        ----------
-        store
-            Folder of the store.
-        runtime
-            Folder of the runtime.
-        others
-            Paths in the container, each with what is to be there.
-        """
+    def mounts(
+        self,
+        store: str,  # its folder
+        runtime: Path,  # its folder
+        others: Mapping[str, str],  # paths in the container, each with what is to be there
+    ) -> tuple[Mount, ...]:
+        """All that the container has of this machine, where it is to be mounted made ready."""
         mounts = [
             self.mount,
             Mount(source=str(self.path / "tmp"), target=TEMPORARY),

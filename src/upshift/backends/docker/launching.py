@@ -29,40 +29,20 @@ _commands: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 
 @attrs.frozen(kw_only=True)
 class ContainerLaunch:
-    """How a container is started, or one that runs already is given an order.
+    """How a container is started, or one that runs already is given an order."""
 
-    Parameters
-    ----------
-    name
-        The container.
-    arguments
-        After the engine's name.
-    order
-        What it reads on its standard input.
-    own
-        Its own folder.
-    before
-        Containers in which the attempt before may still run: an engine that did not answer for long was
-        given up.
-    grant
-        What the broker gave; given back when the container is gone.
-    sweeping
-        Arguments that start a container which removes what this one has left in its own folder.
-    key
-        Which attempts it may serve, one after the other; None: this one alone.
-    process
-        The engine's command, where the container runs already.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-    order: bytes = attrs.field(repr=False)
-    own: Own
+    name: str  # the container
+    arguments: tuple[str, ...]  # after the engine's name
+    order: bytes = attrs.field(repr=False)  # what it reads on its standard input
+    own: Own  # its own folder
+    # containers in which the attempt before may still run: an engine that did not answer for long was given
+    # up
     before: tuple[str, ...] = ()
-    grant: Lent | None = None
+    grant: Lent | None = None  # what the broker gave; given back when the container is gone
+    # arguments that start a container which removes what this one has left in its own folder
     sweeping: tuple[str, ...] = ()
-    key: Key | None = None
-    process: subprocess.Popen[bytes] | None = None
+    key: Key | None = None  # which attempts it may serve, one after the other; None: this one alone
+    process: subprocess.Popen[bytes] | None = None  # the engine's command, where the container runs already
 
     @property
     def gone(self) -> bool:

@@ -27,25 +27,14 @@ HIDDEN = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 class Handing:
-    """Hands NVIDIA's devices to containers of one engine: by ``--gpus``, or the Container Device Interface.
-
-    Parameters
-    ----------
-    engine
-        The engine.
-    facts
-        What its ``info`` says.
-    way
-        ``"runtime"`` or ``"cdi"``, where the user says so.
-    folders
-        Where specifications of CDI are; default: where the engine looks.
-    """
+    """Hands NVIDIA's devices to containers: by ``--gpus``, or the Container Device Interface."""
 
     def __init__(
         self,
         engine: ContainerEngine,
-        facts: Mapping[str, Any],
-        way: str | None,
+        facts: Mapping[str, Any],  # what its ``info`` says
+        way: str | None,  # ``"runtime"`` or ``"cdi"``, where the user says so
+        # where specifications of CDI are; default: where the engine looks
         folders: Sequence[str] | None = None,
     ) -> None:
         self._engine = engine
@@ -103,29 +92,16 @@ def _named(device: Device, known: set[str]) -> str:
 
 
 def offer(
-    request: ResourceSettings,
-    here: Hardware,
-    inventories: Sequence[Inventory],
+    request: ResourceSettings,  # what is asked for
+    here: Hardware,  # CPUs and memory of this machine
+    inventories: Sequence[Inventory],  # its accelerators; looked at where the request is about some
     *,
+    # engine, facts: the engine, and what its ``info`` says
     engine: ContainerEngine,
     facts: Mapping[str, Any],
-    handing: Handing,
+    handing: Handing,  # how devices come into a container
 ) -> Offer:
-    """The request, as far as this machine and its container engine go.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-    here
-        CPUs and memory of this machine.
-    inventories
-        Its accelerators; looked at where the request is about some.
-    engine, facts
-        The engine, and what its ``info`` says.
-    handing
-        How devices come into a container.
-    """
+    """The request, as far as this machine and its container engine go."""
     # A container has shared memory of its own, as large as it is told to be.
     said = {name: value for name, value in request.explicit().items() if name != "shared_memory"}
     offered = offers.offer(ResourceSettings(**said), here, inventories)

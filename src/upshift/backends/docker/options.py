@@ -21,44 +21,24 @@ OPTIONS = ("engine", "image", "network", "gpus", "arguments", *MANNERS)
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """What a target says.
+    """What a target says."""
 
-    Parameters
-    ----------
-    engine
-        ``"docker"`` or ``"podman"``.
-    image
-        The image of steps that have no settings of their own.
-    network
-        The network of the containers, as ``--network`` takes it; None: the engine's default.
-    gpus
-        How GPUs come into a container: ``"runtime"`` (``--gpus``), or ``"cdi"``; None: whichever is there.
-    arguments
-        More arguments for ``docker run``.
-    wait
-        Seconds that a step waits for accelerators.
-    share
-        Whether it takes accelerators that other programs work with.
-    """
-
-    engine: str
-    image: str | None = None
+    engine: str  # ``"docker"`` or ``"podman"``
+    image: str | None = None  # the image of steps that have no settings of their own
+    # the network of the containers, as ``--network`` takes it; None: the engine's default
     network: str | None = None
+    # how GPUs come into a container: ``"runtime"`` (``--gpus``), or ``"cdi"``; None: whichever is there
     gpus: str | None = None
-    arguments: tuple[str, ...] = ()
-    wait: float
-    share: bool
+    arguments: tuple[str, ...] = ()  # more arguments for ``docker run``
+    wait: float  # seconds that a step waits for accelerators
+    share: bool  # whether it takes accelerators that other programs work with
 
 
-def read_options(target: Target, engine: str) -> Options:
+def read_options(
+    target: Target,
+    engine: str,  # the container engine where it names none
+) -> Options:
     """The options of a target, checked.
-
-    Parameters
-    ----------
-    target
-        The target.
-    engine
-        The container engine where it names none.
 
     Raises
     ------

@@ -82,16 +82,15 @@ class Pool:
         with self._changed:
             self._soon[key] += 1
 
-    def settle(self, key: Key, launch: ContainerLaunch | None, *, expected: bool, spoilt: bool) -> bool:
-        """A container is free, or not: False, and it has to go.
-
-        Parameters
-        ----------
-        expected
-            Whether :meth:`expect` was called.
-        spoilt
-            Whether what runs there leaves something behind.
-        """
+    def settle(
+        self,
+        key: Key,
+        launch: ContainerLaunch | None,
+        *,
+        expected: bool,  # whether :meth:`expect` was called
+        spoilt: bool,  # whether what runs there leaves something behind
+    ) -> bool:
+        """A container is free, or not: False, and it has to go."""
         gone = self._take_gone()
         with self._changed:
             self._soon[key] -= expected

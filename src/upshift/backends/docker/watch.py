@@ -48,42 +48,21 @@ TRIES = 5
 
 
 class ContainerWatch:
-    """Watches an attempt in a container, and tells; from before there is one, so that it can be cancelled.
-
-    Parameters
-    ----------
-    engine
-        The engine that has it.
-    name
-        The job's handle, which is the container's name where it serves this attempt alone.
-    pool
-        Takes the container where it may serve another one.
-    sink
-        Takes what happens.
-    node
-        What this machine is called.
-    memory
-        Bytes that it may have; None: no limit.
-    user
-        Who it runs as, where the image's settings say that; None: this user.
-    again
-        Called where the container is gone and ran nothing: to launch it once more.
-    over
-        Called once nothing of it is left.
-    """
+    """Watches an attempt in a container, and tells; from before there is one, so that it can be cancelled."""
 
     def __init__(
         self,
-        engine: ContainerEngine,
-        name: str,
+        engine: ContainerEngine,  # the engine that has it
+        name: str,  # the job's handle, which is the container's name where it serves this attempt alone
         *,
-        pool: Pool,
-        sink: Sink,
-        node: str,
-        memory: int | None,
-        user: str | None,
+        pool: Pool,  # takes the container where it may serve another one
+        sink: Sink,  # takes what happens
+        node: str,  # what this machine is called
+        memory: int | None,  # bytes that it may have; None: no limit
+        user: str | None,  # who it runs as, where the image's settings say that; None: this user
+        # called where the container is gone and ran nothing: to launch it once more
         again: Callable[[ContainerWatch], None],
-        over: Callable[[ContainerWatch], None],
+        over: Callable[[ContainerWatch], None],  # called once nothing of it is left
     ) -> None:
         self.name = name
         self.told = False

@@ -36,26 +36,15 @@ class ServerGone(BackendError):
 
 
 class Link:
-    """A connection to a fork server.
-
-    Parameters
-    ----------
-    place
-        The server.
-    connection
-        The socket.
-    hear
-        Takes what the server says, on a thread of the link's own; ``None`` once it is gone.
-    pid
-        The server's process, where it is a child of this one.
-    """
+    """A connection to a fork server."""
 
     def __init__(
         self,
         place: ServerFiles,
         connection: socket.socket,
+        # takes what the server says, on a thread of the link's own; ``None`` once it is gone
         hear: Callable[[Link, Mapping[str, Any] | None], None],
-        pid: int | None = None,
+        pid: int | None = None,  # the server's process, where it is a child of this one
     ) -> None:
         self.place = place
         self.alive = True
@@ -133,15 +122,11 @@ class Link:
             self._hear(self, None)
 
 
-def start(spec: TaskSpec, hear: Callable[[Link, Mapping[str, Any] | None], None]) -> Link:
+def start(
+    spec: TaskSpec,  # the first task: a fresh server imports its module
+    hear: Callable[[Link, Mapping[str, Any] | None], None],  # as in :class:`Link`
+) -> Link:
     """Start a fork server: a fork of this process if that is safe, else a fresh interpreter.
-
-    Parameters
-    ----------
-    spec
-        The first task: a fresh server imports its module.
-    hear
-        As in :class:`Link`.
 
     Raises
     ------

@@ -60,28 +60,14 @@ def _say(words: str) -> None:
 
 
 def offer(
-    request: ResourceSettings,
-    here: Hardware,
-    inventories: Sequence[Inventory],
+    request: ResourceSettings,  # what is asked for
+    here: Hardware,  # CPUs and memory of this machine, or container
+    inventories: Sequence[Inventory],  # its accelerators; looked at where the request is about some
     *,
-    nodes: int = 1,
-    lost: int = 0,
+    nodes: int = 1,  # how many nodes are rehearsed on it, at most
+    lost: int = 0,  # how many of these a step has lost that goes on with fewer
 ) -> Offer:
-    """The request, as far as this machine goes. Nodes that are rehearsed on it share it in equal parts.
-
-    Parameters
-    ----------
-    request
-        What is asked for.
-    here
-        CPUs and memory of this machine, or container.
-    inventories
-        Its accelerators; looked at where the request is about some.
-    nodes
-        How many nodes are rehearsed on it, at most.
-    lost
-        How many of these a step has lost that goes on with fewer.
-    """
+    """The request, as far as this machine goes. Nodes that are rehearsed on it share it in equal parts."""
     short: list[Shortfall] = []
     count = min(request.most_nodes, nodes)
     if request.is_elastic and count >= request.least_nodes:

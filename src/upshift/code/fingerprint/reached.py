@@ -56,15 +56,13 @@ class ReachedCode:
         self._pieces[key] = piece
 
     def reach(
-        self, start: Iterable[Key], files: Container[str | None], *, widened: bool = True
+        self,
+        start: Iterable[Key],
+        files: Container[str | None],
+        *,
+        widened: bool = True,  # whether also what only counts because it may be found by its name
     ) -> dict[Key, Piece]:
-        """The pieces that these keys lead to, where definitions in these files count one by one.
-
-        Parameters
-        ----------
-        widened
-            Whether also what only counts because it may be found by its name.
-        """
+        """The pieces that these keys lead to, where definitions in these files count one by one."""
         found: dict[Key, Piece] = {}
         pending = list(start)
         while pending:
@@ -78,14 +76,14 @@ class ReachedCode:
                 pending.extend(piece.reaches)
         return found
 
-    def marks(self, start: Iterable[Key], *, making: bool = False) -> int:
-        """The flags of all that is reached where every definition counts by itself.
-
-        Parameters
-        ----------
-        making
-            Whether only what makes a value is wanted: what others are made of that are seen is not.
-        """
+    def marks(
+        self,
+        start: Iterable[Key],
+        *,
+        # whether only what makes a value is wanted: what others are made of that are seen is not
+        making: bool = False,
+    ) -> int:
+        """The flags of all that is reached where every definition counts by itself."""
         found: set[Key] = set()
         pending = list(start)
         flags = 0

@@ -87,17 +87,12 @@ def is_code(value: object) -> bool:
 
 
 def value_digest(
-    value: object, follow: Callable[[Any], str], is_own: Callable[[types.FunctionType], bool]
+    value: object,
+    # called with each function, built-in ones as well, class and module in it; gives its name
+    follow: Callable[[Any], str],
+    is_own: Callable[[types.FunctionType], bool],  # whether a method was written in the project
 ) -> ValueDigest:
-    """The digest of a value.
-
-    Parameters
-    ----------
-    follow
-        Called with each function, built-in ones as well, class and module in it; gives its name.
-    is_own
-        Whether a method was written in the project.
-    """
+    """The digest of a value."""
     if type(value) in _ATOMS:
         return ValueDigest(combined([_atom(type(value), value)]), complete=True, hides=False)
     for kind in (Writer, _Numbering):

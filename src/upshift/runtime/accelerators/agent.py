@@ -55,20 +55,18 @@ class Snapshot:
 class Agent:
     """A process that watches the devices of one vendor.
 
-    Parameters
-    ----------
-    vendor
-        Its name.
-    interval
-        Seconds between two snapshots.
-
     Raises
     ------
     OSError
         It cannot be started.
     """
 
-    def __init__(self, vendor: str, *, interval: float) -> None:
+    def __init__(
+        self,
+        vendor: str,
+        *,
+        interval: float,  # seconds between two snapshots
+    ) -> None:
         self.vendor = vendor
         self.latest: Snapshot | None = None
         self.status: int | None = None

@@ -38,25 +38,14 @@ _cache: dict[tuple[object, ...], tuple[float, tuple[Inventory, ...]]] = {}
 
 
 def discover(
-    timeout: float = DEADLINE,
+    timeout: float = DEADLINE,  # seconds until a vendor that has not answered counts as unknown
     *,
-    vendors: Sequence[Vendor] | None = None,
-    fresh: bool = False,
+    vendors: Sequence[Vendor] | None = None,  # whom to ask; None: those that are :func:`present`
+    fresh: bool = False,  # ask again, though the answer of less than a minute ago is known
+    # is told in words whom it waits for, where that takes more than :data:`SLOW` seconds
     slow: Callable[[str], None] = lambda words: None,
 ) -> tuple[Inventory, ...]:
-    """The devices that this process may use, by vendor. Problems are told in an inventory, never raised.
-
-    Parameters
-    ----------
-    timeout
-        Seconds until a vendor that has not answered counts as unknown.
-    vendors
-        Whom to ask; None: those that are :func:`present`.
-    fresh
-        Ask again, though the answer of less than a minute ago is known.
-    slow
-        Is told in words whom it waits for, where that takes more than :data:`SLOW` seconds.
-    """
+    """The devices that this process may use, by vendor. Problems are told in an inventory, never raised."""
     asked = present() if vendors is None else tuple(vendors)
     if not asked:
         return ()

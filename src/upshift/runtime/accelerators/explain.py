@@ -26,25 +26,14 @@ _MISSING_LIBRARIES = ("cannot dlopen", "cannot open shared object", "unable to l
 
 @attrs.frozen(kw_only=True)
 class DeviceFault:
-    """A cause, and what to do about it.
+    """A cause, and what to do about it."""
 
-    Parameters
-    ----------
-    cause
-        ``cpu-only``, ``other-platform``, ``hidden``, ``devices``, ``permissions``, ``not-ready``,
-        ``mismatch``, ``no-libraries``, ``old-driver``, ``no-kernels`` or ``unknown``.
-    sentence
-        What is wrong.
-    remedy
-        What to do.
-    evidence
-        What else is known.
-    """
-
+    # ``cpu-only``, ``other-platform``, ``hidden``, ``devices``, ``permissions``, ``not-ready``, ``mismatch``,
+    # ``no-libraries``, ``old-driver``, ``no-kernels`` or ``unknown``
     cause: str
-    sentence: str
-    remedy: str
-    evidence: tuple[str, ...] = ()
+    sentence: str  # what is wrong
+    remedy: str  # what to do
+    evidence: tuple[str, ...] = ()  # what else is known
 
 
 def expected(granted: Sequence[Device]) -> int:

@@ -35,19 +35,12 @@ class Lack:
 
 @attrs.frozen(kw_only=True)
 class Match:
-    """What there is for a request.
+    """What there is for a request."""
 
-    Parameters
-    ----------
-    sets
-        Devices that would do, the best set first. Each stands for every set of devices of the same
-        models. If none would do, one set: what there is instead, perhaps nothing.
-    lack
-        Why that is less than the request; None: it is not.
-    """
-
+    # devices that would do, the best set first. Each stands for every set of devices of the same models. If
+    # none would do, one set: what there is instead, perhaps nothing.
     sets: tuple[tuple[Device, ...], ...]
-    lack: Lack | None = None
+    lack: Lack | None = None  # why that is less than the request; None: it is not
 
 
 def match(request: ResourceSettings, inventories: Sequence[Inventory]) -> Match:

@@ -42,47 +42,29 @@ def _by_pid(processes: Mapping[int, int | None] | Mapping[str, int | None]) -> d
 
 @attrs.frozen(kw_only=True)
 class Reading:
-    """One device at one instant. None: it does not tell.
+    """One device at one instant. None: it does not tell."""
 
-    Parameters
-    ----------
-    uuid
-        Of the device or the slice.
-    busy
-        Percent of the time since the reading before in which a kernel ran.
-    memory
-        Bytes in use, by anybody.
-    power, temperature, clock, memory_clock
-        W, °C, MHz, MHz.
-    pcie_received, pcie_sent, nvlink_received, nvlink_sent
-        Bytes a second.
-    ecc_errors
-        Uncorrected errors since the driver was loaded.
-    xid, xid_events
-        The newest Xid event since somebody watches, and how many there were.
-    processes
-        Bytes that each process has on it, by pid as this process sees pids; a value is None where
-        the device does not tell how much.
-    problem
-        Why nothing is known: the device is lost.
-    """
-
-    uuid: str
-    busy: float | None = None
-    memory: int | None = None
+    uuid: str  # of the device or the slice
+    busy: float | None = None  # percent of the time since the reading before in which a kernel ran
+    memory: int | None = None  # bytes in use, by anybody
+    # power, temperature, clock, memory_clock: W, °C, MHz, MHz
     power: float | None = None
     temperature: float | None = None
     clock: float | None = None
     memory_clock: float | None = None
+    # pcie_received, pcie_sent, nvlink_received, nvlink_sent: bytes a second
     pcie_received: float | None = None
     pcie_sent: float | None = None
     nvlink_received: float | None = None
     nvlink_sent: float | None = None
-    ecc_errors: int | None = None
+    ecc_errors: int | None = None  # uncorrected errors since the driver was loaded
+    # xid, xid_events: the newest Xid event since somebody watches, and how many there were
     xid: int | None = None
     xid_events: int = 0
+    # bytes that each process has on it, by pid as this process sees pids; a value is None where the device
+    # does not tell how much
     processes: Mapping[int, int | None] = attrs.field(factory=dict, converter=_by_pid)
-    problem: str | None = None
+    problem: str | None = None  # why nothing is known: the device is lost
 
 
 class Vendor(Protocol):

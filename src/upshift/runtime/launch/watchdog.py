@@ -39,13 +39,6 @@ class Look:
 class Watchdog:
     """Decides; others look, and stop.
 
-    Parameters
-    ----------
-    quiet
-        Seconds without a sign of life after which they hang.
-    now
-        When they began, in seconds of any clock.
-
     Attributes
     ----------
     alive
@@ -54,7 +47,11 @@ class Watchdog:
         Whether they do.
     """
 
-    def __init__(self, quiet: float, now: float) -> None:
+    def __init__(
+        self,
+        quiet: float,  # seconds without a sign of life after which they hang
+        now: float,  # when they began, in seconds of any clock
+    ) -> None:
         self.quiet = quiet
         self.hangs = False
         self.alive = now

@@ -62,19 +62,15 @@ class CurrentCheckpoint:
         self._saving = threading.Lock()
 
     def open(
-        self, spec: TaskSpec, store: Store, *, rank: Rank | None = None, into: Store | None = None
+        self,
+        # spec, store: the task, and where its checkpoints are
+        spec: TaskSpec,
+        store: Store,
+        *,
+        rank: Rank | None = None,  # which of several processes this one is
+        into: Store | None = None,  # where new ones go instead, because a person steps through the task
     ) -> None:
-        """This process works for a task now.
-
-        Parameters
-        ----------
-        spec, store
-            The task, and where its checkpoints are.
-        rank
-            Which of several processes this one is.
-        into
-            Where new ones go instead, because a person steps through the task.
-        """
+        """This process works for a task now."""
         kept = checkpoints_of(store, spec.task, ranks=1 if rank is None else rank.local_world_size)
         self._saved = kept if into is None else TaskCheckpoints(into.address, spec.task)
         self._offered = (kept,) if into is None else (self._saved, kept)

@@ -113,22 +113,12 @@ class Summaries:
 
     def add(
         self,
-        points: Iterable[Sequence[Any]],
-        names: Mapping[int, Sequence[str]] | Sequence[Sequence[str]],
+        points: Iterable[Sequence[Any]],  # beginning with the number of their header
+        names: Mapping[int, Sequence[str]] | Sequence[Sequence[str]],  # what the values are called, by header
         *,
-        rank: int = 0,
+        rank: int = 0,  # which of several processes logged them
     ) -> None:
-        """Further points, in the form and the order that they have in the file.
-
-        Parameters
-        ----------
-        points
-            Beginning with the number of their header.
-        names
-            What the values are called, by header.
-        rank
-            Which of several processes logged them.
-        """
+        """Further points, in the form and the order that they have in the file."""
         for number, group in groupby(points, key=itemgetter(0)):
             _, _, steps, *columns = zip(*group, strict=True)
             for name, values in zip(names[number], columns, strict=True):

@@ -160,19 +160,6 @@ class _Level:
 class SeriesWriter:
     """Writes a series, each sample as it comes.
 
-    Parameters
-    ----------
-    path
-        The file; it is made with the first sample.
-    started
-        When the attempt started, in seconds since the epoch.
-    gpus
-        As in :class:`Series`.
-    temporaries
-        A folder of the same file system, for files that are not complete yet.
-    most
-        Samples after which they are merged two by two.
-
     Attributes
     ----------
     samples
@@ -183,12 +170,12 @@ class SeriesWriter:
 
     def __init__(
         self,
-        path: Path,
-        started: float,
-        gpus: Sequence[Mapping[str, Any]] = (),
+        path: Path,  # the file; it is made with the first sample
+        started: float,  # when the attempt started, in seconds since the epoch
+        gpus: Sequence[Mapping[str, Any]] = (),  # as in :class:`Series`
         *,
-        temporaries: str,
-        most: int = SAMPLES,
+        temporaries: str,  # a folder of the same file system, for files that are not complete yet
+        most: int = SAMPLES,  # samples after which they are merged two by two
     ) -> None:
         self.samples = 0
         self.gap: Gap | None = None

@@ -92,16 +92,11 @@ def place() -> Path:
     return home() / "code"
 
 
-def left_over(wanted: Collection[bytes], abandoned: float) -> Iterator[str]:
-    """The folders that nobody uses; nobody begins to while one is looked at.
-
-    Parameters
-    ----------
-    wanted
-        Digests of the packages that stay all the same.
-    abandoned
-        Seconds after which something half done was left by a process that was killed.
-    """
+def left_over(
+    wanted: Collection[bytes],  # digests of the packages that stay all the same
+    abandoned: float,  # seconds after which something half done was left by a process that was killed
+) -> Iterator[str]:
+    """The folders that nobody uses; nobody begins to while one is looked at."""
     try:
         names = sorted(os.listdir(place()))
     except OSError:  # there are none

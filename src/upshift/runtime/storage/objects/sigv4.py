@@ -28,26 +28,17 @@ class Credentials:
 def signed(
     method: str,
     host: str,
+    # path, query: not escaped
     path: str,
     query: Sequence[tuple[str, str]],
     headers: Mapping[str, str],
     *,
-    payload: str,
+    payload: str,  # SHA-256 of the body as hexadecimal digits, or ``UNSIGNED-PAYLOAD``
     credentials: Credentials,
     region: str,
-    now: float,
+    now: float,  # seconds since the epoch, by the server's clock
 ) -> dict[str, str]:
-    """The headers of a request with those that sign it.
-
-    Parameters
-    ----------
-    path, query
-        Not escaped.
-    payload
-        SHA-256 of the body as hexadecimal digits, or ``UNSIGNED-PAYLOAD``.
-    now
-        Seconds since the epoch, by the server's clock.
-    """
+    """The headers of a request with those that sign it."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     every = {**headers, "host": host, "x-amz-content-sha256": payload, "x-amz-date": moment}
     if credentials.token is not None:

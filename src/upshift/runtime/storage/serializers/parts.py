@@ -29,16 +29,11 @@ def holds_parts(value: object) -> bool:
     return next(parts_of(value), None) is not None
 
 
-def parts_of(value: object, name: str = "") -> Iterator[tuple[str, Path | External]]:
-    """The files, and data that is only named, in a value: each once, with the Python that leads to it.
-
-    Parameters
-    ----------
-    value
-        One of them, or a container of them; in anything else nothing is found.
-    name
-        What the value is called.
-    """
+def parts_of(
+    value: object,  # one of them, or a container of them; in anything else nothing is found
+    name: str = "",  # what the value is called
+) -> Iterator[tuple[str, Path | External]]:
+    """The files, and data that is only named, in a value: each once, with the Python that leads to it."""
     seen: dict[int, object] = {}  # kept, so that no other object gets an id of theirs
     pending: list[tuple[str, Any]] = [(name, value)]
     while pending:

@@ -49,16 +49,12 @@ class PickleSerializer(Serializer):
         return unpickled(content)
 
 
-def pickled(value: object, numbers: Mapping[int, int] | None = None) -> tuple[Buffers, set[Any]]:
-    """A value, with the code that it names; and the classes and functions that were come across.
-
-    Parameters
-    ----------
-    value
-        Anything that cloudpickle takes.
-    numbers
-        For parts of it, by ``id``, the number that is written in their place.
-    """
+def pickled(
+    value: object,  # anything that cloudpickle takes
+    # for parts of it, by ``id``, the number that is written in their place
+    numbers: Mapping[int, int] | None = None,
+) -> tuple[Buffers, set[Any]]:
+    """A value, with the code that it names; and the classes and functions that were come across."""
     main = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
     pickler = picklers()[numbers is not None](main, 5, buffers.append)

@@ -112,14 +112,10 @@ def sweep() -> None:
         remove(folder)
 
 
-def left_over(among: Path | None = None) -> Iterator[str]:
-    """The folders of processes that were killed; nobody takes one while it is looked at.
-
-    Parameters
-    ----------
-    among
-        Where to look; None: :func:`place`.
-    """
+def left_over(
+    among: Path | None = None,  # where to look; None: :func:`place`
+) -> Iterator[str]:
+    """The folders of processes that were killed; nobody takes one while it is looked at."""
     top = among or place()
     try:
         names = os.listdir(top)

@@ -74,15 +74,12 @@ def say(what: str, **content: Any) -> bytes:
 
 
 class Frames:
-    """Takes a stream apart.
+    """Takes a stream apart."""
 
-    Parameters
-    ----------
-    largest
-        Bytes of a payload, at most.
-    """
-
-    def __init__(self, largest: int = LARGEST) -> None:
+    def __init__(
+        self,
+        largest: int = LARGEST,  # bytes of a payload, at most
+    ) -> None:
         self.largest = largest
         self._rest = bytearray()
 
