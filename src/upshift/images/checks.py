@@ -123,7 +123,7 @@ def replacement(name: str, have: str, new: str, *, asked: str | None, keeping: L
 
 
 def nothing_keeps(finding: Finding, name: str, have: str) -> Finding:
-    """That finding, where requirements contradict the version that the image has."""
+    """The finding, where requirements contradict the version that the image has."""
     fix = f"Nothing that is asked for goes with {name} {have}: take an image with another {name}."
     return attrs.evolve(finding, fix=fix)
 
@@ -358,7 +358,7 @@ def without_access(user: str | None, store: str) -> Finding | None:
 
 
 def _umask() -> int:
-    """That of this process, which can be asked for without setting it."""
+    """The umask of this process, read without setting it."""
     match = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return int(match[1], 8) if match else 0o022
 

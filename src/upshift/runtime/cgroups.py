@@ -82,7 +82,7 @@ class GroupV1(_Group):
 
 
 class GroupV2(_Group):
-    """cgroup v2."""
+    """A group of cgroup v2."""
 
     limit_file = "memory.max"
 

@@ -35,7 +35,7 @@ class Confinement:
     ears: str | None = None
 
     def heard_at(self, descriptor: int) -> Confinement:
-        """These bounds for a process that this one hears at a descriptor."""
+        """These bounds, for a step process that this one hears at ``descriptor``."""
         return attrs.evolve(self, ears=f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
@@ -45,7 +45,7 @@ def become_subreaper() -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """``prctl(2)``."""
+    """Call ``prctl(2)``."""
     if _libc is not None and _libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), f"prctl {option}")

@@ -194,7 +194,7 @@ class _Forms:
         self._starts = {form[:size] for form in self._by_start for size in range(1, SHORTEST + 1)}
 
     def places(self, data: bytes) -> Iterator[Span]:
-        """Where they are."""
+        """Where the forms are in the data."""
         for form in self._possible(data):
             at = data.find(form)
             while at >= 0:
@@ -216,7 +216,7 @@ class _Forms:
         return any(2 * len(data) > len(form) and form.startswith(data) for form in self._forms)
 
     def _possible(self, data: bytes) -> Iterable[bytes]:
-        """Those that may be in there: not each of hundreds is looked for in each short line."""
+        """The forms that may be in the data: hundreds of them are not looked for in each short line."""
         if len(data) > 2 * len(self._forms):
             return self._forms
         starts = {data[at : at + SHORTEST] for at in range(len(data) - SHORTEST + 1)}
@@ -316,5 +316,5 @@ def _unescaped(text: str) -> tuple[str, str]:
 
 
 def _long_enough(forms: Iterator[bytes]) -> set[bytes]:
-    """Those that can be looked for."""
+    """The forms long enough to be looked for."""
     return {form for form in forms if len(form) >= SHORTEST}

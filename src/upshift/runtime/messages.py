@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def consumed(self) -> proc.Consumed:
-        """What was consumed."""
+        """What the process consumed."""
         return proc.Consumed(self.cpu_seconds, self.read, self.written)
 
 
@@ -125,7 +125,7 @@ class Channel:
         self._guard = threading.RLock()
 
     def __bool__(self) -> bool:
-        """Whether anybody listens."""
+        """Whether a supervisor listens."""
         return self._descriptor >= 0
 
     def open(self, descriptor: int, ears: str | None = None) -> None:

@@ -154,7 +154,7 @@ class Lent:
 
     @property
     def grant(self) -> Grant:
-        """What that is."""
+        """The devices, as the pool has granted them."""
         return self._grant
 
     def hand_over(self) -> None:

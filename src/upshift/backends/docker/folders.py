@@ -75,7 +75,7 @@ class Own:
 
     @property
     def mount(self) -> Mount:
-        """It itself."""
+        """The mount of this folder."""
         return Mount(source=str(self.path), target=INSIDE)
 
     def mounts(

@@ -116,7 +116,7 @@ class Pool:
             launch.remove()
 
     def _take_gone(self) -> list[ContainerLaunch]:
-        """Those that have left by themselves, for want of orders."""
+        """Take out the containers that have left by themselves, for want of orders."""
         with self._changed:
             gone = [launch for launch in self._free if launch.gone]
             self._free = [launch for launch in self._free if launch not in gone]

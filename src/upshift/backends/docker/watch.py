@@ -96,7 +96,7 @@ class ContainerWatch:
 
     @property
     def cancelled(self) -> bool:
-        """Whether it is to end."""
+        """Whether the attempt is to end."""
         return self._cancelled is not None
 
     def launch(self, launch: ContainerLaunch) -> None:
@@ -308,7 +308,7 @@ class ContainerWatch:
         return completed and self._cancelled is None and not self._left.is_set()
 
     def _withdraw(self) -> None:
-        """It gets no order, and ends."""
+        """Give the container no order, so that it ends."""
         if self._process is not None and self._process.stdin is not None and not self._ordered:
             with contextlib.suppress(OSError, ValueError):  # it has ended already, or knows
                 self._process.stdin.write(b"\n")
@@ -317,7 +317,7 @@ class ContainerWatch:
     # -- its end -----------------------------------------------------------------------------------
 
     def _conclude(self, code: int | None) -> None:
-        """It is gone; tell why, unless it has said that itself."""
+        """The container is gone: tell why, unless it has said that itself."""
         if self._left.is_set() and not self._ordered:
             return
         last = self._last
@@ -421,7 +421,7 @@ class ContainerWatch:
         timer.start()
 
     def _explain(self) -> None:
-        """It takes long to start: an image that is pulled is said to be."""
+        """Tell why the container takes long to start: its image is pulled."""
         if self._ordered or self.told or self._left.is_set() or self._launch is None:
             return
         said = self._complaint(None)
@@ -434,7 +434,7 @@ class ContainerWatch:
             self._engine.run(["kill", "--signal", signal, self._container], timeout=PATIENCE, check=False)
 
     def _kill(self) -> None:
-        """It does not listen. What is only about to start does not."""
+        """Remove the container, and end a start that is under way."""
         process = self._process
         if process is not None and not self._ordered:
             process.kill()

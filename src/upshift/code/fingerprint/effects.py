@@ -51,7 +51,7 @@ class Effects:
         self._imports: dict[Module, list[Module]] = {}
 
     def imported_with(self, modules: Iterable[Module]) -> list[Module]:
-        """These modules of the project, and all that run because they are imported."""
+        """These modules of the project, and all that run because these are imported."""
         found: dict[Module, None] = {}
         pending = list(modules)
         while pending:

@@ -69,5 +69,5 @@ class Piece:
         self.flags = flags
 
     def add(self, title: str, digest: str, documented: str = "") -> None:
-        """Add an entry."""
+        """Add an entry: its title, its digest, and the digest with docstrings."""
         self.entries.append((title, digest, documented))

@@ -100,11 +100,11 @@ class _Scope:
         """Names of which a part is changed; an empty one for what has no name."""
 
     def changed_outside(self) -> set[str]:
-        """Those of them that are another scope's."""
+        """The names that are changed here and belong to another scope."""
         return self.changed - (self.bound - self.shared) - _OWN if self.hides else self.changed
 
     def free(self, uses: list[Use]) -> list[Use]:
-        """Those of the uses that are of what the scope does not bind itself."""
+        """The uses of names that the scope does not bind itself."""
         if not self.hides:
             return uses
         hidden = self.bound - self.shared

@@ -416,7 +416,7 @@ def _in_engine(engine: ContainerEngine, parent: Parent, tell: Tell) -> Parent:
 
 
 def _tags(ingredients: Ingredients, recipe: str) -> Sequence[str]:
-    """That by which it is found, and the user's."""
+    """The tag by which the image is found, and the user's."""
     return [tag_of(recipe), *([] if ingredients.tag is None else [ingredients.tag])]
 
 

@@ -186,14 +186,14 @@ class Delivery(Protocol):
 
     @property
     def place(self) -> str:
-        """Of what it is remembered that it has these layers."""
+        """The name under which it is remembered that the destination has these layers."""
 
     @property
     def compressed(self) -> bool:
-        """Whether it takes layers compressed."""
+        """Whether the destination takes compressed layers."""
 
     def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
-        """Those of these layers, in the order of the image, that need not be made again."""
+        """The layers, in the order of the image, that need not be made again."""
 
     def in_order(self, known: Sequence[KnownLayer], new: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
         """The large layers of the image: some that :meth:`has` gave, and new ones."""
@@ -372,7 +372,7 @@ class ToEngine:
         return there
 
     def in_order(self, known: Sequence[KnownLayer], new: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
-        """Those that are there first: a layer in an engine is one with all that is below it."""
+        """The layers that are there first: an engine's layer is one with all that is below it."""
         return [*known, *sorted(new, key=lambda one: (-one.bytes, one.what))]
 
     def take(self, layer: Layer, file: Path, what: str) -> None:

@@ -330,7 +330,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
 
 
 def minor(version: str) -> str:
-    """``2.1`` of ``2.1.0+cu121``."""
+    """The minor version: ``2.1`` of ``2.1.0+cu121``."""
     return ".".join(map(str, parse(version)[:2]))
 
 

@@ -81,7 +81,7 @@ class RequirementsReader:
 
     @property
     def found(self) -> Requirements:
-        """All of it."""
+        """All requirements that were read."""
         return Requirements(
             lines=tuple(self.lines),
             paths=self.paths,

@@ -451,12 +451,12 @@ def explained(error: Exception, url: str, silence: float, got: int = 0) -> NoAns
 
 
 def slow(url: str, seconds: float) -> NoAnswer:
-    """Nothing was said for so long."""
+    """The error for a server that has been silent for so long."""
     return NoAnswer(f"{host_of(url)} has not answered within {seconds:g} s", kind=SLOW)
 
 
 def trickles(url: str, rate: int) -> NoAnswer:
-    """So little comes that it would take for ever."""
+    """The error for a server that sends too slowly to ever finish."""
     return NoAnswer(f"{host_of(url)} sends less than {rate:,} bytes a second", kind=SLOW)
 
 

@@ -69,7 +69,7 @@ class Accelerator:
 
     @classmethod
     def parse(cls, text: str) -> Accelerator:
-        """Read one.
+        """Read a kind, or a slice of one, with its count.
 
         Raises
         ------

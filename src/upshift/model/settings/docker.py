@@ -169,7 +169,7 @@ class DockerSettings:
         return {name: value for name, value in said.items() if value is not None}
 
     def over(self, outer: DockerSettings) -> DockerSettings:
-        """These settings where they are set, ``outer``'s elsewhere; mappings key by key."""
+        """These settings, and ``outer``'s where these say nothing; mappings are merged key by key."""
         left, said = self.left_of(outer), self.explicit()
         joined = {name: left[name] | said[name] for name in left.keys() & said.keys()}
         return DockerSettings(**left | said | joined)

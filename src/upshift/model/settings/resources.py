@@ -319,7 +319,7 @@ class ResourceSettings:
         }
 
     def over(self, outer: ResourceSettings) -> ResourceSettings:
-        """These settings where they are set, ``outer``'s elsewhere.
+        """These settings, and ``outer``'s where these say nothing.
 
         Kind and count are two values: ``"H100"`` over ``"A100:8"`` are eight H100. A step that names
         a device where ``outer`` says that there shall be none gets one.

@@ -102,7 +102,7 @@ def lines_of(value: str) -> list[str]:
 
 
 def scheme_of(source: str) -> str:
-    """``env`` of ``env:NAME``."""
+    """The scheme of a source: ``env`` of ``env:NAME``."""
     return source.partition(":")[0]
 
 

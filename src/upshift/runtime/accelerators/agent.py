@@ -38,7 +38,7 @@ class AgentFailed(Exception):
 
 
 class AgentSilent(AgentFailed):
-    """It has closed its pipe. It is gone a moment later, as a rule: :meth:`Agent.end` says how it ended."""
+    """The agent has closed its pipe, and is soon gone: :meth:`Agent.end` says how it ended."""
 
 
 @attrs.frozen(kw_only=True)

@@ -162,7 +162,7 @@ def _linked(folder: Path) -> list[int]:
 
 
 def _properties(path: Path) -> dict[str, str]:
-    """Lines ``name number``."""
+    """The values of a file with lines ``name number``."""
     lines = (line.split() for line in (files.text(path) or "").splitlines())
     return {words[0]: words[1] for words in lines if len(words) == 2 and words[1].isdigit()}
 

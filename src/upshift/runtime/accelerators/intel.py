@@ -146,7 +146,7 @@ def _own(root: Path) -> list[tuple[str, int]]:
 
 
 def _integrated(address: str) -> bool:
-    """Those inside a CPU are on its own bus, 0; cards are behind a bridge."""
+    """Whether a GPU is inside a CPU: those are on bus 0, cards are behind a bridge."""
     return address.split(":")[1:2] == ["00"]
 
 

@@ -47,7 +47,7 @@ class FoundGpu:
 
 
 class Nvml:
-    """The library, initialized."""
+    """NVML, initialized."""
 
     def __init__(self) -> None:
         self._cards: dict[str, NvmlDevice] = {}

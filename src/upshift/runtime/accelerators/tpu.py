@@ -116,7 +116,7 @@ def _model(address: Path) -> str | None:
 
 
 def _device_files(root: Path, chips: Sequence[Path]) -> list[Path]:
-    """Those of the chips that are here: in a container there may be fewer than on the bus."""
+    """The device files of the chips that are here: a container may have fewer than the bus."""
     accel = [root / f"dev/accel{number}" for number in files.numbered(root / "dev", "accel")]
     if accel:
         return accel[: len(chips)]

@@ -14,7 +14,7 @@ _KINDS = {"a container": "container", "Kubernetes": "pod"}
 
 
 def framework(evidence: Evidence) -> str:
-    """``PyTorch 2.13.0+cpu``."""
+    """The framework and its version: ``PyTorch 2.13.0+cpu``."""
     found = evidence.framework
     return f"{FRAMEWORKS.get(found.name, found.name)} {found.version}".rstrip()
 
@@ -55,7 +55,7 @@ def capability(text: str) -> str:
 
 
 def container(kind: str) -> str:
-    """``Docker container``."""
+    """The kind of container in words: ``Docker container``."""
     return _KINDS.get(kind, f"{kind} container")
 
 

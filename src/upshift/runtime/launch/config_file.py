@@ -149,7 +149,7 @@ class _Named:
         self.mistake(f"{said} cannot be honoured", why=refused.why, fix=refused.fix)
 
     def parsed(self, parse: Any) -> Mapping[str, Any]:
-        """What it holds, by name."""
+        """The content of the file, by name."""
         said, problem = parse(self.text)
         if isinstance(said, Mapping):
             return said

@@ -74,7 +74,7 @@ class Watchdog:
             self._places = {}
 
     def looked(self, at: float, looks: Mapping[int, Look]) -> None:
-        """They were looked at: all that still run, by rank."""
+        """Take what was seen of all processes that still run, by rank."""
         if self._last and any(self._gets_on(at, rank, look) for rank, look in looks.items()):
             self._begin(at)
         self._looks += 1

@@ -83,7 +83,7 @@ class CurrentCheckpoint:
         self._forget()
 
     def close(self) -> None:
-        """It works for no task any more. What it saved without one is gone."""
+        """This process works for no task any more. What it saved without one is gone."""
         if self._saved is not None and self._temporary and os.getpid() == self._pid:
             remove(self._saved.store)
         self._saved, self._offered = None, ()

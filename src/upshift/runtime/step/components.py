@@ -177,7 +177,7 @@ class ProgressBar(Component):
         self._most, self._value, self._unit, self._about = max, value, unit or "", metadata or ""
 
     def update(self, new_value: float, metadata: str | None = None) -> None:
-        """So much is done now."""
+        """Show this much as done."""
         self._value, self.changed = new_value, True
         self._about = self._about if metadata is None else metadata
 

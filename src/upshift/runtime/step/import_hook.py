@@ -35,11 +35,11 @@ class ImportHook:
         self._after = after
 
     def begin(self) -> None:
-        """From now on."""
+        """Watch imports from now on."""
         sys.meta_path.insert(0, self)
 
     def end(self) -> None:
-        """Up to now."""
+        """Watch imports no longer."""
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
 

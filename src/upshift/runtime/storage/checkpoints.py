@@ -109,7 +109,7 @@ class TaskCheckpoints:
 
     @functools.cached_property
     def folder(self) -> Path:
-        """Where they are."""
+        """The folder of the task's checkpoints."""
         return Path(self.store, self._relative)
 
     def begin(self, name: Name, *, alone: bool) -> Path:
@@ -194,7 +194,7 @@ class TaskCheckpoints:
                 self.drop(one.name)
 
     def begun(self) -> list[Checkpoint]:
-        """Those that were begun."""
+        """The checkpoints that were begun, complete or not."""
         with available("read", str(self.folder)):
             return _begun(self.folder)
 

@@ -59,7 +59,7 @@ class Memo:
         return answer
 
     def remember(self, answer: Any, watched: Mapping[str, Signature | None], *, since: int) -> None:
-        """Keep an answer."""
+        """Keep an answer, with the files and folders that it depends on."""
         if any(max(seen[1:3]) > since - SETTLED for seen in watched.values() if seen is not None):
             return
         content = json.dumps({"question": self._question, "watched": watched, "answer": answer})

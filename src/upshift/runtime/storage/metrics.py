@@ -135,7 +135,7 @@ class Summaries:
                 known.add(values, steps[-1])
 
     def by_name(self, most: int = MOST) -> dict[str, MetricSummary]:
-        """Those that came first, so many at most."""
+        """The metrics that came first, ``most`` at most."""
         return {
             name: MetricSummary(
                 last=k.last,

@@ -150,7 +150,7 @@ def unpack_result(content: bytes, where: str) -> TaskResult | None:
 
 
 def unpack_spec(content: bytes, where: str) -> TaskSpec:
-    """The spec."""
+    """The spec in the bytes of its record."""
     try:
         spec = from_json(TaskSpec, content)
     except ValueError as error:

@@ -24,7 +24,7 @@ from upshift.runtime.usercode.packaged import at_home
 
 @attrs.frozen
 class Stop:
-    """That an attempt was stopped: the status of its result, and why."""
+    """An attempt was stopped: the status of its result, and why."""
 
     status: str
     failure: Failure
@@ -54,7 +54,7 @@ class Ends:
         return ()
 
     def still_running(self) -> str:
-        """That there is a process yet, and which, in words."""
+        """Which processes still run, in words."""
         return "it still runs"
 
     def stacks(self) -> Sequence[Stack]:
@@ -95,7 +95,7 @@ class Ends:
         return failure
 
     def _beyond(self, failure: Failure) -> Failure:
-        """That it went beyond its memory."""
+        """Why the attempt failed that went beyond its memory."""
         return failure
 
     def _where(self, failure: Failure) -> str | None:

@@ -83,7 +83,7 @@ class HangDetector:
             self._joining = self._loop.after(self._joins.next(None), self._ask_joining)
 
     def look_into(self, then: Callable[[], None]) -> None:
-        """They are about to be stopped: find out where each of them is, and call ``then``."""
+        """Find out where each process is before all are stopped, and call ``then``."""
         self._ending = True
         self._cancel()
         self._gang.ask()
@@ -106,7 +106,7 @@ class HangDetector:
         self._py_spy = PySpy(self._loop, program, members, found=found, done=done)
 
     def stopping(self, grace: float, kill: Callable[[], None]) -> None:
-        """They have ``grace`` seconds to end; fewer, if all that are left wait for each other."""
+        """The processes have ``grace`` seconds to end; fewer, if all that are left wait for each other."""
         self._ending = True
         self._cancel()
         if grace > GRACE:
@@ -182,7 +182,7 @@ class HangDetector:
     # -- when one has returned --------------------------------------------------------------------
 
     def _absent(self) -> list[Member]:
-        """Those that have returned and never joined the others."""
+        """The processes that have returned and never joined the others."""
         return [one for one in self._gang.members if one.outcome and one.returned and not one.outcome.joined]
 
     def _ask_joining(self) -> None:

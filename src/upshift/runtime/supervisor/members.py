@@ -68,19 +68,19 @@ class Member(abc.ABC):
         return self.outcome is not None and self.outcome.failure is None
 
     def feed_log(self, data: bytes) -> None:
-        """It has printed this."""
+        """Take what the process has printed."""
         self.heard = time.monotonic()
         self.log.feed(data)
 
     def feed_messages(self, data: bytes) -> None:
-        """It says this."""
+        """Take what the process says."""
         self.heard = time.monotonic()
         lines = self._lines.take(data)
         self.heeds = self.heeds or HEEDS in lines
         self._told(self, lines)
 
     def feed_sight(self, data: bytes) -> None:
-        """It has found this, or written its stack."""
+        """Take what the process has found, or the stacks that it wrote."""
         self._sight += data
 
     def sight(self) -> tuple[Seen | None, str]:
@@ -311,7 +311,7 @@ class Gang:
 
     @property
     def running(self) -> list[Member]:
-        """Those that have not ended, and are still in the step."""
+        """The processes that have not ended, and are still in the step."""
         return [member for member in self.members if not member.ended and member.outcome is None]
 
     def ask(self) -> None:
@@ -336,7 +336,7 @@ class Gang:
         self._ending = True
 
     def cancel(self) -> None:
-        """It is over: nothing is to happen any more."""
+        """Do nothing any more: the attempt is over."""
         for timer in self._timers:
             timer.cancel()
 

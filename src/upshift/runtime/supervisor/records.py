@@ -35,7 +35,7 @@ class Records:
         return own if own is not None or self._nodes is None else self._nodes.verdict
 
     def granted(self) -> Hardware | None:
-        """The record ``granted``."""
+        """The record ``granted`` of the attempt."""
         own = self._node_runtime.granted()
         return own if own is None or self._nodes is None else _granted_on_all(own, self._nodes)
 

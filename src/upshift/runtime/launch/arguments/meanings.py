@@ -60,7 +60,7 @@ class DependentArguments:
     value: Any = True  # that it needs; None: any but "no"
 
     def holds(self, name: str) -> bool:
-        """Whether an argument is one of them."""
+        """Whether an argument is among these."""
         return name.startswith(self.names) and name != self.of
 
     def works(self, given: Mapping[str, Any]) -> bool:

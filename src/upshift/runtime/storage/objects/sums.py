@@ -65,7 +65,7 @@ class Md5:
 
     @property
     def value(self) -> bytes:
-        """The digest."""
+        """The digest of all that was added."""
         return self._kept or self._hasher.digest()
 
     def of(self, views: Iterable[memoryview]) -> Md5:

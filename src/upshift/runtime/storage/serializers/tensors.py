@@ -236,7 +236,7 @@ class _Bytes:
 
 
 class Storages:
-    """Those of the tensors in one pickle: each becomes a buffer beside it, which is mapped when it is read.
+    """The storages of the tensors in one pickle: each is a buffer beside it, which is mapped when it is read.
 
     PyTorch by itself writes them into the pickle, that of each tensor anew though some share one. What is
     written here names nothing but functions of PyTorch (2.0 or later), so that it is read without Upshift.

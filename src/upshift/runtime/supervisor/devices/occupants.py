@@ -27,7 +27,7 @@ _SERVERS = ("nvidia-cuda-mps",)
 
 
 def foreign(device: Device, reading: Reading, *, ours: Callable[[], set[int]], old: bool) -> str | None:
-    """That programs outside Upshift work with a device that no step holds; None: none do.
+    """Say which programs outside Upshift work with a device that no step holds; None: none do.
 
     What cannot be seen: a program in another container that has not taken much memory yet.
     """
@@ -45,7 +45,7 @@ def foreign(device: Device, reading: Reading, *, ours: Callable[[], set[int]], o
 
 
 def held(taker: int | None, left: Sequence[int], task: str | None = None) -> str:
-    """That a device is locked."""
+    """Say who has locked a device."""
     if left:
         return f"is being freed from {process(left[0])}, which a step has left there"
     if task is not None:

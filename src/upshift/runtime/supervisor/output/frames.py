@@ -125,7 +125,7 @@ class ProgressBars:
         self._fresh = self._returned = True
 
     def _down(self) -> bytes:
-        """A line feed."""
+        """Move down one line, as a line feed does."""
         was_plain = self._plain
         self._at += 1
         if self._at < len(self._rows):

@@ -55,7 +55,7 @@ class Loss:
         self._until: float | None = None
 
     def add(self, count: int, error: OSError) -> None:
-        """So many bytes could not be written."""
+        """Count bytes that could not be written."""
         self.missing += count
         if self.why is None:
             self.why, self._since = os.strerror(error.errno or errno.EIO), self._losses.elapsed()
@@ -68,7 +68,7 @@ class Loss:
             self._until = self._losses.elapsed()
 
     def gap(self) -> Gap:
-        """What is missing."""
+        """What is missing of the file."""
         return Gap(
             what=self.what,
             path=str(self.path),

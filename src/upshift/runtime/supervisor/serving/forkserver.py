@@ -123,7 +123,7 @@ class _Task:
         self.nodes: Nodes | None = None
 
     def let_go(self) -> None:
-        """It will not run: give back what it has."""
+        """Give back what the task has: it will not run."""
         if self.wants is _Wants.NODES and self.local_nodes is not None:
             self.local_nodes.cancel()
         if self.grant is not None:
@@ -232,7 +232,7 @@ class ForkServer:
         return [task for task in self._tasks.values() if task.wants is what]
 
     def _drop(self, task: _Task) -> None:
-        """It will not run."""
+        """Forget a task that will not run."""
         self._tasks.pop(task.name, None)
         task.let_go()
 

@@ -111,7 +111,7 @@ class _Reception:
                     return code if code >= 0 else 128 - code
 
     def say(self, **content: Any) -> None:
-        """Tell the backend."""
+        """Send an event to the backend."""
         os.set_blocking(1, True)  # a supervisor that was killed has left it otherwise
         with contextlib.suppress(OSError):  # nobody reads it any more
             os.write(1, json.dumps(content).encode() + b"\n")

@@ -228,11 +228,11 @@ class _Supervisor:
         self._process.terminate()
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the supervisor."""
         self._process.kill()
 
     def must_leave(self, seconds: float) -> None:
-        """It is killed if it is still there then."""
+        """Kill the supervisor unless it has left within so many seconds."""
         self._late.cancel()
         self._late = self._loop.after(seconds, self.kill)
 
@@ -259,7 +259,7 @@ class _Supervisor:
 
 
 def _settle(cpus: tuple[int, ...]) -> None:
-    """It has its part of the machine, and dies with the process that has started it."""
+    """Keep to these CPUs, and die with the process that has started this one."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if cpus:
         os.sched_setaffinity(0, cpus)

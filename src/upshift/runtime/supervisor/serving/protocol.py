@@ -142,10 +142,10 @@ class Reporter:
         os.set_blocking(descriptor, False)
 
     def open(self, spec: TaskSpec, store: Store) -> None:
-        """It is known what the attempt is: who reads this knows it, too."""
+        """The attempt is known now; a backend that reads the events knows it already."""
 
     def say(self, event: str, *, droppable: bool = False, **content: Any) -> None:
-        """Say one thing."""
+        """Send an event; a droppable one is left out while others wait to be sent."""
         if droppable and self._backlog:
             return
         self._backlog += json.dumps({"event": event, **self._of, **content}).encode() + b"\n"
@@ -215,7 +215,7 @@ class LiveRecord:
         self.completed = False  # whether the last attempt is
 
     def open(self, spec: TaskSpec, store: Store) -> None:
-        """It is known what the attempt is: the first one, or the next of an element of an array."""
+        """The attempt is known now: the first one, or the next of an element of an array."""
         self._spec, self._store, self.completed = spec, store, False
         self._said = {} if self._element is None else {"element": self._element}
 

@@ -77,17 +77,17 @@ class Role(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether it is not over."""
+        """Whether there is something left to do."""
 
     @property
     def problem(self) -> str | None:
         """Why nothing was recorded; None: that is told elsewhere, if so."""
 
     def start(self, grant: Grant | None) -> None:
-        """It has what it was granted here."""
+        """Start with what the task was granted here."""
 
     def refuse(self, failure: Failure) -> None:
-        """It gets nothing."""
+        """Record that the task gets nothing, and why."""
 
     def tell(self, why: str) -> None:
         """The task waits for devices; ``why`` says for which."""

@@ -39,7 +39,7 @@ class ServerFiles:
         return self.folder / f"{self.name}.err"
 
     def remove(self) -> None:
-        """Remove the files."""
+        """Remove the files of the server."""
         for path in (self.socket, self.lock, self.errors):
             path.unlink(missing_ok=True)
 

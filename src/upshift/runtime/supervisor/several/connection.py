@@ -96,7 +96,7 @@ class Connection:
         self._drained = call
 
     def say(self, what: str, **content: Any) -> None:
-        """Say something."""
+        """Send a message by its subject and content."""
         self.send(wire.say(what, **content))
 
     def send(self, frame: bytes) -> None:

@@ -75,7 +75,7 @@ class RemoteMember(Member):
         """What comes from it comes on the connection of its node."""
 
     def busy(self, cpu_seconds: float | None, state: str) -> None:
-        """It has had so much CPU time, and was in this state, when it was asked."""
+        """Take the CPU time and the state that the process had when its node was asked."""
         self._busy, self.state, self.unheard = cpu_seconds, state, ""
 
 

@@ -65,7 +65,7 @@ class ForwardedMember(LocalMember):
         self._supervisor.forward(wire.SIGHT, self, data)
 
     def about_to_end(self) -> None:
-        """It says what became of its call. What was used goes ahead: node 0 may end it all by this."""
+        """Send usage before what became of the call: node 0 may end the attempt by that."""
         self._supervisor.tell_used()
 
     def pause(self) -> None:
@@ -76,7 +76,7 @@ class ForwardedMember(LocalMember):
                 self._loop.unwatch(descriptor)
 
     def resume(self) -> None:
-        """Read on."""
+        """Read again what the process writes."""
         if self._paused:
             self._paused = False
             for descriptor in self._feeds:

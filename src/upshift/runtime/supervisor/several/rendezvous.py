@@ -305,7 +305,7 @@ class _Arrival:
         self.connection.say("who", lot=self.drawn, form=FORM)
 
     def close(self) -> None:
-        """Send it away."""
+        """Close the connection of a supervisor that does not belong here."""
         self._late.cancel()
         self._gathering.forget(self)
         self.connection.close()

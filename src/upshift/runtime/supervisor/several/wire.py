@@ -110,7 +110,7 @@ def proof(token: str, drawn: str, *about: object) -> str:
 
 
 def proves(said: object, token: str, drawn: str, *about: object) -> bool:
-    """Whether that is the :func:`proof`."""
+    """Whether ``said`` is the :func:`proof` of this."""
     return isinstance(said, str) and hmac.compare_digest(_bytes(said), _bytes(proof(token, drawn, *about)))
 
 

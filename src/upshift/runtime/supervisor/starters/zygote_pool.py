@@ -243,7 +243,7 @@ def _close(born: Spawned) -> None:
 
 
 def _open_descriptors() -> set[int]:
-    """Those of this process."""
+    """The open descriptors of this process."""
     found = set()
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # that of the listing

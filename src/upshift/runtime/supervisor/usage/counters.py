@@ -209,7 +209,7 @@ class Mean:
         self.peak: float | None = None
 
     def add(self, value: float | None, seconds: float) -> None:
-        """It was this for so long; None: unknown."""
+        """Add a value that lasted so many seconds; None: unknown."""
         if value is not None:
             self.seconds += seconds
             self.sum += value * seconds
