@@ -119,12 +119,12 @@ def _amd(name: str, memory: int, architecture: str, *aliases: str) -> Kind:
 
 
 def _intel(vendor: str, name: str, memory: int, *aliases: str) -> Kind:
-    """A kind of Intel's, with its memory in GB."""
+    """A kind whose memory is given in GB."""
     return Kind(name=name, vendor=vendor, memory=memory * _GB, aliases=aliases)
 
 
 def _neuron(name: str, memory: int, cores: int, *aliases: str) -> Kind:
-    """A kind of AWS's, with its memory in GiB."""
+    """A kind of AWS, whose memory is given in GiB."""
     return Kind(name=name, vendor="neuron", memory=memory * _GIB, cores=cores, aliases=aliases)
 
 

@@ -38,7 +38,7 @@ from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.output.logs import TaskLog
 from upshift.runtime.supervisor.output.losses import Losses
 from upshift.runtime.supervisor.output.recorder import Recorder
-from upshift.runtime.supervisor.records import Observations, Records
+from upshift.runtime.supervisor.records import AttemptRecords, Observations
 from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 
-class Watcher(Protocol):
+class AttemptWatcher(Protocol):
     """Somebody who wants to know how an attempt goes."""
 
     def started(self, attempt: SupervisedAttempt) -> None:
@@ -91,7 +91,7 @@ class SupervisedAttempt:
         store: Store,
         loop: Loop,
         starter: Starter,
-        watcher: Watcher,
+        watcher: AttemptWatcher,
         machine: Machine,
         grant: Grant | None,
         secrets: Mapping[str, str],
@@ -128,7 +128,7 @@ class SupervisedAttempt:
             self._node_runtime = NodeRuntime(
                 spec, store=store, loop=self._loop, machine=machine, grant=grant, secrets=secrets
             )
-            self._records = Records(self._gang, self._node_runtime, nodes)
+            self._records = AttemptRecords(self._gang, self._node_runtime, nodes)
             self._ends = self._ends_of_all()
             members = self._node_runtime.start(starter, ranks, self._member)
         except BaseException:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from upshift.runtime.supervisor.several.nodes import Nodes, RemoteNode
 
 
-class Records:
+class AttemptRecords:
     """The records of an attempt."""
 
     def __init__(self, gang: Gang, node_runtime: NodeRuntime, nodes: Nodes | None) -> None:

@@ -18,11 +18,11 @@ from buckets import ACCOUNT, BucketHere
 from google_dialect import TOKEN
 from server_before import Harm, Server, before
 from upshift.errors import BlobDamaged, StoreUnavailable
+from upshift.runtime.storage.objects.aws_credentials import AwsWallet
 from upshift.runtime.storage.objects.azure import AzureObjects, Container
 from upshift.runtime.storage.objects.azure_credentials import AzureWallet, SharedKey, configured
 from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.connections import Connections
-from upshift.runtime.storage.objects.credentials import AwsWallet
 from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
 from upshift.runtime.storage.objects.google_credentials import GoogleWallet
 from upshift.runtime.storage.objects.remote import RemoteObjects

@@ -16,7 +16,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.edits import RECORD, Sources
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.attempt import SupervisedAttempt, Watcher
+from upshift.runtime.supervisor.attempt import AttemptWatcher, SupervisedAttempt
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
 from upshift.runtime.supervisor.node_runtime import Machine
 from upshift.runtime.supervisor.starters.starter import Starter
@@ -38,7 +38,7 @@ class Supervisor:
         name: str,
         *,
         loop: Loop,
-        watcher: Watcher,
+        watcher: AttemptWatcher,
         overflow: Overflow | None = None,
         host: str | None = None,
     ) -> None:
