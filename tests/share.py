@@ -2,7 +2,7 @@
 
 Every session collects all tests. One that is free takes the next module, so that what a module sets up is set
 up once. What takes long to set up for a session, such as an image in an engine, is set up in one of them: it
-takes all modules of that folder.
+takes all modules of that folder (:func:`share_of`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from typing import Any
 
 import pytest
 
-WHOLE = ("engines",)
-"""Folders whose modules one session takes."""
-LONG = ("engines", "integration", "contract", "chaos", "browser")
-"""Folders whose modules take long. They come first, so that what is left at the end is short."""
+WHOLE = "engines"
+"""The folder whose modules one session takes, but for those of clusters."""
+CLUSTERS = ("slurm", "ray", "skypilot")
+LONG = {"engines": 3.0, "integration": 2.0, "contract": 2.0, "chaos": 10.0, "browser": 1.0}
+"""Folders whose tests take long, and the seconds of one that has not run yet. What takes longest comes first,
+so that what is left at the end is short."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,13 +81,11 @@ class Sharing:
         seconds: dict[str, float] = json.loads((self._shared / "seconds.json").read_bytes())
         shares: dict[str, list[pytest.Item]] = {}
         for item in items:
-            module = module_of(item.nodeid)
-            whole = [folder for folder in WHOLE if f"/{folder}/" in module]
-            shares.setdefault(whole[0] if whole else module, []).append(item)
+            shares.setdefault(share_of(module_of(item.nodeid)), []).append(item)
 
-        def place(share: str) -> tuple[float, bool, str]:
-            took = sum(seconds.get(item.nodeid, 0.0) for item in shares[share])
-            return -took, not any(share == folder or f"/{folder}/" in share for folder in LONG), share
+        def place(share: str) -> tuple[float, str]:
+            took = (seconds.get(item.nodeid, _guess(item.nodeid)) for item in shares[share])
+            return -sum(took), share
 
         return {share: shares[share] for share in sorted(shares, key=place)}
 
@@ -136,6 +136,18 @@ class Sharing:
 def module_of(test: str) -> str:
     """The file of a test."""
     return test.partition("::")[0]
+
+
+def share_of(module: str) -> str:
+    """What a session takes at once: a module, or all that are set up together."""
+    if f"/{WHOLE}/" not in module:
+        return module
+    words = Path(module).stem.split("_")
+    return " ".join([WHOLE, *(cluster for cluster in CLUSTERS if cluster in words)])
+
+
+def _guess(test: str) -> float:
+    return next((seconds for folder, seconds in LONG.items() if f"/{folder}/" in test), 0.0)
 
 
 def error_of(report: Any) -> str:

@@ -6,7 +6,8 @@
 
 A test that fails is run once more at the end, by itself. One that passes then is unstable: it is named, also
 in ``build/tests/unstable.txt``, and does not count as failed. ``build/tests`` has the output of the sessions,
-``failed.txt``, and what the next run wants to know: ``passed.json``, and the ``seconds.json`` of each test.
+``failed.txt``, and what the next run wants to know: ``passed.json``, and the ``seconds.json`` of each test
+that ran.
 
 With ``--rest``, tests that passed the last time are left out, unless they look for PyTorch.
 """
@@ -133,7 +134,8 @@ def conclude(results: Results, before: list[str], started: float) -> int:
     unstable = [f"{name}: {results.why[name]}" for name in results.those("unstable")]
     failed = [f"{name}: {results.why[name]}" for name in results.those("failed")] + results.broken
     (KEPT / "passed.json").write_text(json.dumps([*before, *results.those("passed")]))
-    (KEPT / "seconds.json").write_text(json.dumps(known("seconds.json", {}) | results.seconds))
+    ran = {name: took for name, took in results.seconds.items() if results.outcomes[name] != "skipped"}
+    (KEPT / "seconds.json").write_text(json.dumps(known("seconds.json", {}) | ran))
     for name, lines in (("unstable", unstable), ("failed", failed)):
         (KEPT / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
     print()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from share import share_of
 
 TESTS = Path(__file__).parents[1]
 PASSES = "def test_it():\n    pass\n"
@@ -97,6 +100,25 @@ def test_a_session_that_dies_is_named_with_the_test_that_it_was_at(run: Run) -> 
 
 def test_no_tests_are_no_success(run: Run) -> None:
     assert run().returncode == 1
+
+
+def test_clusters_are_shared_apart_from_engines_that_have_images_in_common() -> None:
+    shares = {
+        name: share_of(f"tests/engines/test_{name}.py")
+        for name in ("docker_backend", "aws_batch", "slurm", "slurm_arrays", "detached_on_slurm", "ray")
+    }
+    assert shares == {
+        "docker_backend": "engines",
+        "aws_batch": "engines",
+        "ray": "engines ray",
+        **dict.fromkeys(("slurm", "slurm_arrays", "detached_on_slurm"), "engines slurm"),
+    }
+    assert share_of("tests/unit/backends/test_slurm_scripts.py").startswith("tests/unit/")
+
+
+def test_a_test_that_was_skipped_may_take_long_the_next_time(run: Run, tmp_path: Path) -> None:
+    run(unit=PASSES, engines=IS_SKIPPED)
+    assert list(json.loads(kept(tmp_path, "seconds.json"))) == ["tests/unit/test_unit.py::test_it"]
 
 
 def test_the_rest_is_what_has_not_passed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
