@@ -535,7 +535,12 @@ def test_a_cluster_without_jobset_refuses_it_before_anything_runs(engine: Engine
     two = Ask(request=ResourceSettings(num_nodes=2), settings={"jobset": True})
     with pytest.raises(RequestRefused, match="the cluster has no JobSet") as caught:
         engine.backend.offer(two)
-    assert "Leave it out" in (caught.value.fix or "")
+    assert "Leave jobset out" in (caught.value.fix or "")
+    target = attrs.evolve(engine.target, options={"jobset": True})
+    backend = KubernetesBackend(target, store=engine.store.address, sink=lambda event: None)
+    found = {one.name: one for one in backend.findings()}
+    assert (found["JobSet"].status, found["JobSet"].text[:9]) == ("problem", "not there")
+    backend.close()
     assert engine.backend.offer(Ask(settings={"jobset": True})).granted is not None
 
 

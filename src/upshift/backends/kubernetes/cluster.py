@@ -43,6 +43,7 @@ CLOSING = 5.0
 """Seconds for removing what has ended when a run is over."""
 LEAVING = 10.0
 """Seconds that a supervisor is left to go by itself before its Job is removed."""
+_WITHOUT_JOBSET = "Leave jobset out, which makes an Indexed Job of them, or have JobSet installed."
 _NOT_BUILT = "not-built.invalid/upshift"
 """The image of a step in a manifest that is shown before it is built."""
 
@@ -158,6 +159,8 @@ class Kubernetes:
         else:
             yield from findings(nodes, settings)
         yield from kueue.findings(self.api, namespace, settings.get("queue"))
+        if settings.get("jobset"):
+            yield self._finding_of_jobset()
         self.offer(Ask(), settings)
         yield Finding(name="submission", text=f"namespace {namespace!r} would take a job")
 
@@ -367,17 +370,31 @@ class Kubernetes:
         except BackendError as error:
             raise NotNow(error.in_short) from None
 
+    def _has_jobset(self) -> bool:
+        try:
+            self.api.ask("GET", "/apis/jobset.x-k8s.io")
+        except Missing:
+            return False
+        return True
+
+    def _finding_of_jobset(self) -> Finding:
+        if self._has_jobset():
+            return Finding(name="JobSet", text="there: steps on several nodes are JobSets")
+        return Finding(
+            name="JobSet",
+            text="not there: steps on several nodes are refused",
+            status="problem",
+            remedy=_WITHOUT_JOBSET,
+        )
+
     def _missing(self, job: Mapping[str, Any], error: Exception) -> RequestRefused:
         """What the cluster has not that a job is to be made of: the namespace, or JobSet."""
-        if job["kind"] == "JobSet":
-            try:
-                self.api.ask("GET", "/apis/jobset.x-k8s.io")
-            except Missing:
-                return RequestRefused(
-                    "the cluster has no JobSet",
-                    why="jobset=True has steps on several nodes be JobSets, which are no part of Kubernetes.",
-                    fix="Leave it out, which makes an Indexed Job of them, or have JobSet installed.",
-                )
+        if job["kind"] == "JobSet" and not self._has_jobset():
+            return RequestRefused(
+                "the cluster has no JobSet",
+                why="jobset=True has steps on several nodes be JobSets, which are no part of Kubernetes.",
+                fix=_WITHOUT_JOBSET,
+            )
         namespace = job["metadata"]["namespace"]
         return RequestRefused(
             f"the cluster has no namespace {namespace!r}",

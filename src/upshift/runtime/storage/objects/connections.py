@@ -48,15 +48,30 @@ class Connections:
         self._direct = direct  # no proxy, whatever the environment says
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
-        self._open: set[http.client.HTTPConnection] = set()
+        self._open: dict[http.client.HTTPConnection, socket.socket | None] = {}
         weakref.finalize(self, _close, self._open)
-        forks.private(self)
+        self._in_fork = forks.private(_Inherited(weakref.ref(self)))
 
     def close(self) -> None:
         """Close all of them; the next request opens another one."""
-        self._lock = threading.Lock()  # in a fork somebody who does not exist here may hold the other one
         _close(self._open)
         self._idle.clear()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the descriptors, and touch nothing else of the parent's.
+
+        A thread that does not exist here may have been reading, and holds the lock of what it read from for
+        ever: neither that nor what refers to it may be closed, at the end of the process either.
+        """
+        for connection, connected in self._open.items():
+            inherited = connection.sock if connected is None else connected
+            if inherited is not None:
+                with contextlib.suppress(OSError):  # it was being closed
+                    os.close(inherited.detach())
+        _of_parent.append(dict(self._open))
+        self._open.clear()
+        self._idle.clear()
+        self._lock = threading.Lock()  # somebody who does not exist here may hold the other one
 
     def interrupt(self) -> None:
         """End what other threads wait for: they hear that the connection is gone."""
@@ -106,7 +121,7 @@ class Connections:
                 if answer is not None:
                     answer.close()
                 connection.close()
-                self._open.discard(connection)
+                self._open.pop(connection, None)
 
     def _connect(self, url: SplitResult, proxy: SplitResult | None) -> http.client.HTTPConnection:
         at = url if proxy is None else proxy
@@ -120,20 +135,38 @@ class Connections:
                 connection.set_tunnel(url.hostname or "", url.port or 443, _login(proxy))
         else:
             connection = http.client.HTTPConnection(host, port, timeout=self._connecting)
-        self._open.add(connection)
+        self._open[connection] = None
         try:
             connection.connect()
         except BaseException:
             connection.close()
-            self._open.discard(connection)
+            self._open.pop(connection, None)
             raise
+        self._open[connection] = connection.sock
         connection.sock.settimeout(self._silence)
         return connection
 
 
-def _close(connections: set[http.client.HTTPConnection]) -> None:
+_of_parent: list[object] = []
+"""What a fork has inherited, which is never freed."""
+
+
+class _Inherited:
+    """Connections, as they are in a forked child."""
+
+    def __init__(self, connections: weakref.ref[Connections]) -> None:
+        self._connections = connections
+
+    def close(self) -> None:
+        """Abandon them."""
+        connections = self._connections()
+        if connections is not None:
+            connections.abandon()
+
+
+def _close(connections: dict[http.client.HTTPConnection, socket.socket | None]) -> None:
     while connections:
-        connections.pop().close()
+        connections.popitem()[0].close()
 
 
 def _ask(
