@@ -47,7 +47,7 @@ class Callee:
 
     @functools.cached_property
     def signature(self) -> CallSignature:
-        """What it can be called with."""
+        """The parameters of the function."""
         # Imported at the first call in a pipeline: a module that only defines steps stays light.
         from upshift.authoring.signatures import CallSignature
 

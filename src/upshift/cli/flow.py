@@ -258,7 +258,7 @@ def _latest(pipeline: FlowPipeline) -> str:
 
 
 def _from(pipeline: FlowPipeline, step: str) -> list[str]:
-    """A step, and all that may follow it."""
+    """A step and every step that may follow it."""
     from upshift.errors import NotFound, suggestion
 
     steps = pipeline.shape.steps

@@ -288,7 +288,7 @@ def announce(text: str) -> None:
 
 
 def with_options(options: Sequence[Callable[[Any], Any]], command: C) -> C:
-    """The command takes these, in this order."""
+    """Add these options to a command, in this order."""
     for option in reversed(options):  # the help shows them in the order in which they stand here
         command = option(command)
     return command

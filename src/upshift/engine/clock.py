@@ -24,7 +24,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The real one."""
+    """The clock of the machine."""
 
     def __init__(self) -> None:
         self._ahead = -math.inf
@@ -58,7 +58,7 @@ class Timers:
         self._count = 0
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
-        """Do it then."""
+        """Call ``what`` after this many seconds."""
         self._count += 1
         heappush(self._waiting, (self._clock.monotonic() + seconds, self._count, what))
 
@@ -68,10 +68,10 @@ class Timers:
         return self._waiting[0][0] if self._waiting else None
 
     def ring(self) -> None:
-        """Do what is due."""
+        """Call what is due."""
         while self._waiting and self._waiting[0][0] <= self._clock.monotonic():
             heappop(self._waiting)[2]()
 
     def clear(self) -> None:
-        """Do none of it."""
+        """Drop everything that waits."""
         self._waiting.clear()

@@ -42,7 +42,7 @@ class Debugged:
     plan: GrantPlan
 
     def holds(self, task: TaskState) -> bool:
-        """Whether this task is one of them."""
+        """Whether this task runs under the debugger."""
         return task.node.node.name == self.node and self.index in (None, task.index)
 
 

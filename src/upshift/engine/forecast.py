@@ -247,13 +247,13 @@ class Forecast:
 
     @property
     def submitted(self) -> list[tuple[PlannedTask, TaskState]]:
-        """Those that will run, or may."""
+        """The tasks that will run, or may run."""
         pairs = zip(self.tasks, self.states, strict=True)
         return [(task, state) for task, state in pairs if task.action in (RUNS, DEPENDS)]
 
     @property
     def may_run(self) -> bool:
-        """Whether anything of it will run, or may."""
+        """Whether a task of the step will run, or may run."""
         return bool(self.submitted)
 
 

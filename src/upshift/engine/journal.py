@@ -48,7 +48,7 @@ class Journal:
         return TaskId(run=self._run, step=task.node.node.name, index=task.index)
 
     def task(self, task: TaskState, *, status: str | None = None) -> None:
-        """The task stands like this now."""
+        """Record the status of a task."""
         self.row(
             TaskRow(
                 task=self.id(task),
@@ -61,13 +61,13 @@ class Journal:
         )
 
     def row(self, row: TaskRow) -> None:
-        """A task stands like this now."""
+        """Record a task's row."""
         self._tasks[row.task] = row
 
     def attempt(
         self, attempt: AttemptState, verdict: Verdict | None = None, *, ended: float | None = None
     ) -> None:
-        """The attempt stands like this now."""
+        """Record the status of an attempt."""
         result = verdict.result if verdict else None
         failure = verdict.failure if verdict else None
         self.attempt_row(
@@ -104,11 +104,11 @@ class Journal:
         )
 
     def attempt_row(self, row: AttemptRow) -> None:
-        """An attempt stands like this now."""
+        """Record an attempt's row."""
         self._attempts[row.task, row.number] = row
 
     def forget(self, tasks: list[TaskId]) -> None:
-        """There are no such tasks any more."""
+        """Remove tasks that no longer exist."""
         if tasks:
             self._catalog.forget(tasks)
 

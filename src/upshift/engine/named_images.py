@@ -34,7 +34,7 @@ class NamedImage:
 
     @property
     def place(self) -> str:
-        """Where it is to run, in words."""
+        """Where the image is to run, in words."""
         return f"{'for' if self.prepared.destination.registry == self.target else 'on'} {self.target}"
 
 

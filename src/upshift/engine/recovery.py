@@ -223,7 +223,7 @@ class Recovery:
 
 @attrs.frozen
 class Made:
-    """The task's result is there."""
+    """An earlier result that the task takes."""
 
     result: TaskResult
 

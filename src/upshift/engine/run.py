@@ -495,7 +495,7 @@ def raise_unless_completed(
     stacks: Sequence[Stack],
     shown: bool,
 ) -> None:
-    """Raise what a run with this status deserves."""
+    """Raise the error of a run that failed or was cancelled; nothing for a completed one."""
     go_on = f"upshift resume {run.id} continues from the last completed step."
     if status == "cancelled":
         raise RunCancelled(f"run {run.id} was cancelled", run=run, fix=go_on)

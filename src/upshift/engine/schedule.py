@@ -108,7 +108,7 @@ class Room:
         return possible or tuple(tuple((m, min(n, there[m])) for m, n in each) for each in sets[:1])
 
     def fits(self, demand: Demand) -> bool:
-        """Whether there is room for it now."""
+        """Whether a demand fits into what is free now."""
         return (
             (self._cpu is None or demand.cpu <= self._free_cpu)
             and (self._memory is None or demand.memory <= self._free_memory)

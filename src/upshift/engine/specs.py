@@ -146,13 +146,13 @@ class Keeper:
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
 
     def start(self) -> None:
-        """Begin, if that has not happened yet."""
+        """Start the thread, if it has not been started."""
         if self._thread is None and self._code.package is None:
             self._thread = threading.Thread(target=self._make, name="upshift-package", daemon=True)
             self._thread.start()
 
     def join(self) -> None:
-        """Wait until it is done."""
+        """Wait until the thread is done."""
         if self._thread is not None:
             self._thread.join()
 

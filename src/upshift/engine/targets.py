@@ -97,7 +97,7 @@ class AttemptState:
         return self.started is None and self.given_up is None and self.ended is None
 
     def too_late(self, why: str) -> Failure:
-        """It has waited too long."""
+        """The failure of an attempt that waited too long to start."""
         name, within = self.place.target.name, self.place.target.start_within
         return Failure(
             reason="infrastructure",
@@ -109,12 +109,12 @@ class AttemptState:
 
     @property
     def task_id(self) -> TaskId:
-        """What it is an attempt of."""
+        """The task of the attempt."""
         return self.spec.task
 
     @property
     def number(self) -> int:
-        """Which attempt of it."""
+        """The number of the attempt."""
         return self.spec.attempt
 
 
@@ -245,12 +245,12 @@ class Proposal:
 
     @property
     def refused(self) -> bool:
-        """Whether the step cannot run like this."""
+        """Whether the offer is refused: the step cannot run with it."""
         return self.offer.granted is None or (self.strict and bool(self.offer.shortfalls))
 
     @property
     def standard(self) -> Standard:
-        """As that of :class:`GrantPlan`."""
+        """As :attr:`GrantPlan.standard`."""
         return Standard.of(self.strict, self.offer.granted, self.offer.shortfalls)
 
 

@@ -44,7 +44,7 @@ ROUNDS = 3
 
 
 class Walk:
-    """Walks one graph.
+    """Walks a graph: which tasks are ready, and what follows from each that ends.
 
     Parameters
     ----------

@@ -287,12 +287,12 @@ class _Place:
         """Nobody removes it, nor what it needs, while it is copied."""
 
     def has(self, digest: str, size: int) -> bool:
-        """Whether a value is there already."""
+        """Whether the destination has a value already."""
         key = _key(digest)
         return not self._again and any(m.key == key and m.size == size for m in self.objects.list(key))
 
     def take(self, digest: str, path: Path) -> None:
-        """Put a value there."""
+        """Write a value to the destination."""
         with open(path, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 self.objects.upload(_key(digest), [])

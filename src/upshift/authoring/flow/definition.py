@@ -164,7 +164,7 @@ class RunningStep:
     item: object = NOTHING
 
     def input(self, depth: int) -> Any:
-        """The item of a foreach around it."""
+        """The item of the foreach at this depth."""
         if depth == len(self.stack) - 1 and self.item is not NOTHING:
             return self.item
         return self.state[item_name(depth)]
@@ -180,7 +180,7 @@ def item_name(depth: int) -> str:
 
 
 def artifacts_of(flow: Flow) -> dict[str, object]:
-    """What this step has set or touched."""
+    """The artifacts that a running step has set or touched."""
     return {name: value for name, value in flow.__dict__.items() if not name.startswith(OWN)}
 
 

@@ -132,7 +132,7 @@ class ExecutingRun(_Cleaned):
         return self._path("stderr").read_text("utf-8", "replace")
 
     def terminate(self) -> None:
-        """End it, as ``Ctrl-C`` does."""
+        """Interrupt the run, as ``Ctrl-C`` does."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
 

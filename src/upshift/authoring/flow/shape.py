@@ -94,7 +94,7 @@ def _ends(
 
 
 class StepReader:
-    """What one step says of where it goes."""
+    """Reads from the source of a step where it goes."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class StepReader:
         return FlowStep(kind=kind, then=then, join=join, location=self.where())
 
     def size(self) -> tuple[ast.expr, str]:
-        """What it says of ``num_parallel``, and where."""
+        """The expression that the step passes as ``num_parallel``, and its line."""
         (call,) = (call for statement in self._body() for call in _calls_of_next(statement, self._own))
         (said,) = (keyword.value for keyword in call.keywords if keyword.arg == "num_parallel")
         return said, self.where(call)
@@ -244,7 +244,7 @@ class StepReader:
 
     @property
     def _own(self) -> str:
-        """What it calls ``self``."""
+        """The name that the method gives its first parameter: ``self``, as a rule."""
         return next(iter(inspect.signature(self._function).parameters))
 
     def where(self, node: ast.AST | None = None) -> str:

@@ -260,7 +260,7 @@ def conda(
 
 
 def from_conda(owner: str, packages: Any, libraries: Any) -> Mapping[str, str] | None:
-    """As PyPI calls them; None: none are named."""
+    """The packages as PyPI names them; None if there are none."""
     given = [one for one in (packages, libraries) if one is not None]
     if len(given) > 1 or not all(isinstance(one, Mapping) for one in given):
         raise bad_value(owner, "packages", packages, 'a dict of versions by package: {"numpy": "1.26.4"}')

@@ -246,7 +246,7 @@ def _made(
 
 
 def _left(own: Flow) -> State:
-    """The state that a step leaves."""
+    """The state that a step passes on to the steps that follow."""
     running = own._upshift_running
     known = running.state
     count = running.nodes if running.items is None else len(running.items)

@@ -13,7 +13,7 @@ Status = Literal["ok", "warning", "absent", "problem"]
 
 @attrs.frozen(kw_only=True)
 class Check:
-    """One thing that was looked at."""
+    """One line of the checkup: what was checked, and with what result."""
 
     group: str  # group, name: what it is
     name: str

@@ -67,7 +67,7 @@ class Figures:
         self._charts: list[dict[str, Any]] = []
 
     def add(self, chart: Chart) -> int:
-        """One more chart; gives its number."""
+        """Add a chart, and give its number on the page."""
         fields = attrs.asdict(chart, recurse=False) | {"lines": [self._line(line) for line in chart.lines]}
         self._charts.append(fields)
         return len(self._charts) - 1
@@ -81,7 +81,7 @@ class Figures:
 
     @property
     def all(self) -> Mapping[str, Any]:
-        """All of them, once no more come."""
+        """The charts as data, when the page is complete."""
         return {"columns": list(self._columns), "charts": self._charts}
 
 

@@ -77,7 +77,7 @@ class Building:
             self.say(making(progress))
 
     def made(self, image: Image, *, was_there: bool) -> Image:
-        """It is made, or was there already."""
+        """The image is complete: built now, or found."""
         self._stop()
         if was_there:
             self.say(f"is there: {shortened(image.name or image.reference)}")

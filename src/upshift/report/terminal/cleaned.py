@@ -166,7 +166,7 @@ class Ticker:
             self._said = line
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Erase the progress line."""
         if self._terminal and self._said:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -36,7 +36,7 @@ Clock = Callable[[], float]
 
 @attrs.define
 class StepTally:
-    """One step, as far as it is."""
+    """The progress of one step."""
 
     name: str
     total: int | None = None  # how many tasks it has; None: not known yet
@@ -133,13 +133,13 @@ class RunTally:
         self.steps = {name: StepTally(name) for name in steps}
 
     def size(self, step: str, tasks: int) -> StepTally:
-        """A step has this many tasks."""
+        """Note how many tasks a step has."""
         tally = self.step(step)
         tally.total = tasks
         return tally
 
     def image(self, change: ImageChange) -> None:
-        """An image that the run needs is further."""
+        """Note the progress of an image that the run needs."""
         name = image_of(change.steps, change.noun)
         if change.status != "making":
             self.images.pop(name, None)

@@ -128,7 +128,7 @@ def attempt_view(
 
 
 def failure_view(attempt: Attempt) -> FailureView | None:
-    """Why it failed; None: it did not."""
+    """Why an attempt failed; None if it did not."""
     failure = attempt.error
     if failure is None:
         return None
@@ -236,7 +236,7 @@ def devices_view(attempt: Attempt, series: Series | None) -> Devices | None:
 
 
 def _devices(attempt: Attempt, series: Series | None) -> Sequence[Device]:
-    """The devices of the record that tells most."""
+    """The devices, from the record that says most about them."""
     for record in (attempt.used, attempt.granted):
         if record is not None and record.gpus:
             return record.gpus

@@ -18,7 +18,7 @@ from upshift.runtime.storage.series import COLUMNS, GPU_COLUMNS, Number, Series
 
 @attrs.frozen(kw_only=True)
 class Cell:
-    """One cell."""
+    """A value of a table, as text and as the number to sort by."""
 
     text: str = ""  # what it says
     value: float | None = None  # the number that it is sorted by; None: it is sorted by its text
@@ -240,7 +240,7 @@ def xids(series: Series) -> Iterator[tuple[float, str]]:
 
 
 def known(values: Sequence[Number]) -> list[float]:
-    """Those values of a column that are there."""
+    """The values of a column without the missing ones."""
     return [float(value) for value in values if value is not None]
 
 

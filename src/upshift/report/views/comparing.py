@@ -234,7 +234,7 @@ def _place(row: Row, name: str | None) -> tuple[int, float, str]:
 
 
 def _known(name: str, names: Iterable[str], noun: str) -> str:
-    """The full name that was meant."""
+    """The full name of a parameter or metric that was given in short."""
     every = list(dict.fromkeys(names))
     if name in every:
         return name

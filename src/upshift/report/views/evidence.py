@@ -27,7 +27,7 @@ class Log:
     more: bool = False
 
     def last(self, lines: int) -> Log:
-        """So many lines of it, at most."""
+        """The last lines of the log, at most this many."""
         found = self.text.splitlines()
         return self if len(found) <= lines else Log(text="\n".join(found[-lines:]), more=True)
 

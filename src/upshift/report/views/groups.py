@@ -28,7 +28,7 @@ MOST_STEPS = 150
 
 @attrs.define(eq=False, slots=False)
 class Group:
-    """Tasks that are told together."""
+    """The tasks of one step, or of all calls of one function, shown together."""
 
     number: int
     name: str  # of the step, or of the function that all of the steps call
@@ -43,7 +43,7 @@ class Group:
 
     @property
     def anchor(self) -> str:
-        """What leads to it."""
+        """The anchor of the group on the page."""
         return f"step-{self.number}"
 
     @property
@@ -63,7 +63,7 @@ class Group:
 
     @cached_property
     def status(self) -> str:
-        """One status for all of them."""
+        """The status of the group: that of its tasks together."""
         if len(self.steps) == 1:
             status = self.steps[0].status
         else:
@@ -148,7 +148,7 @@ def connections(groups: Sequence[Group], graph: Graph) -> dict[str, list[str]] |
 
 
 def _in_order(needed: Mapping[str, Sequence[str]]) -> dict[str, list[str]] | None:
-    """The same, each after what it needs."""
+    """The same mapping, each name after those that it needs; None if they form a circle."""
     left = {name: len(names) for name, names in needed.items()}
     users: dict[str, list[str]] = {}
     for name, names in needed.items():

@@ -113,7 +113,7 @@ class DeviceNow:
 
     @property
     def now(self) -> GpuNow | None:
-        """What its holder's samples tell of it."""
+        """The newest sample of the device, from the task that holds it."""
         gpus = self.holder.gpus if self.holder is not None else ()
         return next((gpu for gpu in gpus if gpu.uuid == self.device.uuid), None)
 

@@ -34,7 +34,7 @@ class Bar:
 
     @property
     def told(self) -> str:
-        """All of it in words."""
+        """The bar in words."""
         waits = f", waited {duration(self.waited)} for devices" if self.waited else ""
         took = duration(self.end - self.start)
         return f"{self.label}: {self.status}, {took} from {clock(self.start)}{waits}"

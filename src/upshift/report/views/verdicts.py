@@ -49,7 +49,7 @@ Records = Mapping[str, "Hardware | None"]
 
 
 class Remark(NamedTuple):
-    """One thing to say."""
+    """One line of advice or warning about a step."""
 
     kind: str  # what it is about: the same for tasks of which the same is said with other figures
     text: str  # in words
@@ -80,7 +80,7 @@ class Verdicts:
         self._example: dict[tuple[str, ...], tuple[float, str, str]] = {}
 
     def add(self, task: str, records: Records) -> None:
-        """One more task, or attempt, by its name."""
+        """Take another task or attempt into account."""
         self._judged += 1
         found = findings(records)
         if not found:

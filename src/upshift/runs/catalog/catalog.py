@@ -257,7 +257,7 @@ class Catalog:
         return int(self._database.query("SELECT count(*) FROM runs")[0][0])
 
     def check(self) -> None:
-        """Look for damage in all of it.
+        """Check the whole database for damage.
 
         Raises
         ------
@@ -267,7 +267,7 @@ class Catalog:
         self._database.check()
 
     def exists(self) -> bool:
-        """Whether it is there already; nothing is made."""
+        """Whether the catalog exists; it is not created."""
         return self._database.exists()
 
     def put_aside(self) -> Path | None:

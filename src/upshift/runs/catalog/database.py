@@ -54,7 +54,7 @@ class Server:
 
     @property
     def has_password(self) -> bool:
-        """Whether it names one."""
+        """Whether the address contains a password."""
         return ":" in urlsplit(self.url).netloc.rpartition("@")[0] or "password" in self.url
 
     @property
@@ -84,7 +84,7 @@ class Answer(Protocol):
 
 
 class Transaction(Protocol):
-    """All of it is recorded, or nothing."""
+    """A transaction: either all of its writes are recorded, or none."""
 
     def execute(self, sql: str, values: Sequence[Any] = ..., /) -> Answer: ...
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object: ...
@@ -128,7 +128,7 @@ class Database(ABC):
 
     @abstractmethod
     def writing(self) -> AbstractContextManager[Transaction]:
-        """One transaction, which no other one is beside."""
+        """A write transaction, one at a time among all processes."""
 
     @abstractmethod
     def exists(self) -> bool:

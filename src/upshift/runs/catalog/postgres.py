@@ -135,7 +135,7 @@ class PostgresDatabase(Database):
                 self._disconnect()
 
     def check(self) -> None:
-        """Reach it. PostgreSQL looks after its own files."""
+        """Connect; PostgreSQL checks its own files."""
         self.query("SELECT count(*) FROM runs")
 
     def _over_again(self, ask: Callable[[_Connection], _T]) -> _T:
@@ -160,7 +160,7 @@ class PostgresDatabase(Database):
 
     @contextlib.contextmanager
     def _alone(self, connection: _Connection) -> Iterator[None]:
-        """The rest of a transaction that was begun."""
+        """The rest of a transaction: committed, or rolled back after an error."""
         try:
             yield
             connection.execute(b"COMMIT")
@@ -270,7 +270,7 @@ class PostgresDatabase(Database):
 
 
 class _Writing:
-    """A transaction that takes SQLite's words."""
+    """A transaction that accepts SQLite's SQL."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
@@ -292,7 +292,7 @@ def _said(sql: str) -> bytes:
 
 
 def _version(connection: _Connection) -> int | None:
-    """Of the catalog; None: there is none."""
+    """The version of the catalog's tables; None if there are none."""
     # to_regclass() may not have heard of a table that was made while this process waited for the lock.
     if not connection.execute(_THERE).fetchall():
         return None

@@ -74,7 +74,7 @@ class RunRow:
 
 @attrs.frozen(kw_only=True)
 class TaskRow:
-    """A task, as it stands.
+    """A task and its current status.
 
     Parameters
     ----------

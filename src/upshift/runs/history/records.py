@@ -36,7 +36,7 @@ _NAMED = 3
 
 
 class RunRecords:
-    """The records of one run, each read once.
+    """The records of one run, each read when first needed and then kept.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Maker(Drawn, Placed, abc.ABC):
-    """Has outputs, and so a value."""
+    """A step or a task: it has outputs, and so a value."""
 
     _records: RunRecords
 

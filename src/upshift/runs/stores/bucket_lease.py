@@ -95,14 +95,14 @@ class BucketLease:
                 return
 
     def start(self) -> None:
-        """Show from now on that this engine lives."""
+        """Start to renew the lease in the background."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._live, name="upshift-lease", daemon=True)
             self._thread.start()
 
     @property
     def fresh(self) -> bool:
-        """Whether nobody can have taken it by now."""
+        """Whether the last renewal is recent enough that no other engine can have taken over."""
         return self.lost is None and time.monotonic() - self._renewed < self.expiry
 
     def renew(self) -> None:
@@ -126,7 +126,7 @@ class BucketLease:
         self._version, self._renewed = version, begun
 
     def release(self) -> None:
-        """Give it up."""
+        """Release the lease."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

@@ -219,7 +219,7 @@ class Lease:
         return self._bucket is None or self._bucket.fresh
 
     def renew(self) -> None:
-        """Show that this engine lives.
+        """Renew the lease.
 
         Raises
         ------
