@@ -36,8 +36,6 @@ from upshift.engine.targets import (
     GrantPlan,
     OpenTarget,
     cancel,
-    with_more_memory,
-    without_lost_nodes,
 )
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, TaskState
 from upshift.engine.walk import ROUNDS, Walk
@@ -56,8 +54,6 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 """How many jobs are handed over at once, where a backend queues them itself."""
-OF_NODES = frozenset({"infrastructure", "hardware", "preempted"})
-"""Causes of failure that other nodes may not have."""
 DEFAULT_GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
 
@@ -407,30 +403,19 @@ class Driver:
         task.failures += 1
         again = retry.again(failure.reason, task.failures) and not self._is_debugged(task)
         if self._stopping is None and again:
-            pause, changes = retry.pause(task.failures), []
-            plan = self._plan_of(task)
-            resources = plan.request or task.node.definition.settings.resources
-            if failure.reason in OF_NODES and ((plan.granted.nodes or 1) > 1 or resources.is_elastic):
-                self._replanned[task], change = without_lost_nodes(
-                    plan, task.node.definition, _lost_node(failure), project=self.project
-                )
-                changes.append(change)
-            if failure.memory is not None and retry.memory_factor > 1:
-                self._replanned[task], change = with_more_memory(
-                    self._plan_of(task),
-                    task.node.definition,
-                    reached=failure.memory,
-                    factor=retry.memory_factor,
-                    project=self.project,
-                )
-                changes.append(change)
+            from upshift.engine.replanning import replanned  # few tasks are tried again
+
+            pause, plan = retry.pause(task.failures), self._plan_of(task)
+            newer, changes = replanned(plan, task.node.definition, failure, project=self.project)
+            if newer is not plan:
+                self._replanned[task] = newer
             self._decisions.changes[task] = attrs.evolve(
                 over(attempt, verdict, now=now),
                 status=PENDING,
                 retry_in=pause,
                 retry=task.failures,
                 retries=retry.times,
-                retry_with=", ".join(filter(None, changes)) or None,
+                retry_with=", ".join(changes) or None,
             )
             self.walk.again(task)
             self._timers.after(pause, partial(self._queue, task))
@@ -532,11 +517,6 @@ class Driver:
 
     def _items_of(self, artifact: Artifact) -> tuple[Artifact, ...]:
         return artifacts.items_of(artifact, self.store)
-
-
-def _lost_node(failure: Failure) -> str | None:
-    """The node that is to be avoided for it; a process that has failed is not the fault of its node."""
-    return failure.node if failure.rank is None or failure.reason == "hardware" else None
 
 
 def _names(tasks: list[TaskState]) -> str:

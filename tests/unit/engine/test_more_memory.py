@@ -12,8 +12,9 @@ from engine_kit import Bench
 from upshift.backends.base import Capabilities, Offer
 from upshift.backends.fake import Fail, FakeCluster
 from upshift.config import DockerSettings
+from upshift.engine.replanning import with_more_memory
 from upshift.engine.schedule import Demand
-from upshift.engine.targets import GrantPlan, OpenTarget, with_more_memory
+from upshift.engine.targets import GrantPlan, OpenTarget
 from upshift.errors import RunFailed
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.retry import Retry
