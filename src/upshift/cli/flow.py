@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from inspect import cleandoc
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
 from upshift.cli import shared_options as shared
 from upshift.cli.group import LazyCommand, LazyGroup
-from upshift.cli.output import echo
 from upshift.model.checks import shown as quoted
-from upshift.model.graph.flow import FOREACH, GANG, SWITCH
-from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.pipeline import FlowPipeline
     from upshift.authoring.flow.spec import FlowSpec
-    from upshift.model.graph.flow import FlowStep
 
 _COMMANDS = {
-    "run": "Run the flow.",
-    "plan": "Show what a run would do; nothing runs.",
-    "resume": "Finish a run of the flow; what is done is not run again.",
-    "show": "Show its parameters and steps.",
-    "check": "Check that it can run as it is written.",
-    "dump": "Print the artifacts of a step.",
-    "logs": "Print what the steps of a run printed.",
-    "tag": "Give a run tags, take them away, list them.",
-    "card": "List what steps have to show, or write it into a report.",
+    "run": LazyCommand("upshift.cli.flow:run_command", "Run the flow."),
+    "plan": LazyCommand("upshift.cli.flow:plan_command", "Show what a run would do; nothing runs."),
+    "resume": LazyCommand(
+        "upshift.cli.flow:resume_command", "Finish a run of the flow; what is done is not run again."
+    ),
+    "show": LazyCommand("upshift.cli.flow_runs:show_command", "Show its parameters and steps."),
+    "check": LazyCommand("upshift.cli.flow_runs:check_command", "Check that it can run as it is written."),
+    "dump": LazyCommand("upshift.cli.flow_runs:dump_command", "Print the artifacts of a step."),
+    "logs": LazyCommand("upshift.cli.flow_runs:logs_command", "Print what the steps of a run printed."),
+    "tag": LazyCommand("upshift.cli.flow_runs:tag_command", "Give a run tags, take them away, list them."),
+    "card": LazyCommand(
+        "upshift.cli.flow_runs:card_command", "List what steps have to show, or write it into a report."
+    ),
 }
+"""The commands of every flow: where each is made from the flow, and its line in the help."""
 _OF_ANY = {
     "report": LazyCommand("upshift.cli.runs:report", "Write a report of a run."),
 }
@@ -100,10 +101,13 @@ class _FlowGroup(LazyGroup):
     """The commands of one flow."""
 
     def __init__(self, pipeline: FlowPipeline, **settings: Any) -> None:
-        own = {name: LazyCommand("", summary) for name, summary in _COMMANDS.items()}
         names = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         super().__init__(
-            pipeline.name, lazy={**own, **_OF_ANY}, context_settings=names, params=list(_BEFORE), **settings
+            pipeline.name,
+            lazy={**_COMMANDS, **_OF_ANY},
+            context_settings=names,
+            params=list(_BEFORE),
+            **settings,
         )
         self._pipeline = pipeline
 
@@ -114,14 +118,15 @@ class _FlowGroup(LazyGroup):
 
         typed = (*(ctx.params.get("config") or ()), *(ctx.params.get("config_value") or ()))
         confirm_configs(self._pipeline, [config for config, _ in typed])
-        function: Callable[..., Any] = globals()[f"_{name}"]
-        command: click.Command = function(self._pipeline)
-        command.short_help = _COMMANDS[name]
+        summary = _COMMANDS[name].summary
+        module, _, attribute = _COMMANDS[name].path.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)(self._pipeline, summary)
+        command.short_help = summary
         return command
 
 
-def _run(pipeline: FlowPipeline) -> click.Command:
-    @click.command("run", help=_COMMANDS["run"])
+def run_command(pipeline: FlowPipeline, text: str) -> click.Command:
+    @click.command("run", help=text)
     @_parameters(pipeline)
     @_place
     @shared.takes_how
@@ -162,8 +167,8 @@ def _run(pipeline: FlowPipeline) -> click.Command:
     return run
 
 
-def _plan(pipeline: FlowPipeline) -> click.Command:
-    @click.command("plan", help=_COMMANDS["plan"])
+def plan_command(pipeline: FlowPipeline, text: str) -> click.Command:
+    @click.command("plan", help=text)
     @_parameters(pipeline)
     @_place
     @shared.decorators
@@ -187,8 +192,8 @@ def _plan(pipeline: FlowPipeline) -> click.Command:
     return plan
 
 
-def _resume(pipeline: FlowPipeline) -> click.Command:
-    @click.command("resume", help=_COMMANDS["resume"])
+def resume_command(pipeline: FlowPipeline, text: str) -> click.Command:
+    @click.command("resume", help=text)
     @click.argument("step", required=False)
     @click.option(
         "--origin-run-id",
@@ -271,215 +276,6 @@ def _from(pipeline: FlowPipeline, step: str) -> list[str]:
             found[name] = None
             pending.extend(steps[name].then)
     return list(found)
-
-
-def _dump(pipeline: FlowPipeline) -> click.Command:
-    @click.command("dump", help=_COMMANDS["dump"] + " PLACE is RUN/STEP, or RUN/STEP/TASK.")
-    @click.argument("place")
-    @click.option("--include", metavar="NAMES", help="Only these artifacts, with commas between them.")
-    @click.option(
-        "--max-value-size",
-        type=click.IntRange(min=0),
-        default=1000,
-        show_default=True,
-        metavar="N",
-        help="Values with more characters are only named.",
-    )
-    @click.option("--file", metavar="FILE", help="Pickle them into this file, by the place of their task.")
-    def dump(place: str, include: str | None, max_value_size: int, file: str | None) -> int:
-        wanted = include.split(",") if include else None
-        found: dict[str, dict[str, object]] = {}
-        for where, task in _tasks(pipeline, place):
-            state = task.outputs.get("output", ())
-            names = [name for name in state if not name.startswith("@") and (not wanted or name in wanted)]
-            if file is not None:
-                found[where] = {name: state[name] for name in names}
-                continue
-            echo(f"{where}")
-            for name in sorted(names):
-                text = repr(state[name])
-                echo(f"  {name}: {text if len(text) <= max_value_size else f'({len(text):,} characters)'}")
-        if file is not None:
-            import pickle
-
-            with open(file, "wb") as target:
-                pickle.dump(found, target)
-            echo(f"{file}: the artifacts of {len(found)} {'task' if len(found) == 1 else 'tasks'}")
-        return 0
-
-    return dump
-
-
-def _logs(pipeline: FlowPipeline) -> click.Command:
-    from upshift.cli.logs import logs
-
-    class Logs(click.Command):
-        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            if args[:2] and args[0] == "show":  # Metaflow's ``logs show RUN/STEP/TASK``
-                args = args[1:]
-            if args and "/" in args[0]:
-                _, task = next(_tasks(pipeline, args[0]))
-                run, *parts = args[0].removeprefix(f"{pipeline.name}/").split("/")
-                rank = [] if task.node is None or len(parts) == 1 else ["--rank", str(task.node)]
-                args = [run, parts[0] if len(parts) == 1 else str(task.row.task), *rank, *args[1:]]
-            return super().parse_args(ctx, args)
-
-    text = f"{cleandoc(logs.help or '')}\n\nRUN/STEP/TASK names a task by its place, as Metaflow does."
-    return Logs("logs", callback=logs.callback, params=logs.params, help=text)
-
-
-def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
-    """The tasks of a step of a run, with their places."""
-    from upshift.errors import NotFound, UsageError
-    from upshift.model.graph.flow import task_id
-    from upshift.runs.history.runs import get_run
-
-    parts = place.split("/")
-    parts = parts[1:] if len(parts) > 2 and parts[0] == pipeline.name else parts
-    if len(parts) not in (2, 3) or not all(parts):
-        raise UsageError(
-            f"{quoted(place)} is not a place of a step", fix="Write RUN/STEP, such as latest/train."
-        )
-    run, found = get_run(parts[0]), False
-    for step in run.steps:
-        if step.name.partition("#")[0].partition(".")[0] != parts[1]:
-            continue
-        for task in step:
-            identity = task_id(step.name, task.index) + (f"_node_{task.node}" if task.node else "")
-            if len(parts) == 2 or identity == parts[2]:
-                found = True
-                yield f"{run.id}/{parts[1]}/{identity}", task
-    if not found:
-        raise NotFound(f"run {run.id} has no task {'/'.join(parts[1:])}", fix=f"See: upshift show {run.id}")
-
-
-def _tag(pipeline: FlowPipeline) -> click.Command:
-    @click.group("tag", help=_COMMANDS["tag"])
-    def tag() -> None:
-        pass
-
-    @tag.command("add", help="Give a run tags.")
-    @click.argument("run")
-    @click.argument("tags", nargs=-1, required=True)
-    def add(run: str, tags: tuple[str, ...]) -> int:
-        from upshift.authoring.options import checked_tags
-        from upshift.runs.history.runs import get_run
-
-        get_run(run).add_tag(checked_tags("tag add", tags))
-        return 0
-
-    @tag.command("remove", help="Take tags away from a run.")
-    @click.argument("run")
-    @click.argument("tags", nargs=-1, required=True)
-    def remove(run: str, tags: tuple[str, ...]) -> int:
-        from upshift.runs.history.runs import get_run
-
-        get_run(run).remove_tag(tags)
-        return 0
-
-    @tag.command("list", help="List the tags of a run.")
-    @click.argument("run", default="latest")
-    def listed(run: str) -> int:
-        from upshift.runs.history.runs import get_run
-
-        for one in get_run(run).tags:
-            echo(one)
-        return 0
-
-    return tag
-
-
-def _card(pipeline: FlowPipeline) -> click.Command:
-    @click.group("card", help=_COMMANDS["card"])
-    def card() -> None:
-        pass
-
-    @card.command("list", help="List what the tasks of a step have to show. PLACE is RUN/STEP[/TASK].")
-    @click.argument("place")
-    def listed(place: str) -> int:
-        rows = [
-            (where, shown.card.label, shown.media, format_size(shown.bytes))
-            for where, task in _tasks(pipeline, place)
-            if not task.node  # those of all nodes are kept together
-            for attempt in task.attempts[-1:]
-            for shown in attempt.cards
-        ]
-        _table("Cards", rows)
-        return 0
-
-    @card.command("view", help="Write the report of a run, with its cards. PLACE is RUN, or a step of it.")
-    @click.argument("place")
-    @click.pass_context
-    def view(ctx: click.Context, place: str) -> int:
-        from upshift.cli.runs import report
-
-        code: int = report.main([place.partition("/")[0]], standalone_mode=False)
-        return code
-
-    return card
-
-
-def _check(pipeline: FlowPipeline) -> click.Command:
-    @click.command("check", help=_COMMANDS["check"])
-    def check() -> int:
-        echo(f"{pipeline.name}: nothing is wrong with its {len(pipeline.shape.steps)} steps")
-        return 0
-
-    return check
-
-
-def _show(pipeline: FlowPipeline) -> click.Command:
-    @click.command("show", help=_COMMANDS["show"])
-    def show() -> int:
-        echo(f"{pipeline.name} · {pipeline.callee.location}")
-        if summary := _summary(pipeline.callee.function):
-            echo(summary)
-        parameters = [
-            (f"--{parameter.name}", f"default: {quoted(parameter.default)}", parameter.help or "")
-            for parameter in pipeline.parameters.values()
-        ]
-        _table("Parameters", parameters)
-        marks = []
-        for name, said in pipeline.marks.items():
-            options = ", ".join(
-                f"{option}={quoted(v)}" for option, v in said.items() if option != "where" and v
-            )
-            idle = "no effect: nothing but you starts a run" if f"@{name}" in pipeline.idle else ""
-            marks.append((f"@{name}", options, said["where"], idle))
-        _table("Decorators", marks)
-        rows = [
-            (name, _goes(step), step.location or "", _summary(pipeline.steps[name].callee.function))
-            for name, step in pipeline.shape.steps.items()
-        ]
-        _table("Steps", rows)
-        return 0
-
-    return show
-
-
-def _summary(documented: Callable[..., Any]) -> str:
-    """The first line of its docstring."""
-    return (documented.__doc__ or "").strip().partition("\n")[0]
-
-
-def _goes(step: FlowStep) -> str:
-    """Where a step goes, in words."""
-    then = ", ".join(step.then)
-    if step.kind == FOREACH:
-        return f"for each item → {then}"
-    if step.kind == GANG:
-        return f"on several nodes → {then}"
-    return f"→ one of {then}" if step.kind == SWITCH else f"→ {then}" if then else "the end"
-
-
-def _table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
-    if not rows:
-        return
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    echo(f"\n{title}")
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        echo(f"  {'  '.join(cells)}".rstrip())
 
 
 def _parameters(pipeline: FlowPipeline) -> Callable[[Any], Any]:
