@@ -11,6 +11,7 @@ from benchmarks import (
     array,
     buckets,
     chain,
+    clouds,
     container,
     fan_out,
     flow,
@@ -45,6 +46,7 @@ MEASUREMENTS = {
     "mapped-containers": container.measure_mapped,
     "launch": launch.measure,
     "slurm": slurm.measure,
+    "clouds": clouds.measure,
 }
 
 

@@ -48,7 +48,8 @@ def node(name: str = "here", **has: str) -> dict[str, Any]:
 class Scripted:
     """The server, its objects and the processes of its pods."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, runs: bool = True) -> None:
+        folder.mkdir(exist_ok=True)
         self._changed = threading.Condition(threading.RLock())
         self._objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self._history: list[tuple[int, str, str, str, dict[str, Any]]] = []  # version, type, kind, namespace
@@ -56,6 +57,8 @@ class Scripted:
         self._oldest = 0  # version up to which history is forgotten
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = folder
+        self._runs = runs  # whether pods have processes; otherwise they look as if they had
+        self.watches = 0  # that are open
         self._closed = False
         self._epoch = 0  # watches of earlier ones end
         self.faults: list[Fault] = []
@@ -220,7 +223,9 @@ class Scripted:
             if query.get("dryRun"):
                 return 201, content
             made = self.put(kind, namespace, content)
-            if kind in ("jobs", "jobsets") and not made["spec"].get("suspend"):
+            if kind == "jobs" and not self._runs:
+                self._look_busy(made)
+            elif kind in ("jobs", "jobsets") and not made["spec"].get("suspend"):
                 threading.Thread(target=self._control, args=(kind, made), daemon=True).start()
             return 201, made
         if method == "GET" and not name:
@@ -251,6 +256,7 @@ class Scripted:
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
         handler.end_headers()
+        self.watches += 1
         with contextlib.suppress(OSError):
             while True:
                 with self._changed:
@@ -265,6 +271,7 @@ class Scripted:
                         line = json.dumps({"type": change, "object": item}).encode() + b"\n"
                         handler.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
             handler.close_connection = True
+        self.watches -= 1
 
     # -- what controllers and kubelets do -----------------------------------------------------------
 
@@ -307,6 +314,32 @@ class Scripted:
                     }
                 ],
             )
+
+    def _look_busy(self, job: dict[str, Any]) -> None:
+        """Have a pod for each of a Job's, with all that a real one says of itself but a process."""
+        template, meta = job["spec"]["template"], job["metadata"]
+        for number in range(job["spec"].get("completions") or 1):
+            name = f"{meta['name']}-{number}-abcde"
+            labels = {
+                **template["metadata"]["labels"],
+                "batch.kubernetes.io/job-completion-index": str(number),
+            }
+            conditions = [
+                {"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+                for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "PodScheduled")
+            ]
+            running = {"name": "step", "ready": True, "state": {"running": {"startedAt": "now"}}}
+            status = {
+                "phase": "Running",
+                "startTime": "now",
+                "conditions": conditions,
+                "containerStatuses": [running],
+            }
+            pod = {
+                "metadata": {"name": name, "labels": labels},
+                "spec": {**template["spec"], "nodeName": "here"},
+            }
+            self.put("pods", meta["namespace"], {**pod, "status": status})
 
     def _pod(self, job: dict[str, Any], number: int) -> int:
         template, meta = job["spec"]["template"], job["metadata"]

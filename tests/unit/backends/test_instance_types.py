@@ -23,7 +23,9 @@ MORE = (
     ("p3.8xlarge", 32, 249856, "x86_64", "V100-16GB", 4, 0),
     ("p3.16xlarge", 64, 499712, "x86_64", "V100-16GB", 8, 0),
 )
-"""Of https://aws.amazon.com/ec2/instance-types/p3/."""
+"""Of AWS's announcement of P3 (8, 32, 64 vCPUs; 61, 244, 488 GiB; 1, 4, 8 V100), read in November 2026."""
+INCOMPLETE = ("trn2u.48xlarge",)
+"""Types whose devices are not on record: what the table does not have is submitted as it is."""
 KINDS = {"H100": "H100-SXM", "H200": "H200-SXM", "T4g": "T4", "RTX PRO Server 6000": "RTX-PRO-6000"}
 
 
@@ -41,7 +43,7 @@ def rows() -> Iterator[tuple[Any, ...]]:
     """Each type that EC2 describes and that Batch could use."""
     for name, said in json.loads(gzip.decompress(RECORDED.read_bytes())).items():
         architecture = said["ProcessorInfo"]["SupportedArchitectures"][-1]
-        if architecture not in ("x86_64", "arm64"):
+        if architecture not in ("x86_64", "arm64") or name in INCOMPLETE:
             continue
         listed = [
             *said.get("GpuInfo", {}).get("Gpus", ()),

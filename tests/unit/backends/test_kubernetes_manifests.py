@@ -178,6 +178,7 @@ CASES: dict[str, tuple[Launch, Site]] = {
         ),
         BUCKET,
     ),
+    "code-cache": (SMALL, attrs.evolve(BUCKET, code_cache="/var/lib/upshift")),
     "claims": (launch(settings_of(pod_patch=CLAIMS), cpu_count=4), BUCKET),
     "array": (
         attrs.evolve(

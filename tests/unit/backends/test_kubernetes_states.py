@@ -627,6 +627,7 @@ def test_a_store_that_pods_do_not_see_is_refused(server: Scripted, monkeypatch: 
         ({"namespce": "ml"}, {}, ["no option 'namespce'", "namespace"]),
         ({"autoscaling": "yes"}, {}, ["autoscaling = 'yes'"]),
         ({"qos": "best"}, {}, ["target 'c': qos='best'"]),
+        ({"code_cache": "upshift"}, {}, ["code_cache = 'upshift' is invalid"]),
         ({}, {"data": "/data"}, ["'data' is not an absolute path"]),
         ({}, {"/data": "pvc:My Claim"}, ["names no claim"]),
         ({}, {"/data": "data"}, ["neither a claim nor a folder"]),

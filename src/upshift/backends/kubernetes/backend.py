@@ -27,7 +27,7 @@ from upshift.model.spec import TaskSpec
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
 
-_OWN = ("kubeconfig", "context", "image", "autoscaling")
+_OWN = ("kubeconfig", "context", "image", "autoscaling", "code_cache")
 
 
 class KubernetesBackend(ClusterBackend):
@@ -60,12 +60,19 @@ class KubernetesBackend(ClusterBackend):
                 raise ConfigError(f"{owner}: autoscaling = {value!r} is invalid", fix="Write true or false.")
             if name != "autoscaling" and not (isinstance(value, str) and value.strip()):
                 raise ConfigError(f"{owner}: {name} = {value!r} is invalid", fix="Write a string.")
+        cache = said.get("code_cache")
+        if cache is not None and not PurePosixPath(cache).is_absolute():
+            raise ConfigError(
+                f"{owner}: code_cache = {cache!r} is invalid",
+                fix='Name a folder of the nodes: "/var/lib/upshift".',
+            )
         self._kubernetes = Kubernetes(
             Api(read=lambda: read_access(said.get("kubeconfig"), said.get("context"))),
             options=options,
             mounts=tuple(_mount(owner, path, outside) for path, outside in target.mounts.items()),
             user=None if "://" in store or os.getuid() == 0 else (os.getuid(), os.getgid()),
             grows=bool(said.get("autoscaling", False)),
+            code_cache=said.get("code_cache"),
         )
         self._image = said.get("image")
         self._registry = target.registry

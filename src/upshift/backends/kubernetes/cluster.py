@@ -57,6 +57,7 @@ class Kubernetes:
     mounts: tuple[Mount, ...] = ()
     user: tuple[int, int] | None = None
     grows: bool = False  # whether an autoscaler adds nodes
+    code_cache: str | None = None  # a folder of each node for code
     title: str = "Kubernetes"
     signals: bool = False
     seat: Mapping[str, str] = attrs.field(factory=dict, repr=False)  # each manifest has its own
@@ -97,7 +98,7 @@ class Kubernetes:
     @property
     def site(self) -> Site:
         """What all manifests have in common."""
-        return Site(namespace=self.namespace, mounts=self.mounts, user=self.user)
+        return Site(namespace=self.namespace, mounts=self.mounts, user=self.user, code_cache=self.code_cache)
 
     # -- before a job ------------------------------------------------------------------------------
 

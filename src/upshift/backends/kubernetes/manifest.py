@@ -78,6 +78,7 @@ class Site:
     namespace: str
     mounts: tuple[Mount, ...] = ()
     user: tuple[int, int] | None = None  # user and group that the store's files belong to
+    code_cache: str | None = None  # a folder of each node, which keeps what pods fetch and unpack
 
 
 def job_name(name: str) -> str:
@@ -230,6 +231,9 @@ def pod_template(launch: Launch, site: Site, *, labels: Mapping[str, str]) -> Ob
     memory = {"medium": "Memory", **({"sizeLimit": str(math.ceil(shared))} if shared else {})}
     mount({"name": "shared-memory", "emptyDir": memory}, _SHM)
     mount({"name": "upshift", "emptyDir": {}}, HOME)
+    if site.code_cache is not None:
+        kept = {"path": site.code_cache, "type": "DirectoryOrCreate"}
+        mount({"name": "code", "hostPath": kept}, f"{HOME}/code")
     if said.get("use_tmpfs"):
         size = said.get("tmpfs_size") or (granted.memory // 2 if granted.memory else None)
         tmpfs = {"medium": "Memory", **({"sizeLimit": str(size)} if size else {})}
