@@ -20,7 +20,7 @@ from contract.contract_kit import Ground
 from nvml import FakeNvml, Gpu
 from project import Project
 from upshift.backends.base import Ask, Ended, Waiting
-from upshift.backends.docker.device_broker import Lent
+from upshift.backends.docker.device_broker import LentDevices
 from upshift.model.settings.resources import ResourceSettings
 from upshift.runtime.accelerators import locks
 
@@ -164,16 +164,16 @@ def test_who_comes_between_a_hand_over_makes_a_step_wait_and_not_fail(
     machine: Machine, docker_with_image: EngineWithImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others: list[locks.Hold] = []
-    hand_over = Lent.hand_over
+    hand_over = LentDevices.hand_over
 
-    def too_late(lent: Lent) -> None:
+    def too_late(lent: LentDevices) -> None:
         hand_over(lent)
         if not others:
             hold = locks.hold(lent.grant.devices or ())
             assert hold is not None
             others.append(hold)
 
-    monkeypatch.setattr(Lent, "hand_over", too_late)
+    monkeypatch.setattr(LentDevices, "hand_over", too_late)
     ground = Ground("docker", tmp_path, image=docker_with_image.image)
     watched = ground.open()
     request = ResourceSettings(gpu_count=2)

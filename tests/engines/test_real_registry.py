@@ -16,7 +16,7 @@ from upshift.errors import ImageError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
-from upshift.images.registries.transport import Transport
+from upshift.images.registries.transport import RegistryTransport
 
 AMD = "linux/amd64"
 
@@ -109,7 +109,7 @@ def test_an_upload_that_is_always_cut_leaves_nothing(
     with CutWire(registry.address, after=1_000_000, times=1000) as wire:
         logged_in(monkeypatch, tmp_path, wire.address, PASSWORD)
         reference = Reference.parse(f"{wire.address}/client/lost")
-        with Registries(transport=Transport(wait=lambda seconds: None)) as registries:
+        with Registries(transport=RegistryTransport(wait=lambda seconds: None)) as registries:
             with pytest.raises(ImageError) as caught:
                 registries.upload_blob(reference, content, digest_of(content))
             assert caught.value.what == f"nothing can be pushed to {reference.name}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from upshift.backends.base import Offer
-from upshift.backends.docker.offers import Handing, offer
+from upshift.backends.docker.offers import DeviceInjector, offer
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.facts import is_rootless, limits
@@ -45,8 +45,10 @@ def offered(
 ) -> Offer:
     facts = {} if facts is None else facts
     inventory = Inventory(vendor="nvidia", devices=tuple(map(gpu, range(gpus))))
-    handing = Handing(engine, facts, None, [folder])
-    return offer(ResourceSettings(**request), HERE, [inventory], engine=engine, facts=facts, handing=handing)
+    injector = DeviceInjector(engine, facts, None, [folder])
+    return offer(
+        ResourceSettings(**request), HERE, [inventory], engine=engine, facts=facts, injector=injector
+    )
 
 
 def test_shared_memory_is_the_containers_own_and_part_of_its_memory() -> None:
@@ -110,19 +112,19 @@ def test_cdi_names_a_device_by_its_uuid_or_else_its_number(
     monkeypatch.setenv("PATH", "/nowhere")
     (tmp_path / ("nvidia.json" if text[0] == "{" else "nvidia.yaml")).write_text(text)
     (tmp_path / "other.yaml").write_text("kind: example.org/net\ndevices:\n- name: GPU-2\n")
-    handing = Handing(PODMAN, {}, None, [str(tmp_path)])
-    assert handing.way == "cdi"
-    assert handing.arguments([gpu(0), gpu(1)]) == (
+    injector = DeviceInjector(PODMAN, {}, None, [str(tmp_path)])
+    assert injector.way == "cdi"
+    assert injector.arguments([gpu(0), gpu(1)]) == (
         *("--device", "nvidia.com/gpu=0"),
         *("--device", "nvidia.com/gpu=GPU-1"),
     )
     with pytest.raises(BackendError, match=r"no name for GPU 2 \(GPU-2\)") as caught:
-        handing.arguments([gpu(2)])
+        injector.arguments([gpu(2)])
     assert "nvidia-ctk cdi generate" in str(caught.value)
-    assert Handing(DOCKER, {}, None, [str(tmp_path)]).way is None
-    assert Handing(DOCKER, {"CDISpecDirs": [str(tmp_path)]}, None).way == "cdi"
+    assert DeviceInjector(DOCKER, {}, None, [str(tmp_path)]).way is None
+    assert DeviceInjector(DOCKER, {"CDISpecDirs": [str(tmp_path)]}, None).way == "cdi"
 
 
 def test_devices_of_other_vendors_are_refused_by_name() -> None:
-    problem = Handing(DOCKER, WITH_RUNTIME, None).problem({"amd", "nvidia"})
+    problem = DeviceInjector(DOCKER, WITH_RUNTIME, None).problem({"amd", "nvidia"})
     assert problem is not None and "not those of amd" in problem[0]

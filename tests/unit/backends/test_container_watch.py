@@ -13,7 +13,7 @@ import pytest
 
 from upshift.backends.base import Ended, Event, Logged, LogGrew
 from upshift.backends.docker.device_broker import DeviceBroker
-from upshift.backends.docker.folders import Own
+from upshift.backends.docker.folders import OwnFolder
 from upshift.backends.docker.launching import ContainerLaunch
 from upshift.backends.docker.reuse import Pool
 from upshift.backends.docker.watch import ContainerWatch
@@ -55,7 +55,7 @@ def told(tmp_path: Path, upshift_home: Path) -> Told:
 
 def test_what_is_cancelled_before_there_is_a_container_gets_none(told: Told) -> None:
     told.watch.cancel(0)
-    own = Own(NAME)
+    own = OwnFolder(NAME)
     told.watch.launch(ContainerLaunch(name=NAME, arguments=("run",), order=b"", own=own))
     assert told.events == [Ended(handle=NAME, reason="cancelled", message="cancelled before it was started")]
     assert told.over == [told.watch] and not own.path.exists()
@@ -63,7 +63,7 @@ def test_what_is_cancelled_before_there_is_a_container_gets_none(told: Told) -> 
 
 def test_what_is_left_before_there_is_a_container_gets_none(told: Told) -> None:
     told.watch.leave()
-    own = Own(NAME)
+    own = OwnFolder(NAME)
     told.watch.launch(ContainerLaunch(name=NAME, arguments=("run",), order=b"", own=own))
     assert told.events == [] and not own.path.exists()
 
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_made_leaves_nothing(upshift_home: Path) -> None
     half.mkdir(parents=True)
     (half / "tmp").write_text("no folder")
     with pytest.raises(BackendError, match="cannot be made"):
-        Own(NAME)
+        OwnFolder(NAME)
     assert not half.exists()
 
 

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 import upshift.backends.docker.folders as folders
-from upshift.backends.docker.folders import Own
+from upshift.backends.docker.folders import OwnFolder
 from upshift.backends.docker.launching import ContainerLaunch, Key
 from upshift.backends.docker.options import read_options
 from upshift.backends.docker.reuse import Pool, key_of
@@ -84,7 +84,7 @@ def test_arguments_of_the_user_may_do_away_with_any_bound_so_nothing_is_shared()
 
 @pytest.fixture
 def launch(upshift_home: Path) -> ContainerLaunch:
-    return ContainerLaunch(name="box", arguments=(), order=b"", own=Own("box"), key=("train",))
+    return ContainerLaunch(name="box", arguments=(), order=b"", own=OwnFolder("box"), key=("train",))
 
 
 def test_a_task_waits_for_the_container_of_one_that_has_just_completed(launch: ContainerLaunch) -> None:
@@ -126,7 +126,7 @@ def test_a_pool_that_is_closed_takes_none_back(launch: ContainerLaunch) -> None:
 
 
 def test_an_own_folder_is_emptied_but_for_what_is_mounted_in_it(upshift_home: Path, tmp_path: Path) -> None:
-    own = Own("box")
+    own = OwnFolder("box")
     store, data = tmp_path / "store", tmp_path / "data"
     for folder in (store, data):
         folder.mkdir()
@@ -158,7 +158,7 @@ def test_an_own_folder_is_emptied_but_for_what_is_mounted_in_it(upshift_home: Pa
 def test_an_own_folder_whose_mount_point_was_replaced_serves_nobody_else(
     upshift_home: Path, tmp_path: Path
 ) -> None:
-    own = Own("box")
+    own = OwnFolder("box")
     own.mounts("/tmp/at/store", tmp_path, {})
     shutil.rmtree(own.path / "tmp" / "at")
     (own.path / "tmp" / "at").symlink_to("/etc")
@@ -167,7 +167,7 @@ def test_an_own_folder_whose_mount_point_was_replaced_serves_nobody_else(
 
 
 def test_the_container_that_serves_an_attempt_is_found_by_it(upshift_home: Path) -> None:
-    own = Own("box")
+    own = OwnFolder("box")
     own.serve("upshift-train-3-1")
     assert folders.serving("upshift-train-3-1") == "box"
     assert folders.serving("upshift-train-4-1") is None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
-from upshift.images.registries.credentials import Credentials
-from upshift.images.registries.transport import Transport
+from upshift.images.registries.credentials import RegistryCredentials
+from upshift.images.registries.transport import RegistryTransport
 
 QUICK = 0.3
 """Seconds of silence after which the tests of silence give up."""
@@ -36,8 +36,10 @@ def open_registries(
 ) -> Registries:
     """Registries that know nothing of this machine's own logins, and never wait between two tries."""
     variables = {"HOME": str(home or "/nonexistent"), "XDG_RUNTIME_DIR": "/nonexistent", **(environ or {})}
-    transport = Transport(timeout=timeout, environ=variables, wait=waits or Waits())
-    return Registries(credentials=Credentials(environ=variables), insecure=insecure, transport=transport)
+    transport = RegistryTransport(timeout=timeout, environ=variables, wait=waits or Waits())
+    return Registries(
+        credentials=RegistryCredentials(environ=variables), insecure=insecure, transport=transport
+    )
 
 
 def log_in(home: Path, registry: str, user: str, password: str) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from upshift.images.registries.credentials import Credentials, RegistryLogin
+from upshift.images.registries.credentials import RegistryCredentials, RegistryLogin
 
 
 def auth(user: str, password: str) -> dict[str, str]:
@@ -40,8 +40,8 @@ class Home:
         file = write(self.folder / f"bin/docker-credential-{name}", f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
 
-    def credentials(self, *, patience: float = 30.0, **variables: str) -> Credentials:
-        return Credentials(environ={**self.environ, **variables}, patience=patience)
+    def credentials(self, *, patience: float = 30.0, **variables: str) -> RegistryCredentials:
+        return RegistryCredentials(environ={**self.environ, **variables}, patience=patience)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def login(credentials: Credentials, registry: str, repository: str = "") -> RegistryLogin | None:
+def login(credentials: RegistryCredentials, registry: str, repository: str = "") -> RegistryLogin | None:
     return credentials.find(registry, repository).login
 
 

@@ -21,7 +21,7 @@ from stand_in_registry import StandInRegistry, digest_of
 from upshift.errors import ImageError, MissingExtra
 from upshift.images.registries import transport
 from upshift.images.registries.client import Registries
-from upshift.images.registries.transport import Transport
+from upshift.images.registries.transport import RegistryTransport
 
 AMD = "linux/amd64"
 _OPENSSL = """
@@ -362,5 +362,5 @@ def test_a_host_that_takes_no_connections_is_not_waited_for() -> None:
 def test_without_urllib3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "urllib3", None)
     with pytest.raises(MissingExtra) as caught:
-        Transport()
+        RegistryTransport()
     assert caught.value.fix == "pip install 'upshift[images]'"

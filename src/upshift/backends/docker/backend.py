@@ -36,10 +36,10 @@ from upshift.backends.docker.container import (
     run_arguments,
     sweeping,
 )
-from upshift.backends.docker.device_broker import DeviceBroker, Lent
-from upshift.backends.docker.folders import Own
+from upshift.backends.docker.device_broker import DeviceBroker, LentDevices
+from upshift.backends.docker.folders import OwnFolder
 from upshift.backends.docker.launching import ContainerLaunch, Key, order_for, order_in_turn
-from upshift.backends.docker.offers import HIDDEN, Handing, offer
+from upshift.backends.docker.offers import HIDDEN, DeviceInjector, offer
 from upshift.backends.docker.options import read_options, refuse_missing_mounts
 from upshift.backends.docker.reuse import Pool, key_of
 from upshift.backends.docker.state import PATIENCE, exit_code, state_of, violent_end
@@ -99,8 +99,8 @@ class DockerBackend:
         return facts_of(self._engine)
 
     @cached_property
-    def _handing(self) -> Handing:
-        return Handing(self._engine, self._facts, self._options.gpus)
+    def _injector(self) -> DeviceInjector:
+        return DeviceInjector(self._engine, self._facts, self._options.gpus)
 
     def capacity(self) -> Capacity:
         """The CPUs and the memory of this machine, and its accelerators once an offer was about some."""
@@ -116,7 +116,7 @@ class DockerBackend:
             here.inventories,
             engine=self._engine,
             facts=self._facts,
-            handing=self._handing,
+            injector=self._injector,
         )
 
     def findings(self) -> Iterator[Finding]:
@@ -210,7 +210,7 @@ class DockerBackend:
     def _ask(self, job: Job, watch: ContainerWatch, secrets: Mapping[str, str]) -> None:
         def ready(grant: Grant | None) -> None:
             try:
-                self._start(job, watch, secrets, None if grant is None else Lent(grant, self._broker))
+                self._start(job, watch, secrets, None if grant is None else LentDevices(grant, self._broker))
             except Exception as error:  # the broker is there for others, too
                 if grant is not None:
                     grant.give_back()
@@ -233,13 +233,13 @@ class DockerBackend:
         job: Job,
         watch: ContainerWatch,
         secrets: Mapping[str, str],
-        lent: Lent | None,
+        lent: LentDevices | None,
         key: Key | None = None,
     ) -> None:
         spec = job.spec
         with _in_short():
             name = watch.name if key is None else name_for_several(spec)
-            own = Own(name)
+            own = OwnFolder(name)
             try:
                 grant = None if lent is None else lent.grant
                 container = self._container(job, name, own, grant, several=key is not None)
@@ -259,14 +259,14 @@ class DockerBackend:
                 raise
         watch.launch(launch)
 
-    def _unpack(self, spec: TaskSpec, own: Own) -> None:
+    def _unpack(self, spec: TaskSpec, own: OwnFolder) -> None:
         from upshift.runtime.storage.unpacking import unpack
 
         if spec.code.package is not None:
             unpack(spec.code.package, open_store(spec.store, **spec.store_options), own.code)
 
     def _container(
-        self, job: Job, name: str, own: Own, grant: Grant | None, *, several: bool = False
+        self, job: Job, name: str, own: OwnFolder, grant: Grant | None, *, several: bool = False
     ) -> Container:
         from upshift.code.runtime_package import runtime_blob
         from upshift.runtime.storage.unpacking import unpacked_runtime
@@ -304,7 +304,7 @@ class DockerBackend:
             cpus=granted.cpu_count if "cpu_count" in honoured else None,
             memory=granted.memory if "memory" in honoured else None,
             shared_memory=granted.shared_memory or granted.memory or half,
-            gpus=self._handing.arguments(devices) if devices else (),
+            gpus=self._injector.arguments(devices) if devices else (),
             network=self._options.network,
             hostname=None if host_network else self._machine.name,
             more=self._options.arguments,

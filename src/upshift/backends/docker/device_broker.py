@@ -141,7 +141,7 @@ class DeviceBroker:
             refuse(Failure(reason="infrastructure", message=f"devices cannot be handed out: {error}"))
 
 
-class Lent:
+class LentDevices:
     """What a broker gave to a container."""
 
     def __init__(

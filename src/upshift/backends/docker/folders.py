@@ -37,7 +37,7 @@ SAID, SERVES = "said", "serves"
 """Files in it: what the engine's command complains of, and the attempt that a container serves now."""
 
 
-class Own:
+class OwnFolder:
     """The own folder of one container, from before its start until it is gone.
 
     Raises

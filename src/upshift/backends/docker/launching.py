@@ -13,12 +13,12 @@ from typing import IO, TYPE_CHECKING
 
 import attrs
 
-from upshift.backends.docker.folders import Own
+from upshift.backends.docker.folders import OwnFolder
 from upshift.backends.docker.state import PATIENCE
 from upshift.model.spec import TaskSpec
 
 if TYPE_CHECKING:
-    from upshift.backends.docker.device_broker import Lent
+    from upshift.backends.docker.device_broker import LentDevices
     from upshift.runtime.supervisor.devices.pool import Grant
 
 Key = tuple[object, ...]
@@ -34,11 +34,11 @@ class ContainerLaunch:
     name: str  # the container
     arguments: tuple[str, ...]  # after the engine's name
     order: bytes = attrs.field(repr=False)  # what it reads on its standard input
-    own: Own  # its own folder
+    own: OwnFolder  # its own folder
     # containers in which the attempt before may still run: an engine that did not answer for long was given
     # up
     before: tuple[str, ...] = ()
-    grant: Lent | None = None  # what the broker gave; given back when the container is gone
+    grant: LentDevices | None = None  # what the broker gave; given back when the container is gone
     # arguments that start a container which removes what this one has left in its own folder
     sweeping: tuple[str, ...] = ()
     key: Key | None = None  # which attempts it may serve, one after the other; None: this one alone

@@ -26,7 +26,7 @@ HIDDEN = {"NVIDIA_VISIBLE_DEVICES": "void"}
 """For a step without GPUs, where NVIDIA's is the default runtime: images for CUDA ask it for all of them."""
 
 
-class Handing:
+class DeviceInjector:
     """Hands NVIDIA's devices to containers: by ``--gpus``, or the Container Device Interface."""
 
     def __init__(
@@ -99,7 +99,7 @@ def offer(
     # engine, facts: the engine, and what its ``info`` says
     engine: ContainerEngine,
     facts: Mapping[str, Any],
-    handing: Handing,  # how devices come into a container
+    injector: DeviceInjector,  # how devices come into a container
 ) -> Offer:
     """The request, as far as this machine and its container engine go."""
     # A container has shared memory of its own, as large as it is told to be.
@@ -128,7 +128,7 @@ def offer(
                 )
             )
         granted = attrs.evolve(granted, shared_memory=shared)
-    problem = handing.problem({d.vendor for d in granted.gpus or () if d.vendor}) if granted.gpus else None
+    problem = injector.problem({d.vendor for d in granted.gpus or () if d.vendor}) if granted.gpus else None
     if problem is not None:
         why, fix = problem
         count = len(granted.gpus or ())

@@ -18,7 +18,7 @@ from upshift.images.base import Parent
 from upshift.images.reference import DOCKER_HUB, Reference, is_digest, shortened
 from upshift.images.registries.credentials import VARIABLE
 from upshift.images.registries.session import LoginNeeded, said
-from upshift.images.registries.transport import Answer, NoAnswer, host_of
+from upshift.images.registries.transport import NoAnswer, RegistryAnswer, host_of
 
 INDEXES = frozenset(
     {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}
@@ -195,7 +195,7 @@ def told(what: str, reference: Reference) -> Iterator[None]:
         raise _refused(what, reference, error) from None
 
 
-def unexpected(what: str, reference: Reference, answer: Answer) -> ImageError:
+def unexpected(what: str, reference: Reference, answer: RegistryAnswer) -> ImageError:
     """The error for an answer that is neither what was asked for nor a refusal."""
     status, detail = answer.status, said(answer.body)
     why = f"{host_of(answer.url)} answers {status}"

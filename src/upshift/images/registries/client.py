@@ -41,7 +41,7 @@ from upshift.images.registries.answers import (
     told,
     unexpected,
 )
-from upshift.images.registries.credentials import Credentials
+from upshift.images.registries.credentials import RegistryCredentials
 from upshift.images.registries.session import LoginNeeded, Scope, Session
 from upshift.images.registries.transport import (
     LARGEST,
@@ -49,9 +49,9 @@ from upshift.images.registries.transport import (
     REFUSED,
     SLOW,
     TIMEOUT,
-    Answer,
     NoAnswer,
-    Transport,
+    RegistryAnswer,
+    RegistryTransport,
     joined,
 )
 from upshift.model.configuration import load_configuration
@@ -88,13 +88,13 @@ class Registries:
     def __init__(
         self,
         *,
-        credentials: Credentials | None = None,
+        credentials: RegistryCredentials | None = None,
         timeout: float = TIMEOUT,
         insecure: Collection[str] | None = None,
-        transport: Transport | None = None,
+        transport: RegistryTransport | None = None,
     ) -> None:
-        self._transport = transport or Transport(timeout=timeout)
-        self._credentials = credentials or Credentials()
+        self._transport = transport or RegistryTransport(timeout=timeout)
+        self._credentials = credentials or RegistryCredentials()
         names = load_configuration().insecure_registries if insecure is None else insecure
         self._insecure = frozenset(name.lower() for name in names)
         self._sessions: dict[str, Session] = {}
@@ -282,7 +282,7 @@ class Registries:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         follow: bool = True,
-    ) -> Answer:
+    ) -> RegistryAnswer:
         address = path if path.startswith(("/", "http")) else f"/v2/{reference.repository}/{path}"
         scopes = [Scope(reference.repository, actions)]
         session = self._session(reference.registry)
@@ -329,7 +329,7 @@ class Registries:
         opened = session.open("GET", address, [Scope(reference.repository)], headers=headers)
         if opened.status not in (200, 206):
             body = b"".join(self._transport.read(opened, whole=True))
-            answer = Answer(status=opened.status, headers=opened.headers, body=body, url=opened.url)
+            answer = RegistryAnswer(status=opened.status, headers=opened.headers, body=body, url=opened.url)
             if opened.status >= 500:
                 raise NoAnswer(
                     f"{reference.registry} answers {opened.status}", fix="Try again later.", kind=LOST
@@ -350,7 +350,7 @@ class Upload:
     """Puts blobs into one repository."""
 
     _session: Session
-    _transport: Transport
+    _transport: RegistryTransport
     _reference: Reference
     what: str  # cannot be done, where it fails
 
@@ -412,18 +412,18 @@ class Upload:
                         raise unexpected(self.what, self._reference, answer)
                 self._transport.pause(tried)
 
-    def _send(self, location: str, source: _Source, offset: int, digest: str) -> Answer:
+    def _send(self, location: str, source: _Source, offset: int, digest: str) -> RegistryAnswer:
         mark = "&" if urlsplit(location).query else "?"
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(source.total - offset)}
         if offset:
             headers["Content-Range"] = f"{offset}-{source.total - 1}"
 
-        def send(url: str, sent: Mapping[str, str]) -> Answer:
+        def send(url: str, sent: Mapping[str, str]) -> RegistryAnswer:
             source.rewind(offset)
             slack = source.total // _SLOWEST_STORAGE
             opened = self._transport.open("PUT", url, headers=sent, body=source, slack=slack)
             body = b"".join(self._transport.read(opened, whole=True))
-            return Answer(status=opened.status, headers=opened.headers, body=body, url=url)
+            return RegistryAnswer(status=opened.status, headers=opened.headers, body=body, url=url)
 
         address = f"{location}{mark}{urlencode({'digest': digest})}"
         try:

@@ -1,4 +1,4 @@
-"""Logins for image registries, from where Docker and Podman keep theirs: :class:`Credentials`.
+"""Logins for image registries, from where Docker and Podman keep theirs: :class:`RegistryCredentials`.
 
 Looked at in this order; the first one that has a login for the registry counts:
 
@@ -59,7 +59,7 @@ class FoundLogin:
     problems: tuple[str, ...] = ()
 
 
-class Credentials:
+class RegistryCredentials:
     """The logins of this user."""
 
     def __init__(self, *, environ: Mapping[str, str] = os.environ, patience: float = _PATIENCE) -> None:

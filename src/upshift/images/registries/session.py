@@ -23,17 +23,17 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import attrs
 
 from upshift.images.reference import DOCKER_HUB
-from upshift.images.registries.credentials import Credentials, FoundLogin
+from upshift.images.registries.credentials import FoundLogin, RegistryCredentials
 from upshift.images.registries.transport import (
     LOST,
     NOT_TLS,
     OTHER,
     REFUSED,
     TRIES,
-    Answer,
     NoAnswer,
     Opened,
-    Transport,
+    RegistryAnswer,
+    RegistryTransport,
     host_of,
     is_loopback,
     joined,
@@ -72,7 +72,7 @@ def challenge_of(headers: Mapping[str, str]) -> Challenge | None:
     return Challenge("basic") if re.search(r"\bbasic\b", line, re.IGNORECASE) else None
 
 
-_Said = TypeVar("_Said", Answer, Opened)
+_Said = TypeVar("_Said", RegistryAnswer, Opened)
 
 
 class LoginNeeded(Exception):
@@ -106,7 +106,12 @@ class Session:
     """What is known of one registry while a program runs; threads may share it."""
 
     def __init__(
-        self, registry: str, *, transport: Transport, credentials: Credentials, insecure: Collection[str]
+        self,
+        registry: str,
+        *,
+        transport: RegistryTransport,
+        credentials: RegistryCredentials,
+        insecure: Collection[str],
     ) -> None:
         self.registry = registry
         self._host = _HUB_HOST if registry == DOCKER_HUB else registry
@@ -129,11 +134,11 @@ class Session:
         body: bytes | None = None,
         tries: int = TRIES,
         follow: bool = True,
-    ) -> Answer:
+    ) -> RegistryAnswer:
         """Ask, and read the answer to its end."""
         scopes = tuple(scopes)
 
-        def send(url: str, sent: Mapping[str, str]) -> Answer:
+        def send(url: str, sent: Mapping[str, str]) -> RegistryAnswer:
             return self._transport.answer(method, url, headers=sent, body=body, tries=tries, follow=follow)
 
         answer = self.said_to(send, address, scopes, headers)

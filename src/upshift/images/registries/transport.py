@@ -59,7 +59,7 @@ _CHECK_NETWORK = "Check the name of the registry and that it runs; the network, 
 
 
 @attrs.frozen(kw_only=True)
-class Answer:
+class RegistryAnswer:
     """What a registry said, read to its end."""
 
     status: int  # of HTTP
@@ -87,7 +87,7 @@ class Opened:
         return self.response.headers
 
 
-class Transport:
+class RegistryTransport:
     """Connections to registries, kept open between requests; threads may share one."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Transport:
         body: bytes | None = None,
         tries: int = TRIES,
         follow: bool = True,
-    ) -> Answer:
+    ) -> RegistryAnswer:
         """Ask, and read the answer to its end; again where the registry is in trouble for a moment."""
         tried = 0
         while True:
@@ -144,7 +144,7 @@ class Transport:
                 self.pause(tried)
                 continue
             if opened.status not in _TRANSIENT or last or not self.pause(tried, opened.headers):
-                return Answer(
+                return RegistryAnswer(
                     status=opened.status, headers=opened.headers, body=content, url=opened.url, tries=tried
                 )
 

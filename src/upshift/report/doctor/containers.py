@@ -22,7 +22,7 @@ from upshift.images.containers.facts import (
     way_back,
 )
 from upshift.images.reference import DEFAULT_REPOSITORY, Reference
-from upshift.images.registries.credentials import Credentials
+from upshift.images.registries.credentials import RegistryCredentials
 from upshift.images.uv import find_uv
 from upshift.model.configuration import Target
 from upshift.model.settings.sizes import format_size
@@ -155,7 +155,7 @@ def registry(prefix: str) -> Iterator[Check]:
     except ImageError as error:
         yield _of_registry("registry", error.in_short, status="problem", remedy=error.fix)
         return
-    found = Credentials().find(reference.registry, reference.repository)
+    found = RegistryCredentials().find(reference.registry, reference.repository)
     for problem in found.problems:
         yield _of_registry("credentials", problem, status="warning")
     where = f"from {found.login.source}" if found.login else "none"
