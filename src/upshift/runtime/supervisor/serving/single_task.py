@@ -95,10 +95,7 @@ def run_for_backend(
     try:
         seat = seats.take(os.environ)
         if element is not None:
-            listing = open_direct(address)
-            share = Element(listing, relative, element)
-            if listing.direct and listing.replica is not None:
-                listing.replica.forget_attempt(relative)
+            share = _element(address, relative, element)
         opened = opened_task(path, address if live else None) if share is None else _claimed(share, address)
         if opened is None:  # another element was faster
             return 0
@@ -115,11 +112,9 @@ def run_for_backend(
             host=node,
         )
         starter = ForkStarter(loop, store, exited=supervisor.exited, kin=lambda: supervisor.kin)
+        given = _read_order() if given is None else given
         if given is None:
-            said = sys.stdin.buffer.readline()
-            if not said.strip():
-                return UNWANTED
-            given = json.loads(said)
+            return UNWANTED
         order = decode(Order, given)
         sys.argv[:] = order.argv or sys.argv
         grant = None if order.devices is None else _taken_over(order)
@@ -176,6 +171,22 @@ def run_for_backend(
     if not live:
         _remove_what_is_mine()
     return 0 if problem is None else 1
+
+
+def _read_order() -> Mapping[str, Any] | None:
+    """The order that comes on standard input; None: nobody wants the task any more."""
+    said = sys.stdin.buffer.readline()
+    order: Mapping[str, Any] | None = json.loads(said) if said.strip() else None
+    return order
+
+
+def _element(address: str, relative: str, number: int) -> Element:
+    """An element of the array whose list is in this store."""
+    listing = open_direct(address)
+    element = Element(listing, relative, number)
+    if listing.direct and listing.replica is not None:
+        listing.replica.forget_attempt(relative)  # the list has been read
+    return element
 
 
 def _prepare() -> None:
