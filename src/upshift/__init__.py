@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # as type checkers know it; importing typing takes as lon
 if TYPE_CHECKING:
     from typing import Any
 
+    from upshift.authoring.composing.placeholders import unmapped
     from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
     from upshift.authoring.flow.checkpoints import checkpoint
     from upshift.authoring.flow.flow_decorators import (
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from upshift.authoring.flow.task import CaughtException
     from upshift.authoring.launching import run_with_accelerate, run_with_torchrun
     from upshift.authoring.pipelines import Pipeline, pipeline
-    from upshift.authoring.placeholders import unmapped
     from upshift.authoring.resume import resume
     from upshift.authoring.steps import Step, step
     from upshift.errors import (
@@ -257,7 +257,7 @@ _HOMES = {
     "torchrun": "upshift.authoring.flow.parallel",
     "trigger": "upshift.authoring.flow.flow_decorators",
     "trigger_on_finish": "upshift.authoring.flow.flow_decorators",
-    "unmapped": "upshift.authoring.placeholders",
+    "unmapped": "upshift.authoring.composing.placeholders",
 }
 """Where a public name is defined; an error is in ``upshift.errors``."""
 

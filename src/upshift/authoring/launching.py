@@ -9,8 +9,8 @@ from typing import Any, TypeVar, overload
 
 import attrs
 
+from upshift.authoring.composing.scope import current_scope
 from upshift.authoring.options import StepOptions
-from upshift.authoring.scope import current_scope
 from upshift.authoring.steps import Step, add_options
 from upshift.errors import MisuseError, SettingsError, user_frame, user_location
 from upshift.model.checks import MOST_NODES, MOST_PROCESSES, local_path, shown
@@ -26,7 +26,7 @@ from upshift.runtime.usercode import modules as usercode
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OWN = ("hang",)
-_CALLERS = ("upshift.authoring.composing", "upshift.runtime.")
+_CALLERS = ("upshift.authoring.composing.graph", "upshift.runtime.")
 """What calls functions of pipelines and of steps."""
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from upshift.authoring.callee import Callee, checked_function, refused_on_pipeline, tell_of_one_process
+from upshift.authoring.composing.scope import current_scope
 from upshift.authoring.options import StepOptions
-from upshift.authoring.scope import current_scope
 from upshift.errors import MisuseError, user_location
 
 _OPTIONS = "__upshift_options__"

@@ -15,10 +15,10 @@ from upshift.authoring.callee import (
     reduced,
     written,
 )
+from upshift.authoring.composing.placeholders import Inert
+from upshift.authoring.composing.scope import current_scope
 from upshift.authoring.keywords import checked_keywords
 from upshift.authoring.options import PipelineOptions, Settings, checked_tags, identifier, settings_said
-from upshift.authoring.placeholders import Inert
-from upshift.authoring.scope import current_scope
 from upshift.errors import UpshiftError, user_frames
 from upshift.model.settings.fields import bad_value
 from upshift.model.settings.retry import Retry
@@ -71,7 +71,7 @@ class Pipeline(Generic[P, R]):
         """
         scope = current_scope()
         if scope is not None:
-            from upshift.authoring.composing import inline
+            from upshift.authoring.composing.graph import inline
 
             return cast("Run[R]", inline(self.name, self.callee, self.options, scope, args, kwargs))
         from upshift.runtime.usercode import modules as usercode
@@ -154,7 +154,7 @@ class Pipeline(Generic[P, R]):
         NotSerializable
             An argument, or a plain value in the pipeline, cannot be saved.
         """
-        from upshift.authoring.composing import compose
+        from upshift.authoring.composing.graph import compose
 
         return compose(self.name, self.callee, self.options, arguments, store)
 
@@ -208,7 +208,7 @@ class Pipeline(Generic[P, R]):
         return f"<pipeline {written(self)}>"
 
     def _repr_html_(self) -> str:
-        from upshift.authoring.composing import sketch
+        from upshift.authoring.composing.graph import sketch
 
         return drawn(self, sketch(self.callee, self.build))
 

@@ -308,7 +308,7 @@ def _place(command: Any) -> Any:
 
 
 def _arguments(pipeline: FlowPipeline, params: Mapping[str, str | None]) -> dict[str, object]:
-    from upshift.authoring.parameters import parse_params
+    from upshift.authoring.parameters.parse import parse_params
 
     given = [
         f"{name.removeprefix('parameter_')}={value}" for name, value in params.items() if value is not None

@@ -220,7 +220,7 @@ def named_pipeline(
     """The pipeline that is named, and the values of its parameters."""
     before_users_code()
     from upshift.authoring.loading import load_pipeline
-    from upshift.authoring.parameters import parse_params
+    from upshift.authoring.parameters.parse import parse_params
 
     typed = click.get_current_context().meta.get(_CONFIGS, [])
     sys.argv[1:] = typed  # where a flow looks for its configurations, as on its own command line

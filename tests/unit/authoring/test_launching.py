@@ -23,7 +23,7 @@ from upshift import (
     run_with_torchrun,
     step,
 )
-from upshift.authoring.definitions import Analysis
+from upshift.authoring.composing.definitions import Analysis
 from upshift.model.graph import StepDefinition
 from upshift.model.spec.launch import Launch
 from upshift.runtime.storage.store import Store, open_store

@@ -12,7 +12,7 @@ import attrs
 import pytest
 from silent_progress import Silent
 
-import upshift.authoring.definitions as definitions
+import upshift.authoring.composing.definitions as definitions
 import upshift.authoring.running as running
 from upshift import GraphError, NotFound, RunFailed, SettingsError, pipeline, step
 from upshift.engine import RunOptions
@@ -239,7 +239,9 @@ def test_a_bug_of_ours_below_the_pipeline_function_keeps_its_frames(
     monkeypatch.setattr(definitions, "entry_point", None)
     with pytest.raises(TypeError) as caught:
         sums(1)
-    assert "upshift/authoring/definitions.py" in "".join(traceback.format_tb(caught.value.__traceback__))
+    assert "upshift/authoring/composing/definitions.py" in "".join(
+        traceback.format_tb(caught.value.__traceback__)
+    )
 
 
 def test_options_of_a_pipeline_that_make_no_sense() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from upshift import External
-from upshift.authoring.composing import in_words
+from upshift.authoring.composing.graph import in_words
 
 
 class Color(enum.Enum):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.authoring.composing import parameters_saved, texts_of
-from upshift.authoring.composition import Composition
+from upshift.authoring.composing.composition import Composition
+from upshift.authoring.composing.graph import parameters_saved, texts_of
 from upshift.authoring.flow.shape import StepReader, checked_size
 from upshift.authoring.flow.task import known_before
 from upshift.authoring.project import begun_with, project_of

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.authoring.composition import RETURNED, Composition
-from upshift.authoring.placeholders import Inlined, Placeholder
+from upshift.authoring.composing.composition import RETURNED, Composition
+from upshift.authoring.composing.placeholders import Inlined, Placeholder
+from upshift.authoring.composing.scope import PipelineScope
 from upshift.authoring.project import begun_with, project_of
-from upshift.authoring.scope import PipelineScope
 from upshift.model.graph.model import FromStep, Graph
 from upshift.model.plain import UNKNOWN, has_parts, is_opaque, plain_of, type_name
 from upshift.model.settings.sizes import format_size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.authoring.entry import entry_point
+from upshift.authoring.composing.entry import entry_point
 from upshift.code.fingerprint import Analysis
 from upshift.model.graph.model import StepDefinition
 from upshift.model.spec.codec import to_json

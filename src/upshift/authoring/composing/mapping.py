@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from string import ascii_lowercase
 from typing import Any
 
-from upshift.authoring.placeholders import Inlined, Placeholder, Unmapped
+from upshift.authoring.composing.placeholders import Inlined, Placeholder, Unmapped
 from upshift.errors import GraphError, user_location
 from upshift.model.checks import MOST_TASKS
 

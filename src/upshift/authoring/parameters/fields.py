@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from upshift.authoring.typed_values import (
+from upshift.authoring.parameters.values import (
     Misfit,
     bare,
     fields_needed,
@@ -208,7 +208,7 @@ def _known(key: str, inner: Given, known: Mapping[str, tuple[str, bool]], kind: 
 
 
 def _refused(given: Given, kind: Any, error: Exception) -> Unfit:
-    from upshift.authoring.typed_values import said_by
+    from upshift.authoring.parameters.values import said_by
 
     told = f"{kind.__name__} says: {said_by(error)}"
     if len(given.fields) == 1:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upshift.authoring.fields import UNSET, Given, Unfit, dotted_names, settled
-from upshift.authoring.parameter_files import read_parameters
-from upshift.authoring.typed_values import fit, hint_for
+from upshift.authoring.parameters.fields import UNSET, Given, Unfit, dotted_names, settled
+from upshift.authoring.parameters.values import fit, hint_for
 from upshift.errors import UsageError, nearest, suggestion
 from upshift.model.checks import MOST_SHOWN, shown
 from upshift.model.spec.annotations import parameter_hints
@@ -73,6 +72,8 @@ def parse_params(
 
 
 def _from_file(file: Path) -> dict[str, Given]:
+    from upshift.authoring.parameters.files import read_parameters  # few runs have a file
+
     given: dict[str, Given] = {}
     for name, value in read_parameters(file).items():
         _place(given, name, value).read = fit

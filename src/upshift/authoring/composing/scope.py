@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from upshift.errors import GraphError, user_location
 
 if TYPE_CHECKING:
-    from upshift.authoring.composition import Composition
+    from upshift.authoring.composing.composition import Composition
     from upshift.authoring.options import PipelineOptions
 
 _DEEPEST = 100
