@@ -1,4 +1,4 @@
-"""A function that was decorated, and what is known about calling it."""
+"""A decorated function, and how it may be called."""
 
 from __future__ import annotations
 

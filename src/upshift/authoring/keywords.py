@@ -1,4 +1,4 @@
-"""Unknown keywords of a decorator are refused with the nearest name, and hints survive."""
+"""Refuses unknown keywords of a decorator with the nearest name, and keeps the decorator's type hints."""
 
 from __future__ import annotations
 

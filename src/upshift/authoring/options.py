@@ -1,4 +1,4 @@
-"""What ``@step`` and ``@pipeline`` are told beside :class:`~upshift.model.settings.step.StepSettings`."""
+"""Options of ``@step`` and ``@pipeline`` beside :class:`~upshift.model.settings.step.StepSettings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function below ``@step`` that has options of a step already: :func:`with_options_to_come`."""
+"""Options of decorators that stand below ``@step``, kept on the function until ``@step`` takes them."""
 
 from __future__ import annotations
 

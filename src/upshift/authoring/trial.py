@@ -1,4 +1,4 @@
-"""A trivial step that tries a target: a run like any other, of which is told what becomes of it."""
+"""A trivial step that tries a target: a run like any other, reported line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attempts: what a backend has, what it prints, and what its end means."""
+"""Attempts: following what one prints, and judging its end."""
 
 from __future__ import annotations
 

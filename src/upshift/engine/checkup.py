@@ -1,4 +1,4 @@
-"""How targets are now: a quick look at each, at all of them at once."""
+"""A quick look at every target at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the steps before it have become to a task: its inputs, or the reason why it is skipped."""
+"""The inputs of a task, from the results of the tasks before it, or the reason why it is skipped."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a step is offered: by its backend, and what does not come from there: its image, its processes.
+"""What a step is offered: hardware by its backend, and the image and processes that go with it.
 
-And what an earlier result had less than that.
+Also, whether an earlier result was made with less than that.
 """
 
 from __future__ import annotations

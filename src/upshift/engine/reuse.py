@@ -1,4 +1,4 @@
-"""Finding the result of earlier, equal work; and saying why there is none."""
+"""Finding an earlier result of equal work, and explaining why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run is shown while it goes on: :func:`make_progress` looks at where that will be read."""
+"""Chooses how a run is shown: live on a terminal, in a notebook, or as plain lines: :func:`make_progress`."""
 
 from __future__ import annotations
 

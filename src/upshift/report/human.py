@@ -1,4 +1,4 @@
-"""In people's words: seconds, moments and counts, ranks, reasons, and what is not on record of an attempt."""
+"""Values in words: durations, moments, counts, ranks, reasons, and gaps in the record of an attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine tells while a run goes on: :class:`Progress`, and one that says nothing."""
+"""What the engine reports while a run goes on: :class:`Progress`, and one that ignores it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's function, called to compose: as a graph of its own, or inside another pipeline."""
+"""Calls a pipeline's function to compose it: into a graph of its own, or into another pipeline's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls give where nothing has run.
+"""What calls return where nothing has run.
 
 :class:`Placeholder`: the result of a step, while the pipeline is composed. There is no value yet, so any use
 as one is an error at the user's line. It cannot see ``x is None``, ``isinstance(x, …)`` and ``type(x)``:

@@ -1,4 +1,4 @@
-"""Whether a pipeline is being composed in this very context, and which one: :class:`PipelineScope`."""
+"""The pipeline that is being composed in this context, if any: :class:`PipelineScope`."""
 
 from __future__ import annotations
 

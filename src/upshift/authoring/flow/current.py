@@ -1,4 +1,4 @@
-"""What Metaflow calls the things that ``upshift.current`` tells, in a running step of a flow."""
+"""The names that Metaflow's ``current`` adds to ``upshift.current`` in a running step of a flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flow as its parts know it: what its class says, and what a running step sees as ``self``."""
+"""The class of a flow as data, and the object that a running step sees as ``self``."""
 
 from __future__ import annotations
 

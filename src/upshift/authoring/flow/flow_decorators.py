@@ -1,4 +1,4 @@
-"""Metaflow's decorators of flows: each is kept with its class, as data which ``show`` tells."""
+"""Metaflow's decorators of flows: what each says is kept with its class, and ``show`` prints it."""
 
 from __future__ import annotations
 

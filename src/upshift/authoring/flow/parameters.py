@@ -1,4 +1,4 @@
-"""What a flow is given: parameters, files and configurations."""
+"""Parameters, included files and configurations of a flow."""
 
 from __future__ import annotations
 

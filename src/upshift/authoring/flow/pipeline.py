@@ -1,4 +1,4 @@
-"""A flow as the pipeline that everybody else takes it for: :class:`FlowPipeline`."""
+"""A flow as a pipeline, which runs like one made of functions: :class:`FlowPipeline`."""
 
 from __future__ import annotations
 

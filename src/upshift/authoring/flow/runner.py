@@ -1,4 +1,4 @@
-"""Flows that are run from Python, each in a process of its own: :class:`Runner`."""
+"""Running flows from Python, each in a process of its own: :class:`Runner`."""
 
 from __future__ import annotations
 

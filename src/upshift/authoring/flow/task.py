@@ -1,4 +1,4 @@
-"""A step of a flow while it runs: the state that it goes on from, and the one that it leaves."""
+"""A running step of a flow: the state that it starts from, and the state that it leaves."""
 
 from __future__ import annotations
 

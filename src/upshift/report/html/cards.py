@@ -1,4 +1,4 @@
-"""What steps have to show: pictures as they are, HTML in a frame that can reach nothing, Markdown as text."""
+"""The cards of steps on the page: pictures, HTML in a frame without access to anything, Markdown as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that goes into a page: made visible here and escaped by Jinja2, it stays in its place."""
+"""Escaping of text for the page: control characters are made visible here, markup is Jinja2's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in a notebook: one short block that is drawn again in place. What steps print stays text below it."""
+"""The progress of a run in a notebook: one short block, redrawn in place; what steps print stays below it."""
 
 from __future__ import annotations
 

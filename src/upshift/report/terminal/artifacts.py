@@ -1,4 +1,4 @@
-"""Values by name as text: their names, their versions with what they were made from, and one in full."""
+"""Artifacts by name as text: all names, the versions of one, and one version with its lineage."""
 
 from __future__ import annotations
 

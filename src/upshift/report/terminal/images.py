@@ -1,4 +1,4 @@
-"""Images as text and as JSON: before they are built, those that are kept, and what of them was removed."""
+"""Images as text and as JSON: before they are built, those that are kept, and those that were removed."""
 
 from __future__ import annotations
 

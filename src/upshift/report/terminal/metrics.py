@@ -1,4 +1,4 @@
-"""What the steps of a run have logged, in short, and what they have to show."""
+"""The metrics and cards of a run, in short."""
 
 from __future__ import annotations
 

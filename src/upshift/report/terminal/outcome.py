@@ -1,4 +1,4 @@
-"""What came of a run: failures, with the user's traceback and what to do, earlier attempts, outputs."""
+"""The outcome of a run: failures with the user's traceback and what to do, earlier attempts, outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in plain lines, for pipes, files and CI; what is announced reads the same on a terminal."""
+"""A run in plain lines, for pipes, files and CI; notices read the same on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows side by side as text, as wide as the page: curves give way first, then columns from the right."""
+"""A table of runs or tasks as wide as the page: curves are dropped first, then columns from the right."""
 
 from __future__ import annotations
 

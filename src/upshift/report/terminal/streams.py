@@ -1,4 +1,4 @@
-"""Writing to streams that may go away or know few characters. A run does not end because its reader has."""
+"""Writing to streams that may be closed or lack characters, without ending the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far each step of a run is, and each image: what both the live and the plain display read."""
+"""The progress of each step and image of a run, for the live and the plain display."""
 
 from __future__ import annotations
 

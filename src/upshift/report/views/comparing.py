@@ -1,4 +1,4 @@
-"""Runs, or tasks of one step, as rows of one table: what they were given, what came of it, which is best."""
+"""Runs, or tasks of one step, as rows of a table: parameters, metrics, and which is best."""
 
 from __future__ import annotations
 

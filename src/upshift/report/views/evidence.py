@@ -1,4 +1,4 @@
-"""What is read of an attempt beside its records: its usage over time, the end of its log."""
+"""The files of an attempt: its usage over time, and the end of its log."""
 
 from __future__ import annotations
 

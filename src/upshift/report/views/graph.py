@@ -1,4 +1,4 @@
-"""The graph of a run as a picture: what needs what, how each step stands, how far it is."""
+"""The graph of a run as a picture: dependencies, statuses, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told together: a step and its tasks; of very many steps, all calls of one."""
+"""Tasks that are shown together: those of one step; in very large runs, of all calls of one function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs now, over all runs of the catalog: who has what, and what is made of it."""
+"""What runs now, over all runs of the catalog: which attempt has which devices, and what it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of a run: how it stands, why, its four records in brief, and its tasks in full."""
+"""A step of a run: its status and the reason, its four records in brief, and its tasks in full."""
 
 from __future__ import annotations
 

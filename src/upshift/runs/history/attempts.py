@@ -1,4 +1,4 @@
-"""An attempt of a task, as users look at it: its four records, and what it printed, logged and showed."""
+"""An attempt of a task: its four records, and what it printed, logged and showed."""
 
 from __future__ import annotations
 

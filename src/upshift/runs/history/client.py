@@ -1,4 +1,4 @@
-"""Runs by where they are, as Metaflow's client names them: flows, pathspecs and namespaces."""
+"""Metaflow's client: flows, runs by pathspec, and namespaces."""
 
 from __future__ import annotations
 

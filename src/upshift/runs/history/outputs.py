@@ -1,4 +1,4 @@
-"""What tasks made, as users look at it: outputs by name, and of a flow the artifacts in them."""
+"""Outputs of tasks by name, and the artifacts of flows."""
 
 from __future__ import annotations
 

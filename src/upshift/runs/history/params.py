@@ -1,4 +1,4 @@
-"""A run's parameters as people and programs read them, from its records alone: nothing is unpickled."""
+"""The parameters of a run as plain data and as text, from its records alone: nothing is unpickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found by its place: namespaces, what everything there has, what is next to it, inputs of tasks."""
+"""Namespaces and pathspecs, and the neighbours and inputs of a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the views of :mod:`upshift.runs.history.runs` are made from, read when it is first asked for."""
+"""The records of a run that its views are made from, read when first asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of a run, as users look at it; it reads what it shows when asked."""
+"""A step of a run; its records are read when first asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs, steps and tasks in notebooks and for pandas: they draw themselves, and lists of them are tables."""
+"""Runs, steps and tasks in notebooks and pandas: how they are drawn, and lists of them as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The claims of everybody on a store, as ``gc`` sees them. See :mod:`upshift.runtime.storage.claims`."""
+"""The claims of all processes on a store, as ``gc`` sees them. See :mod:`upshift.runtime.storage.claims`."""
 
 from __future__ import annotations
 
