@@ -1,7 +1,7 @@
 """AWS Batch on loopback: moto, whose jobs are real containers of Docker, and S3 beside it.
 
-What moto leaves out, and AWS documents, is added here: an element's number, and the exit code of a container
-that failed.
+What moto leaves out, and AWS documents, is added here: an element's number, the exit code of a container
+that failed, and of a multi-node parallel job what overrides its definition and what tells its nodes apart.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from buckets import KEYS, BucketHere
 
 REGION = KEYS["AWS_REGION"]
 _SERVER = """
+import copy
 import logging
 import moto.s3.models
+from docker.models.containers import ContainerCollection
 from moto.batch.models import Job
+from moto.batch.responses import BatchResponse
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
@@ -45,7 +48,48 @@ def with_exit_code(self):
         found.setdefault("container", {})["exitCode"] = self.exit_code
     return found
 
+asked, run, start = BatchResponse._get_param, Job.run, ContainerCollection.run
+
+def with_node_overrides(self, name, *default):
+    nodes = asked(self, "nodeOverrides") if name == "containerOverrides" else None
+    if nodes:
+        (only,) = nodes["nodePropertyOverrides"]
+        return only["containerOverrides"]
+    return asked(self, name, *default)
+
+def on_nodes(self):
+    if self.job_definition.type == "multinode":
+        self.job_definition = copy.copy(self.job_definition)
+        said = self.job_definition.node_properties
+        (every,) = said["nodeRangeProperties"]
+        more = self.container_overrides.get("environment", [])
+        ranges = [
+            {
+                "targetNodes": str(node),
+                "container": {
+                    **every["container"],
+                    "environment": [
+                        *every["container"].get("environment", []),
+                        *more,
+                        {"name": "AWS_BATCH_JOB_MAIN_NODE_INDEX", "value": str(said["mainNode"])},
+                        {"name": "AWS_BATCH_JOB_NODE_INDEX", "value": str(node)},
+                        {"name": "AWS_BATCH_JOB_NUM_NODES", "value": str(said["numNodes"])},
+                    ],
+                },
+            }
+            for node in range(said["numNodes"])
+        ]
+        self.job_definition.node_properties = {**said, "nodeRangeProperties": ranges}
+    run(self)
+
+def with_address(self, *args, **kwargs):
+    # The containers are all in the network of this host.
+    if kwargs["environment"].get("AWS_BATCH_JOB_NODE_INDEX", "0") != "0":
+        kwargs["environment"]["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = "127.0.0.1"
+    return start(self, *args, **kwargs)
+
 Job._get_container_property, Job.describe = with_index, with_exit_code
+BatchResponse._get_param, Job.run, ContainerCollection.run = with_node_overrides, on_nodes, with_address
 server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
 print(server.port, flush=True)
 server.serve_forever()

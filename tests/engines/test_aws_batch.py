@@ -165,6 +165,48 @@ def test_a_failure_is_told_with_its_own_words_and_the_plan_shows_the_requests(
     assert "cannot bring it to the step" in refused.err and "It takes aws:…" in refused.err
 
 
+def test_a_step_on_several_nodes_is_one_job_whose_nodes_meet(
+    project: Project, here: BatchHere, image: str
+) -> None:
+    before = len(here.jobs())
+    project.run(
+        f"""
+        from upshift import FlowSpec, current, parallel
+
+        class Gang(FlowSpec):
+            @step(on="local")
+            def start(self):
+                self.next(self.work, num_parallel=3)
+
+            @parallel
+            @step({settings(image)})
+            def work(self):
+                self.seat = (current.parallel.node_index, current.parallel.num_nodes)
+                print("node", current.parallel.node_index)
+                self.next(self.join)
+
+            @step(on="local")
+            def join(self, inputs):
+                assert sorted(one.seat for one in inputs) == [(0, 3), (1, 3), (2, 3)]
+                self.next(self.end)
+
+            @step(on="local")
+            def end(self):
+                pass
+        """,
+        "--on",
+        "batch",
+        timeout=LONG,
+    )
+    assert project.show()["status"] == "completed"
+    assert project.attempt("work")["granted"]["nodes"] == 3
+    logs = project.upshift("logs", "latest", "work").out
+    assert all(f"node {number}" in logs for number in range(3))
+    (job,) = here.jobs()[before:]
+    (described,) = here.client.describe_jobs(jobs=[job["jobId"]])["jobs"]
+    assert described["nodeProperties"]["numNodes"] == 3
+
+
 def test_a_run_whose_engine_was_killed_goes_on_with_its_job(
     project: Project, here: BatchHere, image: str, tmp_path: Path
 ) -> None:
