@@ -39,7 +39,7 @@ test-gpu: $(VENV)/.dev ## run the tests that need an NVIDIA GPU; TORCH=torch ins
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet $(TORCH) --group training)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
-engines: ## install and start what some tests drive and pip does not have: a browser, Docker, Podman, a registry, Slurm, PostgreSQL, Ray, SkyPilot, Azurite
+engines: ## install and start what some tests drive and pip does not have: a browser, Docker, Podman, a registry, Slurm, PostgreSQL, Ray, SkyPilot, Kubeflow's SDK, Azurite
 	tests/browser/install
 	tests/engines/install
 	tests/engines/azurite
@@ -48,6 +48,7 @@ engines: ## install and start what some tests drive and pip does not have: a bro
 	tests/engines/postgres start
 	tests/engines/ray start
 	tests/engines/skypilot
+	tests/engines/kubeflow
 
 engines-stop: ## stop what make engines started
 	tests/engines/ray stop

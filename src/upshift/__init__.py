@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from upshift.model.settings.batch import BatchSettings
     from upshift.model.settings.docker import DockerSettings
     from upshift.model.settings.environment import PythonEnvironment
+    from upshift.model.settings.kubeflow import KubeflowSettings
     from upshift.model.settings.kubernetes import KubernetesSettings
     from upshift.model.settings.ray import RaySettings
     from upshift.model.settings.resources import ResourceSettings
@@ -110,6 +111,7 @@ __all__ = [
     "ImageError",
     "IncludeFile",
     "JSONType",
+    "KubeflowSettings",
     "KubernetesSettings",
     "LeaseLost",
     "LoadError",
@@ -199,6 +201,7 @@ _HOMES = {
     "HTML": "upshift.runtime.step.cards",
     "IncludeFile": "upshift.authoring.flow.parameters",
     "JSONType": "upshift.authoring.flow.parameters",
+    "KubeflowSettings": "upshift.model.settings.kubeflow",
     "KubernetesSettings": "upshift.model.settings.kubernetes",
     "Metaflow": "upshift.runs.history.client",
     "Parameter": "upshift.authoring.flow.parameters",

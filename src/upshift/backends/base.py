@@ -53,6 +53,8 @@ class Capabilities:
         environment variables, or in its own way. It stores them nowhere.
     buckets
         Whether its nodes work with a store in a bucket by themselves, and not through this machine's copy.
+    steps
+        Whether it takes single steps; else it takes whole pipelines, with ``upshift export``.
     """
 
     fields: frozenset[str]
@@ -62,6 +64,7 @@ class Capabilities:
     remote: bool = True
     strict: bool = True
     buckets: bool = False
+    steps: bool = True
 
 
 @attrs.frozen(kw_only=True)

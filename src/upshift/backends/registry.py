@@ -19,6 +19,7 @@ BUILT_IN = {
     "aws-batch": "upshift.backends.batch.backend:BatchBackend",
     "docker": "upshift.backends.docker.backend:DockerBackend",
     "fake": "upshift.backends.fake:FakeBackend",
+    "kubeflow": "upshift.backends.kubeflow.backend:KubeflowBackend",
     "kubernetes": "upshift.backends.kubernetes.backend:KubernetesBackend",
     "local": "upshift.backends.local:LocalBackend",
     "podman": "upshift.backends.docker.backend:PodmanBackend",

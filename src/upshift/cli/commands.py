@@ -45,6 +45,9 @@ _COMMANDS = {
     "doctor": LazyCommand(
         "upshift.cli.targets:doctor", "Check a target: what would stop a step there, and what to do."
     ),
+    "export": LazyCommand(
+        "upshift.cli.export:export", "Write a pipeline in the form of another tool: Kubeflow Pipelines."
+    ),
     "migrate": LazyCommand(
         "upshift.cli.migrate:migrate", "Change the imports of Metaflow or ZenML to Upshift's."
     ),

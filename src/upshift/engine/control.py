@@ -30,7 +30,7 @@ from upshift.engine.awaited import withdraw
 from upshift.engine.recovery import is_at, take_over
 from upshift.engine.targets import AttemptState
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
-from upshift.errors import BackendError, LeaseLost, RunOwned, StoreError, StoreUnavailable
+from upshift.errors import BackendError, LeaseLost, RunOwned, StoreError, StoreUnavailable, UsageError
 from upshift.model.configuration import UNCONFIGURED, Configuration, Target
 from upshift.model.home import home, make_folder
 from upshift.model.spec.task import Failure, TaskId
@@ -41,6 +41,7 @@ from upshift.runs.catalog.detached import awaits_engine
 from upshift.runs.catalog.endings import record_ending
 from upshift.runs.catalog.rebuild import known_run, open_catalog
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.stores.lease import BEAT, Lease, ask_to_cancel, owner
 from upshift.runtime import forks, sockets
 from upshift.runtime.storage.store import Store, open_store
@@ -217,6 +218,11 @@ def cancel(ref: str, configuration: Configuration) -> str:
 
     with contextlib.closing(open_catalog(configuration)) as catalog:
         row = known_run(ref, catalog, configuration)
+        if ORCHESTRATOR in row.source and row.status in _UNFINISHED:
+            raise UsageError(
+                f"run {row.id} is one of {row.source[ORCHESTRATOR]['name']}, whose pods nobody here can stop",
+                fix="Terminate it there.",
+            )
         try:
             with Lease(row.id, row.store) as lease:
                 store = open_store(row.store, **configuration.store_options)

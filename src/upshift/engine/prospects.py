@@ -101,6 +101,18 @@ def prospects(
         close_targets(places.values())
 
 
+def takes_no_steps(found: Prospect) -> RequestRefused | None:
+    """Why no engine can run this: a place takes whole pipelines only; None: all of them take steps."""
+    for place in found.places.values():
+        if not place.backend.capabilities.steps:
+            name = place.target.name
+            return RequestRefused(
+                f"target {name!r} takes whole pipelines, and no step by itself",
+                fix=f"Give it the pipeline: upshift export {place.backend.name} FILE --on {name}",
+            )
+    return None
+
+
 def _needed_secrets(
     graph: Graph, places: Mapping[str | None, OpenTarget], *, project: str
 ) -> dict[str, tuple[NeededSecret, ...]]:

@@ -24,7 +24,7 @@ from upshift.engine.images import StepImages
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import short_of_processes
-from upshift.engine.prospects import Prospect, prospects
+from upshift.engine.prospects import Prospect, prospects, takes_no_steps
 from upshift.engine.recovery import Recovery, take_over
 from upshift.engine.reuse import Reuse
 from upshift.engine.specs import Keeper, Shipped, Specs, ship
@@ -160,7 +160,7 @@ def refuse(
         with contextlib.closing(open_catalog(configuration)) as catalog:
             forecasts = forecast(found, catalog, keys, reusing=options.reuse, now=now)
             launcher = launcher_missing(found, forecasts)
-    problem = together([*found.problems, *filter(None, (launcher,))])
+    problem = together([*found.problems, *filter(None, (launcher, takes_no_steps(found)))])
     if problem is not None:
         raise problem
 

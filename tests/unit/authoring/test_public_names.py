@@ -23,6 +23,7 @@ def test_the_public_names_are_these() -> None:
         "S3PutObject",
         "IncludeFile",
         "JSONType",
+        "KubeflowSettings",
         "KubernetesSettings",
         "Metaflow",
         "Parameter",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from upshift.backends.scheduler import Launch
+from upshift.backends.yaml_text import yaml_of
 from upshift.errors import RequestRefused
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
@@ -138,7 +137,7 @@ def task_of(launch: Launch) -> str:
         "config": {"docker": {"run_options": options}} if options else {},
         "run": f"# {launch.comment}\n{_FIRST if several else ''}exec {shlex.join(launch.command)}\n",
     }
-    return "".join(_yaml({key: value for key, value in task.items() if value != {}}))
+    return yaml_of({key: value for key, value in task.items() if value != {}})
 
 
 def _resources(launch: Launch) -> dict[str, Any]:
@@ -159,19 +158,3 @@ def _resources(launch: Launch) -> dict[str, Any]:
     if launch.image is not None:
         resources["image_id"] = f"docker:{launch.image}"
     return resources
-
-
-def _yaml(table: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """YAML of nested tables. What is neither a table nor several lines of text is JSON, a part of YAML."""
-    for key, value in table.items():
-        name = key if re.fullmatch(r"[A-Za-z_]\w*", key) else json.dumps(key)
-        if isinstance(value, Mapping):
-            yield f"{indent}{name}:\n"
-            yield from _yaml(value, indent + "  ")
-        elif isinstance(value, str) and value.endswith("\n"):
-            yield f"{indent}{name}: |\n"
-            yield from (f"{indent}  {line}\n" for line in value[:-1].split("\n"))
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            yield f"{indent}{name}: {json.dumps(list(value), ensure_ascii=False)}\n"
-        else:
-            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}\n"

@@ -18,6 +18,8 @@ from upshift.runs.catalog.detached import Detached
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.stores.lease import held
 
+ORCHESTRATOR = "orchestrator"
+"""Under this name the source of a row says whose the run is, where no engine of Upshift's works on it."""
 INTERRUPTED = "interrupted"
 """Status of the row of such a run; no record has it."""
 
@@ -36,7 +38,7 @@ def _standing(row: RunRow, catalog: Catalog) -> RunRow:
     if row.status == "pending":  # nobody has a lease yet
         engine = Detached.of(row)
         return row if engine is None or engine.lost is None else attrs.evolve(row, status=INTERRUPTED)
-    if _owned(row):
+    if ORCHESTRATOR in row.source or _owned(row):
         return row
     # An engine records the end before it gives the lease up: so the row that was read may be older.
     try:

@@ -199,6 +199,19 @@ class Store:
         self._records.write(relative, to_json(spec))
         return relative
 
+    def create_spec(self, spec: TaskSpec) -> bool:
+        """Write the spec of an attempt that nobody else has made. False: somebody has."""
+        return self._records.create(self.spec_path(spec.task, spec.attempt), to_json(spec))
+
+    def attempts_of(self, run: str, step: str) -> dict[int, list[int]]:
+        """The numbers of the attempts that have a spec, in order, by the index of their tasks."""
+        found: dict[int, list[int]] = {}
+        for name in self.names_beside(self.spec_path(TaskId(run=run, step=step), 1)):
+            index, number, *rest = name.split(".")
+            if rest == ["spec", "json"]:
+                found.setdefault(int(index), []).append(int(number))
+        return {index: sorted(numbers) for index, numbers in found.items()}
+
     def put_spec(self, relative: str, content: bytes) -> bool:
         """Have a spec of this machine in the bucket as well. False: there is another one of that name."""
         assert self.replica is not None
@@ -318,6 +331,10 @@ class Store:
     def write_record(self, run: str, name: str, content: bytes) -> None:
         """Write a record of a run, such as ``run.json``, in place of the one before."""
         self._records.write(f"runs/{safe(run)}/{safe(name)}", content)
+
+    def create_record(self, run: str, name: str, content: bytes) -> bool:
+        """Write a record of a run that is not there yet. False: it is."""
+        return self._records.create(f"runs/{safe(run)}/{safe(name)}", content)
 
     def read_record(self, run: str, name: str) -> bytes | None:
         """A record of a run, or None."""

@@ -1,0 +1,1 @@
+"""Kubeflow Pipelines: whole pipelines, of which each step is a pod."""

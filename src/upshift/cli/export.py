@@ -1,0 +1,66 @@
+"""``upshift export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from upshift.cli import shared_options as shared
+from upshift.cli.group import LazyCommand, LazyGroup
+from upshift.cli.output import echo
+
+_COMMANDS = {
+    "kubeflow": LazyCommand(
+        "upshift.cli.export:kubeflow", "Write a pipeline as one of Kubeflow's, version 2 of its form."
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
+def export() -> None:
+    """Write a pipeline in the form of another tool, which runs its steps."""
+
+
+@click.command(cls=shared.PipelineCommand)
+@shared.takes_graph
+@shared.decorators
+@shared.strict("Default: strict.")
+@click.option("--output", "-o", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there.")
+@click.option("-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag of its runs. Repeatable.")
+def kubeflow(
+    file: str,
+    params: tuple[str, ...],
+    params_file: str | None,
+    params_from: str | None,
+    target: str | None,
+    decorators: tuple[str, ...],
+    strict: bool | None,
+    output: str | None,
+    tags: tuple[str, ...],
+) -> None:
+    """Write a pipeline as one of Kubeflow's, version 2 of its form.
+
+    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several. Without
+    --on, the target is the only one of the configuration with the backend kubeflow. Images are built and
+    pushed; code and what else pods need goes into the target's bucket. Nothing runs.
+    """
+    pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
+    from upshift.authoring.exporting import as_kubeflow
+    from upshift.engine import RunOptions
+
+    if decorators:
+        from upshift.authoring.flow.step_decorators import with_decorators
+
+        pipeline = with_decorators(pipeline, decorators)
+    text = as_kubeflow(
+        pipeline,
+        arguments,
+        options=RunOptions(target=target, strict=strict, tags=tags),
+        announce=shared.announce,
+    )
+    if output is None:
+        echo(text, nl=False)
+        return
+    Path(output).write_text(text, encoding="utf-8")
+    echo(f"wrote {output}", err=True)
