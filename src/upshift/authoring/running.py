@@ -191,7 +191,7 @@ def prepared(pipeline: Runnable, options: RunOptions) -> tuple[RunOptions, Confi
 
 @contextmanager
 def watched(progress: Progress | None) -> Iterator[Progress]:
-    """This progress, or else one on the terminal, which is left in order."""
+    """The given progress; without one, one on the terminal, closed at the end."""
     if progress is not None:
         yield progress
         return

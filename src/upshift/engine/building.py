@@ -37,7 +37,7 @@ _PATIENCE = 5.0
 
 
 class _Stopped(Exception):
-    """Nobody wants the image any more."""
+    """Raised in a builder whose image is no longer needed."""
 
 
 @attrs.define(eq=False)
@@ -112,7 +112,7 @@ class Building:
 
     @property
     def unfinished(self) -> list[tuple[str, ...]]:
-        """Of each image that is being made, the steps that run in it."""
+        """The steps of each image that is being made."""
         busy = [m for m in dict.fromkeys(self._of.values()) if m.thread and not (m.image or m.failure)]
         return [making.steps for making in busy]
 

@@ -296,7 +296,7 @@ class _Forecaster:
         return {name: self._of_node(state) for name, state in self._walk.nodes.items()}
 
     def _admit(self, task: TaskState) -> None:
-        """As the driver does it, but that nothing is submitted."""
+        """Admit a task as the driver does, without submitting it."""
         try:
             inputs, _ = task_inputs(task, self._walk.nodes, self._items_of)
         except (BlobMissing, BlobDamaged) as error:

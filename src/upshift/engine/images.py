@@ -225,7 +225,7 @@ def _environments(
 
 
 def _with_user(image: Prepared, store: str) -> Prepared:
-    """The same, with a finding where the user of its containers cannot write the store."""
+    """An image with a finding, if the user of its containers cannot write to the store."""
     from upshift.images.checks import without_access
     from upshift.images.containers.facts import facts_of, has_our_users
 
@@ -241,7 +241,7 @@ def _with_user(image: Prepared, store: str) -> Prepared:
 
 
 def _with_clashes(prepared: Mapping[str, Prepared]) -> dict[str, Prepared]:
-    """The same, with a finding where different images are to have one name, which would be the last one's."""
+    """Images with a finding, where different ones are to have the same name."""
     from upshift.images.base import ERROR, Finding
 
     wanted: dict[tuple[object, ...], dict[str, str]] = {}
@@ -290,7 +290,7 @@ def needs_of(
 
 
 def _architectures(devices: Iterable[Device], wanted: Iterable[Wanted]) -> set[str]:
-    """Of the devices that are granted here; for other machines, of the kinds that the request names."""
+    """The architectures of the devices granted here; elsewhere, of the kinds that the request names."""
     from upshift.model.settings.kinds import members
 
     granted = {device.compute_capability for device in devices}

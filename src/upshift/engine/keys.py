@@ -101,7 +101,7 @@ def debugged_key(key: str) -> str:
 
 
 def is_debugged(key: str) -> bool:
-    """Whether it is one of :func:`debugged_key`."""
+    """Whether the key comes from :func:`debugged_key`."""
     return key.startswith(ONCE + DEBUGGED)
 
 

@@ -228,7 +228,7 @@ class Standard:
 
     @classmethod
     def of(cls, strict: bool, granted: Hardware | None, shortfalls: Iterable[Shortfall]) -> Standard:
-        """That of a step that is granted this, which falls short of what it asks for by that."""
+        """The standard of a step with this grant, which falls short of its request in these fields."""
         short = any(shortfall.field != "image" for shortfall in shortfalls)
         return cls(strict=strict, granted=granted, short=short)
 

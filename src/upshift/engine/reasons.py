@@ -199,7 +199,7 @@ def changed_inputs(before: Mapping[str, Value], now: Mapping[str, Value], node: 
 
 
 def changed_code_of(inputs: Mapping[str, Value]) -> str:
-    """That the code of classes and functions is different which inputs name, themselves the same."""
+    """The words for inputs that are the same, and name classes or functions whose code changed."""
     names = sorted(set[str]().union(*map(code_in, inputs.values())))
     reaches = "what it reaches" if len(names) == 1 else "what they reach"
     return f"code of its inputs changed: {_listed(n.replace(':', '.') for n in names)}, or {reaches}"

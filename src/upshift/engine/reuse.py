@@ -170,7 +170,7 @@ class _Equal:
     def for_task(
         self, step: str, index: int | None, taken: Mapping[Origin, str]
     ) -> Iterator[tuple[TaskId, int]]:
-        """Those of the task itself; those at its place in another step; all others that are not taken."""
+        """Candidates for a task: its own, those with its index in other steps, then others not taken."""
         yield from self._by_task.get((step, index), ())
         yield from self._by_index.get(index, ())
         for place in sorted(self._by_index, key=lambda place: -1 if place is None else place):

@@ -416,7 +416,7 @@ class _Run:
         self.inbox.put(stop)
 
     def _stoppable(self) -> contextlib.AbstractContextManager[None]:
-        """Of a detached engine: SIGTERM, as before the time limit of its job, ends it and not the run."""
+        """Let SIGTERM, sent before a job's time limit, end a detached engine without ending the run."""
         if self.detached is None:
             return contextlib.nullcontext()
 

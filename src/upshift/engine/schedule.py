@@ -132,7 +132,7 @@ class Room:
         return attrs.evolve(demand, devices=(chosen,))
 
     def give_back(self, demand: Demand) -> None:
-        """It is over. ``demand`` is what :meth:`take` gave."""
+        """Return what a task took; ``demand`` is what :meth:`take` gave."""
         self._free_cpu += demand.cpu
         self._free_memory += demand.memory
         if self._free_jobs is not None:

@@ -91,7 +91,7 @@ class AttemptState:
 
     @property
     def is_to_begin(self) -> bool:
-        """Whether it waits to start, and the engine for it."""
+        """Whether the attempt has not started, and the engine still waits for it."""
         return self.started is None and self.given_up is None and self.ended is None
 
     def too_late(self, why: str) -> Failure:
@@ -148,7 +148,7 @@ class GrantPlan:
 
     @property
     def degraded(self) -> bool:
-        """Whether it gets less than it asks for."""
+        """Whether the step gets less than it asks for."""
         return bool(self.shortfalls)
 
     @property

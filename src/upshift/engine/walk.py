@@ -144,7 +144,7 @@ class Walk:
         self._settle()
 
     def stop(self) -> None:
-        """Nothing new starts. What runs is waited for; everything else is cancelled."""
+        """Start nothing new: wait for what runs, and cancel everything else."""
         self._stopped = True
         self.ready.clear()
         for state in self.nodes.values():

@@ -127,7 +127,7 @@ def clock(seconds: float) -> str:
 
 
 def _figures(value: float, number: int) -> str:
-    """So many figures, no exponent where it can do without, all figures of a large whole number."""
+    """A number with this many significant figures; large numbers in full, rounded to whole ones."""
     whole = 10**number - 0.5 <= abs(value) < 1e9
     return f"{value:,.0f}" if whole else f"{value:.{number}g}"
 

@@ -284,7 +284,7 @@ class _Place:
         self.objects.put("format", f"{VERSION}\n".encode(), absent=True)
 
     def claim_run(self, run: str) -> None:
-        """Nobody removes it, nor what it needs, while it is copied."""
+        """Keep a run, and what it needs, from being removed while it is copied."""
 
     def has(self, digest: str, size: int) -> bool:
         """Whether the destination has a value already."""

@@ -283,7 +283,7 @@ def _copy(source: Path, folder: Path) -> None:
 
 
 def _linked(source: str, destination: str) -> None:
-    """The same file in another folder: one that nobody writes to."""
+    """Link a file that is no longer written into another folder, or copy it."""
     try:
         os.link(source, destination)
     except OSError:  # another file system

@@ -170,7 +170,7 @@ class RunningStep:
         return self.state[item_name(depth)]
 
     def inherit(self, artifacts: Mapping[str, Artifact]) -> None:
-        """See these as well."""
+        """Add artifacts to those that the step sees."""
         self.state = self.state.replaced(artifacts={**self.state.artifacts, **artifacts})
 
 

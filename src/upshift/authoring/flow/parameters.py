@@ -129,7 +129,7 @@ class Parameter:
 
     @property
     def in_signature(self) -> inspect.Parameter:
-        """It, as a parameter of the function that the flow is to everybody else."""
+        """The parameter in the signature that the flow has as a pipeline."""
         default = inspect.Parameter.empty if self.required else None if self._made else self.default
         annotation = self.annotation
         if default is None and annotation is not Any:
@@ -372,7 +372,7 @@ class LateValue:
         self._expression, self._names, self._written = expression, names, user_location()
 
     def of(self, configs: Mapping[str, Config]) -> Any:
-        """Its value."""
+        """The value of the expression, with these configurations."""
         try:
             return eval(self._expression, dict(self._names), _values(configs))
         except Exception as error:

@@ -135,13 +135,13 @@ class CaughtException(Exception):
 
     @classmethod
     def raised(cls, error: Exception) -> CaughtException:
-        """Of what the step has raised."""
+        """From the exception that the step raised."""
         kind = type(error)
         return cls(f"{kind.__module__}.{kind.__qualname__}", str(error), user_text(error))
 
     @classmethod
     def of(cls, failure: Failure) -> CaughtException:
-        """Of an attempt that did not come to its end."""
+        """From an attempt that ended without raising: killed, or stopped."""
         return cls(failure.reason, failure.message, failure.traceback)
 
     def __str__(self) -> str:

@@ -218,7 +218,7 @@ def _driver(driver: CudaDriver | None, told: set[str]) -> Iterator[Check]:
 
 
 def _follows(finding: DeviceFault, told: set[str]) -> bool:
-    """Whether it is what was told already, or is most likely due to it."""
+    """Whether a fault was reported already, or most likely follows from one that was."""
     return finding.cause in told or (finding.cause == "unknown" and bool(told))
 
 

@@ -173,5 +173,5 @@ def _follows(written: str) -> bool:
 
 
 def _closed(code: str) -> str:
-    """The same script, as it may stand within an element: only texts and patterns can hold this."""
+    """A script that cannot end its element: what would is only in texts and patterns."""
     return visible(code.replace("\r\n", "\n")).replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -84,7 +84,7 @@ def _beside(runs: Sequence[Run], page: Page) -> str:
 
 
 def compared_json(runs: Sequence[Run]) -> dict[str, Any]:
-    """The same as JSON."""
+    """The comparison as JSON."""
     return {
         "runs": [row_as_json(run.row) for run in runs],
         "params": [{"name": name, "values": texts} for name, texts in _differing(runs).items()],
@@ -190,7 +190,7 @@ def _status(step: Step) -> str:
 
 
 def _how(step: Step) -> str:
-    """Its status, if that is not what one hopes for, and its time."""
+    """The status of a step, unless it is the expected one, and its time."""
     seconds = [known for task in step.tasks if (known := _seconds(task)) is not None]
     status = _status(step)
     if not seconds:

@@ -49,7 +49,7 @@ def show_image(
 
 
 def in_short(prepared: Prepared) -> list[str]:
-    """The same in few lines, but for what was found: what a plan says below a step."""
+    """An image in a few lines without its findings, as a plan shows it below a step."""
     ingredients, recipe = prepared.ingredients, prepared.ingredients.recipe
     added = "" if recipe.adds_nothing else f", and {'; '.join(adds(recipe))}"
     held = holds(prepared.contents)
@@ -203,7 +203,7 @@ def called(image: Image) -> str:
 
 
 def short(digest: str) -> str:
-    """As much of a digest as people compare; all of it is in JSON."""
+    """The beginning of a digest, as people compare it; JSON has the whole."""
     algorithm, colon, figures = digest.partition(":")
     return f"{algorithm}:{figures[:_FIGURES]}" if colon else digest
 
@@ -243,7 +243,7 @@ def kept_table(images: Sequence[Kept], page: Page | None = None, now: datetime |
 
 
 def kept_json(images: Sequence[Kept]) -> list[dict[str, Any]]:
-    """The same as JSON: sizes are bytes, times ISO 8601 in UTC."""
+    """Kept images as JSON: sizes in bytes, times in ISO 8601 in UTC."""
     return [
         {
             **attrs.asdict(image),

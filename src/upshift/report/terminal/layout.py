@@ -45,7 +45,7 @@ class Page:
 
     @property
     def whole(self) -> Page:
-        """The same, as wide as the terminal: for a table whose columns are worth more than its looks."""
+        """A page as wide as the terminal, for tables with many columns."""
         return attrs.evolve(self, width=max(self.width, self.terminal))
 
     @classmethod
@@ -120,7 +120,7 @@ def labelled(label: str, text: str | Sequence[str], width: int) -> list[tuple[st
 
 
 def _head(text: str, width: int) -> str:
-    """As much of the beginning of ``text`` as ``width`` columns hold."""
+    """The beginning of ``text`` that fits into ``width`` columns."""
     head = text[: max(width, 0)]
     while head and cells(head) > width:
         head = head[:-1]

@@ -92,7 +92,7 @@ class PlainProgress:
         self._say(self._announcer.closing(run, status, seconds))
 
     def close(self) -> None:
-        """Nothing is left to put in order."""
+        """Do nothing: plain lines need no cleaning up."""
 
     def _say(self, line: str | None) -> None:
         if line is not None:

@@ -325,7 +325,7 @@ def _why(task: PlannedTask) -> str:
 
 
 def _origins(step: PlannedStep) -> Iterable[_Detail]:
-    """What it asks for, and who said it: values that were said in one place together."""
+    """The request of a step by where its values were set."""
     said: dict[str, list[str]] = {}
     for value in step.request:
         shown = format_size(value.value) if value.field in _SIZES else _plain(value.value)

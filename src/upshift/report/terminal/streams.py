@@ -32,7 +32,7 @@ class Outlet:
         self.draw(cleaned(text) if self._terminal else text)
 
     def draw(self, text: str) -> None:
-        """The same with what moves the cursor; characters that the stream cannot show are escaped."""
+        """Write text with control sequences; characters that the stream lacks are escaped."""
         if self.gone:
             return
         try:

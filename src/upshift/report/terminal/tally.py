@@ -57,7 +57,7 @@ class StepTally:
 
     @property
     def best(self) -> str:
-        """Of a mapped step, the best values of metrics so far: ``best accuracy 0.94 [6] (0.87–0.94)``."""
+        """The best values of metrics so far in a mapped step: ``best accuracy 0.94 [6] (0.87–0.94)``."""
         told = []
         for name, values in self.lasts.items():
             indices = sorted(values)
@@ -77,7 +77,7 @@ class StepTally:
 
     @property
     def mapped(self) -> bool:
-        """Whether it is known to have other than one plain task."""
+        """Whether the step is known to be mapped: it has other than one plain task."""
         return (self.total is not None and self.total != 1) or any(i is not None for i in self.statuses)
 
     @property

@@ -161,7 +161,7 @@ def stacks_view(attempt: Attempt) -> tuple[list[tuple[str, str]], int]:
 
 
 def notable(ranks: Sequence[AttemptRank]) -> list[AttemptRank]:
-    """Those that are shown in full: all, if there are few; else failures, one of each place, the first."""
+    """The ranks to show in full: all of a few; of many, failures, one per stack, and the first."""
     if len(ranks) <= _FULL:
         return list(ranks)
     one_of_each = {
@@ -265,7 +265,7 @@ def _device(number: int, device: Device, series: Series | None) -> list[Cell]:
 
 
 def _live(number: int, series: Series) -> dict[str, float]:
-    """The same from the samples, for an attempt that has no record yet."""
+    """The usage of one GPU from the samples, for an attempt without a record yet."""
     if number not in gpu_numbers(series):
         return {}
     found = {}
@@ -377,7 +377,7 @@ def _rank(run: Run, task: Task, attempt: Attempt, rank: AttemptRank, evidence: E
 
 
 def _where(rank: AttemptRank, failure: Failure | None) -> str:
-    """What it waited in, and the line of the step's code; of one that raised an exception where it did."""
+    """Where a rank waited, with the line of the step's code, or where it raised an exception."""
     stack = rank.stack
     if rank.status == "failed" and failure is not None and failure.traceback is not None:
         return failure.where or ""

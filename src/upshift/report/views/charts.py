@@ -38,7 +38,7 @@ class Table:
     numeric: Sequence[int] = ()
 
     def without_empty(self, keep: int = 1) -> Table:
-        """The same without those columns after the first ``keep`` in which no row says anything."""
+        """A table without the columns after the first ``keep`` that are empty in every row."""
         shown = [
             at
             for at in range(len(self.heads))
@@ -299,6 +299,6 @@ def _drawn(value: float | None, figures: int) -> float | None:
 
 
 def _short(value: float, figures: int) -> float:
-    """So many figures, as a whole number where it is one: a page holds many of them."""
+    """A number with this many figures, as an integer if it is one, to keep pages small."""
     rounded = float(f"{value:.{figures}g}")
     return int(rounded) if rounded.is_integer() else rounded

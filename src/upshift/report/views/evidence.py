@@ -40,7 +40,7 @@ class Evidence:
         self._read: tuple[Attempt | None, int, Series | None] = None, 0, None
 
     def series(self, attempt: Attempt, node: int = 0) -> Series | None:
-        """Its usage of a node over time."""
+        """The usage of an attempt over time, on one node."""
         known, number, _ = self._read
         if known is not attempt or number != node:  # else it has just been read for another part of the view
             self._read = attempt, node, None

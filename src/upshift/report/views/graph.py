@@ -156,13 +156,13 @@ def _texts(group: Group, needs: Sequence[str]) -> dict[str, Any]:
 
 
 def _fitting(text: str, pixels: float, each: float) -> str:
-    """As much of a text as fits, with so many pixels a character on average; the end tells names apart."""
+    """A name shortened to fit, at this many pixels per character; its end is kept."""
     most = int(pixels / each)
     return text if len(text) <= most else f"{text[: most - _END - 1]}…{text[-_END:]}"
 
 
 def _first(parts: list[str], pixels: float, each: float) -> str:
-    """As many of the parts as fit beside each other, the first one at least."""
+    """As many parts as fit beside each other, and at least one."""
     while len(parts) > 1 and len(" · ".join(parts)) * each > pixels:
         parts = parts[:-1]
     return " · ".join(parts)

@@ -48,12 +48,12 @@ class Group:
 
     @property
     def many(self) -> bool:
-        """Whether it is known to consist of other than one plain task."""
+        """Whether the group is known to be more than one plain task."""
         return len(self.steps) > 1 or self.steps[0].mapped
 
     @property
     def title(self) -> str:
-        """Its name, and how many tasks there are."""
+        """The name of the group, and its number of tasks."""
         return f"{self.name} {TIMES}{len(self.tasks):,}" if self.many and self.tasks else self.name
 
     @cached_property
@@ -74,7 +74,7 @@ class Group:
 
     @property
     def word(self) -> str:
-        """Its status as people read it."""
+        """The status of the group as people read it."""
         return self.run.row.status if self.run.interrupted and self.status == "cancelled" else self.status
 
     @cached_property

@@ -93,7 +93,7 @@ def most_at_once(bars: Sequence[Bar]) -> int:
 
 
 def in_lanes(bars: Sequence[Bar]) -> list[Bar]:
-    """The same, each in the lowest lane that is free; they come in the order in which they begin."""
+    """Bars in the order in which they begin, each in the lowest free lane."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     used = 0

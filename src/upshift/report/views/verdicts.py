@@ -107,7 +107,7 @@ class Verdicts:
 
 
 def _broken(gpu: Device) -> str | None:
-    """That a GPU's results are not to be trusted."""
+    """A warning if a GPU broke and its results cannot be trusted."""
     xids = [event for event in gpu.details.get("xids") or () if isinstance(event, Mapping)]
     fallen = [event for event in xids if event.get("code") == OFF_THE_BUS]
     if fallen or gpu.details.get("problem"):

@@ -113,7 +113,7 @@ def metrics_as_json(metrics: Mapping[str, MetricSummary]) -> dict[str, Any]:
 
 
 def _metrics_by_rank(attempt: Attempt) -> dict[str, Any]:
-    """Of several processes what each has logged, in short, by rank and name; of a single one nothing."""
+    """The metrics of each rank in short, by rank and name; empty for a single process."""
     if attempt.processes is None:
         return {}
     return {

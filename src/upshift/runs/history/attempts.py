@@ -78,7 +78,7 @@ class Attempt(Drawn):
 
     @property
     def waits(self) -> str | None:
-        """What it waits for before it can start, in words; None: for nothing."""
+        """What the attempt waits for before it can start, in words; None if nothing."""
         return self.row.waits if self.status == "pending" else None
 
     @property
@@ -94,7 +94,7 @@ class Attempt(Drawn):
 
     @property
     def used(self) -> Hardware | None:
-        """What it really consumed."""
+        """What the attempt really consumed."""
         return self.row.result.used if self.row.result else None
 
     @property
@@ -119,7 +119,7 @@ class Attempt(Drawn):
 
     @functools.cached_property
     def ranks(self) -> list[AttemptRank]:
-        """Its processes, by rank, if it was started as several ones; else there are none."""
+        """The processes of the attempt by rank; empty if it was started as a single one."""
         return ranks_of(self, self._records.store)
 
     @property
@@ -134,7 +134,7 @@ class Attempt(Drawn):
 
     @property
     def checkpoints(self) -> Checkpoints | None:
-        """What it has had of checkpoints: from which it went on, and what it has saved; None: nothing."""
+        """The checkpoint that the attempt continued from, and those that it saved; None if there are none."""
         return self.row.result.checkpoints if self.row.result else None
 
     @functools.cached_property
@@ -144,7 +144,7 @@ class Attempt(Drawn):
 
     @functools.cached_property
     def metrics(self) -> dict[str, Curve]:
-        """What it has logged so far, by name: values with their steps and times.
+        """The metrics logged so far by name: values with their steps and times.
 
         Of several processes those of rank 0; of a metric that rank 0 has not logged, those of the first one
         that has: each curve has its ``rank``.
@@ -153,14 +153,14 @@ class Attempt(Drawn):
 
     @property
     def metric_summaries(self) -> Mapping[str, MetricSummary]:
-        """The same in short, without reading all points where the attempt is over."""
+        """The metrics in short, without reading all points of an attempt that is over."""
         if self.row.result is not None:
             return self.row.result.metrics
         return summaries_of(self.metrics_by_rank)
 
     @functools.cached_property
     def cards(self) -> list[Shown]:
-        """What it has to show so far, in order."""
+        """The cards shown so far, in order."""
         store, result = self._records.store, self.row.result
         found = result.cards if result else read_cards(store.cards_path(self.row.task, self.number))
         return [Shown(card, store) for card in found]
@@ -227,13 +227,13 @@ class AttemptRank:
 
     @property
     def log(self) -> str:
-        """What it has printed so far; of a progress bar the last frame."""
+        """The output so far; of a progress bar, the last frame."""
         path = self._log_path
         return last_frames(path.read_bytes()).decode("utf-8", "replace") if path.exists() else ""
 
     @functools.cached_property
     def metrics(self) -> Mapping[str, Curve]:
-        """What it has logged so far, by name."""
+        """The metrics logged so far, by name."""
         return self._attempt.metrics_by_rank.get(self.rank, {})
 
     def __repr__(self) -> str:

@@ -86,7 +86,7 @@ class Artifacts(dict[str, Artifact]):
 
 
 def set_by_step(left: Artifact, inputs: Mapping[str, Value], held: Held) -> dict[str, Artifact]:
-    """Of the state that a task left the artifacts that it was not given as they are.
+    """The artifacts in the state that a task left which it set or changed.
 
     A step that joins has set what those that it joins do not agree on.
     """

@@ -27,12 +27,12 @@ def flat_params(saved: Mapping[str, Artifact], texts: Mapping[str, Any]) -> dict
 
 
 def param_items(saved: Mapping[str, Artifact], texts: Mapping[str, Any]) -> list[str]:
-    """The same in words: ``["config.lr=0.1", "n=[64]"]``."""
+    """The parameters in words: ``["config.lr=0.1", "n=[64]"]``."""
     return [f"{name}={words(value)}" for name, value in flat_params(saved, texts).items()]
 
 
 def params_as_json(saved: Mapping[str, Artifact], texts: Mapping[str, Any]) -> dict[str, Any]:
-    """As ``--json`` prints them: a value that JSON has no form for is told by its type, size and digest."""
+    """The parameters for ``--json``: a value without a JSON form as its type, size and digest."""
     return {
         name: _artifact(saved.get(name), param.get(TEXT)) if is_opaque(param) else param
         for name, param in plain_params(saved, texts).items()

@@ -189,7 +189,7 @@ class RunRecords:
         return self._results[step]
 
     def asked_and_granted(self, row: AttemptRow) -> tuple[Hardware | None, Hardware | None]:
-        """Those of the four records that are known without a result: from the attempt's spec."""
+        """The records known without a result, asked and granted, from the attempt's spec."""
         from upshift.model.spec.hardware import Hardware
 
         spec = self._spec(row)

@@ -293,7 +293,7 @@ class Run(Drawn, Placed, Generic[T]):
 
     @property
     def finished(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether the run is over, whatever its outcome."""
         return self.status not in UNFINISHED
 
     @property
@@ -319,7 +319,7 @@ class Run(Drawn, Placed, Generic[T]):
 
     @property
     def system_tags(self) -> frozenset[str]:
-        """What it can be found by besides: ``user:NAME``, ``target:NAME``."""
+        """Further tags to find the run by: ``user:NAME``, ``target:NAME``."""
         return frozenset((f"user:{self.user}", f"target:{self.target}"))
 
     def add_tag(self, tag: str | Iterable[str]) -> None:

@@ -58,11 +58,11 @@ class Step(Maker):
 
     @property
     def control_task(self) -> Task | None:
-        """Of a step with ``@parallel`` the task of node 0; None: it has none."""
+        """The task of node 0 of a step with ``@parallel``; None if it has none."""
         return next(self.control_tasks(), None)
 
     def control_tasks(self) -> Iterator[Task]:
-        """Those of node 0 of a step with ``@parallel``, which a foreach may have made several times."""
+        """The tasks of node 0 of a step with ``@parallel``: several, if a foreach repeats the step."""
         return (task for task in self if task.node == 0)
 
     @property

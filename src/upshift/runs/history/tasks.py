@@ -129,7 +129,7 @@ class Task(Maker):
 
     @property
     def id(self) -> str:
-        """What it is called within its step: its index, ``"0"`` without one, ``"1.0"`` in two foreaches."""
+        """The id of the task in its step: its index, ``"0"`` without one, ``"1.0"`` in two foreaches."""
         inside = self.row.task.step.removeprefix(self._step).lstrip(".")
         index = None if self.index is None else str(self.index)
         identity = ".".join(part for part in (inside, index) if part) or "0"
@@ -217,7 +217,7 @@ class Task(Maker):
 
     @property
     def finished(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether the task is over, whatever its outcome."""
         return self.status not in UNFINISHED
 
     @property
@@ -316,7 +316,7 @@ class Task(Maker):
 
     @property
     def in_flow(self) -> bool:
-        """Whether it is of a flow, whose steps hand on their states."""
+        """Whether the task belongs to a flow, whose steps pass on their states."""
         return self._records.graph.flow is not None
 
     @functools.cached_property
@@ -336,7 +336,7 @@ class Task(Maker):
 
     @functools.cached_property
     def inputs(self) -> Outputs:
-        """What it was given, by parameter, each loaded when it is first asked for.
+        """The inputs by parameter, each loaded when it is first asked for.
 
         What a step before it has not made, or nobody knows any more, is not among them.
         """
@@ -356,7 +356,7 @@ class Task(Maker):
 
     @property
     def plain_inputs(self) -> dict[str, Any]:
-        """Those of :attr:`flat_inputs` that are plain data: what tells tasks of a sweep apart."""
+        """The plain data in :attr:`flat_inputs`: what distinguishes the tasks of a sweep."""
         return {name: value for name, value in self.flat_inputs.items() if not is_opaque(value)}
 
     @property
