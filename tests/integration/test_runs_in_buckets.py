@@ -67,6 +67,39 @@ def slow(x: int) -> int:
 def waiting():
     return slow(data())
 """
+TALKING = """
+@step(cache=False)
+def talk() -> None:
+    for number in range(3):
+        print("line", number, flush=True)
+        open("go").read()
+    print("the end", end="", flush=True)
+
+@pipeline
+def talking():
+    talk()
+"""
+LATE = """
+from pathlib import Path
+
+@step
+def big() -> bytes:
+    return bytes(2_000_000)
+
+@step
+def slow(x: bytes) -> int:
+    Path("ready").open("w").write("now")
+    Path("go").open().read()
+    return len(x)
+
+@pipeline
+def early():
+    return big()
+
+@pipeline
+def late():
+    return slow(big())
+"""
 PATIENCE = 60.0
 
 
@@ -174,6 +207,41 @@ def test_a_run_is_owned_and_cancelled_from_another_machine(
     whole(store)
 
 
+def test_a_run_is_followed_from_another_machine_line_by_line(
+    project: Project, second: Project, anywhere: str
+) -> None:
+    project.write(TALKING)
+    go = project.fifo("go")
+    engine = project.start("run", "pipeline.py")
+    until_there(anywhere, "/run.json")
+    follower = second.start("logs", "latest", "-f")
+    assert follower.stdout is not None
+    for number in range(3):
+        assert follower.stdout.readline() == f"[talk] line {number}\n"
+        go.write_text("on")
+    out, err = follower.communicate(timeout=PATIENCE)
+    assert (out, follower.returncode) == ("[talk] the end\n", 0), err
+    engine.communicate()
+    assert second.upshift("logs", "latest").out == project.upshift("logs", "latest").out
+    assert second.upshift("logs", "latest").out.count("line") == 3
+
+
+def test_a_log_that_was_seen_in_part_is_shown_whole_later(
+    project: Project, second: Project, store: str
+) -> None:
+    project.write(TALKING)
+    go = project.fifo("go")
+    engine = project.start("run", "pipeline.py")
+    until_there(store, "/talk/0.1.log")
+    assert second.upshift("logs", "latest").out == "[talk] line 0\n"
+    for number in range(3):
+        while f"line {number}" not in project.upshift("logs", "latest").out:
+            time.sleep(0.05)
+        go.write_text("on")
+    engine.communicate()
+    assert second.upshift("logs", "latest").out == project.upshift("logs", "latest").out
+
+
 def test_a_run_whose_engine_was_killed_is_finished_by_another_machine(
     project: Project, second: Project, anywhere: str
 ) -> None:
@@ -278,15 +346,69 @@ def test_a_catalog_that_machines_share_is_refused(
     assert "a catalog in PostgreSQL does not go with a store in a bucket" in refused.err
 
 
-def test_gc_leaves_the_runs_of_a_bucket_and_says_so(project: Project, second: Project, store: str) -> None:
+def test_gc_frees_a_bucket_and_other_machines_forget_the_run(
+    project: Project, second: Project, anywhere: str
+) -> None:
     project.run(SQUARES)
-    run = run_of(project)
-    refused = project.upshift("gc", "--run", run, expect=None)
-    assert refused.code != 0
-    assert f"run {run} stays in {store}" in refused.text
-    project.upshift("gc")
-    for home in (project, second):
-        assert run_of(home) == run
+    first = run_of(project)
+    second.upshift("runs")
+    project.run(SQUARES, "-p", "n=4", "-p", "name=b")
+    before = listed(anywhere)
+    foretold = json.loads(project.upshift("gc", "--dry-run", "--keep-last", "1", "--json").out)
+    assert listed(anywhere) == before
+    done = json.loads(project.upshift("gc", "--keep-last", "1", "--json").out)
+    assert done["removed"] == foretold["removed"] and done["kept"] == foretold["kept"]
+    # The squares of the first run are those of the second one, too; the folder of it is its own.
+    assert done["removed"]["runs"]["count"] == 1 and done["removed"]["values"]["count"] > 0
+    left = [key for key in listed(anywhere) if first in key]
+    assert {key.split("/")[3] for key in left if "/tasks/" in key} <= {"square"}
+    whole(anywhere)
+    kept = run_of(project)
+    assert kept != first and run_of(second) == kept
+    assert "no run" in second.upshift("resume", first, expect=2).err
+    assert "square: reused: 4 tasks" in second.run(SQUARES, "-p", "n=4", "-p", "name=b").text
+    project.upshift("gc", "--run", kept)
+    third = Project(project.folder, second.home.with_name("third-home"), project._prepared)
+    assert third.upshift("artifacts", "show", "squares/names", expect=None).code == 0
+    whole(anywhere)
+
+
+def test_gc_drops_uploads_that_were_cut(project: Project, store: str, bucket: BucketHere) -> None:
+    project.write(LATE)
+    project.upshift("run", "pipeline.py:early")
+    place = {"Bucket": bucket.name, "Key": "team/blobs/sha256/ab/cut"}
+    upload = bucket.boto3.create_multipart_upload(**place)["UploadId"]
+    bucket.boto3.upload_part(**place, UploadId=upload, PartNumber=1, Body=bytes(3000))
+    told = json.loads(project.upshift("gc", "--dry-run", "--json").out)
+    done = json.loads(project.upshift("gc", "--json").out)
+    assert told["removed"] == done["removed"] == {"temporary": {"count": 1, "bytes": 3000}}
+    assert "Uploads" not in bucket.boto3.list_multipart_uploads(Bucket=bucket.name)
+    whole(store)
+
+
+def test_gc_waits_for_a_run_of_another_machine_that_may_reuse_what_is_to_go(
+    project: Project, second: Project, store: str
+) -> None:
+    project.write(LATE)
+    project.upshift("run", "pipeline.py:early")
+    first = run_of(project)
+    ready, go = project.fifo("ready"), project.fifo("go")
+    engine = second.start("run", "pipeline.py:late")
+    assert ready.read_text() == "now"
+    done = json.loads(project.upshift("gc", "--run", first, "--json").out)
+    (at_work,) = done["waiting_for"]
+    assert done["later"]["runs"]["count"] == 1 and "values" not in done["removed"]
+    said = project.upshift("gc").out
+    assert f"can be freed after the end of 1 run that is at work: {at_work}" in said
+    go.write_text("on")
+    out, err = engine.communicate()
+    assert engine.returncode == 0 and "big: reused" in out + err
+    done = json.loads(project.upshift("gc", "--json").out)
+    assert done["later"] == {} and done["waiting_for"] == [] and "values" not in done["removed"]
+    assert done["kept"]["results"]["count"] == 1
+    third = Project(project.folder, second.home.with_name("third-home"), project._prepared)
+    assert run_of(third) == at_work
+    assert "big: reused" in third.upshift("run", "pipeline.py:early").text
     whole(store)
 
 

@@ -86,6 +86,8 @@ def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> i
     said = say(
         collected.removed.by_kind(),
         collected.kept.by_kind(),
+        later=collected.later.by_kind(),
+        waiting=sorted(collected.waiting),
         live=sorted(collected.live),
         missing=cleaned.missing,
         failed={address: error.what for address, error in cleaned.failed.items()},

@@ -37,7 +37,7 @@ from upshift.engine.awaited import confirm_free, record_lost
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.recovery import take_over
-from upshift.engine.run import new_run_id, refuse, removed
+from upshift.engine.run import new_run_id, refuse
 from upshift.errors import BackendError, RequestRefused, UpshiftError, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
@@ -52,7 +52,7 @@ from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.lease import Lease, here
-from upshift.runs.stores.publishing import published
+from upshift.runs.stores.publishing import published, removed
 from upshift.runtime.storage import edits
 
 ORDER = "UPSHIFT_ENGINE"

@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -28,8 +28,10 @@ from upshift.runs.catalog.rebuild import (
 )
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.collect import ABANDONED, Collected, Tally, Tell, collect
+from upshift.runs.collect_bucket import collect_bucket
 from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.lease import Lease, held, leases
+from upshift.runs.stores.publishing import publish_left
 from upshift.runtime import marks
 from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.files import available, stale
@@ -102,10 +104,11 @@ def gc(
             with _noted(failed, address):
                 if store.replica is not None:
                     for size in store.replica.trim(parse_size(configuration.bucket_cache), dry_run=dry_run):
-                        total.removed.add("values", size)
-                    _refuse_bucket(store.replica.address, by_store[address])
-                    continue
-                total += collect(
+                        total.removed.add("cached", size)
+                    if not dry_run:
+                        publish_left(store)
+                clean = collect if store.replica is None else collect_bucket
+                total += clean(
                     store, catalog if there else None, forget=by_store[address], dry_run=dry_run, tell=tell
                 )
         cleaned = [address for address in stores if address not in missing and address not in failed]
@@ -174,6 +177,8 @@ def store_addresses(configuration: Configuration, catalog: Catalog | None) -> li
 
 def is_there(store: Store) -> bool:
     """Whether there is a store, and not just the place where one could be, or is mounted at other times."""
+    if store.replica is not None and store.replica.objects.get("format") is not None:
+        return True
     return any((store.root / name).exists() for name in ("format", "runs", "blobs"))
 
 
@@ -200,9 +205,7 @@ def _refuse(
                 where=row.store,
                 fix="Mount it. If it is gone for good: upshift gc --rebuild-catalog",
             )
-        claimed = Claimed(stores[row.store].address)
-        claimed.look()
-        if row.id in claimed.runs:
+        if _is_live(row.id, stores[row.store]):
             raise RunOwned(
                 f"run {row.id} is live",
                 why="An engine works on it, or a task of it still runs.",
@@ -210,13 +213,12 @@ def _refuse(
             )
 
 
-def _refuse_bucket(address: str, runs: Sequence[str]) -> None:
-    if runs:
-        raise UsageError(
-            f"{len(runs):,} runs stay in {address}" if len(runs) > 1 else f"run {runs[0]} stays in {address}",
-            why="gc removes runs from stores in folders only.",
-            fix="Copy the runs that you want to keep to another store (upshift store copy), and use that.",
-        )
+def _is_live(run: str, store: Store) -> bool:
+    if store.replica is not None:
+        return held(run, store.address)
+    claimed = Claimed(store.address)
+    claimed.look()
+    return run in claimed.runs
 
 
 def _none(choice: Choice) -> list[RunRow]:

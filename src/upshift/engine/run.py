@@ -38,7 +38,6 @@ from upshift.engine.walk import Walk
 from upshift.errors import (
     EngineStopped,
     LeaseLost,
-    NotFound,
     RunCancelled,
     RunFailed,
     RunOwned,
@@ -59,10 +58,12 @@ from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.detached import Detached, awaits_engine
 from upshift.runs.catalog.endings import record_ending
 from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.removals import forget_removed
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.history.growth import growth_of
 from upshift.runs.history.runs import Run
 from upshift.runs.stores.lease import Lease, here
+from upshift.runs.stores.publishing import removed
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts, edits
 from upshift.runtime.storage.store import Store
@@ -205,6 +206,7 @@ class _Run:
             notice=self.progress.notice,
         )
         with lease:
+            forget_removed(self.catalog, self.store)  # from here on gc waits for this run
             if earlier is not None:
                 earlier = take_over(run_id, self.catalog, self.store)
                 self._confirm_submitted(earlier)
@@ -468,11 +470,6 @@ class _Run:
         except UpshiftError as error:
             # Whoever hears of the first failure needs that one; the run can be resumed all the same.
             self.progress.notice(f"the end of run {self.row.id} was not recorded: {error.what}")
-
-
-def removed(run: str) -> NotFound:
-    """The error for a run that ``gc`` has removed."""
-    return NotFound(f"run {run} was removed by upshift gc", fix="Start it anew.")
 
 
 def new_run_id(now: float) -> str:

@@ -74,6 +74,8 @@ class Collected:
         values, code packages and runtimes), ``checkpoints`` (folders), ``temporary``.
     live
         Runs that were to go, and stay because somebody works on them.
+    later, waiting
+        In buckets: what the first ``gc`` removes after the end of these runs, which are at work.
     wanted
         Digests of the content that is kept.
     """
@@ -81,12 +83,16 @@ class Collected:
     removed: Tally = attrs.field(factory=Tally)
     kept: Tally = attrs.field(factory=Tally)
     live: set[str] = attrs.field(factory=set)
+    later: Tally = attrs.field(factory=Tally)
+    waiting: set[str] = attrs.field(factory=set)
     wanted: set[bytes] = attrs.field(factory=set, repr=False)
 
     def __iadd__(self, other: Collected) -> Collected:
         self.removed += other.removed
         self.kept += other.kept
         self.live |= other.live
+        self.later += other.later
+        self.waiting |= other.waiting
         self.wanted |= other.wanted
         return self
 

@@ -17,7 +17,9 @@ import contextlib
 import json
 import mmap
 import os
+import socket
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,9 +38,12 @@ from upshift.errors import (
 )
 from upshift.model.spec.codec import from_json
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
+from upshift.runs.stores.bucket_lease import BucketLease
 from upshift.runs.stores.claimed import Claimed
+from upshift.runs.stores.lease import BEAT, EXPIRY
 from upshift.runs.stores.references import References
 from upshift.runtime.storage.blobs import digest_of_file
+from upshift.runtime.storage.condemned import Condemned
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import discard, make_folder, temporary
 from upshift.runtime.storage.format import VERSION, refuse_version
@@ -269,15 +274,31 @@ class _Place:
     def __init__(self, objects: Objects, *, again: bool) -> None:
         self.objects = objects
         self._again = again
+        self._condemned = Condemned(objects)
         self._files: dict[str, Mapping[str, int]] = {}
         self.seen: set[bytes] = set()
         """Content that this copy has had a look at."""
 
     def __enter__(self) -> _Place:
+        # gc waits for who has a lease, whatever it is for.
+        self._lease = BucketLease(
+            objects=self.objects,
+            run=f"copy-{os.urandom(4).hex()}",
+            record={"host": socket.gethostname()},
+            beat=BEAT,
+            expiry=EXPIRY,
+        )
+        self._lease.acquire(
+            notice=lambda line: None,
+            owned=lambda record: StoreError("another copy has the same name", fix="Try again."),
+            monotonic=time.monotonic,
+            sleep=time.sleep,
+        )
+        self._lease.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._lease.release()
 
     def begin(self) -> None:
         """Make the store, if there is none."""
@@ -289,6 +310,7 @@ class _Place:
     def has(self, digest: str, size: int) -> bool:
         """Whether the destination has a value already."""
         key = _key(digest)
+        self._condemned.rescue([key])
         return not self._again and any(m.key == key and m.size == size for m in self.objects.list(key))
 
     def take(self, digest: str, path: Path) -> None:

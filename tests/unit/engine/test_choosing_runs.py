@@ -234,7 +234,9 @@ def test_a_home_that_is_not_there_is_not_made(upshift_home: Path) -> None:
 
 def test_what_was_done_is_said_in_a_table() -> None:
     removed, kept = {"runs": (1, 2000), "values": (1234, 5 * 10**9)}, {"runs": (3, 10), "results": (2, 4)}
-    assert cleaned_text(removed, kept, live=[], missing={}, failed={}, dry_run=False) == (
+    assert cleaned_text(
+        removed, kept, later={}, waiting=[], live=[], missing={}, failed={}, dry_run=False
+    ) == (
         "removed  1 run                      2 KB\n"
         "         1,234 values               5 GB\n"
         "kept     3 runs                     10 B\n"
@@ -242,9 +244,18 @@ def test_what_was_done_is_said_in_a_table() -> None:
         "5 GB freed."
     )
     assert cleaned_text(
-        {}, {}, live=["a"], missing={"/s": 2, "/t": 1}, failed={"/u": "torn"}, dry_run=True
+        {},
+        {},
+        later={"values": (1, 5)},
+        waiting=["b"],
+        live=["a"],
+        missing={"/s": 2, "/t": 1},
+        failed={"/u": "torn"},
+        dry_run=True,
     ) == (
-        "Nothing to remove.\n"
+        "Nothing to remove now.\n"
+        "later  1 value  5 B\n"
+        "5 B more can be freed after the end of 1 run that is at work: b.\n"
         "Run a would stay: it is live.\n"
         "2 runs would stay: the store /s is not there.\n"
         "1 run would stay: the store /t is not there.\n"

@@ -5,144 +5,22 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import attrs
 import pytest
+from machines import CONTENT, TASKS, Away, Bucket, Machine, a_run
 
-from upshift.errors import BlobDamaged, BlobMissing, LeaseLost, RunOwned, StoreUnavailable
-from upshift.model.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpec, to_json
-from upshift.runs.catalog.endings import Ending
-from upshift.runs.catalog.rows import RunRow, TaskRow
+from upshift.errors import BlobDamaged, BlobMissing, LeaseLost, RunOwned
+from upshift.model.spec import Artifact, TaskId, TaskResult
 from upshift.runs.copying import check_store
 from upshift.runs.stores import bucket_lease
 from upshift.runs.stores.lease import BEAT, EXPIRY, Lease, Time, ask_to_cancel, held
 from upshift.runs.stores.publishing import Publisher, publish_left
-from upshift.runtime.storage.objects.base import Got, Meta, Version
 from upshift.runtime.storage.objects.folder import FolderObjects
+from upshift.runtime.storage.replica import Note
 from upshift.runtime.storage.store import Store, open_store
-
-TASKS = 3
-CONTENT = 70_000
-
-
-class Away(StoreUnavailable):
-    """The bucket cannot be reached any more."""
-
-
-class Bucket(FolderObjects):
-    """A bucket in a folder, which counts what is asked of it and goes away after so many writes."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.asked: list[str] = []
-        self.writes = 10**9
-        self._count = threading.Lock()
-
-    def _ask(self, what: str, *, writes: bool = False) -> None:
-        with self._count:
-            self.asked.append(what)
-            if writes:
-                self.writes -= 1
-                if self.writes < 0:
-                    raise Away("the bucket is away")
-
-    def get(self, key: str, *, offset: int = 0, size: int | None = None) -> Got | None:
-        self._ask(f"get {key}")
-        return super().get(key, offset=offset, size=size)
-
-    def put(
-        self, key: str, data: bytes, *, absent: bool = False, match: Version | None = None
-    ) -> Version | None:
-        self._ask(f"put {key}", writes=not key.startswith("leases/"))
-        return super().put(key, data, absent=absent, match=match)
-
-    def upload(self, key: str, buffers: Sequence[object]) -> Version:
-        self._ask(f"put {key}", writes=True)
-        return super().upload(key, buffers)  # type: ignore[arg-type]
-
-    def download(self, key: str, path: Path) -> Version | None:
-        self._ask(f"get {key}")
-        return super().download(key, path)
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[Meta]:
-        self._ask(f"list {prefix}")
-        return super().list(prefix, after=after)
-
-    def delete(self, keys: Collection[str]) -> None:
-        self._ask("delete")
-        super().delete(keys)
-
-
-@attrs.frozen
-class Machine:
-    """A machine with its own copy of the store."""
-
-    store: Store
-    bucket: Bucket
-
-    @property
-    def publisher(self) -> Publisher:
-        lease = Lease("r1", self.store.address)
-        return Publisher(self.store, "r1", lease, lambda line: None)
-
-    def publish(self, run: str = "r1") -> None:
-        with Lease(run, self.store.address) as lease:
-            publisher = Publisher(self.store, run, lease, lambda line: None)
-            publisher.begin(known=True)
-            publisher.finish()
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Callable[[str], Machine]:
-    """Machines by name; all have the same bucket."""
-    bucket = Bucket(tmp_path / "bucket")
-
-    def make(name: str) -> Machine:
-        root = tmp_path / name
-        root.mkdir(exist_ok=True)
-        (root / "bucket").write_text(f"{bucket.root}\n")
-        store = open_store(str(root))
-        assert store.replica is not None
-        store.replica.objects = bucket
-        store.replica.prepare()
-        return Machine(store, bucket)
-
-    return make
-
-
-def a_run(store: Store, run: str = "r1", *, status: str = "completed", tasks: int = TASKS) -> None:
-    """A run whose tasks have each a log, and a value that is no part of the record."""
-    rows = []
-    for index in range(tasks):
-        task = TaskId(run=run, step="train", index=index)
-        spec = TaskSpec(
-            task=task,
-            attempt=1,
-            pipeline="p",
-            entry=EntryPoint(module="m", qualname="f"),
-            code=Code(project="/p"),
-            store=store.address,
-        )
-        store.write_spec(spec)
-        store.log_path(task, 1).write_text(f"task {index}\n")
-        digest, size = store.put(bytes([index]) * CONTENT, run.encode())
-        value = Artifact(digest=digest, serializer="bytes", type="bytes", bytes=size)
-        made = TaskResult(
-            task=task, attempt=1, status="completed", started=1.0, ended=2.0, node="n", backend="local",
-            outputs={"output": value},
-        )  # fmt: skip
-        store.create_result(made)
-        rows.append(TaskRow(task=task, status="completed", key=f"key{index}"))
-    store.write_record(run, "graph.json", b"{}")
-    store.write_record(run, "tasks.json", to_json(Ending(tasks=tuple(rows))))
-    row = RunRow(
-        id=run, pipeline="p", status=status, target="local", store=store.address, started=1.0, user="ada",
-        tags=(), source={}, params={},
-    )  # fmt: skip
-    store.write_record(run, "run.json", to_json(row))
 
 
 def problems(bucket: Bucket) -> list[str]:
@@ -326,6 +204,7 @@ def test_content_that_the_bucket_has_makes_room_and_comes_back(machine: Callable
     assert list(here.store.replica.trim(0)) == []  # it was used just now
     blobs = [path for path in (here.store.root / "blobs").rglob("*") if path.is_file()]
     later = time.time() + 7200
+    here.store.replica.write_note("r2", Note())  # a run of this machine, which may have to put it there
     assert list(here.store.replica.trim(10**9, now=later)) == []
     assert list(here.store.replica.trim(size + CONTENT + 2, dry_run=True, now=later)) == [CONTENT + 2] * 2
     assert all(path.exists() for path in blobs)

@@ -13,6 +13,7 @@ KINDS = {
     "runs": "run",
     "results": "result of a removed run",
     "values": "value",
+    "cached": "value of a bucket in this machine's copy",
     "checkpoints": "folder with checkpoints",
     "temporary": "temporary file",
     "scratch": "folder with copies of files",
@@ -24,6 +25,7 @@ KINDS = {
 }
 """What there is one of, by kind."""
 _PLURALS = {
+    "cached": "values of buckets in this machine's copies",
     "results": "results of removed runs",
     "images": "files to make images from",
     "scratch": "folders with copies of files",
@@ -39,6 +41,8 @@ def cleaned_text(
     removed: dict[str, tuple[int, int]],
     kept: dict[str, tuple[int, int]],
     *,
+    later: dict[str, tuple[int, int]],
+    waiting: list[str],
     live: list[str],
     missing: dict[str, int],
     failed: Mapping[str, str],
@@ -47,9 +51,10 @@ def cleaned_text(
     """What was done, for a person."""
     lines = []
     if not removed:
-        lines.append("Nothing to remove.")
+        lines.append("Nothing to remove now." if later else "Nothing to remove.")
     rows = [
         *_rows("would remove" if dry_run else "removed", removed),
+        *_rows("later", later),
         *_rows("would keep" if dry_run else "kept", kept),
     ]
     if rows:
@@ -58,6 +63,10 @@ def cleaned_text(
     if removed:
         freed = format_size(sum(size for _, size in removed.values()))
         lines.append(f"{freed} {'would be freed' if dry_run else 'freed'}.")
+    if later:
+        freed = format_size(sum(size for _, size in later.values()))
+        runs = f"{count(len(waiting), 'run')} that {'is' if len(waiting) == 1 else 'are'} at work"
+        lines.append(f"{freed} more can be freed after the end of {runs}: {', '.join(waiting)}.")
     stays = "would stay" if dry_run else "stays"
     lines += [f"Run {run} {stays}: it is live." for run in live]
     lines += [
@@ -76,6 +85,8 @@ def cleaned_json(
     removed: dict[str, tuple[int, int]],
     kept: dict[str, tuple[int, int]],
     *,
+    later: dict[str, tuple[int, int]],
+    waiting: list[str],
     live: list[str],
     missing: dict[str, int],
     failed: Mapping[str, str],
@@ -86,6 +97,8 @@ def cleaned_json(
         "dry_run": dry_run,
         "removed": {kind: {"count": number, "bytes": size} for kind, (number, size) in removed.items()},
         "kept": {kind: {"count": number, "bytes": size} for kind, (number, size) in kept.items()},
+        "later": {kind: {"count": number, "bytes": size} for kind, (number, size) in later.items()},
+        "waiting_for": waiting,
         "live": live,
         "missing_stores": [{"store": address, "runs": runs} for address, runs in missing.items()],
         "failed_stores": [{"store": address, "problem": what} for address, what in failed.items()],

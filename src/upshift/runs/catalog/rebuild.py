@@ -27,6 +27,7 @@ from upshift.runs.catalog.catalog import Catalog, catalog_place, notes_of_lackin
 from upshift.runs.catalog.database import Damaged
 from upshift.runs.catalog.detached import awaits_engine
 from upshift.runs.catalog.endings import read_ending
+from upshift.runs.catalog.removals import forget_removed
 from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
 from upshift.runs.catalog.version_rows import recorded_versions
 from upshift.runs.stores.claimed import Claimed
@@ -231,6 +232,7 @@ def take_from_buckets(catalog: Catalog, configuration: Configuration) -> None:
         if store.replica is None:
             continue
         try:
+            forget_removed(catalog, store)
             known, unfinished = catalog.ids_of(store.address)
             new = [run for run in store.replica.runs() if run not in known]
             going = [row.id for row in unfinished if row.source.get("engine") != here()]

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from upshift.errors import LeaseLost, RunOwned, StoreUnavailable, UpshiftError
+from upshift.errors import LeaseLost, NotFound, RunOwned, StoreUnavailable, UpshiftError
 from upshift.runs.stores.lease import Lease
 from upshift.runs.stores.uploads import uploads_of
 from upshift.runtime.storage.memo import Signature, signature_of
@@ -42,7 +42,7 @@ from upshift.runtime.storage.replica import (
 from upshift.runtime.storage.store import Store
 
 _EVERY = 2.0
-"""Seconds between two looks for what is new; more, where the looks themselves take long."""
+"""Seconds between two looks for what is new; more, where the looks take long or much of a CPU."""
 _LIVE_EVERY = 5.0
 """Seconds between two times that the log of an attempt at work is put."""
 _LIVE_WHOLE = 1 << 20
@@ -90,6 +90,8 @@ class Publisher:
         if known:
             self._there = {meta.key: meta.size for meta in self.replica.objects.list(f"{self._folder}/")}
             found = self.replica.objects.get(f"{self._folder}/{RUN_RECORD}")
+            if found is None and f"{self._folder}/{REMOVED}" in self._there:
+                raise removed(self._run)
         self.replica.write_note(self._run, Note() if found is None else Note(version=found.version))
 
     def start(self) -> None:
@@ -147,7 +149,7 @@ class Publisher:
         while not self._ended.wait(pause):
             if not self._lease.fresh:
                 continue
-            begun = time.monotonic()
+            begun, worked = time.monotonic(), time.thread_time()
             try:
                 self.publish()
                 if self._unreachable:
@@ -163,7 +165,9 @@ class Publisher:
             except UpshiftError as error:  # whoever ends the run raises it
                 self._tell(f"run {self._run} is not published: {error.what}")
                 return
-            pause = max(_EVERY, 10 * (time.monotonic() - begun) if not self._unreachable else 0.0)
+            # Looking at many tasks must not take the engine's CPU; waiting for a slow bucket takes none.
+            took = 0.0 if self._unreachable else time.monotonic() - begun
+            pause = max(_EVERY, took, 10 * (time.thread_time() - worked))
 
     # Attempts
 
@@ -333,6 +337,11 @@ def publish_left(store: Store, tell: Callable[[str], None] = lambda line: None) 
             continue
         except UpshiftError as error:
             tell(f"run {run} could not be published: {error.what}")
+
+
+def removed(run: str) -> NotFound:
+    """The error for a run that ``gc`` has removed."""
+    return NotFound(f"run {run} was removed by upshift gc", fix="Start it anew.")
 
 
 def _listed(folder: str) -> list[str]:

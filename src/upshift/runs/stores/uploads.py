@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 
 from upshift.errors import BlobMissing
@@ -43,14 +43,17 @@ class Uploads:
         """
         references = References(self._store, needed=True)
         references.add_record(path, content)
+        self._rescue(references.blobs)
         for digest in references.blobs:
             self._put_blob(digest, needed=digest in references.needed)
         return references
 
     def put_blobs(self, digests: Iterable[str]) -> None:
         """Have the bucket hold these blobs."""
-        for digest in digests:
-            self._put_blob(bytes.fromhex(split(digest)[1]), needed=True)
+        wanted = [bytes.fromhex(split(digest)[1]) for digest in digests]
+        self._rescue(wanted)
+        for digest in wanted:
+            self._put_blob(digest, needed=True)
 
     def found(self, content: bytes) -> None:
         """A node has put all content that a record refers to."""
@@ -60,6 +63,12 @@ class Uploads:
             for digest in references.blobs - self._blobs.keys():
                 self._blobs[digest] = Future()
                 self._blobs[digest].set_result(None)
+
+    def _rescue(self, digests: Collection[bytes]) -> None:
+        """See that ``gc`` removes none of these."""
+        if digests:
+            keys = [blob_key(f"{name}:{digest.hex()}") for digest in digests for name in _ALGORITHMS]
+            self._replica.condemned.rescue(keys)
 
     def _put_blob(self, digest: bytes, *, needed: bool) -> None:
         """Have the bucket hold a blob, once; who needs it too waits for whoever puts it."""

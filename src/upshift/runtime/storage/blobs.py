@@ -52,6 +52,7 @@ class Blobs:
         self._seal = Seal(root)
         self._always = always
         self._verified: dict[str, tuple[int, ...]] = {}
+        self._there: set[str] = set()  # what this process has seen to be in the bucket
 
     def path(self, digest: str) -> str:
         """Where the blob of this digest is, or would be."""
@@ -194,7 +195,14 @@ class Blobs:
                 status = os.stat(path)
             except FileNotFoundError:
                 return False
-        return status.st_size == size and self._seal.holds(status)
+        if status.st_size != size or not self._seal.holds(status):
+            return False
+        if self._through and self._replica is not None and digest not in self._there:
+            self._replica.upload_blob(
+                path.removeprefix(f"{self._root}/"), path
+            )  # gc may have removed it there
+            self._there.add(digest)
+        return True
 
     def _put_large(self, views: list[memoryview], size: int, name: str | None) -> str:
         with self._temporary() as (fd, draft):

@@ -33,6 +33,7 @@ import attrs
 
 from upshift.errors import StoreError
 from upshift.model.home import home, make_folder
+from upshift.runtime.storage.condemned import Condemned
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import available, replacing
 from upshift.runtime.storage.format import VERSION, refuse_version
@@ -45,6 +46,8 @@ PACK = "records.gz"
 """All other records of a run that has ended, in one object."""
 APPENDED = (".log", ".series", ".metrics", ".cards", ".trouble")
 """Files of attempts that are written by one process to their end: of equal length is equal content."""
+_REWRITTEN = ".series"
+"""That one is written anew now and then, shorter than before."""
 _OF_ATTEMPTS = (".claim", ".stop")
 """Records that are looked for where the attempt is known to be at work."""
 OVER = frozenset({"completed", "failed", "cancelled"})
@@ -85,6 +88,11 @@ class Replica:
     def objects(self) -> Objects:
         """What is in the bucket."""
         return open_objects(self.address)
+
+    @functools.cached_property
+    def condemned(self) -> Condemned:
+        """What ``gc`` is about to remove from the bucket."""
+        return Condemned(self.objects)
 
     def prepare(self) -> None:
         """See that this version knows the store in the bucket, or make it; and make the folder.
@@ -135,6 +143,7 @@ class Replica:
 
     def upload_blob(self, key: str, path: str) -> None:
         """Put a blob; a large one only if the bucket does not have it."""
+        self.condemned.rescue([key])
         size = os.stat(path).st_size
         if size < _LOOKED_FOR or next((meta.size for meta in self.objects.list(key)), None) != size:
             self.upload(key, path)
@@ -176,9 +185,10 @@ class Replica:
                 take(digest, draft)
 
     def trim(self, most: int, *, dry_run: bool = False, now: float | None = None) -> Iterator[int]:
-        """Remove content that the bucket has, the longest unused first, until there are ``most`` bytes here.
+        """Remove content, the longest unused first, until there are ``most`` bytes here.
 
         Gives the bytes of each. What was used within the last hour stays: a task may be about to read it.
+        What the bucket lacks stays as long as a run of this machine may have to put it there.
         """
         found = []
         for folder, _, names in os.walk(f"{self.root}/blobs"):
@@ -186,12 +196,13 @@ class Replica:
                 with contextlib.suppress(FileNotFoundError):
                     status = os.stat(f"{folder}/{name}")
                     found.append((max(status.st_atime, status.st_ctime), status.st_size, f"{folder}/{name}"))
+        needed = bool(self.unpublished())
         left, fresh = sum(size for _, size, _ in found), (now or time.time()) - _IN_USE
         for used, size, path in sorted(found):
             if left <= most or used > fresh:
                 return
             name, begin, rest = path.split("/")[-3:]
-            if self.size_of(f"{name}:{begin}{rest}") == size:
+            if not needed or self.size_of(f"{name}:{begin}{rest}") == size:
                 if not dry_run:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(path)
@@ -230,6 +241,8 @@ class Replica:
         while note != self.note(run):  # its engine is here, and has just put another one
             note, found = self.note(run), self.objects.get(folder + RUN_RECORD)
         if found is None:
+            if note is None:
+                self._bring_kept(folder)
             return
         content = bytes(found.data)
         if note is None:
@@ -246,22 +259,75 @@ class Replica:
         self._records.write(folder + RUN_RECORD, content)  # last: from here on the run is here
         self.forget_note(run)
 
+    def _bring_kept(self, folder: str) -> None:
+        """Of a run that was removed: results that others have, and that it was removed."""
+        if self.objects.get(folder + REMOVED) is not None:
+            self.mark()
+            self._bring_records(folder)
+            self._records.remove(folder + RUN_RECORD)
+            self._records.write(folder + REMOVED, b"{}")
+
+    def forget_run(self, run: str, keep: Collection[str] = ()) -> None:
+        """Remove what is here of a run, but for the results of tasks to ``keep``, named by their paths."""
+        top = f"{self.root}/runs/{safe(run)}"
+        for folder, _, names in os.walk(top, topdown=False):
+            for name in names:
+                path = f"{folder}/{name}"
+                if f"{folder}/{name.partition('.')[0]}".removeprefix(f"{self.root}/runs/") not in keep:
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
+            with contextlib.suppress(OSError):  # something stays
+                os.rmdir(folder)
+        if os.path.isdir(top):
+            self._records.write(f"runs/{safe(run)}/{REMOVED}", b"{}")
+        self._records.remove(f"elsewhere/{safe(run)}")
+
+    def removals_seen(self, version: Version | None = None) -> Version:
+        """Which state of ``gc`` this machine has taken account of; with a version: from now on that one."""
+        if version is not None:
+            self._records.write("removals", version.encode())
+            return version
+        return Version((self._records.read("removals") or b"").decode())
+
+    def is_elsewhere(self, run: str) -> bool:
+        """Whether a run is one of another machine, on which this one has nothing to publish."""
+        return os.path.exists(f"{self.root}/elsewhere/{safe(run)}") and self.note(run) is None
+
     def bring_file(self, relative: str) -> None:
         """Have a log here, or another file that an attempt appends to, if it is one of another machine."""
         run = relative.split("/")[1]
-        if (
-            os.path.exists(f"{self.root}/{relative}")
-            or not os.path.exists(f"{self.root}/elsewhere/{run}")
-            or os.path.exists(f"{self.root}/unpublished/{run}")
-        ):
+        if not self.is_elsewhere(run):
             return
         files = self._files.get(run)
         if files is None:
             files = self._files[run] = {m.key: m.size for m in self.objects.list(f"runs/{run}/")}
         if relative in files:
-            path = Path(self.root, relative)
+            self._bring_rest(relative, files[relative])
+
+    def bring_logs(self, run: str) -> Collection[str]:
+        """Have all logs of a run of another machine here as the bucket has them now; the run's objects."""
+        folder = f"runs/{safe(run)}/"
+        files = self._files[run] = {m.key: m.size for m in self.objects.list(folder)}
+        logs = [key for key in files if key.endswith(".log")]
+        side_by_side(lambda key: self._bring_rest(key, files[key]), logs)
+        return files.keys()
+
+    def _bring_rest(self, relative: str, size: int) -> None:
+        """Have what is new of a file to which an attempt appends."""
+        path = Path(self.root, relative)
+        here = path.stat().st_size if path.exists() else None
+        if here == size or (here is not None and here > size and not relative.endswith(_REWRITTEN)):
+            return  # of equal length is equal content; or bulletins have told more already
+        with available("written", str(path)):
             make_folder(path.parent)
+        if here is None or relative.endswith(_REWRITTEN):
             self.objects.download(relative, path)
+            return
+        found = self.objects.get(relative, offset=here)
+        if found is not None:
+            with available("written", str(path)), open(path, "r+b") as file:
+                file.seek(here)
+                file.write(found.data)
 
     def _unpack(self, folder: str) -> bool:
         import gzip  # steps and folders need none

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from buckets import BucketHere
-from upshift.errors import ConfigError
+from upshift.errors import ConfigError, StoreError
 from upshift.runtime.storage.objects import azure, s3
 from upshift.runtime.storage.objects.azure import AzureObjects, Container
-from upshift.runtime.storage.objects.base import Objects
+from upshift.runtime.storage.objects.base import Objects, seconds
 from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
 from upshift.runtime.storage.objects.opening import open_objects
 from upshift.runtime.storage.objects.s3 import S3Objects
 from upshift.runtime.storage.objects.sums import Crc
+from upshift.runtime.storage.objects.transport import Request
 
 PART = 1 << 20
 """Small parts, so that a few MiB are several."""
@@ -110,6 +111,39 @@ def test_the_last_object_counts_and_has_another_version(objects: Objects) -> Non
     found = objects.get("one")
     assert found is not None and bytes(found.data) == b"second"
     assert first != second == found.version
+
+
+def test_an_object_is_as_old_as_the_clock_of_its_place_says(objects: Objects) -> None:
+    objects.put("format", b"1")
+    (meta,) = objects.list("")
+    assert abs(objects.now() - meta.modified) < 60
+
+
+def test_uploads_that_were_never_completed_are_found_and_dropped(objects: Objects) -> None:
+    assert list(objects.unfinished_uploads()) == []
+    objects.put("whole", b"x")
+    if not isinstance(objects, S3Objects):
+        return  # Azure drops the blocks of such an upload itself, after a week; a folder has drafts
+    begin = Request(method="POST", key=f"{objects.prefix}cut/ä b", query=[("uploads", "")])
+    token = objects.bucket.ask(begin).xml().findtext("UploadId", "")
+    for number in (1, 2):
+        part = objects._put(begin.key, [memoryview(bytes(PART))])
+        part.query = [("partNumber", str(number)), ("uploadId", token)]
+        objects.bucket.ask(part)
+    (found,) = objects.unfinished_uploads()
+    assert (found.key, found.size) == ("cut/ä b", 2 * PART)
+    assert found.begun == seconds("2010-11-10T20:48:33.000Z")  # as moto says of each
+    objects.drop_upload(found)
+    assert list(objects.unfinished_uploads()) == []
+    objects.drop_upload(found)
+    assert keys(objects) == ["whole"]
+
+
+def test_an_answer_that_does_not_say_how_old_an_object_is_is_refused() -> None:
+    assert seconds("2026-11-24T20:00:00.123Z") == seconds("Tue, 24 Nov 2026 20:00:00 GMT") == 1795550400.0
+    for stamp in ("", "yesterday", "2026-11-24"):
+        with pytest.raises(StoreError, match="does not say how old"):
+            seconds(stamp)
 
 
 def test_of_many_that_create_an_object_one_wins(objects: Objects) -> None:

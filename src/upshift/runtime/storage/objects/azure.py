@@ -199,7 +199,8 @@ class AzureObjects(RemoteObjects):
             key = _name(found)
             if said.get("ResourceType") != "directory" and not key.endswith("/"):
                 version = Version(said.get("Etag", "").strip('"'))
-                yield Meta(key[len(self.prefix) :], int(said.get("Content-Length", "0")), version)
+                size, changed = int(said.get("Content-Length", "0")), said.get("Last-Modified", "")
+                yield Meta(key[len(self.prefix) :], size, version, changed)
 
     def _put(self, key: str, views: Sequence[memoryview]) -> Request:
         headers = {"x-ms-blob-type": "BlockBlob", "content-md5": b64encode(md5_of(views)).decode()}

@@ -10,13 +10,17 @@
 
 from __future__ import annotations
 
+import calendar
+import contextlib
+import email.utils
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NewType, Protocol
 
 import attrs
 
-from upshift.errors import ConfigError
+from upshift.errors import ConfigError, StoreError
 from upshift.model.checks import shown, unfit
 from upshift.runtime.storage.digest import Bytes
 
@@ -43,6 +47,22 @@ class Meta:
     key: str
     size: int  # bytes
     version: Version
+    changed: str = ""  # when it was written, by the clock of the place and in its words
+
+    @property
+    def modified(self) -> float:
+        """The same in seconds since the epoch; to be compared with that of other objects there only."""
+        return seconds(self.changed)
+
+
+@attrs.frozen
+class UnfinishedUpload:
+    """Parts of an object that was never completed."""
+
+    key: str
+    token: str  # the server's name for it
+    begun: float  # by the server's clock, in seconds since the epoch
+    size: int  # bytes of its parts
 
 
 class Objects(Protocol):
@@ -74,11 +94,39 @@ class Objects(Protocol):
     def delete(self, keys: Collection[str]) -> None:
         """Remove objects; those that are not there are none the less gone."""
 
+    def now(self) -> float:
+        """The time by the place's own clock, in seconds since the epoch: what :attr:`Meta.modified` is of."""
+
+    def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        """Uploads in parts that nobody has completed, and that the place keeps until somebody drops them."""
+
+    def drop_upload(self, upload: UnfinishedUpload) -> None:
+        """Remove the parts of such an upload."""
+
     def upload(self, key: str, buffers: Sequence[Bytes]) -> Version:
         """Write an object of any size from buffers, one after the other; their memory is not copied."""
 
     def download(self, key: str, path: Path) -> Version | None:
         """Write an object of any size into a file, which appears whole; None: there is no such object."""
+
+
+def seconds(stamp: str) -> float:
+    """A time as servers write it, in seconds since the epoch: ``2026-11-24T20:00:00.000Z``, or as mails do.
+
+    Raises
+    ------
+    StoreError
+        It is none: how old something is must not be guessed.
+    """
+    with contextlib.suppress(ValueError, TypeError):
+        if stamp[:4].isdigit():
+            return float(calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S")))
+        return email.utils.parsedate_to_datetime(stamp).timestamp()
+    raise StoreError(
+        "the object store does not say how old an object is",
+        why=f"It says {stamp!r} where a time should be.",
+        fix="Use one that sends LastModified in its lists and the header Date.",
+    )
 
 
 def checked(key: str, prefix: str = "") -> str:

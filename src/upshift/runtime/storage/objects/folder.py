@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from upshift.runtime.storage.files import (
     with_folder,
     write_all,
 )
-from upshift.runtime.storage.objects.base import Got, Meta, Version, checked
+from upshift.runtime.storage.objects.base import Got, Meta, UnfinishedUpload, Version, checked
 
 _TMP = "tmp"
 _LOCK = f"{_TMP}/match.lock"
@@ -93,6 +94,16 @@ class FolderObjects:
                     while (path := os.path.dirname(path)) != self.address:
                         os.rmdir(path)
 
+    def now(self) -> float:
+        with available("written", self.address), self._draft([]) as (draft, _):
+            return os.stat(draft).st_mtime
+
+    def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        return iter(())  # what a writer that was killed has left is a draft
+
+    def drop_upload(self, upload: UnfinishedUpload) -> None:
+        raise NotImplementedError("a folder has no unfinished uploads")
+
     def upload(self, key: str, buffers: Sequence[Bytes]) -> Version:
         path = self._path(key)
         with available("written", path), self._draft(buffers) as (draft, version):
@@ -161,7 +172,8 @@ class FolderObjects:
                 with contextlib.suppress(FileNotFoundError):  # gone meanwhile
                     status = entry.stat()
                     if stat.S_ISREG(status.st_mode):
-                        yield Meta(key, status.st_size, _version(status))
+                        changed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
+                        yield Meta(key, status.st_size, _version(status), changed)
 
 
 def _version(status: os.stat_result) -> Version:

@@ -20,7 +20,7 @@ import attrs
 from upshift.errors import BlobDamaged, StoreError
 from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.files import available, create, discard, temporary
-from upshift.runtime.storage.objects.base import Got, Meta, Version, checked
+from upshift.runtime.storage.objects.base import Got, Meta, UnfinishedUpload, Version, checked, seconds
 from upshift.runtime.storage.objects.sums import Sum
 from upshift.runtime.storage.objects.transport import Answer, Cut, Request, Transport
 
@@ -165,6 +165,18 @@ class RemoteObjects(ABC):
         """The headers of an object; None: there is no such object."""
         answer = self._head(checked(key, self.prefix))
         return None if answer is None else answer.headers
+
+    def now(self) -> float:
+        answer = self.bucket.ask(
+            Request(method="HEAD", key=checked("format", self.prefix), expected=(200, 404))
+        )
+        return seconds(answer.headers.get("date", ""))
+
+    def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        return iter(())
+
+    def drop_upload(self, upload: UnfinishedUpload) -> None:
+        raise NotImplementedError(f"{self.address} has no unfinished uploads")
 
     def read(self, key: str, part: str) -> Answer | None:
         """A part of an object, as the header Range names it; of status 416 where there is no such part."""

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 import attrs
 
 from upshift.errors import StoreError
-from upshift.runtime.storage.objects.base import Meta, Version, checked
+from upshift.runtime.storage.objects.base import Meta, UnfinishedUpload, Version, checked, seconds
 from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.remote import PART, RemoteObjects, side_by_side
 from upshift.runtime.storage.objects.sums import Crc, Sum
@@ -91,7 +91,8 @@ class S3Objects(RemoteObjects):
             key = self._key(found.findtext("Key", ""))
             if not key.endswith("/"):  # what a browser of buckets puts there for an empty folder
                 size = int(found.findtext("Size", "0"))
-                yield Meta(key[len(self.prefix) :], size, self._listed_version(found))
+                changed = found.findtext("LastModified", "")
+                yield Meta(key[len(self.prefix) :], size, self._listed_version(found), changed)
 
     def _key(self, text: str) -> str:
         return unquote_plus(text)
@@ -127,6 +128,42 @@ class S3Objects(RemoteObjects):
 
     # Parts
 
+    def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        query = [("uploads", ""), ("prefix", self.prefix), *self.escaping]
+        following: Sequence[tuple[str, str]] | None = ()
+        while following is not None:
+            page = self.bucket.ask(Request(method="GET", query=[*query, *following])).xml()
+            for found in page.iter("Upload"):
+                key, token = self._key(found.findtext("Key", "")), found.findtext("UploadId", "")
+                begun = seconds(found.findtext("Initiated", ""))
+                yield UnfinishedUpload(key[len(self.prefix) :], token, begun, self._size_so_far(key, token))
+            following = None
+            if page.findtext("IsTruncated") == "true":
+                following = [
+                    ("key-marker", self._key(page.findtext("NextKeyMarker", ""))),
+                    ("upload-id-marker", page.findtext("NextUploadIdMarker", "")),
+                ]
+
+    def drop_upload(self, upload: UnfinishedUpload) -> None:
+        self._abort(checked(upload.key, self.prefix), upload.token)
+
+    def _size_so_far(self, key: str, token: str) -> int:
+        size, following = 0, "0"
+        while following:
+            query = [("uploadId", token), ("part-number-marker", following)]
+            answer = self.bucket.ask(Request(method="GET", key=key, query=query, expected=(200, 404)))
+            if answer.status == 404:  # it has just been completed, or dropped
+                return 0
+            page = answer.xml()
+            size += sum(int(part.findtext("Size", "0")) for part in page.iter("Part"))
+            cut = page.findtext("IsTruncated") == "true"
+            following = page.findtext("NextPartNumberMarker", "") if cut else ""
+        return size
+
+    def _abort(self, key: str, token: str) -> None:
+        query = [("uploadId", token)]
+        self.bucket.ask(Request(method="DELETE", key=key, query=query, expected=(200, 204, 404)))
+
     def _in_parts(
         self, key: str, parts: Sequence[Sequence[memoryview]], headers: Mapping[str, str]
     ) -> Version:
@@ -149,10 +186,7 @@ class S3Objects(RemoteObjects):
             return self._complete(key, upload, parts, sent, writer)
         except BaseException:
             with contextlib.suppress(StoreError):  # what is wrong is told already
-                abort = Request(
-                    method="DELETE", key=key, query=[("uploadId", upload)], expected=(200, 204, 404)
-                )
-                self.bucket.ask(abort)
+                self._abort(key, upload)
             raise
 
     def _complete(
