@@ -180,3 +180,24 @@ def test_a_run_is_cancelled_while_its_step_is_on_a_node(project: Project, store:
     assert project.attempt("wait")["status"] == "cancelled"
     assert json.loads(project.upshift("runs", "--json").out)[0]["status"] == "cancelled"
     whole(store)
+
+
+def test_another_machine_follows_a_step_that_is_on_a_node(
+    project: Project, second: Project, store: str, tmp_path: Path
+) -> None:
+    project.write(WAITING)
+    go = tmp_path / "go"
+    engine = project.start("run", "pipeline.py", "--on", "cluster", "-p", f"until={go}")
+    until = time.monotonic() + PATIENCE
+    while not any(key.endswith("/run.json") for key in keys(store)):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    follower = second.start("logs", "latest", "-f")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "[wait] it waits\n"
+    assert second.show()["status"] == "running"
+    go.touch()
+    out, err = follower.communicate(timeout=PATIENCE)
+    assert (out, follower.returncode) == ("[wait] it goes on\n", 0), err
+    engine.communicate(timeout=PATIENCE)
+    assert second.upshift("logs", "latest").out == project.upshift("logs", "latest").out

@@ -23,6 +23,7 @@ from upshift.report.terminal.streams import cleaned, label
 from upshift.runs.catalog.detached import Detached
 from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.history.runs import Run, get_run
+from upshift.runs.stores.elsewhere import elsewhere
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import open_store
 
@@ -100,6 +101,8 @@ class _Follower:
         self._names: dict[Path, str] = {}
         self._reused: set[Path] = set()
         self._ask_at = 0.0
+        self._elsewhere = elsewhere(store, run.id)
+        self._told = False  # that nothing can be seen of it
 
     def follow(self) -> None:
         if self._tasks is None:
@@ -110,6 +113,7 @@ class _Follower:
         self._show_reused()
         self._look_at_everything()
         while self._goes_on():
+            self._hear()
             changed = self.watch.wait(PATIENCE)
             self._look_for_folders()
             for path in changed:
@@ -121,10 +125,20 @@ class _Follower:
                     err=True,
                 )
                 return
+        self._hear(now=True)
         self._look_at_everything()
         for path, name in self._names.items():
             self._merged.finish(name, path)
         self._show_reused()
+
+    def _hear(self, *, now: bool = False) -> None:
+        if self._elsewhere is None:
+            return
+        self._elsewhere.hear(now=now)
+        problem = self._elsewhere.problem
+        if problem is not None and not self._told:
+            echo(f"{problem.what}: {problem.why or 'it does not answer'}; waiting for it", err=True)
+        self._told = problem is not None
 
     def _goes_on(self) -> bool:
         self._run = get_run(self._run.id)
