@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from buckets import BucketHere
+from postgres_here import postgres_here
 from project import Project
 from upshift.runs.copying import check_store
 from upshift.runtime.storage.objects.opening import open_objects
@@ -338,12 +340,68 @@ def test_tags_are_seen_by_other_machines(project: Project, second: Project, stor
     assert tags(second) == tags(project) == "best\n"
 
 
-def test_a_catalog_that_machines_share_is_refused(
-    project: Project, store: str, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def shared_catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a database that is the catalog of every command of this test."""
+    here = postgres_here()
+    with here.database() as name:
+        monkeypatch.setenv("UPSHIFT_CATALOG", here.url(name))
+        yield name
+
+
+def test_machines_share_a_catalog_and_a_bucket(
+    project: Project, second: Project, store: str, shared_catalog: str
 ) -> None:
-    monkeypatch.setenv("UPSHIFT_CATALOG", "postgresql://nobody@127.0.0.1:1/upshift")
-    refused = project.upshift("runs", expect=2)
-    assert "a catalog in PostgreSQL does not go with a store in a bucket" in refused.err
+    project.run(SQUARES)
+    run = run_of(project)
+    assert run_of(second) == run
+    assert seen(second, run) == seen(project, run)
+    named = postgres_here().run("SELECT DISTINCT store FROM upshift.runs", shared_catalog)
+    assert named == [(store,)]
+    assert second.run(SQUARES).text.count("reused") == 4
+    project.upshift("artifacts", "tag", "squares/folder@1", "best")
+    assert "best" in second.upshift("artifacts", "show", "squares/folder@best").out
+    # A machine whose home is new has nothing but the address of both.
+    third = Project(project.folder, second.home.with_name("third-home"), project._prepared)
+    assert third.run(SQUARES).text.count("reused") == 4
+    done = json.loads(third.upshift("gc", "--keep-last", "1", "--json").out)
+    assert done["removed"]["runs"]["count"] == 1 and done["failed_stores"] == []
+    for home in (project, second, third):
+        assert len(json.loads(home.upshift("runs", "--json").out)) == 2
+    whole(store)
+
+
+def test_engines_on_two_machines_write_one_catalog_at_once(
+    project: Project, second: Project, store: str, shared_catalog: str
+) -> None:
+    project.write(LATE)
+    engines = [home.start("run", "pipeline.py:early") for home in (project, second)]
+    for engine in engines:
+        out, err = engine.communicate(timeout=PATIENCE)
+        assert engine.returncode == 0, out + err
+    runs = [json.loads(home.upshift("runs", "--json").out) for home in (project, second)]
+    assert [one["id"] for one in runs[0]] == [one["id"] for one in runs[1]] and len(runs[0]) == 2
+    assert {one["status"] for one in runs[0]} == {"completed"}
+    for one in runs[0]:
+        for home in (project, second):
+            assert home.show(one["id"])["status"] == "completed"
+    whole(store)
+
+
+def test_a_catalog_in_a_database_is_filled_from_a_bucket(
+    project: Project, second: Project, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.run(SQUARES)
+    run = run_of(project)
+    before = seen(project, run)
+    here = postgres_here()
+    with here.database() as name:
+        monkeypatch.setenv("UPSHIFT_CATALOG", here.url(name))
+        told = second.upshift("runs").err
+        assert f"it is made anew from the store {store}: 1 run" in told
+        assert seen(second, run) == before
+        second.upshift("gc", "--rebuild-catalog")
+        assert seen(project, run) == before
 
 
 def test_gc_frees_a_bucket_and_other_machines_forget_the_run(

@@ -179,9 +179,9 @@ def test_what_was_lost_in_the_middle_of_a_transaction_has_not_happened(
 
     def write() -> None:
         with catalog._database.writing() as transaction:
-            Catalog.put_run(transaction, run_row("two"))
+            catalog.put_run(transaction, run_row("two"))
             here.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
-            Catalog.put_run(transaction, run_row("three"))
+            catalog.put_run(transaction, run_row("three"))
 
     with pytest.raises(StoreUnavailable, match="is not available"):
         write()

@@ -45,6 +45,7 @@ class Backlog(Catalog):
     """
 
     def __init__(self, catalog: Catalog, store: Store, tell: Callable[[str], None]) -> None:
+        self.addresses = catalog.addresses
         self.place, self._database, self.versions = catalog.place, catalog._database, catalog.versions
         self._database.patience = PATIENCE
         self._store = store

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from upshift.errors import ConfigError, MissingExtra, NotFound, suggestion
 from upshift.model.checks import MOST_RUNS, local_path, shown, unfit
 from upshift.model.home import home
@@ -22,6 +24,7 @@ from upshift.model.settings.fields import number, text
 from upshift.model.spec.codec import decode
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricSummary
+from upshift.runs.catalog.addresses import Addresses
 from upshift.runs.catalog.database import Database, Server, Transaction, upsert
 from upshift.runs.catalog.migrations import MIGRATIONS
 from upshift.runs.catalog.rows import (
@@ -144,7 +147,8 @@ class Catalog:
             place, flush=flush, fill=fill_database, opened=opened and partial(opened, self)
         )
         self.place = self._database.place
-        self.versions = VersionRows(self._database)
+        self.addresses = Addresses(shared=not isinstance(self.place, Path))
+        self.versions = VersionRows(self._database, self.addresses)
 
     @contextlib.contextmanager
     def without_waiting(self) -> Iterator[None]:
@@ -194,9 +198,10 @@ class Catalog:
         with self._database.writing() as transaction:
             self.drop(transaction, tasks)
 
-    @staticmethod
-    def put_run(transaction: Transaction, row: RunRow) -> None:
+    def put_run(self, transaction: Transaction, row: RunRow) -> None:
         """:meth:`add_run` in a transaction."""
+        if self.addresses.shared:
+            row = attrs.evolve(row, store=self.addresses.there(row.store))
         transaction.execute(_PUT_RUN, run_values(row))
 
     @staticmethod
@@ -250,7 +255,8 @@ class Catalog:
 
     def stores(self) -> list[str]:
         """Addresses of the stores that runs name."""
-        return [address for (address,) in self._database.query("SELECT DISTINCT store FROM runs")]
+        found = self._database.query("SELECT DISTINCT store FROM runs")
+        return [self.addresses.here(address) for (address,) in found]
 
     def count(self) -> int:
         """How many runs there are."""
@@ -311,6 +317,7 @@ class Catalog:
         if store is not None:
             # A result that outlives its run belongs to a run that reused it.
             sql += " LEFT JOIN runs r ON r.id = a.run WHERE a.key = ? AND ifnull(r.store, ?) = ?"
+            store = self.addresses.there(store)
             values = (key, store, store)
         else:
             sql += " WHERE a.key = ?"
@@ -334,7 +341,7 @@ class Catalog:
                 raise NotFound("there is no run yet", fix="Start one: upshift run FILE.")
             return newest[0]
         sql = f"{_GET_RUNS} WHERE id >= ? AND id < ? ORDER BY id = ? DESC, started DESC LIMIT 6"
-        found = run_rows(self._database.query(sql, (ref, ref + "\U0010ffff", ref))) if ref else []
+        found = self._rows(self._database.query(sql, (ref, ref + "\U0010ffff", ref))) if ref else []
         if not found:
             raise _no_run(ref)
         if found[0].id != ref and len(found) > 1:
@@ -367,17 +374,22 @@ class Catalog:
         given = {condition: value for condition, value in conditions.items() if value is not None}
         sql = _GET_RUNS + (f" WHERE {' AND '.join(given)}" if given else "")
         sql += " ORDER BY started DESC, rowid DESC" + ("" if limit is None else f" LIMIT {limit}")
-        return run_rows(self._database.query(sql, tuple(given.values())))
+        return self._rows(self._database.query(sql, tuple(given.values())))
 
     def ids_of(self, store: str) -> tuple[set[str], list[RunRow]]:
         """The runs in a store: the ids of all, and the rows of those that are not recorded as ended."""
+        store = self.addresses.there(store)
         ids = {run for (run,) in self._database.query("SELECT id FROM runs WHERE store = ?", (store,))}
         sql = _GET_RUNS + " WHERE store = ? AND status IN ('pending', 'running')"
-        return ids, run_rows(self._database.query(sql, (store,)))
+        return ids, self._rows(self._database.query(sql, (store,)))
 
     def unfinished(self) -> list[RunRow]:
         """The runs that are not recorded as ended."""
-        return run_rows(self._database.query(f"{_GET_RUNS} WHERE status IN ('pending', 'running')"))
+        return self._rows(self._database.query(f"{_GET_RUNS} WHERE status IN ('pending', 'running')"))
+
+    def _rows(self, found: Sequence[tuple[Any, ...]]) -> list[RunRow]:
+        rows, here = run_rows(found), self.addresses.here
+        return [attrs.evolve(row, store=here(row.store)) for row in rows] if self.addresses.shared else rows
 
     def tasks(self, run: str, step: str | None = None) -> list[TaskRow]:
         """The tasks of a run, or of one of its steps; those of a step in the order of their indices."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.errors import ConfigError, NotFound, UpshiftError
+from upshift.errors import NotFound, UpshiftError
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.runs.catalog.catalog import Catalog, catalog_place, notes_of_lacking
@@ -152,17 +152,9 @@ def open_catalog(configuration: Configuration) -> Catalog:
     Raises
     ------
     ConfigError
-        The address is not one of a SQLite file, nor of a PostgreSQL database; or the database would have to
-        name runs in buckets by folders of one machine.
+        The address is not one of a SQLite file, nor of a PostgreSQL database.
     """
     place = catalog_place(configuration.catalog)
-    if configuration.has_buckets and not isinstance(place, Path):
-        raise ConfigError(
-            "a catalog in PostgreSQL does not go with a store in a bucket",
-            where=str(configuration.source) if configuration.source else None,
-            why="Each machine has a catalog of its own of the runs in a bucket, and fills it from there.",
-            fix="Leave catalog = … out, or use a store in a folder that all machines see.",
-        )
 
     def fill(new: Catalog) -> None:
         fill_from_stores(new, configuration, str(place))
@@ -234,14 +226,27 @@ def take_from_buckets(catalog: Catalog, configuration: Configuration) -> None:
         try:
             forget_removed(catalog, store)
             known, unfinished = catalog.ids_of(store.address)
-            new = [run for run in store.replica.runs() if run not in known]
+            there = store.replica.runs()
+            new = [run for run in there if run not in known]
             going = [row.id for row in unfinished if row.source.get("engine") != here()]
-            store.replica.bring_runs(new)
+            if isinstance(catalog.place, Path):
+                store.replica.bring_runs(new)
+            else:  # what others have put into a catalog that is shared may never have been here
+                store.replica.bring_runs([run for run in there if not _is_here(run, store)])
             add_runs(catalog, store, new)
             for run in going:
                 bring_in(run, catalog, store)
         except UpshiftError as error:
             _say(f"runs of other machines in {store.replica.address} are not seen: {error.why or error.what}")
+
+
+def _is_here(run: str, store: Store) -> bool:
+    """Whether this machine has the records of a run in a bucket, which do not change any more."""
+    content = store.read_record(run, "run.json")
+    try:
+        return content is not None and from_json(RunRow, content).status not in UNFINISHED
+    except ValueError:
+        return False
 
 
 def take_from_folders(catalog: Catalog, configuration: Configuration) -> None:

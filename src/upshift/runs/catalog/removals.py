@@ -22,7 +22,6 @@ def forget_removed(catalog: Catalog, store: Store) -> None:
     if version is None or version == replica.removals_seen():
         return
     known, _ = catalog.ids_of(store.address)
-    known |= catalog.ids_of(replica.address)[0]
     gone = {run for run in known if safe(run) in state.runs}
     if isinstance(catalog.place, Path):  # others do not put their runs into it before the bucket has them
         there = {*replica.runs(), *replica.unpublished()}

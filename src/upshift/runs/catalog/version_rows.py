@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from upshift.model.spec.codec import from_json, to_json
+from upshift.runs.catalog.addresses import Addresses
 from upshift.runs.catalog.database import Database, Transaction, upsert
 from upshift.runs.catalog.rows import VersionRow
 from upshift.runtime.storage.store import Store
@@ -39,8 +40,9 @@ _MADE = """
 class VersionRows:
     """Versions of what steps make. A number is never given twice, also when its run was removed."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, addresses: Addresses) -> None:
         self._database = database
+        self._addresses = addresses
 
     def names(self) -> list[tuple[str, str]]:
         """Pipelines, and steps of theirs that have made something, in alphabetical order."""
@@ -56,7 +58,7 @@ class VersionRows:
         if changed:
             with self._database.writing() as transaction:
                 changed = self._unnumbered(pipeline, step, transaction)
-                transaction.executemany(_PUT, map(_values, changed))
+                transaction.executemany(_PUT, map(self._values, changed))
         return changed
 
     def _unnumbered(self, pipeline: str, step: str, transaction: Transaction | None) -> list[VersionRow]:
@@ -67,8 +69,8 @@ class VersionRows:
             run for (run,) in self._query("SELECT id FROM runs WHERE pipeline = ?", (pipeline,), transaction)
         }
         changed: dict[int, VersionRow] = {}
-        for holder, index, store, *maker in self._query(_MADE, (pipeline, step), transaction):
-            old = known.get(tuple(maker))
+        for holder, index, named, *maker in self._query(_MADE, (pipeline, step), transaction):
+            store, old = self._addresses.here(named), known.get(tuple(maker))
             if old is not None and old.holder in there:
                 continue
             if old is None:
@@ -118,7 +120,7 @@ class VersionRows:
     def put(self, rows: Iterable[VersionRow]) -> None:
         """Record versions as they are."""
         with self._database.writing() as transaction:
-            transaction.executemany(_PUT, map(_values, rows))
+            transaction.executemany(_PUT, map(self._values, rows))
 
     def tag(self, version: VersionRow, tag: str, *, remove: bool = False) -> list[VersionRow]:
         """Give a version a tag, and take it from the one that had it; gives the rows that have changed."""
@@ -131,7 +133,7 @@ class VersionRows:
                     changed.append(attrs.evolve(row, tags=(*row.tags, tag)))
                 elif tag in row.tags and chosen == remove:
                     changed.append(attrs.evolve(row, tags=tuple(one for one in row.tags if one != tag)))
-            transaction.executemany(_PUT, map(_values, changed))
+            transaction.executemany(_PUT, map(self._values, changed))
         return changed
 
     def _read(
@@ -139,7 +141,15 @@ class VersionRows:
     ) -> list[VersionRow]:
         sql = f"SELECT {', '.join(_COLUMNS)} FROM versions WHERE {condition} ORDER BY number"
         found = (dict(zip(_COLUMNS, row, strict=True)) for row in self._query(sql, values, transaction))
-        return [VersionRow(**{**row, "tags": tuple(json.loads(row["tags"]))}) for row in found]
+        here = self._addresses.here
+        return [
+            VersionRow(**{**row, "store": here(row["store"]), "tags": tuple(json.loads(row["tags"]))})
+            for row in found
+        ]
+
+    def _values(self, row: VersionRow) -> tuple[Any, ...]:
+        named = attrs.evolve(row, store=self._addresses.there(row.store))
+        return (*attrs.astuple(named)[:-1], json.dumps(row.tags))
 
     def _query(
         self, sql: str, values: tuple[Any, ...], transaction: Transaction | None
@@ -149,10 +159,6 @@ class VersionRows:
             if transaction is None
             else transaction.execute(sql, values).fetchall()
         )
-
-
-def _values(row: VersionRow) -> tuple[Any, ...]:
-    return (*attrs.astuple(row)[:-1], json.dumps(row.tags))
 
 
 @attrs.frozen(kw_only=True)
