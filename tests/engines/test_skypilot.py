@@ -57,6 +57,32 @@ def test_skypilot_reads_the_tasks_that_are_written_for_it(sky: Path) -> None:
     }
 
 
+CHAIN = """
+import sys
+from sky.utils import dag_utils
+dag = dag_utils.load_chain_dag_from_yaml(sys.argv[1])
+assert dag.is_chain()
+print(dag.name)
+for task in dag.tasks:
+    (resources,) = task.resources
+    print(task.name, resources.cpus, resources.accelerators, resources.job_recovery)
+"""
+
+
+def test_skypilot_reads_the_chain_that_a_pipeline_is_exported_as(sky: Path) -> None:
+    read = subprocess.run(
+        [sky.with_name("python"), "-c", CHAIN, TASKS[0].parents[1] / "skypilot_chains" / "training.yaml"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert read.returncode == 0, read.stderr
+    name, load, train = read.stdout.splitlines()
+    assert (name, load) == ("training", "load 2+ None None")
+    assert train.startswith("train None {'H100': 8}") and "'max_restarts_on_errors': 2" in train
+
+
 @pytest.mark.timeout(300)
 def test_where_no_cloud_is_enabled_skypilot_itself_says_so(sky: Path) -> None:
     sdk = Sdk(str(sky), os.environ)

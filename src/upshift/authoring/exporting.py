@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +39,39 @@ def as_kubeflow(
     UpshiftError
         Kubeflow cannot express something of it, or a target, an image or a secret is not there.
     """
+    from upshift.engine.exported import export_kubeflow
+
+    with _composed(pipeline, arguments, "kubeflow", options) as (graph, said):
+        return export_kubeflow(graph, params=_settable(graph, said["store"]), announce=announce, **said)
+
+
+def as_skypilot(
+    pipeline: Pipeline[Any, Any],
+    arguments: Mapping[str, object],
+    *,
+    options: RunOptions,
+    announce: Announce,
+) -> str:
+    """A pipeline as a chain of SkyPilot's tasks; what they need is put into the bucket of the target.
+
+    Raises
+    ------
+    UpshiftError
+        A chain cannot express something of it, or a target or an image is not there.
+    """
+    from upshift.engine.exported import export_skypilot
+
+    with _composed(pipeline, arguments, "skypilot", options) as (graph, said):
+        return export_skypilot(graph, announce=announce, **said)
+
+
+@contextlib.contextmanager
+def _composed(
+    pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], backend: str, options: RunOptions
+) -> Iterator[tuple[Graph, dict[str, Any]]]:
+    """The graph of a pipeline in the store of its target; and what an export is told beside it."""
     from upshift.authoring.project import code_of
     from upshift.authoring.running import as_graph_errors, merged, source_of
-    from upshift.engine.exported import export_kubeflow
     from upshift.model.configuration import load_configuration
     from upshift.runtime.storage.store import open_direct
     from upshift.runtime.usercode import modules as usercode
@@ -49,7 +79,7 @@ def as_kubeflow(
     usercode.adopt_main()
     configuration = load_configuration()
     options = merged(pipeline, options)
-    options = attrs.evolve(options, target=options.target or _only_target(configuration))
+    options = attrs.evolve(options, target=options.target or _only_target(configuration, backend))
     address = configuration.store_address(configuration.target(options.target))
     store = open_direct(address, **configuration.store_options)
     if store.replica is not None:
@@ -57,29 +87,30 @@ def as_kubeflow(
     with store.claims.held():
         with as_graph_errors(pipeline):
             graph = pipeline.build(arguments, store)
-        return export_kubeflow(
+        yield (
             graph,
-            code=code_of(pipeline.callee.function),
-            source=source_of(pipeline),
-            configuration=configuration,
-            options=options,
-            store=store,
-            params=_settable(graph, store),
-            tell=lambda progress: None,
-            announce=announce,
+            {
+                "code": code_of(pipeline.callee.function),
+                "source": source_of(pipeline),
+                "configuration": configuration,
+                "options": options,
+                "store": store,
+                "tell": lambda progress: None,
+            },
         )
 
 
-def _only_target(configuration: Configuration) -> str:
-    found = [target.name for target in configuration.targets.values() if target.backend == "kubeflow"]
+def _only_target(configuration: Configuration, backend: str) -> str:
+    found = [target.name for target in configuration.targets.values() if target.backend == backend]
     if len(found) == 1:
         return found[0]
     raise NotFound(
-        f"{'several targets have' if found else 'no target has'} the backend kubeflow",
+        f"{'several targets have' if found else 'no target has'} the backend {backend}",
         why=", ".join(found) or None,
         fix="Name one: --on TARGET."
         if found
-        else 'Add one to upshift.toml: [targets.kf] with backend = "kubeflow" and store = "s3://team/upshift".',
+        else f'Add one to upshift.toml: [targets.NAME] with backend = "{backend}" and '
+        'store = "s3://team/upshift".',
     )
 
 

@@ -46,7 +46,8 @@ _COMMANDS = {
         "upshift.cli.targets:doctor", "Check a target: what would stop a step there, and what to do."
     ),
     "export": LazyCommand(
-        "upshift.cli.export:export", "Write a pipeline in the form of another tool: Kubeflow Pipelines."
+        "upshift.cli.export:export",
+        "Write a pipeline in the form of another tool: Kubeflow, SkyPilot.",
     ),
     "migrate": LazyCommand(
         "upshift.cli.migrate:migrate", "Change the imports of Metaflow or ZenML to Upshift's."

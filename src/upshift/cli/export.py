@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -10,9 +12,14 @@ from upshift.cli import shared_options as shared
 from upshift.cli.group import LazyCommand, LazyGroup
 from upshift.cli.output import echo
 
+C = TypeVar("C", bound=Callable[..., Any])
+
 _COMMANDS = {
     "kubeflow": LazyCommand(
         "upshift.cli.export:kubeflow", "Write a pipeline as one of Kubeflow's, version 2 of its form."
+    ),
+    "skypilot": LazyCommand(
+        "upshift.cli.export:skypilot", "Write a pipeline as a chain of SkyPilot's tasks, for sky jobs launch."
     ),
 }
 
@@ -22,13 +29,52 @@ def export() -> None:
     """Write a pipeline in the form of another tool, which runs its steps."""
 
 
+def _takes_pipeline(command: C) -> C:
+    """The command takes a pipeline as a run does, and where what it writes goes."""
+    options = (
+        shared.takes_graph,
+        shared.decorators,
+        shared.strict("Default: strict."),
+        click.option(
+            "--output", "-o", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there."
+        ),
+        click.option(
+            "-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag of its runs. Repeatable."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @click.command(cls=shared.PipelineCommand)
-@shared.takes_graph
-@shared.decorators
-@shared.strict("Default: strict.")
-@click.option("--output", "-o", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there.")
-@click.option("-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag of its runs. Repeatable.")
-def kubeflow(
+@_takes_pipeline
+def kubeflow(**said: Any) -> None:
+    """Write a pipeline as one of Kubeflow's, version 2 of its form.
+
+    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several. Without
+    --on, the target is the only one of the configuration with the backend kubeflow. Images are built and
+    pushed; code and what else pods need goes into the target's bucket. Nothing runs.
+    """
+    _export("as_kubeflow", **said)
+
+
+@click.command(cls=shared.PipelineCommand)
+@_takes_pipeline
+def skypilot(**said: Any) -> None:
+    """Write a pipeline as a chain of SkyPilot's tasks, for sky jobs launch.
+
+    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several. Without
+    --on, the target is the only one of the configuration with the backend skypilot. Images are built and
+    pushed; code and what else machines need goes into the target's bucket. Nothing runs, and SkyPilot need
+    not be installed.
+    """
+    _export("as_skypilot", **said)
+
+
+def _export(
+    how: str,
+    *,
     file: str,
     params: tuple[str, ...],
     params_file: str | None,
@@ -39,21 +85,15 @@ def kubeflow(
     output: str | None,
     tags: tuple[str, ...],
 ) -> None:
-    """Write a pipeline as one of Kubeflow's, version 2 of its form.
-
-    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several. Without
-    --on, the target is the only one of the configuration with the backend kubeflow. Images are built and
-    pushed; code and what else pods need goes into the target's bucket. Nothing runs.
-    """
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
-    from upshift.authoring.exporting import as_kubeflow
+    from upshift.authoring import exporting
     from upshift.engine import RunOptions
 
     if decorators:
         from upshift.authoring.flow.step_decorators import with_decorators
 
         pipeline = with_decorators(pipeline, decorators)
-    text = as_kubeflow(
+    text = getattr(exporting, how)(
         pipeline,
         arguments,
         options=RunOptions(target=target, strict=strict, tags=tags),

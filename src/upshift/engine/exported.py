@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.targets import OpenBackend, Proposal
 from upshift.errors import RequestRefused, UpshiftError, UsageError, together
 from upshift.model.configuration import Configuration, Target
-from upshift.model.graph import Graph
+from upshift.model.graph import Graph, ordered
 from upshift.model.home import user_name
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.secrets import at_node, secret_files
@@ -34,7 +35,6 @@ from upshift.runtime.storage.replica import blob_key
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
-    from upshift.backends.kubeflow.pipeline import Pod
     from upshift.images.base import Announce, Image, Tell
 
 MODULE = "upshift.cli.one_step"
@@ -72,36 +72,146 @@ class Order:
     tags: tuple[str, ...] = ()
 
 
+@attrs.frozen(kw_only=True)
+class Exported:
+    """A pipeline that is in the bucket, and how its tasks are started there."""
+
+    order: Order
+    found: Prospect
+    environment: Mapping[str, str]
+    words: tuple[str, ...]  # what follows the interpreter on each command line
+
+    @property
+    def graph(self) -> Graph:
+        """As it begins."""
+        return self.order.graph
+
+    def command(self, step: str) -> tuple[str, ...]:
+        """What starts a task of a step, but for what it is to do."""
+        return (self.order.steps[step].interpreter or "python3", *self.words)
+
+    def settings(self, step: str) -> dict[str, Any]:
+        """What the target and the step say for its backend."""
+        own = getattr(self.found.places[None].backend, "options", {})
+        said = self.graph.steps[step].settings.backends.get(self.order.target.backend, {})
+        return {**own, **_said(said)}
+
+    def image(self, step: str) -> str:
+        """The image that a step runs in."""
+        return _image_of(step, self.order.steps[step], self.found)
+
+
+Refuse = Callable[[Graph], None]
+"""Raises what of a graph a tool cannot express."""
+
+
 def export_kubeflow(
     graph: Graph,
+    *,
+    params: Mapping[str, Any],  # those that a run may set, and their defaults, as plain data
+    source: Mapping[str, Any],
+    **said: Any,  # what :func:`exported` takes beside them
+) -> str:
+    """Put what a pipeline needs into the bucket, and give it as Kubeflow has pipelines."""
+    from upshift.backends.kubeflow.pipeline import Pod, pipeline_of, refuse_inexpressible
+
+    def refuse(graph: Graph) -> None:
+        for name in graph.used:
+            refuse_inexpressible(name, graph.steps[name])
+        sketch = {name: Pod(image="", command=()) for name in graph.used}
+        pipeline_of(graph, sketch, Pod(image="", command=()), params=params, description="")
+
+    with exported(graph, "kubeflow", refuse, params=params, source=source, **said) as made:
+
+        def pod(name: str) -> Pod:
+            definition = made.graph.steps[name]
+            return Pod(
+                image=made.image(name),
+                command=made.command(name),
+                environment=made.environment,
+                granted=made.order.steps[name].granted,
+                settings=made.settings(name),
+                secrets=at_node(definition.settings.secret_sources),
+                retry=definition.settings.retry_policy,
+            )
+
+        pods = {name: pod(name) for name in made.graph.used}
+        first = pods[made.graph.nodes[0].step]
+        own = getattr(made.found.places[None].backend, "options", {})
+        end = Pod(image=first.image, command=first.command, environment=made.environment, settings=own)
+        description = f"Exported by Upshift from {source.get('file')}"
+        return pipeline_of(made.graph, pods, end, params=params, description=description)
+
+
+def export_skypilot(graph: Graph, *, source: Mapping[str, Any], **said: Any) -> str:
+    """Put what a pipeline needs into the bucket, and give it as a chain of SkyPilot's tasks."""
+    from upshift.backends.skypilot.backend import SkyPilotBackend
+    from upshift.backends.skypilot.pipeline import Link, pipeline_of, refuse_inexpressible
+
+    def unasked(target: Target, **where: Any) -> Any:
+        backend = open_registered(target, **where)
+        if isinstance(backend, SkyPilotBackend):
+            backend.ask_nobody()
+        return backend
+
+    said.setdefault("open_backend", unasked)
+    with exported(graph, "skypilot", refuse_inexpressible, params={}, source=source, **said) as made:
+        links = [
+            Link(
+                node=name,
+                command=made.command(step),
+                image=made.image(step),
+                granted=made.order.steps[step].granted,
+                settings=made.settings(step),
+                environment=made.environment,
+                retry=made.graph.steps[step].settings.retry_policy,
+            )
+            for name, step in chain_of(made.graph)
+        ]
+        return pipeline_of(made.graph.pipeline, links, file=str(source.get("file")))
+
+
+def chain_of(graph: Graph) -> list[tuple[str, str]]:
+    """Nodes and their steps, each after what it needs."""
+    if graph.flow is None:
+        return [(node.name, node.step) for node in ordered(graph.nodes)]
+    found: list[tuple[str, str]] = []
+    pending = list(graph.flow.steps)
+    before: dict[str, set[str]] = {name: set() for name in pending}
+    for name, shape in graph.flow.steps.items():
+        for following in shape.then:
+            before[following].add(name)
+    while pending:
+        done = {name for name, _ in found}
+        name = next(one for one in pending if before[one] <= done)
+        pending.remove(name)
+        found.append((name, name))
+    return found
+
+
+@contextlib.contextmanager
+def exported(
+    graph: Graph,
+    backend: str,
+    refuse: Refuse,
     *,
     code: Code,
     source: Mapping[str, Any],
     configuration: Configuration,
     options: RunOptions,
-    store: Store,
+    store: Store,  # that of the target, opened as nodes do; what the graph names is there
     params: Mapping[str, Any],
     tell: Tell,
     announce: Announce | None = None,
     open_backend: OpenBackend = open_registered,
-) -> str:
-    """Put what a pipeline needs into the bucket, and give it as Kubeflow has pipelines.
-
-    Parameters
-    ----------
-    store
-        That of the target, opened as nodes do; what the graph names is there.
-    params
-        Parameters that a run may set, and their defaults, as plain data.
-    tell
-        Told how far images are.
+) -> Iterator[Exported]:
+    """Put what a pipeline needs into the bucket, for tasks that something else starts.
 
     Raises
     ------
     UpshiftError
-        Kubeflow cannot express something of it, or something that it needs is not there.
+        The tool cannot express something of it, or something that it needs is not there.
     """
-    from upshift.backends.kubeflow.pipeline import Pod, pipeline_of, refuse_inexpressible
     from upshift.code.engine_package import engine_package
     from upshift.code.packages import make_package
     from upshift.code.runtime_package import bootstrap
@@ -117,15 +227,10 @@ def export_kubeflow(
         open_backend=open_backend,
     ) as found:
         graph = attrs.evolve(found.graph, sources={})
-        problem = together([*found.problems, *_elsewhere(found)])
+        problem = together([*found.problems, *_elsewhere(found, backend)])
         if problem is not None:
             raise problem
-        for name in graph.used:
-            refuse_inexpressible(name, graph.steps[name])
-        sketch = {name: Pod(image="", command=()) for name in graph.used}
-        pipeline_of(
-            graph, sketch, Pod(image="", command=()), params=params, description=""
-        )  # or it is refused
+        refuse(graph)
         made = {name: prepared.make(tell) for name, prepared in found.images.prepared.items()}
         package = (
             code.package or make_package(Path(code.project), store, exclude=secret_files(code.project)).digest
@@ -144,38 +249,26 @@ def export_kubeflow(
             tags=options.tags,
         )
         digest, _ = store.put(to_json(order), algorithm="sha256")  # which any Python can compare
-        environment = {} if store.replica is None else store.replica.objects.environment
-        words = ("-c", bootstrap(store.name), f"{store.name}/{blob_key(order.runtime)}", "-m", MODULE)
-        own = getattr(found.places[None].backend, "options", {})
-
-        def pod(name: str) -> Pod:
-            definition, step = graph.steps[name], order.steps[name]
-            return Pod(
-                image=_image_of(name, step, found),
-                command=(step.interpreter or "python3", *words, store.name, digest),
-                environment=environment,
-                granted=step.granted,
-                settings={**own, **_said(definition.settings.backends.get("kubeflow", {}))},
-                secrets=at_node(definition.settings.secret_sources),
-                retry=definition.settings.retry_policy,
-            )
-
-        pods = {name: pod(name) for name in graph.used}
-        first = pods[graph.nodes[0].step]
-        end = Pod(image=first.image, command=first.command, environment=environment, settings=own)
-        return pipeline_of(
-            graph, pods, end, params=params, description=f"Exported by Upshift from {source.get('file')}"
+        package_of_engine = f"{store.name}/{blob_key(order.runtime)}"
+        yield Exported(
+            order=order,
+            found=found,
+            environment={} if store.replica is None else store.replica.objects.environment,
+            words=("-c", bootstrap(store.name), package_of_engine, "-m", MODULE, store.name, digest),
         )
 
 
-def _elsewhere(found: Prospect) -> list[UpshiftError]:
+_TITLES = {"kubeflow": "Kubeflow", "skypilot": "SkyPilot"}
+
+
+def _elsewhere(found: Prospect, backend: str) -> list[UpshiftError]:
     """Steps that say themselves that they run on something else."""
     own = found.places[None]
     wrong: list[UpshiftError] = []
-    if own.backend.name != "kubeflow":
+    if own.backend.name != backend:
         raise UsageError(
-            f"target {own.target.name!r} is one of backend {own.backend.name}, and not of Kubeflow",
-            fix='Name one with backend = "kubeflow" by --on.',
+            f"target {own.target.name!r} is one of backend {own.backend.name}, and not of {_TITLES[backend]}",
+            fix=f'Name one with backend = "{backend}" by --on.',
         )
     for name in found.graph.used:
         on = found.graph.steps[name].settings.on
@@ -183,7 +276,7 @@ def _elsewhere(found: Prospect) -> list[UpshiftError]:
             settings = found.graph.steps[name].settings
             wrong.append(
                 RequestRefused(
-                    f"step {name} runs on {on!r}, and in a pipeline of Kubeflow's all steps are its own",
+                    f"step {name} runs on {on!r}, and an exported pipeline on {_TITLES[backend]} alone",
                     where=settings.origins.get("on") or found.graph.steps[name].location,
                     fix="Leave on= out, or the decorator that says it.",
                 )

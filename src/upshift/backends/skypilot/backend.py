@@ -54,6 +54,7 @@ class SkyPilot:
     sdk: Sdk
     title: str = "SkyPilot"
     signals: bool = False
+    asks: bool = True  # whether its optimizer is asked for machines
     seat: Mapping[str, str] = attrs.field(factory=lambda: dict(SEAT), repr=False)
     noise: re.Pattern[str] = _PREFACE
 
@@ -65,6 +66,8 @@ class SkyPilot:
                 ask.request, gpu_count=None, gpu_memory=None, gpu_vendor=None, accelerator=None
             )
             return Offer(granted=grants(plain, settings)[0], shortfalls=(lacking,))
+        if not self.asks:
+            return Offer(granted=grants(ask.request, settings)[0])
         refusal: Refused | None = None
         for granted in grants(ask.request, settings):
             sketch = Launch(name="test", comment="", command=("true",), granted=granted, settings=settings)
@@ -199,9 +202,15 @@ class SkyPilotBackend(ClusterBackend):
                 why="Steps on machines that are rented hand on their results through a bucket.",
                 fix='Name one: store = "s3://team/upshift".',
             )
+        self.options: Mapping[str, Any] = options
         self._target = target
         self._sdk = Sdk(target.options.get("sky"))
-        super().__init__(SkyPilot(self._sdk), name=self.name, store=store, sink=sink, options=options)
+        self._skypilot = SkyPilot(self._sdk)
+        super().__init__(self._skypilot, name=self.name, store=store, sink=sink, options=options)
+
+    def ask_nobody(self) -> None:
+        """Take a request for what SkyPilot's optimizer will find, which need not be here."""
+        self._skypilot.asks = False
 
     def reach(self, spec: TaskSpec) -> Reach:
         """Machines know nothing of this one: an image has the Python, the bootstrap brings the rest."""

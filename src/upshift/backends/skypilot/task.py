@@ -122,20 +122,32 @@ def _name_of(wanted: Wanted) -> str:
     return name if slices is None else f"{name}-{wanted.count * slices.cores}"
 
 
-def task_of(launch: Launch) -> str:
-    """The task of a job, as YAML; pure."""
+def task_of(launch: Launch, *, script: str | None = None, restarts: int = 0) -> str:
+    """The task of a job, as YAML; pure.
+
+    Parameters
+    ----------
+    script
+        What it runs; None: the command of the launch.
+    restarts
+        How often SkyPilot starts it again where that fails.
+    """
     said, granted = launch.settings, launch.granted
     options = list(said.get("docker_run_options", ()))
     if granted.shared_memory is not None:
         options.append(f"--shm-size={granted.shared_memory}b")
     several = (granted.nodes or 1) > 1
+    resources = _resources(launch)
+    if restarts:
+        resources["job_recovery"] = {"max_restarts_on_errors": restarts}
+    run = f"exec {shlex.join(launch.command)}\n" if script is None else script
     task: dict[str, Any] = {
         "name": launch.name,
         **({"num_nodes": granted.nodes} if several else {}),
-        "resources": _resources(launch),
+        "resources": resources,
         "envs": {**launch.environment, **said.get("envs", {})},
         "config": {"docker": {"run_options": options}} if options else {},
-        "run": f"# {launch.comment}\n{_FIRST if several else ''}exec {shlex.join(launch.command)}\n",
+        "run": f"# {launch.comment}\n{_FIRST if several else ''}{run}",
     }
     return yaml_of({key: value for key, value in task.items() if value != {}})
 
