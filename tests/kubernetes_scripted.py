@@ -65,6 +65,7 @@ class Scripted:
         self.hold: Callable[[dict[str, Any]], Mapping[str, Any] | None] = lambda pod: None
         self.lose: Callable[[str, str], bool] = lambda method, path: False  # the first answer to these
         self.may: Callable[[Mapping[str, str]], bool] = lambda attributes: True  # who asks do this
+        self.lets: Callable[[str, Mapping[str, str]], bool] = lambda user, asked: True  # of other accounts
         self.asked: list[tuple[str, str]] = []
         self.put("nodes", "", node())
         outer = self
@@ -208,6 +209,12 @@ class Scripted:
             return 201, {
                 **content,
                 "status": {"allowed": self.may(content["spec"]["resourceAttributes"])},
+            }
+        if path.endswith("/subjectaccessreviews"):
+            about = content["spec"]
+            return 201, {
+                **content,
+                "status": {"allowed": self.lets(about["user"], about["resourceAttributes"])},
             }
         kind, namespace, name = _place(path)
         if kind not in KINDS:
@@ -403,6 +410,8 @@ class Scripted:
         environment |= {one["name"]: one["value"] for one in container["env"] if "value" in one}
         for variable in ("HOME", "UPSHIFT_NODE_HOME"):
             environment[variable] = str(home)
+        if pod["spec"].get("automountServiceAccountToken"):
+            environment["KUBECONFIG"] = str(self.kubeconfig)
         environment["JOB_COMPLETION_INDEX"] = str(number)
         environment["UPSHIFT_NODE_NAME"] = "here"
         if "UPSHIFT_MAIN_NODE" in environment:

@@ -258,3 +258,48 @@ def test_what_a_container_printed_is_shown_where_no_supervisor_has_said_a_word(
     )
     assert "exit code 1" in said.err and "it printed: upshift: " in said.err and "credentials" in said.err
     assert project.attempt("lost")["reason"] == "infrastructure"
+
+
+def test_the_engine_itself_is_a_job_and_whoever_submitted_it_may_go(
+    project: Project, here: BatchHere, image: str, image_maker: ImageMaker, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    engine = image_maker.push("batch/engine:1", environment={**KEYS, "AWS_ENDPOINT_URL": here.endpoint})
+    text = (project.folder / "upshift.toml").read_text()
+    project.write(
+        text.replace("options = {", f'options = {{ detach = {{ image = "{engine}" }},'),
+        "upshift.toml",
+        header="",
+    )
+    project.write(f"""
+        import os, time
+
+        @step({settings(image)[:-1]}, "aws-batch": {{"host_volumes": ["{shared}:/mnt/shared"]}}}})
+        def wait() -> str:
+            open("/mnt/shared/waits", "w").close()
+            while not os.path.exists("/mnt/shared/go"):
+                time.sleep(0.05)
+            return os.environ["AWS_BATCH_JOB_ID"]
+
+        @step(on="local")
+        def beside(job: str) -> list[str]:
+            return [job, os.environ["AWS_BATCH_JOB_ID"]]
+
+        @pipeline
+        def example():
+            return beside(wait())
+    """)
+    before = len(here.jobs())
+    submitted = project.upshift("run", "pipeline.py", "--on", "batch", "--detach", timeout=LONG)
+    job = here.jobs()[before]
+    assert f"its engine is job {job['jobId']} of AWS Batch" in submitted.err
+    until((shared / "waits").exists, "the step runs")
+    (shared / "go").touch()
+    log = project.upshift("logs", "latest", "--engine", "-f", timeout=LONG).out
+    assert "wait: completed in" in log and "beside: completed in" in log
+    assert project.show()["status"] == "completed"
+    value = project.python("-c", "import upshift; print(upshift.get_run('latest').output)").out
+    assert job["jobId"] in value
+    (definition,) = here.client.describe_jobs(jobs=[job["jobId"]])["jobs"]
+    assert definition["retryStrategy"]["attempts"] == 1

@@ -211,3 +211,43 @@ def test_a_job_that_was_taken_before_the_connection_broke_is_not_submitted_again
     assert "Broken pipe" in watched.until(Waiting, handle).why
     assert watched.until(Ended, handle).reason is None
     assert broken.exists() and submitted(slurm_here(), handle) == 1
+
+
+def test_an_engine_that_is_submitted_through_ssh_works_without_it(
+    node: LoginNode, tmp_path: Path, upshift_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "never-to-be-seen")
+    project = Project(tmp_path / "project", upshift_home)
+    project.write(
+        '[targets.cluster]\nbackend = "slurm"\noptions = { ssh = "login", time = "10m" }\n',
+        "upshift.toml",
+        header="",
+    )
+    begun, gate = project.folder / "begun", project.folder / "gate"
+    project.write(f"""
+        import os, time
+
+        @step(cache=False, secrets={{"TOKEN": "env:TOKEN"}})
+        def waits() -> int:
+            open({str(begun)!r}, "w").close()
+            while not os.path.exists({str(gate)!r}):
+                time.sleep(0.05)
+            return len(os.environ["TOKEN"])
+
+        @pipeline
+        def example():
+            return waits()
+    """)
+    submitted = project.upshift("run", "pipeline.py", "--on", "cluster", "--detach", timeout=90)
+    assert "its engine is job " in submitted.err
+    until(begun.exists, 120)
+    node.stop()
+    gate.touch()
+    log = project.upshift("logs", "latest", "--engine", "-f", timeout=90).out
+    assert "waits: completed in" in log
+    import upshift
+
+    assert upshift.get_run("latest").output == len("never-to-be-seen")
+    assert b"never-to-be-seen" not in b"".join(
+        file.read_bytes() for file in (upshift_home / "store").rglob("*") if file.is_file()
+    )

@@ -159,6 +159,7 @@ def resume_detached(order: Order, progress: Progress) -> Run[Any]:
             progress=progress,
             resume=row.id,
             detached=order.token,
+            made=order.images,
         )
 
 

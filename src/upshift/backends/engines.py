@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,8 +17,12 @@ from upshift.model.settings.resources import ResourceSettings
 
 AGAIN = (0.5, 1.0, 2.0, 5.0)
 """Seconds until a scheduler that does not answer is given the engine again; whoever submits it waits."""
+TRAVELING = ("kubernetes", "aws-batch")
+"""Backends whose engines bring themselves."""
 _REQUEST = ("cpu_count", "memory")
 _DEFAULTS: Mapping[str, Any] = {"cpu_count": 1, "memory": "1GB"}
+_IMAGE = f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim"
+"""What an engine runs in where nothing else is said."""
 
 
 @attrs.frozen(kw_only=True)
@@ -27,7 +32,16 @@ class EngineJob:
     name: str  # no other job has it
     comment: str
     command: tuple[str, ...]
-    output: str  # the file for what it prints
+    output: str | None = None  # the file for what it prints; None: it sees to that itself
+    environment: Mapping[str, str] = attrs.field(factory=dict)  # no secrets
+
+
+@attrs.frozen(kw_only=True)
+class Journey:
+    """How an engine gets to nodes that have nothing of this machine: as a package, in an image."""
+
+    extras: tuple[str, ...] = ()  # of Upshift, which it needs there
+    home: str | None = None  # a folder of the node's own; None: one in its /tmp
 
 
 class Engines:
@@ -45,8 +59,12 @@ class Engines:
         What the target says to its steps, checked; ``detach`` says otherwise for engines, field by field.
     private
         Whether its jobs have the variables of this process, and nobody else can read them.
-    longest
-        The time limit of an engine where none is said, by its settings; None: that is for the scheduler.
+    complete
+        Adds what an engine needs where its settings do not say so.
+    seen
+        Gives a target as an engine has it; None: it does not reach it.
+    journey
+        How engines get there; None: as the Python and the folders of this machine, which nodes see.
     """
 
     def __init__(
@@ -57,19 +75,25 @@ class Engines:
         options: Mapping[str, Any],
         *,
         private: bool,
-        longest: Callable[[Mapping[str, Any]], str | None] = lambda said: None,
+        complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda said: said,
+        seen: Callable[[Target], Target | None] = lambda target: target,
+        journey: Journey | None = None,
     ) -> None:
         self._target = target
         self._cluster = cluster
-        self._longest = longest
+        self._complete = complete
         self.private = private
-        own = _checked(target, settings)
+        self.seen = seen
+        self.journey = journey
+        own = _checked(target, settings, ("image",) if journey is not None else ())
+        image = own.pop("image", None) or target.options.get("image") or _IMAGE
+        self._image = None if journey is None else image
         asked = {**_DEFAULTS, **{name: own[name] for name in _REQUEST if name in own}}
         try:
             self._request = ResourceSettings(**asked)
         except SettingsError as error:
             raise _invalid(target, error, "ResourceSettings") from None
-        unwanted = ("gres", "exclusive", "time")  # of steps
+        unwanted = ("efa", "exclusive", "gres", "jobset", "time")  # of steps
         self._said = {
             **{name: value for name, value in options.items() if name not in unwanted},
             **{name: value for name, value in own.items() if name not in _REQUEST},
@@ -77,11 +101,8 @@ class Engines:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is said of an engine, with its time limit."""
-        if "time" in self._said:
-            return dict(self._said)
-        longest = self._longest(self._said)
-        return self._said if longest is None else {**self._said, "time": longest}
+        """What is said of an engine, and what it needs."""
+        return dict(self._complete(self._said))
 
     def launch(self, job: EngineJob) -> Launch:
         """The job of an engine.
@@ -113,6 +134,8 @@ class Engines:
             granted=offer.granted,
             settings=settings,
             output=job.output,
+            image=self._image,
+            environment=job.environment,
         )
 
     def submit(self, launch: Launch, environment: Mapping[str, str], *, tries: int = len(AGAIN)) -> str:
@@ -172,9 +195,9 @@ class Engines:
         return f"job {id} of {self._cluster.title}"
 
 
-def _checked(target: Target, settings: type) -> dict[str, Any]:
+def _checked(target: Target, settings: type, own: Sequence[str]) -> dict[str, Any]:
     given = target.options.get("detach", {})
-    known = [*_REQUEST, *(field.name for field in attrs.fields(settings))]
+    known = [*own, *_REQUEST, *(field.name for field in attrs.fields(settings))]
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"target {target.name!r}: detach = {given!r} is invalid",
@@ -185,11 +208,16 @@ def _checked(target: Target, settings: type) -> dict[str, Any]:
             raise ConfigError(
                 f"target {target.name!r}: detach has no option {name!r}", fix=f"Options: {', '.join(known)}."
             )
+    if not isinstance(given.get("image", ""), str):
+        raise ConfigError(
+            f"target {target.name!r}: detach: image = {given['image']!r} is invalid", fix="Write a text."
+        )
+    unlike = (*own, *_REQUEST)
     try:
-        said = settings(**{name: value for name, value in given.items() if name not in _REQUEST})
+        said = settings(**{name: value for name, value in given.items() if name not in unlike})
     except SettingsError as error:
         raise _invalid(target, error, settings.__name__) from None
-    return {name: given[name] if name in _REQUEST else getattr(said, name) for name in given}
+    return {name: given[name] if name in unlike else getattr(said, name) for name in given}
 
 
 def _invalid(target: Target, error: SettingsError, name: str) -> ConfigError:

@@ -59,7 +59,9 @@ class Launch:
 
     name: str  # the job's, which follows from the attempt
     comment: str  # what it is, for people
-    command: tuple[str, ...]  # what is different for each job are the last two: of the runtime, of the spec
+    # What is different for each job are the last two, of the runtime and of the spec; of an engine, its
+    # package before -m, and the last one
+    command: tuple[str, ...]
     granted: Hardware
     settings: Mapping[str, Any]  # what the step was told for this backend, checked
     timeout: float | None = None  # seconds that the step may take

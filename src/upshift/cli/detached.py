@@ -1,16 +1,28 @@
-"""``python -m upshift.cli.detached``: the engine that ``--detach`` has submitted, or started, at its work."""
+"""``python -m upshift.cli.detached [DESCRIPTOR|ORDER]``: the engine of a detached run, at its work.
+
+Its order is in its environment, or at the address ORDER in a store. Through DESCRIPTOR, a pipe, it tells
+whoever waits for it that it has the run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+from collections.abc import Callable
+from typing import Any, TextIO
 
 from upshift.cli.output import exit_code_of
 from upshift.engine.awaited import record_refused
 from upshift.engine.detached import Order
+from upshift.engine.traveling import log_of
 from upshift.errors import EngineStopped, LeaseLost, RunFailed, UpshiftError
+from upshift.model.home import make_folder
 from upshift.report.terminal.plain import PlainProgress
+from upshift.runtime.storage.replica import upload
+from upshift.runtime.storage.store import open_store
+
+_at_end: list[Callable[[], None]] = []
 
 
 class _Telling(PlainProgress):
@@ -38,15 +50,47 @@ def _print_to(log: str) -> None:
             os.close(file)
 
 
+class _Copied:
+    """A stream of which everything goes to a file, too."""
+
+    def __init__(self, stream: TextIO, file: TextIO) -> None:
+        self._stream = stream
+        self._file = file
+
+    def write(self, text: str) -> int:
+        self._file.write(text)
+        self._file.flush()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _print_to_store(order: Order) -> None:
+    """Print to the store as well, which the engine publishes; what comes last, when this process ends."""
+    store = open_store(order.configuration.store or "", **order.configuration.store_options)
+    key = f"runs/{order.run}/{log_of(order.token)}"
+    path = store.root / key
+    make_folder(path.parent)
+    file = path.open("a", encoding="utf-8", errors="replace")
+    sys.stdout, sys.stderr = _Copied(sys.stdout, file), _Copied(sys.stderr, file)
+    if (replica := store.replica) is not None:
+        _at_end.append(lambda: upload(replica.objects, key, str(path)))
+
+
 def work() -> int:
     """Do the run; 0: it has completed."""
     from upshift.authoring.resume import resume_detached
     from upshift.runtime.supervisor.starters.thread_pools import quiet_pools
 
-    order = Order.taken()
-    descriptor = int(sys.argv[1]) if len(sys.argv) > 1 else None
+    said = sys.argv[1] if len(sys.argv) > 1 else None
     sys.argv[1:] = []
-    _print_to(order.log)
+    descriptor, address = (int(said), None) if said is not None and said.isdigit() else (None, said)
+    order = Order.taken(address)
+    if order.log is None:
+        _print_to_store(order)
+    else:
+        _print_to(order.log)
     quiet_pools()
     if descriptor is not None:
         os.set_inheritable(descriptor, False)
@@ -68,5 +112,14 @@ def work() -> int:
     return 0
 
 
+def main() -> int:
+    """The exit code, when all that was printed is where it belongs."""
+    code = exit_code_of(work)
+    for finish in _at_end:
+        with contextlib.suppress(UpshiftError):  # the bucket is away: what the pod or job printed is left
+            finish()
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(exit_code_of(work))
+    sys.exit(main())

@@ -61,11 +61,17 @@ def follow_engine(run: Run, *, follow: bool) -> None:
             fix=f"Its engine prints where upshift run was typed. What its steps print: upshift logs {run.id}",
         )
     path, merged = Path(engine.log), Merged(sys.stdout, named=False)
+    store = open_store(run.row.store)
+    replica = store.replica
+    if replica is not None and not path.exists():  # that of another machine
+        path = store.root / "runs" / run.id / path.name
     with contextlib.closing(Inotify()) as watch:
         if path.parent.is_dir():
             watch.add(path.parent)
         while True:
             over = not follow or run.status not in _UNFINISHED  # what it printed by then is there
+            if replica is not None and replica.is_elsewhere(run.id):
+                replica.bring_appended(f"runs/{run.id}/{path.name}")
             if path.exists():
                 merged.grow("", path)
             if over:

@@ -6,9 +6,9 @@
     upshift/          all of it
     _vendor/          what an engine imports, with metadata and licenses; boto3 only where it is asked for
 
-It is made and kept like the runtime (:mod:`upshift.code.runtime_package`), and is one, too: without ``-m``
-it takes the runtime's arguments, and packages of the image come before those in ``_vendor``. An engine has
-its own first. Where there is nothing but Python, the bootstrap fetches and starts it::
+It is made and kept like the runtime (:mod:`upshift.code.runtime_package`), but compressed, and is one, too:
+without ``-m`` it takes the runtime's arguments, and packages of the image come before those in ``_vendor``.
+An engine has its own first. Where there is nothing but Python, the bootstrap fetches and starts it::
 
     from upshift.code.engine_package import engine_package
     from upshift.code.runtime_package import bootstrap
@@ -21,12 +21,13 @@ Before ``-m`` there may be more addresses: further zips, which the module can im
 ``__main__``, and it finds ``UPSHIFT_HOME`` set to the folder of the node.
 
 Everything in it is pure Python. What is compiled stays at home: blake3, without which new digests are
-SHA-256; psutil, uv and zstandard, which build images; psycopg, whose catalog no bucket goes with.
+SHA-256; psutil, uv and zstandard, which build images; psycopg, since such an engine has a catalog of its own.
 """
 
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Collection, Iterator
 from importlib import metadata, util
 from typing import TYPE_CHECKING
@@ -49,7 +50,7 @@ EXTRAS = {
     }
 }
 """The same by the extra of Upshift that somebody asks for."""
-_SERVICES = ("batch", "ec2", "iam", "logs", "sts")
+_SERVICES = ("batch", "iam", "logs", "sts")
 """What botocore and boto3 know of AWS's services that engines ask; of all of them it is twenty times that."""
 _MAIN = b"""\
 import os
@@ -85,7 +86,7 @@ def engine_package(store: Store, *, extras: Collection[str] = ()) -> str:
     Returns
     -------
     str
-        Its digest, by SHA-256. The same files give the same one.
+        Its digest, by SHA-256. The same files give the same one, by the same version of zlib.
 
     Raises
     ------
@@ -105,7 +106,8 @@ def engine_package(store: Store, *, extras: Collection[str] = ()) -> str:
                     yield name, path
             yield from _metadata(distribution, watched)
 
-    return packed(store, ("engine", *sorted(extras)), _MAIN, sources)
+    question = ("engine", *sorted(extras))
+    return packed(store, question, _MAIN, sources, compression=zipfile.ZIP_DEFLATED)
 
 
 def _distributions(extras: Collection[str]) -> dict[str, tuple[str, ...]]:

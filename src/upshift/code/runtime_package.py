@@ -99,6 +99,8 @@ def packed(
     question: tuple[str, ...],
     main: bytes,
     sources: Callable[[Watched], Iterable[tuple[str, str]]],
+    *,
+    compression: int = zipfile.ZIP_STORED,
 ) -> str:
     """Put a package into the store, unless it is there; gives its digest.
 
@@ -112,6 +114,8 @@ def packed(
         Its ``__main__.py``.
     sources
         Gives name and path of each file, and adds everything that it looks at to what it gets.
+    compression
+        How they are kept: another version of a compressor makes another package of the same files.
     """
     memo = Memo(*question, "sha256", __version__, _home_of_upshift())
     known = memo.recall()
@@ -120,7 +124,7 @@ def packed(
     since = now()
     watched: Watched = {}
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
+    with zipfile.ZipFile(content, "w", compression) as archive:
         _add(archive, "__main__.py", main)
         for name, path in sorted(sources(watched)):
             _add(archive, name, Path(path).read_bytes())
@@ -177,6 +181,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     entry = zipfile.ZipInfo(name, _EPOCH)
     entry.external_attr = 0o100644 << 16
     entry.create_system = 3  # Unix, wherever it is made
+    entry.compress_type = archive.compression
     archive.writestr(entry, content)
 
 

@@ -20,7 +20,7 @@ from upshift.runs.catalog.detached import Detached, awaits_engine
 from upshift.runs.catalog.rebuild import known_run, open_catalog
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.catalog.standing import INTERRUPTED
-from upshift.runs.stores.lease import Lease, held
+from upshift.runs.stores.lease import Lease, held, here
 from upshift.runtime.storage.store import Store, open_store
 
 _SUBMITTING = 60.0
@@ -67,6 +67,7 @@ def record_refused(run: str, token: str, error: UpshiftError, configuration: Con
             row = take_over(row.id, catalog, store)
             engine = Detached.of(row)
             if awaits_engine(row) and engine is not None and engine.token == token:
+                row = attrs.evolve(row, source={**row.source, "engine": here()})  # for other catalogs to see
                 record_lost(row, catalog, store, lease, f"it was refused: {error.in_short}")
 
 

@@ -24,6 +24,7 @@ from upshift.report.progress import ImageChange
 
 if TYPE_CHECKING:
     from upshift.engine.clock import Clock
+    from upshift.engine.images import MadeImage
     from upshift.engine.journal import Journal
     from upshift.images.base import Image, Progress
     from upshift.images.environments import PreparedEnvironment
@@ -44,7 +45,7 @@ class _Stopped(Exception):
 class _Making:
     """One image, and the tasks that wait for it."""
 
-    prepared: Prepared | PreparedEnvironment
+    prepared: Prepared | PreparedEnvironment | MadeImage
     steps: tuple[str, ...]
     waiting: list[tuple[TaskState, Then]] = attrs.field(factory=list)
     thread: threading.Thread | None = None
@@ -59,7 +60,7 @@ class Building:
 
     def __init__(
         self,
-        prepared: Mapping[str, Prepared | PreparedEnvironment],
+        prepared: Mapping[str, Prepared | PreparedEnvironment | MadeImage],
         *,
         inbox: SimpleQueue[Any],
         journal: Journal,

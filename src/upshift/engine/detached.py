@@ -6,8 +6,10 @@
             └─► Cluster.submit, or a process in a session of its own
     there:  the lease, the token, and then the run from its record, as resume --same-code has it
 
-So what was submitted is what runs, whatever becomes of the files. What the engine needs to know beside that,
-it gets in one variable of its environment, where a catalog's password is as safe as a step's secret.
+So what was submitted is what runs, whatever becomes of the files. What the engine needs to know beside that
+is its order. Where nodes see the Python and the folders of this machine, that is in one variable of its
+environment, where a catalog's password is as safe as a step's secret. Where they see nothing but the store,
+the engine travels as a package, and its order is a record of the run (:mod:`upshift.engine.traveling`).
 """
 
 from __future__ import annotations
@@ -29,20 +31,32 @@ from typing import Any
 
 import attrs
 
-from upshift.backends.engines import EngineJob, Engines
+from upshift.backends.engines import TRAVELING, EngineJob, Engines
 from upshift.backends.scheduler import Launch
 from upshift.code.packages import make_package
 from upshift.engine import RunOptions
 from upshift.engine.awaited import confirm_free, record_lost
+from upshift.engine.images import MadeImage
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.recovery import take_over
 from upshift.engine.run import new_run_id, refuse
+from upshift.engine.traveling import (
+    at_address,
+    command_of,
+    confirm_reached,
+    log_of,
+    make_images,
+    order_name,
+    read_order,
+    surroundings,
+    targets_there,
+)
 from upshift.errors import BackendError, RequestRefused, UpshiftError, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
 from upshift.model.home import home, make_folder, user_name
-from upshift.model.settings.secrets import secret_files
+from upshift.model.settings.secrets import NeededSecret, secret_files
 from upshift.model.spec.codec import decode, encode, to_json
 from upshift.model.spec.task import Code
 from upshift.report.progress import Progress
@@ -67,13 +81,16 @@ class Order:
     run: str
     token: str
     configuration: Configuration  # as it was when it was submitted
-    log: str  # where it prints
+    log: str | None  # where it prints; None: to the store, and as any program
     home: str | None = None  # a folder of its own for its state; None: that of its environment
     environments: str | None = None  # where those of steps are kept, which nodes see
+    images: Mapping[str, MadeImage] | None = None  # of steps, made before; None: the engine makes them
 
     @classmethod
-    def taken(cls, environ: Any = os.environ) -> Order:
-        """That of this process, whose environment keeps nothing of it."""
+    def taken(cls, address: str | None = None, environ: Any = os.environ) -> Order:
+        """That of this process, whose environment keeps nothing of it; or the one at this address."""
+        if address is not None:
+            return read_order(cls, address)
         text = environ.pop(ORDER, None)
         if text is None:
             raise UsageError("this is what upshift run --detach starts", fix="Use that.")
@@ -131,11 +148,17 @@ def submit(
                 project=code.project,
                 inbox=SimpleQueue(),
                 announce=progress.notice,
+                builds=configuration.target(options.target).backend in TRAVELING,
             )
         )
         refuse(found, configuration, options, Keys(code_named) if resume is None else None, now=now)
         store = found.store
         engines = _engines_of(found, configuration.catalog)
+        journey = None if engines is None else engines.journey
+        images = None
+        if engines is not None and journey is not None:
+            confirm_reached(found, engines)
+            images = make_images(found.images, progress.notice)
         stack.enter_context(store.claims.held())
         if code.package is None:
             package = make_package(Path(code.project), store, exclude=secret_files(code.project))
@@ -147,7 +170,7 @@ def submit(
         engine = Detached(
             token=token,
             name=f"engine-{re.sub(r'[^a-zA-Z0-9_.-]+', '-', graph.pipeline)[:40]}-{token}",
-            log=str(store.root / "runs" / run / f"engine-{token}.log"),
+            log=str(store.root / "runs" / run / log_of(token)),
             host=socket.gethostname(),
             since=now,
             target=None if engines is None else found.target.name,
@@ -158,8 +181,11 @@ def submit(
                 EngineJob(
                     name=engine.name,
                     comment=f"upshift {run} engine",
-                    command=_COMMAND,
-                    output=engine.log,
+                    command=_COMMAND
+                    if journey is None
+                    else command_of(store, at_address(store, run, order_name(token)), extras=journey.extras),
+                    output=engine.log if journey is None else None,
+                    environment={} if journey is None else surroundings(store, journey),
                 )
             )
         row = RunRow(
@@ -179,6 +205,7 @@ def submit(
             },
             params={name: encode(artifact) for name, artifact in graph.params.items()},
         )
+        order = _order(run, engine, configuration, engines=engines, images=images, store=store.name)
         with Lease(run, store.address, notice=progress.notice) as lease:
             if earlier is not None:
                 earlier = take_over(run, catalog, store)
@@ -190,11 +217,14 @@ def submit(
             with published(store, run, lease):
                 store.write_record(run, "graph.json", to_json(attrs.evolve(graph, sources={})))
                 store.write_record(run, edits.RECORD, to_json({}))
+                if journey is not None:
+                    store.write_record(run, order_name(token), to_json(order))
+                    if found.images.prepared:
+                        store.write_record(run, "images.json", to_json(found.images.record()))
                 store.write_record(run, "run.json", to_json(row))
                 catalog.add_run(row)
-        order = _order(run, engine, configuration, apart=launch is not None)
         try:
-            where = _start(order, engine, launch, engines)
+            where = _start(order, engine, launch, engines, _variables(found))
         except UpshiftError as error:
             with Lease(run, store.address) as lease:
                 record_lost(row, catalog, store, lease, f"it was not taken: {error.in_short}")
@@ -219,11 +249,10 @@ def _engines_of(found: Prospect, catalog: str | None) -> Engines | None:
     if engines is None:
         raise RequestRefused(
             f"target {place.target.name!r} runs no engines",
-            why="Engines need the Python and the folders of this machine: on Ray, or on Slurm without ssh.",
-            fix="Leave --detach out, and keep this machine on; or log in to the cluster, and type it there.",
+            why=getattr(place.backend, "no_engines", "Its backend has no way to start one."),
+            fix="Leave --detach out, and keep this machine on.",
         )
-    needed = [secret for some in found.secrets.values() for secret in some]
-    lacking = [secret for secret in needed if secret.source.startswith("env:")]
+    lacking = [secret for secret in _needed(found) if secret.source.startswith("env:")]
     if lacking and not engines.private:
         first = lacking[0]
         raise RequestRefused(
@@ -232,7 +261,7 @@ def _engines_of(found: Prospect, catalog: str | None) -> Engines | None:
             why="The variables of its jobs can be read by others.",
             fix="Leave --detach out, or keep the value in a file: file:PATH.",
         )
-    if not engines.private and re.search(r"//[^/@]*:[^/@]*@", catalog or ""):
+    if engines.journey is None and not engines.private and re.search(r"//[^/@]*:[^/@]*@", catalog or ""):
         raise RequestRefused(
             f"the password of the catalog cannot be brought to an engine on {place.target.name!r}",
             why="The variables of its jobs can be read by others.",
@@ -241,9 +270,26 @@ def _engines_of(found: Prospect, catalog: str | None) -> Engines | None:
     return engines
 
 
-def _start(order: Order, engine: Detached, launch: Launch | None, engines: Engines | None) -> str:
+def _needed(found: Prospect) -> list[NeededSecret]:
+    return [secret for some in found.secrets.values() for secret in some]
+
+
+def _variables(found: Prospect) -> dict[str, str]:
+    """The variables of this process that the engine reads secrets from."""
+    named = (secret.source.partition(":")[::2] for secret in _needed(found))
+    return {name: os.environ[name] for scheme, name in named if scheme == "env" and name in os.environ}
+
+
+def _start(
+    order: Order,
+    engine: Detached,
+    launch: Launch | None,
+    engines: Engines | None,
+    variables: Mapping[str, str],
+) -> str:
     if engines is not None and launch is not None:
-        return engines.submit(launch, {ORDER: order.text()})
+        told = {} if engines.journey is not None else {ORDER: order.text()}
+        return engines.submit(launch, {**told, **variables} if engines.private else told)
     return _start_here(order, engine)
 
 
@@ -275,14 +321,33 @@ def _start_here(order: Order, engine: Detached) -> str:
     )
 
 
-def _order(run: str, engine: Detached, configuration: Configuration, *, apart: bool) -> Order:
-    """What the engine is told; ``apart``: on another machine, where it has a home of its own."""
+def _order(
+    run: str,
+    engine: Detached,
+    configuration: Configuration,
+    *,
+    engines: Engines | None,
+    images: Mapping[str, MadeImage] | None,
+    store: str,
+) -> Order:
+    """What the engine is told; on another machine it has a home of its own."""
+    if engines is not None and engines.journey is not None:
+        there = attrs.evolve(
+            configuration,
+            source=None,
+            catalog=None,
+            targets=targets_there(configuration, engines),
+            store=store,
+        )
+        return Order(run=run, token=engine.token, log=None, configuration=there, images=images)
+    apart = engines is not None
     place = catalog_place(configuration.catalog)
     catalog = configuration.catalog
     if isinstance(place, Path):  # a file cannot be written from two machines at once
         catalog = None if apart else str(place)
+    seen = engines.seen if engines is not None else lambda target: target
     targets = {
-        name: attrs.evolve(target, store=_absolute(target.store))
+        name: attrs.evolve(seen(target) or target, store=_absolute(target.store))
         for name, target in configuration.targets.items()
     }
     return Order(

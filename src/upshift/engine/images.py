@@ -18,7 +18,7 @@ from upshift.model.graph import Graph, StepDefinition
 from upshift.model.spec.hardware import Device, Hardware
 
 if TYPE_CHECKING:
-    from upshift.images.base import Announce, Finding, Needs
+    from upshift.images.base import Announce, Finding, Image, Needs, Tell
     from upshift.images.building.builder import Destination
     from upshift.images.environments import PreparedEnvironment
     from upshift.images.preparing import Prepared
@@ -26,6 +26,40 @@ if TYPE_CHECKING:
 
 OF_DOCKER = "docker."
 """What the origins of fields of the image's settings are found under."""
+
+
+@attrs.frozen(kw_only=True)
+class MadeImage:
+    """An image that was made before the engine was submitted, which then asks no registry."""
+
+    digest: str | None  # of what is in it
+    reference: str
+    recipe: str
+    interpreter: str | None = None
+    user: str | None = None
+    name: str | None = None
+
+    @property
+    def noun(self) -> str:
+        """What it is."""
+        return "image"
+
+    @property
+    def same(self) -> object:
+        """What is equal for images that are one."""
+        return self
+
+    def make(self, tell: Tell) -> Image:
+        """The image, which is there."""
+        from upshift.images.base import Image
+
+        return Image(
+            reference=self.reference,
+            recipe=self.recipe,
+            interpreter=self.interpreter,
+            user=self.user,
+            name=self.name,
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -37,6 +71,8 @@ class StepImages:
     """Of each step that asks for one, in no image, where it gets it."""
     problems: Mapping[str, UpshiftError] = attrs.field(factory=dict)
     """Why nothing can be known of a step's image."""
+    made: Mapping[str, MadeImage] = attrs.field(factory=dict)
+    """Those that were made before the engine was submitted; there are no others then."""
     locations: Mapping[str, str | None] = attrs.field(factory=dict)
     """Where these steps are defined, as ``file:line``."""
 
@@ -80,7 +116,7 @@ class StepImages:
         """The graph with the digest of its image or environment at each step that has one, and no other."""
         steps = dict(graph.steps)
         for name, definition in graph.steps.items():
-            known = self.prepared.get(name) or self.environments.get(name)
+            known = self.prepared.get(name) or self.environments.get(name) or self.made.get(name)
             image = known.digest if known else None
             if definition.image != image:  # that of a recorded graph was another place's, perhaps
                 steps[name] = attrs.evolve(definition, image=image)

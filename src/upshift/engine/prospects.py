@@ -15,7 +15,7 @@ import attrs
 
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
-from upshift.engine.images import StepImages, step_images
+from upshift.engine.images import MadeImage, StepImages, step_images
 from upshift.engine.targets import (
     OpenBackend,
     OpenTarget,
@@ -72,6 +72,7 @@ def prospects(
     announce: Announce | None,
     look: bool = False,
     builds: bool = False,
+    made: Mapping[str, MadeImage] | None = None,  # images, of an engine that was submitted with them
     open_backend: OpenBackend = open_registered,
 ) -> Iterator[Prospect]:
     """What a graph would get, while places and registries are open; ``look``, ``builds``: as for images."""
@@ -84,8 +85,11 @@ def prospects(
         secrets = _needed_secrets(graph, places, project=project)
         missing = _missing_secrets(secrets.values())
         granted = {name: proposal.offer.granted for name, proposal in offered.items()}
-        with step_images(
-            graph, places, granted, project=project, look=look, builds=builds, announce=announce
+        known = contextlib.nullcontext(StepImages(made=made or {}))
+        with (
+            step_images(graph, places, granted, project=project, look=look, builds=builds, announce=announce)
+            if made is None
+            else known
         ) as images:
             yield Prospect(
                 graph=images.marked(graph),

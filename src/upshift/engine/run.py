@@ -20,7 +20,7 @@ from upshift.engine.building import Building
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Command, Control, interrupts, socket_path
 from upshift.engine.driver import Driver
-from upshift.engine.images import StepImages
+from upshift.engine.images import MadeImage, StepImages
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import short_of_processes
@@ -87,6 +87,7 @@ def execute(
     resume: str | None = None,
     code_named: CodeNamed | None = None,  # None: only a record of the code is at hand
     detached: str | None = None,  # the token of the submission that this engine is; None: it is none
+    made: Mapping[str, MadeImage] | None = None,  # the images that it was submitted with
     open_backend: OpenBackend = open_registered,
     clock: Clock | None = None,
 ) -> Run:
@@ -103,6 +104,7 @@ def execute(
                 inbox=inbox,
                 announce=progress.notice,
                 builds=True,
+                made=made,
                 open_backend=open_backend,
             )
         )
@@ -329,6 +331,12 @@ class _Run:
         self.progress.run_ended(self.row.id, status, took)
         return driver, status
 
+    @property
+    def _cwd(self) -> str | None:
+        """Where steps of this machine run; None: where their code is, in a package."""
+        folder = str(self.source.get("cwd") or os.getcwd())
+        return None if self.detached is not None and not os.path.isdir(folder) else folder
+
     def _driver(self, *, resumed: bool, submitted: Callable[[], None]) -> Driver:
         run = self.row.id
         recovery = Recovery(self.places, self.store)
@@ -345,7 +353,7 @@ class _Run:
                 self.graph,
                 code=self.code,
                 store=self.store,
-                cwd=self.source.get("cwd") or os.getcwd(),
+                cwd=self._cwd,
                 shipped=self.shipped,
                 draws=randomness.draws(),
             ),
@@ -362,7 +370,7 @@ class _Run:
             ),
             journal=journal,
             building=Building(
-                {**self.images.prepared, **self.images.environments},
+                {**self.images.prepared, **self.images.environments, **self.images.made},
                 inbox=self.inbox,
                 journal=journal,
                 clock=self.clock,

@@ -43,7 +43,7 @@ def test_clients_of_aws_are_in_it_where_they_are_asked_for(
 ) -> None:
     held = names(store, "aws")
     of_services = {name.split("/")[3] for name in held if name.startswith("_vendor/botocore/data/")}
-    assert {"batch", "ec2", "endpoints.json"} <= of_services and "s3" not in of_services
+    assert {"batch", "logs", "endpoints.json"} <= of_services and "ec2" not in of_services
     monkeypatch.setitem(package.EXTRAS, "aws", {"boto3": ("no_such_module",)})
     with pytest.raises(MissingExtra, match="an engine elsewhere needs boto3") as error:
         engine_package(open_store(str(tmp_path / "other")), extras=("aws",))

@@ -22,6 +22,7 @@ from upshift.backends.batch.definition import LOGS, NOT_BUILT, REGISTER, SUBMIT,
 from upshift.backends.batch.queues import Queue, findings, offer, read_queue
 from upshift.backends.batch.states import BY_US, WAITING, state_of
 from upshift.backends.cluster import ClusterBackend
+from upshift.backends.engines import Engines, Journey
 from upshift.backends.scheduler import Launch, NotNow, Reach, State, options_of
 from upshift.errors import BackendError, ConfigError, RequestRefused, suggestion
 from upshift.model.configuration import Target
@@ -444,7 +445,9 @@ class BatchBackend(ClusterBackend):
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
         own = ("image", "profile", "region")
-        options = options_of(target, BatchSettings, store=store, title="AWS Batch", own=own, buckets=True)
+        options = options_of(
+            target, BatchSettings, store=store, title="AWS Batch", own=(*own, "detach"), buckets=True
+        )
         owner = f"target {target.name!r}"
         for name in own:
             if not isinstance(target.options.get(name, ""), str):
@@ -461,6 +464,24 @@ class BatchBackend(ClusterBackend):
         batch = AwsBatch(Api(target.options.get("region"), target.options.get("profile")))
         super().__init__(batch, name=self.name, store=store, sink=sink, options=options, arrays=batch)
         self._batch_api = batch
+        self.engines = Engines(
+            target,
+            batch,
+            BatchSettings,
+            options,
+            private=False,
+            seen=self._seen,
+            journey=Journey(extras=("aws",)),
+        )
+
+    def _seen(self, target: Target) -> Target | None:
+        """A target as an engine has it in a job: the role of that says who asks, and nothing says where."""
+        if target.backend != self.name or target.options.get("profile") != self._target.options.get(
+            "profile"
+        ):
+            return None
+        options = {name: value for name, value in target.options.items() if name != "profile"}
+        return attrs.evolve(target, options={"region": self._batch_api.api.region, **options})
 
     def reach(self, spec: TaskSpec) -> Reach:
         """The Python of its image, and nothing of this machine."""

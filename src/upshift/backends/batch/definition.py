@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from upshift.backends.batch.queues import EC2, FARGATE, MEMORY, PLATFORM, VCPUS
@@ -77,7 +77,8 @@ def definition_of(launch: Launch) -> dict[str, Any]:
 def submission_of(launch: Launch) -> dict[str, Any]:
     """What is different for each job."""
     granted, said = launch.granted, launch.settings
-    variables = {**launch.environment, **dict(zip((RUNTIME, SPEC), launch.command[-2:], strict=True))}
+    different = (launch.command[at] for at in _different(launch.command))
+    variables = {**launch.environment, **dict(zip((RUNTIME, SPEC), different, strict=True))}
     overrides: dict[str, Any] = {
         "resourceRequirements": list(_requirements(launch)),
         "environment": [{"name": name, "value": text} for name, text in sorted(variables.items())],
@@ -110,6 +111,11 @@ def job_name(name: str) -> str:
     return re.sub(r"^(?![A-Za-z0-9])", "u", re.sub(r"[^\w-]", "-", name))
 
 
+def _different(command: Sequence[str]) -> tuple[int, int]:
+    """Where in a command is what each job has of its own: package and spec, or order."""
+    return (command.index("-m") - 1 if "-m" in command else -2), -1
+
+
 def _platform(launch: Launch) -> str:
     return str(launch.granted.details.get(PLATFORM, EC2))
 
@@ -117,10 +123,12 @@ def _platform(launch: Launch) -> str:
 def _container(launch: Launch) -> dict[str, Any]:
     said = launch.settings
     fargate = _platform(launch) == FARGATE
-    arguments = [f"${RUNTIME}", f"${SPEC}", *([ELEMENT] if launch.elements else [])]
+    command = list(launch.command)
+    for at, name in zip(_different(command), (RUNTIME, SPEC), strict=True):
+        command[at] = f"${name}"
     found: dict[str, Any] = {
         "image": launch.image or NOT_BUILT,
-        "command": [*launch.command[:-2], *arguments],
+        "command": [*command, *([ELEMENT] if launch.elements else [])],
         # Each job has its own, instead of these.
         "resourceRequirements": [
             {"type": "VCPU", "value": str(VCPUS)},

@@ -8,16 +8,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
 from upshift.backends.base import Ask, Capabilities, Ended, Finding, Handle, Job, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
+from upshift.backends.engines import Engines, Journey
 from upshift.backends.kubernetes.access import read_access
 from upshift.backends.kubernetes.api import Api, Missing
 from upshift.backends.kubernetes.cluster import Kubernetes
-from upshift.backends.kubernetes.manifest import HOME, Mount
+from upshift.backends.kubernetes.manifest import HOME, Mount, patched
 from upshift.backends.scheduler import NotNow, Reach, options_of
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target
@@ -27,7 +28,9 @@ from upshift.model.spec import TaskSpec
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
 
-_OWN = ("kubeconfig", "context", "image", "autoscaling", "code_cache")
+_OWN = ("kubeconfig", "context", "image", "autoscaling", "code_cache", "detach")
+_CLUSTER = ("kubeconfig", "context")
+"""Which of these say where the API server is."""
 
 
 class KubernetesBackend(ClusterBackend):
@@ -58,7 +61,7 @@ class KubernetesBackend(ClusterBackend):
         for name, value in said.items():
             if name == "autoscaling" and not isinstance(value, bool):
                 raise ConfigError(f"{owner}: autoscaling = {value!r} is invalid", fix="Write true or false.")
-            if name != "autoscaling" and not (isinstance(value, str) and value.strip()):
+            if name not in ("autoscaling", "detach") and not (isinstance(value, str) and value.strip()):
                 raise ConfigError(f"{owner}: {name} = {value!r} is invalid", fix="Write a string.")
         cache = said.get("code_cache")
         if cache is not None and not PurePosixPath(cache).is_absolute():
@@ -84,6 +87,27 @@ class KubernetesBackend(ClusterBackend):
             options=options,
             arrays=self._kubernetes,
         )
+        self._target = target
+        self.engines = Engines(
+            target,
+            self._kubernetes,
+            KubernetesSettings,
+            options,
+            private=True,
+            complete=_for_engine,
+            seen=self._seen,
+            journey=Journey(home=HOME),
+        )
+        self._kubernetes.note_namespace(self.engines.settings.get("namespace"))
+
+    def _seen(self, target: Target) -> Target | None:
+        """A target as an engine in the cluster has it: where that is, its pod says."""
+        if target.backend != self.name or any(
+            target.options.get(name) != self._target.options.get(name) for name in _CLUSTER
+        ):
+            return None
+        options = {name: value for name, value in target.options.items() if name not in _CLUSTER}
+        return attrs.evolve(target, options={"namespace": self._kubernetes.api.access.namespace, **options})
 
     def offer(self, ask: Ask) -> Offer:
         """What a pod would get, if it sees the store."""
@@ -108,6 +132,7 @@ class KubernetesBackend(ClusterBackend):
         """The cluster, and where its images come from."""
         try:
             yield from self._kubernetes.findings(self._options)
+            yield from self._kubernetes.findings_of_engine(self.engines.settings)
         except NotNow as error:
             raise BackendError(str(error), fix="Try again in a moment.") from None
         except Missing as error:
@@ -185,6 +210,12 @@ class KubernetesBackend(ClusterBackend):
         super().close()
         self._kubernetes.close()
         timer.cancel()
+
+
+def _for_engine(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An engine asks the API server by the token of its service account, which pods of steps do not get."""
+    patch = patched({"spec": {"automountServiceAccountToken": True}}, settings.get("pod_patch", {}))
+    return {**settings, "pod_patch": patch}
 
 
 def _mount(owner: str, path: str, outside: str) -> Mount:

@@ -165,6 +165,12 @@ class Kubernetes:
         self.offer(Ask(), settings)
         yield Finding(name="submission", text=f"namespace {namespace!r} would take a job")
 
+    def findings_of_engine(self, settings: Mapping[str, Any]) -> Iterator[Finding]:
+        """Whether the service account of engines may do what they do."""
+        where = settings.get("namespace") or self.namespace
+        account = settings.get("service_account") or "default"
+        yield from rights.findings_of_account(self.api, self.namespace, f"{where}:{account}")
+
     # -- jobs --------------------------------------------------------------------------------------
 
     def render(self, launch: Launch) -> str:
@@ -281,9 +287,13 @@ class Kubernetes:
         """Have jobs looked for in the namespaces that their steps name, and as what they are."""
         for job in jobs:
             said = job.spec.settings.backends.get("kubernetes", {})
-            if said.get("namespace"):
-                self._namespaces.add(said["namespace"])
+            self.note_namespace(said.get("namespace"))
             self._jobsets |= bool(said.get("jobset"))
+
+    def note_namespace(self, name: str | None) -> None:
+        """Have jobs looked for in this namespace, too."""
+        if name:
+            self._namespaces.add(name)
 
     def forget(self, id: str) -> None:
         """Remove a job whose end was told, once its supervisor has had time to go."""

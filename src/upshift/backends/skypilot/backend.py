@@ -186,6 +186,8 @@ class SkyPilotBackend(ClusterBackend):
         buckets=True,
     )
 
+    no_engines = "On a rented machine an engine would need SkyPilot itself, and your login to its API server."
+
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
         options = options_of(
             target, SkyPilotSettings, store=store, title="SkyPilot", own=("sky", "image"), buckets=True

@@ -177,10 +177,12 @@ class Slurm:
         those = [f"{base}_[{ranges(numbers)}]" for base, numbers in by_array.items()]
         self._quietly("scancel", *those)
 
-    def longest(self, settings: Mapping[str, Any]) -> str:
-        """The time limit of an engine: a week, or what its partitions allow."""
+    def for_engine(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With a time limit: a week, or what its partitions allow."""
+        if "time" in settings:
+            return settings
         limits = [p.most_minutes for p in chosen(settings, self.site) if p.most_minutes is not None]
-        return f"{min([WEEK, *limits])}m"
+        return {**settings, "time": f"{min([WEEK, *limits])}m"}
 
     def render(self, launch: Launch) -> str:
         """As :func:`.script.script_of`."""
@@ -468,9 +470,23 @@ class SlurmBackend(ClusterBackend):
         self._registry = target.registry
         super().__init__(slurm, name=self.name, store=store, sink=sink, options=options, arrays=slurm)
         self._slurm = slurm
-        engines = Engines(target, slurm, SlurmSettings, options, private=True, longest=slurm.longest)
-        # Beyond ssh, neither the Python of this machine nor its folders are to be found.
-        self.engines = engines if slurm.login is None else None
+        self.engines = Engines(
+            target,
+            slurm,
+            SlurmSettings,
+            options,
+            private=True,
+            complete=slurm.for_engine,
+            seen=self._seen,
+        )
+        self._ssh = target.options.get("ssh")
+
+    def _seen(self, target: Target) -> Target:
+        """A target as an engine on a node has it: the commands are there, and need no ``ssh``."""
+        if target.backend != self.name or target.options.get("ssh") != self._ssh:
+            return target
+        options = {name: value for name, value in target.options.items() if name != "ssh"}
+        return attrs.evolve(target, options=options)
 
     def reach(self, spec: TaskSpec) -> Reach:
         """Folders of this machine, in an image under their own paths, with the Python of the image."""

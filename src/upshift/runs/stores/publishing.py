@@ -238,6 +238,8 @@ class Publisher:
         packed: dict[str, str] = {}
         for name in _listed(f"{self._store.address}/{self._folder}"):
             key = f"{self._folder}/{name}"
+            if name.endswith(APPENDED):  # what an engine prints that was submitted
+                self._put_appended(key, ended=pack)
             signature = signature_of(f"{self._store.address}/{key}")
             if not name.endswith(".json") or name in (RUN_RECORD, REMOVED) or signature == self._put.get(key):
                 continue
