@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import pytest
 
-from upshift.runtime.storage.objects.azure import Container
+from upshift.runtime.storage.objects.azure import AzureContainer
 from upshift.runtime.storage.objects.transport import Request
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIATESTS", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
@@ -174,7 +174,7 @@ def container(azure_store: str, no_aws: None, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AZURE_STORAGE_KEY", KEY)
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", azure_store)
     name = f"tests-{uuid.uuid4().hex[:12]}"
-    there = Container(name)
+    there = AzureContainer(name)
     there.ask(Request(method="PUT", query=[("restype", "container")], expected=(201,)))
     there._connections.close()
     return name

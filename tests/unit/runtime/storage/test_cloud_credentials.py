@@ -14,7 +14,7 @@ import pytest
 from buckets import Answers
 from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
 from upshift.runtime.storage.objects import azure_credentials, google_credentials
-from upshift.runtime.storage.objects.azure import Container
+from upshift.runtime.storage.objects.azure import AzureContainer
 from upshift.runtime.storage.objects.azure_credentials import AzureWallet, Sas, SharedKey, configured
 from upshift.runtime.storage.objects.google_credentials import GoogleWallet
 from upshift.runtime.storage.objects.opening import open_objects
@@ -168,7 +168,7 @@ def test_without_google_credentials_it_says_where_they_could_come_from(no_aws: N
 
 
 def test_an_account_is_told_by_variables_or_a_connection_string(azure: pytest.MonkeyPatch) -> None:
-    assert Container("data").endpoint == "https://team.blob.core.windows.net"
+    assert AzureContainer("data").endpoint == "https://team.blob.core.windows.net"
     azure.setenv("AZURE_STORAGE_KEY", "a2V5")
     found = wallet().get()
     assert isinstance(found, SharedKey) and (found.account, found.key) == ("team", b"key")
@@ -180,11 +180,11 @@ def test_an_account_is_told_by_variables_or_a_connection_string(azure: pytest.Mo
         "AZURE_STORAGE_CONNECTION_STRING",
         "DefaultEndpointsProtocol=https;AccountName=other;AccountKey=b3RoZXI=;EndpointSuffix=core.chinacloudapi.cn",
     )
-    assert Container("data").endpoint == "https://other.blob.core.chinacloudapi.cn"
+    assert AzureContainer("data").endpoint == "https://other.blob.core.chinacloudapi.cn"
     found = wallet().get()
     assert isinstance(found, SharedKey) and (found.account, found.key) == ("other", b"other")
     azure.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
-    assert Container("data").endpoint == "http://127.0.0.1:10000/devstoreaccount1"
+    assert AzureContainer("data").endpoint == "http://127.0.0.1:10000/devstoreaccount1"
 
 
 def test_a_pod_of_aks_has_a_workload_identity(

@@ -19,7 +19,7 @@ from google_dialect import TOKEN
 from server_before import Harm, Server, before
 from upshift.errors import BlobDamaged, StoreUnavailable
 from upshift.runtime.storage.objects.aws_credentials import AwsWallet
-from upshift.runtime.storage.objects.azure import AzureObjects, Container
+from upshift.runtime.storage.objects.azure import AzureContainer, AzureObjects
 from upshift.runtime.storage.objects.azure_credentials import AzureWallet, SharedKey, configured
 from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.connections import Connections
@@ -54,7 +54,7 @@ def other(request: pytest.FixtureRequest, waits: list[float]) -> Iterator[tuple[
         name: str = request.getfixturevalue("container")
         with before(request.getfixturevalue("azure_store")) as rig:
             address = f"{rig.address}/{ACCOUNT}"
-            there = Container(name, endpoint=address, sleep=waits.append, connections=connections)
+            there = AzureContainer(name, endpoint=address, sleep=waits.append, connections=connections)
             yield rig, AzureObjects(there, part=PART)
     connections.close()
 
@@ -415,9 +415,9 @@ def test_two_that_put_the_same_up_at_once_both_succeed(
     container: str, azure_store: str, waits: list[float]
 ) -> None:
     content = os.urandom(3 * PART)
-    theirs = AzureObjects(Container(container), part=PART)
+    theirs = AzureObjects(AzureContainer(container), part=PART)
     with before(azure_store) as server:
-        there = Container(container, endpoint=f"{server.address}/{ACCOUNT}", sleep=waits.append)
+        there = AzureContainer(container, endpoint=f"{server.address}/{ACCOUNT}", sleep=waits.append)
         ours = AzureObjects(there, part=PART)
         # Theirs is complete when ours is about to be; then another content is, and ours begins again.
         server.harms = [Harm(), Harm(), Harm(), Harm(before=lambda: theirs.upload("large", [content]))]
@@ -455,7 +455,7 @@ def test_what_other_clouds_refuse_is_said_in_words(other: tuple[Server, RemoteOb
 
 
 def test_a_container_that_is_not_there_is_named(container: str, waits: list[float], tmp_path: Path) -> None:
-    nowhere = AzureObjects(Container("no-such-container", sleep=waits.append))
+    nowhere = AzureObjects(AzureContainer("no-such-container", sleep=waits.append))
     for ask in (
         lambda: nowhere.get("a"),
         lambda: nowhere.put("a", b""),
@@ -483,7 +483,7 @@ def test_a_bucket_of_google_that_is_not_there_is_named(google_bucket: BucketHere
 
 def test_a_wrong_key_of_an_account_is_told_from_a_wrong_clock(container: str, waits: list[float]) -> None:
     wrong = SharedKey(account=ACCOUNT, key=b"wrong", source="AZURE_STORAGE_KEY")
-    there = Container(
+    there = AzureContainer(
         container, sleep=waits.append, wallet=AzureWallet(configured("az://c"), [lambda: wrong])
     )
     with pytest.raises(
@@ -502,7 +502,7 @@ def test_a_clock_that_azure_refuses_is_made_up_for(
         body=b"<Error><Code>AuthenticationFailed</Code><Message>Too old.</Message></Error>",
     )
     with before(azure_store) as server:
-        there = Container(container, endpoint=f"{server.address}/{ACCOUNT}", sleep=waits.append)
+        there = AzureContainer(container, endpoint=f"{server.address}/{ACCOUNT}", sleep=waits.append)
         server.harms = [late]
         with contextlib.suppress(StoreUnavailable):  # the emulator's own clock is another one
             AzureObjects(there).get("one")

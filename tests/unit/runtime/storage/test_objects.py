@@ -13,7 +13,7 @@ import pytest
 from buckets import BucketHere
 from upshift.errors import ConfigError, StoreError
 from upshift.runtime.storage.objects import azure, s3
-from upshift.runtime.storage.objects.azure import AzureObjects, Container
+from upshift.runtime.storage.objects.azure import AzureContainer, AzureObjects
 from upshift.runtime.storage.objects.base import Objects, seconds
 from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
@@ -38,7 +38,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Objects]
         here = request.getfixturevalue("google_bucket")
         yield GoogleObjects(GoogleBucket(here.name), "team/store", part=PART)
     else:
-        yield AzureObjects(Container(request.getfixturevalue("container")), "team/store", part=PART)
+        yield AzureObjects(AzureContainer(request.getfixturevalue("container")), "team/store", part=PART)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from buckets import ACCOUNT, KEY
-from upshift.runtime.storage.objects.azure import AzureObjects, Container
+from upshift.runtime.storage.objects.azure import AzureContainer, AzureObjects
 from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
 from upshift.runtime.storage.objects.opening import open_objects
 from upshift.runtime.storage.objects.remote import RemoteObjects
@@ -65,7 +65,7 @@ NAMES = ("claim", "a b+c/ä.json", "日本/ü~.bin", "a&<>'b")
 def stored(request: pytest.FixtureRequest) -> RemoteObjects:
     if request.param == "gs":
         return GoogleObjects(GoogleBucket(request.getfixturevalue("google_bucket").name), "team", part=PART)
-    return AzureObjects(Container(request.getfixturevalue("container")), "team", part=PART)
+    return AzureObjects(AzureContainer(request.getfixturevalue("container")), "team", part=PART)
 
 
 def reference(stored: RemoteObjects) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from upshift.runtime.storage.objects.remote import RemoteObjects, side_by_side
 from upshift.runtime.storage.objects.sums import Md5, Sum
 from upshift.runtime.storage.objects.transport import (
     Answer,
-    Failure,
+    FailedRequest,
     Request,
     Transport,
     clock_differs,
@@ -50,10 +50,10 @@ _CONTAINER = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")
 def open_azure(place: str) -> AzureObjects:
     """The objects at ``CONTAINER/PREFIX``."""
     name, _, prefix = place.partition("/")
-    return AzureObjects(Container(name), prefix)
+    return AzureObjects(AzureContainer(name), prefix)
 
 
-class Container(Transport["SharedKey | Sas | Token"]):
+class AzureContainer(Transport["SharedKey | Sas | Token"]):
     """One container, as this process reaches it."""
 
     scheme = "az"
@@ -116,17 +116,17 @@ class Container(Transport["SharedKey | Sas | Token"]):
             every["authorization"] = shared_key(request.method, path, request.query, every, who)
         return request.query, every
 
-    def _mend(self, failure: Failure, mended: Collection[str]) -> str | None:
+    def _mend(self, failure: FailedRequest, mended: Collection[str]) -> str | None:
         if self._is_late(failure) and failure.skew is not None and "clock" not in mended:
             self._skew = failure.skew
             return "clock"
         return super()._mend(failure, mended)
 
-    def _is_late(self, failure: Failure) -> bool:
+    def _is_late(self, failure: FailedRequest) -> bool:
         far = abs(failure.skew or 0.0) > _SKEWED
         return far and _is_unknown(failure) and isinstance(failure.who, SharedKey)
 
-    def _explained(self, failure: Failure, what: str, said: str) -> tuple[str, str, str] | None:
+    def _explained(self, failure: FailedRequest, what: str, said: str) -> tuple[str, str, str] | None:
         code, source = failure.code, failure.who.source
         if code == "ContainerNotFound":
             return (
@@ -154,7 +154,7 @@ class Container(Transport["SharedKey | Sas | Token"]):
         return None
 
 
-def _is_unknown(failure: Failure) -> bool:
+def _is_unknown(failure: FailedRequest) -> bool:
     """Whether it is not known who asks; else it is known what they may do."""
     words = "failed to authenticate" in failure.message
     return failure.status == 401 or failure.code == "AuthenticationFailed" or words

@@ -14,7 +14,7 @@ from upshift.runtime.storage.objects.aws_credentials import AwsWallet
 from upshift.runtime.storage.objects.connections import Connections
 from upshift.runtime.storage.objects.sigv4 import Credentials, signed
 from upshift.runtime.storage.objects.transport import (
-    Failure,
+    FailedRequest,
     Request,
     Transport,
     clock_differs,
@@ -104,7 +104,7 @@ class Bucket(Transport[Credentials]):
             payload=_payload(request.body, encrypted), credentials=who, region=self.region, now=now,
         )  # fmt: skip
 
-    def _mend(self, failure: Failure, mended: Collection[str]) -> str | None:
+    def _mend(self, failure: FailedRequest, mended: Collection[str]) -> str | None:
         if (
             failure.region
             and failure.region != self.region
@@ -122,7 +122,7 @@ class Bucket(Transport[Credentials]):
             return "clock"
         return None
 
-    def _explained(self, failure: Failure, what: str, said: str) -> tuple[str, str, str] | None:
+    def _explained(self, failure: FailedRequest, what: str, said: str) -> tuple[str, str, str] | None:
         code, who, region = failure.code, failure.who, failure.region
         assert isinstance(who, Credentials)
         if code == "NoSuchBucket" or (failure.status == 404 and code == "HTTP 404"):

@@ -22,7 +22,7 @@ from upshift.runtime.storage.objects.s3 import S3Objects
 from upshift.runtime.storage.objects.sums import Md5, Sum
 from upshift.runtime.storage.objects.transport import (
     Answer,
-    Failure,
+    FailedRequest,
     Request,
     Transport,
     md5_of,
@@ -77,7 +77,7 @@ class GoogleBucket(Transport[Token]):
         named = {"authorization": f"Bearer {who.value}"} if who.value else {}
         return request.query, {**headers, "host": url.netloc, **named}
 
-    def _explained(self, failure: Failure, what: str, said: str) -> tuple[str, str, str] | None:
+    def _explained(self, failure: FailedRequest, what: str, said: str) -> tuple[str, str, str] | None:
         source = failure.who.source
         if failure.code == "NoSuchBucket" or (failure.status == 404 and failure.code == "HTTP 404"):
             return (

@@ -77,7 +77,7 @@ class Answer:
 
 
 @attrs.frozen(kw_only=True)
-class Failure:
+class FailedRequest:
     """An answer that says no."""
 
     method: str
@@ -177,7 +177,7 @@ class Transport(ABC, Generic[I]):
                     raise self._unreachable(request, error, tries=tries) from None
                 self._sleep(_wait(tries))
                 continue
-            if not isinstance(result, Failure):
+            if not isinstance(result, FailedRequest):
                 return result
             if (how := self._mend(result, mended)) is not None:
                 mended.add(how)
@@ -194,7 +194,7 @@ class Transport(ABC, Generic[I]):
         failure = self._failure(request, answer.status, answer.headers, answer.body, self._wallet.get())
         raise self._in_words(failure, request, tries=1)
 
-    def _try(self, request: Request, consume: Consume[T], *, doubtful: bool) -> T | Failure:
+    def _try(self, request: Request, consume: Consume[T], *, doubtful: bool) -> T | FailedRequest:
         who = self._wallet.get()
         url, path = self._place(request.key)
         headers = {**request.headers}
@@ -215,7 +215,7 @@ class Transport(ABC, Generic[I]):
 
     def _failure(
         self, request: Request, status: int, headers: Mapping[str, str], content: bytes, who: Identity
-    ) -> Failure:
+    ) -> FailedRequest:
         """What a server says with an answer that was not expected."""
         found: dict[str, str] = {}
         with contextlib.suppress(ElementTree.ParseError):
@@ -229,7 +229,7 @@ class Transport(ABC, Generic[I]):
             retry_after = float(headers.get("retry-after", "0"))
         with contextlib.suppress(ValueError, TypeError):
             skew = email.utils.parsedate_to_datetime(headers.get("date", "")).timestamp() - time.time()
-        return Failure(
+        return FailedRequest(
             method=request.method,
             status=status,
             code=code or self.codes.get(status, f"HTTP {status}"),
@@ -243,7 +243,7 @@ class Transport(ABC, Generic[I]):
     def _what(self, request: Request) -> str:
         return f"{self.scheme}://{self.name}/{request.key}"
 
-    def _in_words(self, failure: Failure, request: Request, *, tries: int) -> StoreUnavailable:
+    def _in_words(self, failure: FailedRequest, request: Request, *, tries: int) -> StoreUnavailable:
         """The error for a user."""
         what, said = self._what(request), f"{self.endpoint} says {failure.said}"
         told, why, fix = (
@@ -290,7 +290,7 @@ class Transport(ABC, Generic[I]):
     ) -> tuple[Sequence[tuple[str, str]], dict[str, str]]:
         """Query and headers of a request with what says who asks; ``now`` is by the server's clock."""
 
-    def _mend(self, failure: Failure, mended: Collection[str]) -> str | None:
+    def _mend(self, failure: FailedRequest, mended: Collection[str]) -> str | None:
         """Do what makes another try worth it, once each; None: nothing does."""
         if failure.status == 401 and "credentials" not in mended:
             self._wallet.refused(failure.who)
@@ -298,7 +298,7 @@ class Transport(ABC, Generic[I]):
         return None
 
     @abstractmethod
-    def _explained(self, failure: Failure, what: str, said: str) -> tuple[str, str, str] | None:
+    def _explained(self, failure: FailedRequest, what: str, said: str) -> tuple[str, str, str] | None:
         """What happened, why, and what to do, where this cloud's word for it is known."""
 
 
