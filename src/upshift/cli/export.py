@@ -26,7 +26,10 @@ _COMMANDS = {
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
 def export() -> None:
-    """Write a pipeline in the form of another tool, which runs its steps."""
+    """Write a pipeline in the form of another tool: Kubeflow, SkyPilot.
+
+    That tool starts the steps then.
+    """
 
 
 def _takes_pipeline(command: C) -> C:
