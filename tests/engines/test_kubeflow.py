@@ -176,7 +176,7 @@ def test_a_pipeline_of_functions_runs_in_containers_that_kubeflow_starts(kubeflo
 
 
 FLOW = """
-from upshift import FlowSpec, Parameter, step
+from upshift import FlowSpec, Parameter, catch, step
 
 class Growing(FlowSpec):
     rows = Parameter("rows", default=2)
@@ -207,19 +207,19 @@ class Growing(FlowSpec):
         self.size = "large" if self.total > 100 else "small"
         self.next({"small": self.small, "large": self.large}, condition="size")
 
+    @catch(var="why")
     @step
     def small(self):
-        self.word = f"small {self.total}"
         self.next(self.end)
+        raise ValueError("too small")
 
     @step
     def large(self):
-        self.word = "large"
         self.next(self.end)
 
     @step
     def end(self):
-        print("the end:", self.word)
+        print("the end:", self.total, self.why.exception)
 """
 
 
@@ -232,7 +232,12 @@ def test_a_flow_with_foreaches_in_each_other_and_a_switch(kubeflow: Kubeflow) ->
     once = ("group.0", "group.1", "item.0", "item.1", "joined.0", "joined.1")
     names = ("start", *once, "all_joined", "small", "end")
     assert statuses(run) == {name: ["completed"] for name in names}
-    assert "the end: small 3" in kubeflow.project.upshift("logs", "latest", "end", timeout=LONG).out
+    (small,) = next(step["tasks"] for step in run["steps"] if step["name"] == "small")
+    assert [attempt["status"] for attempt in small["attempts"]] == ["failed", "completed"]
+    assert (
+        "the end: 3 too small"
+        in kubeflow.project.upshift("logs", "latest", "end", timeout=LONG).out
+    )
 
 
 FAILING = """
@@ -288,3 +293,5 @@ def test_a_target_of_kubeflow_refuses_single_steps(kubeflow: Kubeflow) -> None:
     refused = kubeflow.project.upshift("run", "pipeline.py", "--on", "kf", expect=2, timeout=LONG)
     assert "takes whole pipelines" in refused.err
     assert "upshift export kubeflow FILE --on kf" in refused.err
+    planned = kubeflow.project.upshift("plan", "pipeline.py", "--on", "kf", timeout=LONG)
+    assert "kf (kubeflow)" in planned.out

@@ -21,7 +21,7 @@ from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.images import origins_of
 from upshift.engine.inputs import task_inputs, why_skipped
 from upshift.engine.keys import CodeNamed, Keys
-from upshift.engine.prospects import Prospect, prospects, takes_no_steps
+from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.reuse import Hit, Reuse
 from upshift.engine.specs import Specs
 from upshift.engine.targets import GrantPlan, OpenBackend, grant_plans
@@ -90,7 +90,7 @@ def make_plan(
             texts=graph.texts,
             steps=tuple(planned),
             code=planned_code,
-            refusals=(*found.problems, *filter(None, (launcher, problem, takes_no_steps(found)))),
+            refusals=(*found.problems, *filter(None, (launcher, problem))),
             to_come=tuple(name for name in graph.used if name not in {node.step for node in graph.nodes}),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ import pytest
 
 from upshift.authoring.exporting import changed, composed_again
 from upshift.authoring.loading import load_pipeline
+from upshift.engine.control import cancel
 from upshift.engine.exported import Order, StepOrder
 from upshift.engine.one_step import OneStep, confirm_same_shape
-from upshift.errors import GraphError, StoreError
-from upshift.model.configuration import Target
+from upshift.errors import GraphError, StoreError, UsageError
+from upshift.model.configuration import Configuration, Target
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code, Failure, TaskId, TaskResult
 from upshift.runs.catalog.endings import read_ending
-from upshift.runs.catalog.rebuild import rows_of
+from upshift.runs.catalog.rebuild import known_run, open_catalog, rows_of
 from upshift.runs.catalog.rows import RunRow
+from upshift.runs.catalog.standing import standing
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
 
@@ -199,6 +202,18 @@ def test_a_person_may_retry_more_often_than_the_step_says(made: Made) -> None:
     for _ in range(3):
         pods.does("total", None, failure=Failure(reason="preempted", message="its node went"))
     assert pods.pod.prepare("total", ()).attempt == 4
+
+
+def test_a_run_of_another_orchestrator_goes_on_without_an_engine(made: Made, tmp_path: Path) -> None:
+    pods = made(PIPELINE)
+    pods.does("load", [1])
+    configuration = Configuration(catalog=str(tmp_path / "catalog.db"), store=pods.store.address)
+    with closing(open_catalog(configuration)) as catalog:
+        (row,) = standing([known_run(RUN, catalog, configuration)], catalog)
+        assert row.status == "running"
+    with pytest.raises(UsageError, match=f"run {RUN} is one of kubeflow") as caught:
+        cancel(RUN, configuration)
+    assert caught.value.fix == "Terminate it there."
 
 
 def test_a_pod_that_left_nothing_is_told_of_at_the_end(made: Made) -> None:

@@ -98,7 +98,9 @@ class KubeflowBackend:
 
     def findings(self) -> Iterator[Finding]:
         """What is known of it without asking it."""
-        yield Finding(name="pipelines", text="are exported: upshift export kubeflow FILE -o pipeline.yaml")
+        yield Finding(
+            name="pipelines", text="it takes whole ones: upshift export kubeflow FILE -o pipeline.yaml"
+        )
         image, registry = self._target.options.get("image"), self._target.registry
         if image is None and registry is None:
             yield Finding(

@@ -366,6 +366,7 @@ class _Functions:
         self._dag = dag
         self._nodes = {node.name: node for node in graph.nodes}
         self._tasks: dict[str, str] = {}  # the task that a node is, by name
+        self._told = self._all_told()
 
     def add_all(self) -> None:
         """Add the nodes, in order."""
@@ -377,7 +378,7 @@ class _Functions:
         condition = None if node.when is None else self._condition(node, node.when)
         if not node.mapped:
             return self._dag.step(
-                node.name, node.step, after=after, tells=self._told_of(node), condition=condition
+                node.name, node.step, after=after, tells=self._told.get(node.name, {}), condition=condition
             )
         name, items = _slug(node.name), self._source_of(node)
         over = items if isinstance(items, int) else self._channel_of(items, "items")
@@ -395,15 +396,15 @@ class _Functions:
     def _channel_of(self, source: FromStep, what: str) -> Channel:
         return self._tasks[source.node], _output(f"{what}:{source.output}")
 
-    def _told_of(self, node: Node) -> dict[str, str]:
-        """Outputs of a node that decide of how many tasks others have, or whether they have any."""
-        found: dict[str, str] = {}
-        for other in self._graph.nodes:
-            if other.when is not None and other.when.node == node.name:
-                found[f"flag:{other.when.output}"] = "BOOLEAN"
-            items = self._source_of(other) if other.mapped else 0
-            if isinstance(items, FromStep) and items.node == node.name:
-                found[f"items:{items.output}"] = "LIST"
+    def _all_told(self) -> dict[str, dict[str, str]]:
+        """By node, those of its outputs that decide how many tasks others have, or whether they have any."""
+        found: dict[str, dict[str, str]] = {}
+        for node in self._graph.nodes:
+            if node.when is not None:
+                found.setdefault(node.when.node, {})[f"flag:{node.when.output}"] = "BOOLEAN"
+            items = self._source_of(node) if node.mapped else 0
+            if isinstance(items, FromStep):
+                found.setdefault(items.node, {})[f"items:{items.output}"] = "LIST"
         return found
 
     def _source_of(self, node: Node) -> FromStep | int:
