@@ -305,3 +305,26 @@ def test_an_engine_elsewhere_is_asked_to_stop_and_keeps_its_lease(machine: Calla
     other.renew()
     other.release()
     assert list(here.bucket.list("leases/")) == []
+
+
+def test_a_result_waits_for_all_files_of_its_attempt_at_once(machine: Callable[[str], Machine]) -> None:
+    node = machine("node")
+    direct = Store(node.store.root, replica=node.store.replica, direct=True)
+    folder = node.store.root / "runs/r1/tasks/train"
+    folder.mkdir(parents=True)
+    endings = ("log", "series", "metrics", "cards")
+    for ending in endings:
+        (folder / f"0.1.{ending}").write_text("x")
+    together = threading.Barrier(len(endings), timeout=30)  # a slow bucket: each waits for all others
+
+    def wait(what: str) -> None:
+        if what.endswith(endings):
+            together.wait()
+
+    node.bucket.before = wait
+    made = TaskResult(
+        task=TaskId(run="r1", step="train", index=0), attempt=1, status="completed", started=1.0, ended=2.0,
+        node="n", backend="slurm",
+    )  # fmt: skip
+    assert direct.create_result(made)
+    assert node.bucket.asked[-1].endswith("result.json") and len(node.bucket.asked) >= len(endings) + 1

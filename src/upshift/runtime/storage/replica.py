@@ -165,8 +165,8 @@ class Replica:
                 path = f"{self.root}/{folder}/{name}"
                 if name.startswith(begin) and name.endswith(APPENDED) and os.stat(path).st_size:
                     found.append(f"{folder}/{name}")
-        for key in sorted(found):
-            self.upload(key, f"{self.root}/{key}")
+        # A result waits for them: with a slow bucket, one after the other would take several times as long.
+        side_by_side(lambda key: self.upload(key, f"{self.root}/{key}"), found)
 
     def size_of(self, digest: str) -> int | None:
         """Bytes of a blob in the bucket; None: it is not there. One list tells of its neighbours, too."""
@@ -441,7 +441,10 @@ def side_by_side(work: Callable[[str], None], items: Collection[str]) -> None:
     """Do something with each, several at once."""
     from concurrent.futures import ThreadPoolExecutor  # no thread where a process may have to fork
 
-    if items:
+    if len(items) == 1:
+        for item in items:
+            work(item)
+    elif items:
         with ThreadPoolExecutor(min(_AT_ONCE, len(items))) as pool:
             for _ in pool.map(work, items):
                 pass
